@@ -9,7 +9,7 @@ from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
-from configs.schema.accelerators import AcceleratorName
+from configs.schema.compute import AcceleratorName
 from flows.presentation.parity import publish
 from flows.presentation.parity_curves import draw
 from flows.running.cancelling import cancellable, end_jobs
@@ -21,8 +21,7 @@ from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import StageTask
 from tasks.running.stage_output import logger
 from tasks.upkeep.parity_report import ParityReport, Trained, compare, save_report
-from tasks.upkeep.parity_runs import plan_parity_runs
-from tasks.upkeep.train_side import train
+from tasks.upkeep.parity_runs import plan_parity_runs, train
 from tasks.validate import validate
 from tasks.warmup import warmup
 

@@ -1,6 +1,7 @@
 """How the workers of an attempt ended, and which of them failed first: the earliest error is the cause."""
 
 import signal
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,32 @@ from tasks.contracts.results import WorkerFailure
 from tasks.foundation.errors import ERRORS, FailureClass, StageError, from_exit_code, names_a_class
 from tasks.foundation.neuron_errors import classify_log
 from tasks.foundation.records import Record
+
+LINES = 20
+SIGNS = 5
+CHARACTERS = 500  # of one line
+
+
+class LogTail:
+    """Keeps the last `LINES` lines, and the first `SIGNS` that name a code of the Neuron SDK."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=LINES)
+        self._signs: list[tuple[int, str]] = []
+        self._count = 0
+
+    def append(self, line: str) -> None:
+        self._last.append(line[:CHARACTERS])
+        if len(self._signs) < SIGNS and classify_log(line) is not None:
+            self._signs.append((self._count, line[:CHARACTERS]))
+        self._count += 1
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines kept, in the order in which they came, each once."""
+        first_of_last = self._count - len(self._last)
+        return (*(line for number, line in self._signs if number < first_of_last), *self._last)
+
 
 # What a worker may report only because another one is gone. CODE too: not every library's words for it are known.
 CONSEQUENCES = {FailureClass.HOST, FailureClass.HANG, FailureClass.CANCELLED, FailureClass.CODE}

@@ -1,10 +1,14 @@
 """The configuration of machines, AWS Batch, the compiler, retries and prices."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from tasks.foundation.records import Record
+
+AcceleratorName = Literal["cpu", "cuda", "xla", "neuron"]
+ACCELERATORS: tuple[AcceleratorName, ...] = get_args(AcceleratorName)
+
 
 Compute = Literal["local", "batch"]
 Target = Literal["trn1", "trn1n", "trn2", "inf2"]

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from configs.schema.accelerators import AcceleratorName
-from configs.schema.compute import BatchConfig, CompilerConfig, Compute, CostConfig, RetryConfig
+from configs.schema.compute import AcceleratorName, BatchConfig, CompilerConfig, Compute, CostConfig, RetryConfig
 from configs.schema.metrics import METRICS
 from configs.schema.model import FeaturesConfig, ModelConfig
 from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig

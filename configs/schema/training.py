@@ -4,11 +4,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from configs.schema.checkpoints import Every, with_interval
 from configs.schema.compute import Positive
+from configs.schema.label_heads import LabelHead, MulticlassHead, RegressionHead
 from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
 from configs.schema.stages import WorkersConfig
-from configs.schema.train.checkpoints import Every, with_interval
-from configs.schema.train.label_heads import LabelHead, MulticlassHead, RegressionHead
 from tasks.foundation.records import Record
 
 LARGEST_SCALE = 100.0  # learnt scales above it are known to make training unstable

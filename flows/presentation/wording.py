@@ -6,8 +6,8 @@ import re
 import shlex
 from collections.abc import Mapping
 
-import tasks.foundation.durations
-from tasks.contracts.folders import run_folder
+import tasks.foundation.clock
+from tasks.contracts.references import run_folder
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -41,7 +41,7 @@ def duration(seconds: float | None) -> str:
     days, hours = divmod(round(seconds / 3600), 24)
     if days >= 2:
         return f"{days} d {hours} h" if hours else f"{days} d"
-    return tasks.foundation.durations.duration(seconds)
+    return tasks.foundation.clock.duration(seconds)
 
 
 def seconds(value: float) -> str:

@@ -20,7 +20,7 @@ from infra.store.base import Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
 from tasks.backfill.backfill_state import BackfillState, planned
-from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Progress
 from tasks.foundation.errors import classify
 from tasks.running.context import stage_context
 from tasks.running.stage_output import logger

@@ -7,7 +7,7 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from flows.presentation.markdown import page
 from flows.presentation.model import Cell, Command, Section, table
 from flows.presentation.wording import moment, versions
-from tasks.foundation.durations import old
+from tasks.foundation.clock import old
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.monitoring.problems import Problem
 from tasks.monitoring.span_progress import SpanRow

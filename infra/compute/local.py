@@ -15,10 +15,9 @@ from pathlib import Path
 
 from infra import prefect_password
 from infra.compute.scratch import ATTEMPT, scratch_folder
-from infra.log_tail import LogTail
-from infra.root_cause import root_cause
+from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
-from tasks.contracts import progress
+from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import Waiter
 
@@ -106,7 +105,7 @@ def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: LogTail
             continue
         if line is None:
             open_streams -= 1
-        elif (found := progress.parse(line)) is not None:
+        elif (found := runner.parse(line)) is not None:
             waiter.progress(found)
         elif line:
             tail.append(line)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from s3transfer.exceptions import RetriesExceededError
 
-from infra.aws.credentials import NO_CREDENTIALS, code_of
+from infra.store.credentials import NO_CREDENTIALS, code_of
 from tasks.foundation.errors import ConfigError, StageError, StoreError, one_line
 
 T = TypeVar("T")

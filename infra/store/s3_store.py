@@ -25,8 +25,8 @@ from botocore.exceptions import (
 )
 from s3transfer.manager import TransferManager
 
-from infra.aws.credentials import EndpointBusy, code_of, patient_client
 from infra.store.base import Conflict, Holder, Lock
+from infra.store.credentials import EndpointBusy, code_of, patient_client
 from infra.store.lease import TTL_SECONDS, LostLease, hold, look
 from infra.store.s3_errors import LOST, MISSING, explained, tried_again
 from infra.store.s3_mirror import Object, mirror_of

@@ -10,7 +10,6 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from tasks.contracts.evaluation import Override, Role
-from tasks.contracts.folders import run_folder
 from tasks.contracts.references import (
     CatalogueRef,
     CheckpointRef,
@@ -21,6 +20,7 @@ from tasks.contracts.references import (
     ReleasedRef,
     RowsRef,
     SpanRef,
+    run_folder,
 )
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.records import Record

@@ -9,7 +9,7 @@ import re
 from functools import cached_property
 from typing import Any, Protocol
 
-from tasks.contracts.folders import ROOTS, run_folder
+from tasks.contracts.references import ROOTS, run_folder
 
 _FIELD = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _RUN = "runs/{run}"  # stands for the folder of a refresh or of a publication too

@@ -6,6 +6,17 @@ from pydantic import Field
 
 from tasks.foundation.records import Record
 
+REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
+PUBLICATION = "publish-"  # begins that of bringing a release to a target
+ROOTS = ("runs", "refreshes", "publications")
+
+
+def run_folder(run_key: str) -> str:
+    """Return the folder of a run, a refresh or a publication."""
+    if run_key.startswith(REFRESH):
+        return f"refreshes/{run_key}"
+    return f"publications/{run_key}" if run_key.startswith(PUBLICATION) else f"runs/{run_key}"
+
 
 class SpanRef(Record):
     """One version of one span of ingested input: `spans/<name>/v<version>/`."""

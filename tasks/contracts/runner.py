@@ -1,13 +1,39 @@
 """The interface of a runner of stages: infra/compute/local.py runs them on this machine, batch/ on AWS Batch."""
 
+import json
 from typing import Protocol
 
 from pydantic import Field
 
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.progress import Progress
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
+
+_MARK = "@progress "
+
+
+class Progress(Record):
+    """`done` of `total` units of `what`; `note` is the number worth seeing now (a loss, a rate)."""
+
+    what: str
+    done: int
+    total: int
+    note: str = ""
+
+
+def report(what: str, done: int, total: int, note: str = "") -> None:
+    """Print the progress; workers call it on rank 0."""
+    print(_MARK + Progress(what=what, done=done, total=total, note=note).model_dump_json(), flush=True)
+
+
+def parse(line: str) -> Progress | None:
+    """Return the progress in a line of worker output; None for log text and for a line that is cut off."""
+    if not line.startswith(_MARK):
+        return None
+    try:
+        return Progress.model_validate(json.loads(line.removeprefix(_MARK)))
+    except ValueError:
+        return None
 
 
 class BatchAttempt(Record):

@@ -1,9 +1,62 @@
 """The kinds of encoder that can be trained, by `model_type` of their config.json."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from configs.schema.model import EntityPrompts, Pooling, Prompts
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+
+QUERY, ITEM = "query", "document"
+_MARK = ":"
+
+
+def to_names(prompts: Prompts) -> dict[str, str]:
+    """Return what an exported folder says."""
+    return {QUERY: prompts.query, ITEM: prompts.item} | entity_names(prompts)
+
+
+def entity_names(prompts: Prompts) -> dict[str, str]:
+    """Return the prompts of single entities alone."""
+    found = {}
+    for name, each in prompts.by_entity.items():
+        for kind, prompt in ((QUERY, each.query), (ITEM, each.item)):
+            if prompt is not None:
+                found[f"{kind}{_MARK}{name}"] = prompt
+    return found
+
+
+def entities_of(names: dict[str, str | None]) -> dict[str, EntityPrompts]:
+    """Return the prompts of single entities that a folder names."""
+    entities = sorted({name.partition(_MARK)[2] for name in names if name.startswith((QUERY + _MARK, ITEM + _MARK))})
+    return {
+        each: EntityPrompts(query=names.get(f"{QUERY}{_MARK}{each}"), item=names.get(f"{ITEM}{_MARK}{each}"))
+        for each in entities
+    }
+
+
+Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid"]
+
+
+class DenseShape(Record):
+    """A linear layer over the pooled vector, (texts, inputs) -> (texts, outputs), and the function after it."""
+
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: Activation
+
+
+class TextShape(Record):
+    """How a text's vector is made: prompt, pooling, then the dense layers in their order."""
+
+    pooling: Pooling
+    dense: tuple[DenseShape, ...] = ()  # models of earlier versions have none
+    prompts: Prompts = Prompts()
+
+    def text_width(self, encoder_width: int) -> int:
+        """Return the width of a text's vector, on an encoder of `encoder_width`."""
+        return self.dense[-1].outputs if self.dense else encoder_width
 
 
 class Encoder(NamedTuple):

@@ -20,7 +20,7 @@ from infra.store.base import Store
 from infra.store.checked import CheckedStore, superseded
 from infra.store.manifest import read_fact
 from infra.store.waiting import in_turn
-from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.csv_form import name_of

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from configs.schema.model import ModelConfig, Pooling, Prompts
-from tasks.data.prompts import entities_of
-from tasks.data.shapes import Activation, DenseShape, TextShape
+from tasks.data.encoders import Activation, DenseShape, TextShape, entities_of
 from tasks.foundation.errors import ConfigError
 
 T = TypeVar("T")

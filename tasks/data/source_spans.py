@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
 from tasks.data.mapping import require_columns, require_seen, taken_apart

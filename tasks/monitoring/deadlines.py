@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
-from tasks.contracts.folders import run_folder
+from tasks.contracts.references import run_folder
 from tasks.contracts.stages import Stage, workers_of
 from tasks.foundation.errors import FailureClass, StoreError
 from tasks.foundation.records import Record

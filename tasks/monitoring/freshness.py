@@ -14,7 +14,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.runs import Hold
 from tasks.contracts.spans import first_day
-from tasks.foundation.durations import old
+from tasks.foundation.clock import old
 from tasks.foundation.errors import DataError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age

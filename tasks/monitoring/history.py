@@ -13,8 +13,8 @@ from pydantic import Field
 from configs.schema.operations import FreshnessConfig
 from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore
-from tasks.contracts.folders import run_folder
 from tasks.contracts.outcomes import InferOutcome, Outcome
+from tasks.contracts.references import run_folder
 from tasks.contracts.results import StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day

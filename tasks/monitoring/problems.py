@@ -8,7 +8,7 @@ from pydantic import Field
 
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import after, first_day
-from tasks.foundation.durations import old
+from tasks.foundation.clock import old
 from tasks.foundation.errors import POLICIES
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge

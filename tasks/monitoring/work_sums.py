@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 
 from infra.store.base import Conflict, Store
 from infra.store.records import first_problem
-from tasks.contracts.folders import REFRESH, run_folder
 from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.references import REFRESH, run_folder
 from tasks.contracts.results import Phases, StageResult
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass

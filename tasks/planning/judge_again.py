@@ -7,8 +7,8 @@ from configs.load import load_config
 from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
 from tasks.contracts.evaluation import Override, Rules
-from tasks.contracts.folders import run_folder
 from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, ReleaseOutcome
+from tasks.contracts.references import run_folder
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now

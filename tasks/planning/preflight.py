@@ -4,12 +4,61 @@ from collections.abc import Sequence
 
 from configs.schema.config import Config
 from infra.store.base import Store
+from infra.store.manifest import read_manifest
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
-from tasks.planning.preflight_columns import check_columns, check_labels
+from tasks.data.label_columns import label_columns
+from tasks.data.rows import CORE, LABEL
+from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.preflight_encoder import check_encoder
 from tasks.runs.results import result_key
+
+
+def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
+    """Check that each span of a run has the columns that features and slices name.
+
+    Spans that an earlier version ingested without a list of columns are left to validate.
+
+    Raises:
+        DataError: a span lacks one; names span, key and column.
+    """
+    keys = {
+        "features.numeric": config.features.numeric,
+        "features.categorical": config.features.categorical,
+        "features.entity": (config.features.entity,) if config.features.entity else (),
+        "evaluate.slices": config.evaluate.slices,
+        **{key: (column,) for key, column in label_columns(config).items() if column not in CORE},
+    }
+    for span in window:
+        there = read_manifest(store, span.prefix).facts.get("columns")
+        missing = [(key, column) for key, columns in keys.items() for column in columns if column not in (there or {})]
+        if there is not None and missing:
+            key, column = missing[0]
+            own = ", ".join(name for name in there if name not in CORE) or "no columns but those of --map"
+            raise DataError(
+                f"span {span.name} v{span.version} has no column {column!r}, which {key} names; it has {own}; "
+                "name another, or ingest the span again with this column and --replace"
+            )
+
+
+def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
+    """Check that there are labels for a head that learns from them.
+
+    Raises:
+        ConfigError: heads.classification is set, or a head that learns from the column label, and no row has one.
+    """
+    heads = [f"heads.{name}" for name, head in config.heads.of_labels.items() if head.column == LABEL]
+    heads = [*(["heads.classification"] if config.heads.classification else []), *heads]
+    if not heads or not window:
+        return
+    facts = [read_manifest(store, span.prefix).facts for span in window]
+    if all(each.get("labels") == 0 for each in facts):  # earlier versions did not count them
+        names = window[0].name if len(window) == 1 else f"{window[0].name} to {window[-1].name}"
+        raise ConfigError(
+            f"{heads[0]} learns from labels, and no row of {names} has one; ingest again with "
+            f"--map ...,label=COLUMN and --replace, or train without it: --set {heads[0]}=null"
+        )
 
 
 def check_plan(store: Store, plan: RunPlan) -> None:

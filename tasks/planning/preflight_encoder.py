@@ -4,9 +4,8 @@ import importlib.util
 from pathlib import Path
 
 from configs.schema.config import Config
-from tasks.data.encoders import check_direction, kind_of, positions_for_text
+from tasks.data.encoders import TextShape, check_direction, kind_of, positions_for_text
 from tasks.data.pretrained import Described, describe, read_settings, text_shape
-from tasks.data.shapes import TextShape
 from tasks.foundation.errors import ConfigError
 
 # One of each group must be there.

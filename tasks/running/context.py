@@ -12,9 +12,44 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tasks.contracts.runner import Listener
     from tasks.contracts.runs import RunPlan
-    from tasks.running.budget import Budget
-    from tasks.running.keeper import Keeper
     from tasks.running.turn import Turn
+
+from typing import Protocol
+
+from configs.schema.compute import RetryConfig
+
+
+class Budget:
+    """Counts the attempts of the ledger, from the first one of this invocation on."""
+
+    def __init__(self, retry: RetryConfig) -> None:
+        self.attempts = retry.attempts
+        self.used = 0
+        self._first: int | None = None
+
+    def left(self, attempt: int) -> int:
+        """Return how many tries may still be made, attempt number `attempt` included."""
+        if self._first is None:
+            self._first = attempt
+        return max(1, self._first + self.attempts - attempt)
+
+    def use(self, attempt: int) -> None:
+        """Count attempt number `attempt`, which has ended, and those before it."""
+        first = attempt if self._first is None else self._first
+        self.used = max(self.used, attempt - first + 1)
+
+
+class Keeper(Protocol):
+    """The command that a flow run belongs to."""
+
+    def restart(self, seconds: float) -> None:
+        """Start the server again if it is this machine's. Raises HostError: it did not answer within `seconds`."""
+        ...
+
+    def give_up(self, error: Exception) -> None:
+        """End the process soon, with this error: Prefect's client does not know that the server stays away."""
+        ...
+
 
 # Called inside the task run of each stage that has just ended, with plan, name of the stage, and outcome; the outcome
 # is a StageError where the stage failed. Called for the release once more when it was published, in the flow run.

@@ -16,9 +16,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.runtime import flow_run, task_run
 
-from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Progress
 from tasks.contracts.runs import RunPlan
-from tasks.foundation.durations import duration
+from tasks.foundation.clock import duration
 
 UPDATE_SECONDS = 3.0  # between two updates, at least
 WINDOW_SECONDS = 60.0  # over which speed is measured; an evaluation in the loop then hardly shows

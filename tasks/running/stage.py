@@ -20,9 +20,9 @@ import infra.compute.factory
 from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
-from tasks.contracts.folders import run_folder
 from tasks.contracts.jobs import Inputs, JobSpec
 from tasks.contracts.outcomes import Check
+from tasks.contracts.references import run_folder
 from tasks.contracts.results import StageResult
 from tasks.contracts.runner import Listener, Runner
 from tasks.contracts.runs import RunPlan
@@ -40,12 +40,10 @@ from tasks.foundation.errors import (
 )
 from tasks.foundation.records import Record
 from tasks.running import json_logs
-from tasks.running.budget import Budget
-from tasks.running.context import note_done, stage_context, stopped, within
+from tasks.running.context import Budget, note_done, stage_context, stopped, within
 from tasks.running.lineage_lock import admit, confirm_turns
 from tasks.running.server_presence import answers, await_server, repeat_until_served
-from tasks.running.signs_of_life import SignsOfLife
-from tasks.running.stage_output import StageOutput, logger
+from tasks.running.stage_output import SignsOfLife, StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
 from tasks.runs.results import check_inputs, check_outputs, read_result, result_key, same_work

@@ -16,14 +16,37 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 
 from infra import prefect_health
-from tasks.contracts.progress import Progress
-from tasks.contracts.runner import BatchAttempt, Listener
-from tasks.foundation.errors import CancelledError, FailureClass
+from infra.store.base import Store
+from tasks.contracts.runner import BatchAttempt, Listener, Progress
+from tasks.foundation.errors import CancelledError, FailureClass, StoreError
 from tasks.running import json_logs
 from tasks.running.context import stage_context, stopped
 from tasks.running.lineage_lock import check_turns
 from tasks.running.live_progress import LiveProgress
-from tasks.running.signs_of_life import SignsOfLife
+from tasks.runs import ledger
+from tasks.runs.ledger import LedgerRecord
+
+EVERY_SECONDS = 30.0
+
+
+class SignsOfLife:
+    """Those of one attempt, counted from now."""
+
+    def __init__(self, store: Store, record: LedgerRecord) -> None:
+        self._store, self._record = store, record
+        self._began = self._given = time.monotonic()
+
+    def give(self) -> None:
+        """Record that the attempt still runs, if the last sign is old. One that can't be written is left out."""
+        now = time.monotonic()
+        if now - self._given < EVERY_SECONDS:
+            return
+        self._given = now
+        try:
+            ledger.see(self._store, self._record, now - self._began)
+        except (OSError, StoreError) as error:
+            logging.getLogger("millrace").debug("a sign of life was not written: %s", error)
+
 
 json_logs.install()  # here, because every flow imports this, also in a process that a Prefect worker starts
 

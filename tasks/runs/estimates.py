@@ -14,8 +14,7 @@ from pydantic import Field
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
-from tasks.contracts.folders import REFRESH, run_folder
-from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.references import REFRESH, RowsRef, SpanRef, run_folder
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import TRAITS, Rows, Stage, workers_of
 from tasks.foundation.errors import StoreError

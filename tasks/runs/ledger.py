@@ -13,8 +13,8 @@ from pydantic import Field
 from infra.root_cause import worker_failures
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
-from tasks.contracts.folders import ROOTS, run_folder
 from tasks.contracts.jobs import JobSpec, stage_prefix
+from tasks.contracts.references import ROOTS, run_folder
 from tasks.contracts.results import KeptWork, Phases
 from tasks.contracts.runner import BatchAttempt
 from tasks.contracts.stages import Work

@@ -5,7 +5,7 @@ folders are few enough to be listed.
 """
 
 from infra.store.base import Store
-from tasks.contracts.folders import PUBLICATION, REFRESH
+from tasks.contracts.references import PUBLICATION, REFRESH
 
 FOLDER = "open"
 

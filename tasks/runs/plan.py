@@ -12,8 +12,7 @@ from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.folders import run_folder
-from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.contracts.references import CheckpointRef, SpanRef, run_folder
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.clock import now

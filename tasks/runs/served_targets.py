@@ -12,8 +12,8 @@ from pydantic import Field
 from configs.schema.publishing import AnyTarget
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
-from tasks.contracts.folders import PUBLICATION
 from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.references import PUBLICATION
 from tasks.contracts.stages import Chore
 from tasks.foundation.records import Record
 

@@ -10,12 +10,11 @@ from botocore.config import Config as Network
 from botocore.exceptions import ClientError
 
 from configs.schema.config import Config
-from infra.aws.credentials import NO_CREDENTIALS, code_of
-from infra.compute.batch.checking import checked
-from infra.compute.batch.client.api import Api
-from infra.compute.batch.client.backoff import WaitPolicy
-from infra.compute.batch.client.errors import NOT_ACCEPTED
-from infra.compute.batch.job import definition_of
+from infra.compute.batch.api import Api
+from infra.compute.batch.api_errors import NOT_ACCEPTED
+from infra.compute.batch.backoff import WaitPolicy
+from infra.compute.batch.job import checked, definition_of
+from infra.store.credentials import NO_CREDENTIALS, code_of
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import one_line
 from tasks.upkeep.check import CheckResult

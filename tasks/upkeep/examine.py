@@ -3,21 +3,79 @@
 They start nothing, and change nothing except for a scratch key in the workspace, which they delete.
 """
 
+import email.utils
 import os
-from collections.abc import Sequence
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from configs.load import load_config
 from configs.schema.config import Config
-from infra import prefect_server
-from infra.prefect_server import Server
+from infra import prefect_health, prefect_password, prefect_server
+from infra.prefect_server import HOST, Server
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import scheme_of
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.records import Record
-from tasks.upkeep import access, clock, machine, prefect_api, workspace
+from tasks.upkeep import machine, prefect_api, workspace
 from tasks.upkeep.check import Check, CheckResult, Finding, run_check, run_checks
+
+_STRANGER = "http://millrace.invalid"  # no page has this origin
+_OWN = "when no run is on: millrace down, then millrace up"
+_ELSEWHERE = "set a password and its origins on that server: docs/operations.md#access"
+
+
+def access(server: Server) -> CheckResult:
+    """Warn of a server that asks for no password, that pages of other sites may ask, or whose password others read."""
+    mend = _OWN if server.pid is not None else _ELSEWHERE
+    if prefect_health.is_open(server.url):
+        return CheckResult("warn", f"{server.url} asks for no password: whoever reaches it can run commands here", mend)
+    try:
+        if prefect_health.allowed_origin(server.url, _STRANGER) is not None:
+            return CheckResult("warn", f"{server.url} lets the pages of any site in a browser ask it", mend)
+    except OSError as error:
+        return CheckResult("warn", f"{server.url} did not say whose pages may ask it: {error}", "")
+    file = prefect_password.file_of(Path(server.home))
+    if file.exists() and file.stat().st_mode & 0o077:
+        return CheckResult("warn", f"others on this machine can read {file}", f"chmod 600 {file}")
+    return CheckResult("ok", "the Prefect server asks for its password, and only its own pages may ask it")
+
+
+WARN_SECONDS, FAIL_SECONDS = 5.0, 60.0
+_ANSWER_SECONDS = 5.0
+
+
+def clock(server: str, read_date: Callable[[], str | None]) -> CheckResult:
+    """Compare this clock with the one of `server`; `read_date` returns the Date header of its answer."""
+    before = time.time()
+    date = read_date()
+    after = time.time()
+    if date is None:
+        return CheckResult("warn", f"the answer of {server} has no Date header, so the clock was not compared")
+    theirs = email.utils.parsedate_to_datetime(date).timestamp()
+    # The answer was dated between `before` and `after`, and its date is cut to a second.
+    off = before - (theirs + 1) if before > theirs + 1 else after - theirs if after < theirs else 0.0
+    found = (
+        f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} {server}" if abs(off) >= 1 else f"agrees with {server}"
+    )
+    mend = "set the clock with chrony or systemd-timesyncd: timedatectl set-ntp true"
+    if abs(off) > FAIL_SECONDS:
+        return CheckResult("FAIL", f"{found}; leases of this machine end too early or too late", mend)
+    return CheckResult("warn" if abs(off) > WARN_SECONDS else "ok", found, mend if abs(off) > WARN_SECONDS else "")
+
+
+def date_of_server(api_url: str) -> str | None:
+    """Return the Date header of the Prefect server's answer, also of an error."""
+    direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in api_url else []
+    try:
+        with urllib.request.build_opener(*direct).open(f"{api_url}/health", timeout=_ANSWER_SECONDS) as answer:
+            return answer.headers["Date"]
+    except urllib.error.HTTPError as error:
+        return error.headers["Date"]
+
 
 _LEAST_GIB = 1.0  # if the configuration is not readable
 
@@ -76,13 +134,13 @@ def _of_machine(config: Config | None, stores: Sequence[Store]) -> list[Check]:
 
 def _of_server(server: Server) -> list[Check]:
     return [
-        Check("access", lambda: access.access(server)),
+        Check("access", lambda: access(server)),
         Check("prefect", prefect_api.versions),
         Check("database", lambda: prefect_api.database(server)),
         Check("workers", prefect_api.workers),
         Check("deployments", prefect_api.deployments),
         Check("waiting runs", prefect_api.waiting),
-        Check("clock", lambda: clock.clock("the Prefect server", lambda: clock.date_of_server(server.url))),
+        Check("clock", lambda: clock("the Prefect server", lambda: date_of_server(server.url))),
     ]
 
 
@@ -103,7 +161,7 @@ def _of_aws(uri: str, config: Config | None) -> list[Check]:
 
     checks = [Check("credentials", aws.credentials)]
     if in_bucket:
-        checks.append(Check("clock", lambda: clock.clock("S3", lambda: aws.date_of_bucket(uri))))
+        checks.append(Check("clock", lambda: clock("S3", lambda: aws.date_of_bucket(uri))))
     if config is not None and stages:
         checks.append(Check("batch", lambda: aws.batch(config, stages)))
     return checks

@@ -5,14 +5,37 @@ They change neither the compared lineage nor the list of runs. The ledger record
 
 from typing import NamedTuple
 
-from configs.schema.accelerators import ACCELERATORS
+from configs.schema.compute import ACCELERATORS
 from configs.schema.config import Config
 from infra.store.base import Store
+from infra.store.factory import open_store
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_work
+from tasks.running.stage import run_stage, stage_task
 from tasks.runs.plan import run_key, with_settings
+
+
+@stage_task
+def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> TrainOutcome:
+    """Train one side from the plan's parent; return its losses and holdout curve.
+
+    The checkpoint is three times the size of the model, and no run continues from it. It is deleted as soon as the
+    result is recorded, so only one side at a time needs disk. A side with a result is not trained again.
+    """
+    inputs = TrainInputs(
+        rows=validated.rows,
+        history=plan.history,
+        parent=plan.parent,
+        compiled=warm.compiled,
+        golden=validated.golden,
+    )
+    outcome = run_stage(plan, inputs, TrainOutcome, outputs_stay=False)
+    drop_checkpoints(open_store(plan.workspace), plan)
+    return outcome
 
 
 class ParityRuns(NamedTuple):

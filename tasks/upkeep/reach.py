@@ -12,10 +12,9 @@ from infra.store.manifest import MissingFolder, read_fact
 from infra.store.records import read_record
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
-from tasks.contracts.folders import REFRESH
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import WarmupOutcome
-from tasks.contracts.references import CatalogueRef, RowsRef
+from tasks.contracts.references import REFRESH, CatalogueRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StoreError

@@ -21,7 +21,6 @@ from tasks.foundation.errors import DataError
 from tasks.quality.by_span import metrics_by_span
 from tasks.quality.row_results import RowResults, row_results
 from tasks.quality.vector_metrics import Answers, compatibility_metrics
-from tasks.worker.compile import compile_cache
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.evaluation.contenders import Contender, Entrant, entrants_of, feature_names, open_entrant
 from tasks.worker.evaluation.corpus import choose_corpus, is_whole, known_pairs, relevant_items, right_items
@@ -31,6 +30,7 @@ from tasks.worker.evaluation.sample import interval_of
 from tasks.worker.evaluation.whole_catalogue import AsRight, WholeRanks, rank_in_whole
 from tasks.worker.model.relevant import Relevant, keys_of_texts
 from tasks.worker.process.job import Job
+from tasks.worker.training import compile_cache
 from tasks.worker.training.holdout import places_in
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

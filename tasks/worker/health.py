@@ -15,7 +15,7 @@ from infra.store.base import Store
 from infra.store.factory import scheme_of
 from infra.store.probe import broken_guarantee
 from tasks.contracts.outcomes import Check, HealthOutcome
-from tasks.contracts.progress import report
+from tasks.contracts.runner import report
 from tasks.foundation.errors import HostError, StoreError
 from tasks.runs.host_records import this_host
 from tasks.runs.link_speeds import read_speeds
@@ -115,7 +115,7 @@ def _known_graphs(job: Job, accelerator: Accelerator) -> contextlib.AbstractCont
     """Return a block whose graphs are compiled in the first run alone, where the runtime reads compiled graphs back."""
     if not accelerator.reads_graphs:
         return contextlib.nullcontext()
-    from tasks.worker.compile.check_graphs import checked_graphs  # seconds to import, for devices that compile
+    from tasks.worker.training.check_graphs import checked_graphs  # seconds to import, for devices that compile
 
     return checked_graphs(job, accelerator)
 

@@ -11,16 +11,16 @@ from infra.store.base import Conflict
 from infra.store.lease import hold
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.progress import report
+from tasks.contracts.runner import report
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.embedder import Embedder
-from tasks.worker.catalogue.read import Catalogue
+from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.catalogue.shards import Shards
-from tasks.worker.compile import compile_cache
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Job
+from tasks.worker.training import compile_cache
 from tasks.worker.training.checkpoint import load_parts
 
 LEASE_SECONDS = 20.0  # a lost worker's partition goes to another after so long

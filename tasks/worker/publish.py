@@ -9,7 +9,7 @@ import contextlib
 from infra.store.base import Store
 from tasks.contracts.jobs import PublishInputs
 from tasks.contracts.outcomes import PublishOutcome
-from tasks.contracts.progress import report
+from tasks.contracts.runner import report
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
 from tasks.worker.export.release_vectors import ReleaseVectors

@@ -7,30 +7,27 @@ import contextlib
 
 import torch
 
+from configs.schema.checkpoints import AUTO
 from configs.schema.config import Config
-from configs.schema.train.checkpoints import AUTO
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import RateUse, TokenUse
-from tasks.worker.checkpoints.failures import Failures, recorded_failures
-from tasks.worker.checkpoints.pace import Pace
-from tasks.worker.checkpoints.replicas import Replicas
 from tasks.worker.checks.collectives import prove_exchange
-from tasks.worker.compile import compile_cache
-from tasks.worker.compile.compile_cache import graph_use
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.evaluation.refit import solve_heads
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
-from tasks.worker.retention.averages import merged, put_weights
-from tasks.worker.search.find_negatives import Mining, find_negatives
-from tasks.worker.search.negative_arrays import negative_arrays
+from tasks.worker.search.find_negatives import Mining, find_negatives, negative_arrays
 from tasks.worker.tokens.known import Known, open_known
+from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
+from tasks.worker.training.checkpoint_interval import Failures, Pace, recorded_failures
+from tasks.worker.training.compile_cache import graph_use
+from tasks.worker.training.forgetting import merged, put_weights
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.optimizer import learning_rate
@@ -42,6 +39,7 @@ from tasks.worker.training.pairs import (
     replayed_rows,
     said_rows,
 )
+from tasks.worker.training.replicas import Replicas
 from tasks.worker.training.start import (
     Start,
     find_source,
@@ -53,8 +51,7 @@ from tasks.worker.training.start import (
     ref_at,
 )
 from tasks.worker.training.step import TrainStep
-from tasks.worker.usage.device_use import collect_device_use, device_use_measured
-from tasks.worker.usage.step_clock import StepClock
+from tasks.worker.training.telemetry import StepClock, collect_device_use, device_use_measured
 
 
 def run(job: Job) -> TrainOutcome:

@@ -18,8 +18,8 @@ from configs.schema.config import Config
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.progress import report
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
+from tasks.contracts.runner import report
 from tasks.foundation.errors import CodeError
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.worker.catalogue.against import SpanItems, compare_items

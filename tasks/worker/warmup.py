@@ -13,13 +13,13 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
 from tasks.worker.checks.collectives import prove_exchange
-from tasks.worker.compile import compile_cache
-from tasks.worker.compile.compile_ahead import CompileSession, compiled_graphs
-from tasks.worker.compile.compile_cache import graph_use
 from tasks.worker.devices.accelerators import Accelerator, make_accelerator, opened
 from tasks.worker.process.job import Job
+from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, shape_for
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.compile_ahead import CompileSession, compiled_graphs
+from tasks.worker.training.compile_cache import graph_use
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import first_rows, make_pairs, read_training_rows
 from tasks.worker.training.start import Source, load_model, make_start

@@ -8,7 +8,7 @@ from infra.compute.local import LocalRunner
 from infra.root_cause import worker_failures
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Progress
 from tasks.foundation.errors import POLICIES, CancelledError, FailureClass
 from tasks.worker import train
 from tasks.worker.process.job import Job

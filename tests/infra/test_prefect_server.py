@@ -20,7 +20,7 @@ import pytest
 from infra import background, prefect_password, prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
 from tasks.foundation.errors import HostError
-from tasks.upkeep import access
+from tasks.upkeep import examine
 from tests.support.processes.prefect_server import credentials, database_of
 
 UP = "import sys, pathlib; from infra.prefect_server import up; print(up(pathlib.Path(sys.argv[1])).model_dump_json())"
@@ -255,7 +255,7 @@ def test_an_older_server_without_a_password_goes_on_and_up_says_how_to_close_it(
             f"the Prefect server at {older.url} is an older one that asks for no password; when no run is on: "
             "millrace down, then millrace up"
         ]
-        seen = access.access(found)
+        seen = examine.access(found)
         assert (seen.outcome, "asks for no password" in seen.found) == ("warn", True)
     finally:
         down(tmp_path)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from infra.log_tail import LINES, SIGNS, LogTail
-from infra.root_cause import wordless_death
+from infra.root_cause import LINES, SIGNS, LogTail, wordless_death
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import CodeError, CompileError, HangError, HostError, OutOfMemoryError
 from tests.support.fakes.stand_ins import health_spec

@@ -15,11 +15,11 @@ from typing import Any, get_args
 import yaml
 
 from configs.load import BASE
-from configs.schema.accelerators import ACCELERATORS
+from configs.schema.compute import ACCELERATORS
 from configs.schema.config import Config
+from configs.schema.label_heads import LabelHead
 from configs.schema.metrics import METRICS, Family
 from configs.schema.publishing import KINDS
-from configs.schema.train.label_heads import LabelHead
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
 from infra.store.factory import STORES, open_store

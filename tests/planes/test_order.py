@@ -33,16 +33,12 @@ ORDER = """
     tasks.worker                  the seven stages, worker side
     tasks.worker.launch           workers started on one node or several
     tasks.worker.export           weights from elsewhere, a model for elsewhere, search services that get each release
-    tasks.worker.compile          graphs compiled ahead of time
     tasks.worker.search           a release, searched: its model, its nearest vectors, the hard negatives mined from it
     tasks.worker.evaluation       models, rows and items of an evaluation; heads solved at the end of a run
     tasks.worker.rows             the rows of a span: profiled, compared, judged; its holdout and its duplicates
     tasks.worker.catalogue        every live item, partition by partition, and its vectors, shard by shard
-    tasks.worker.usage            what a training takes of its devices and of the network
     tasks.worker.training         batches, losses, steps, checkpoints, forgetting; graphs compiled ahead of time
     tasks.planning                what the next run trains, what it is compared with and judged by, what fails early
-    tasks.worker.checkpoints      when a training writes checkpoints: by steps, by the clock, by what fails
-    tasks.worker.retention        against forgetting: replayed rows, averaged weights, the best step
     tasks.worker.tokens           training rows as tokens, in files and in the workspace
     tasks.worker.checks           checks of machines
     tasks.worker.model            the model, its heads of labels, and the rank of an item among others
@@ -53,15 +49,12 @@ ORDER = """
     tasks.quality                 quality numbers from the results of single rows, and the gates before a release
     infra.compute                 where stages run: one entry for each place
     infra.compute.batch           AWS Batch and its API
-    infra.compute.batch.client    AWS Batch's API
     infra                         the Prefect server, alerts, why workers died, what the images hold
     infra.store                   where the workspace is kept: a directory or a bucket, and its credentials
     infra.images                  what the images hold
-    infra.aws                     the account: template and credentials
     tasks.contracts               what passes between the planes
     configs                       the configuration: read and compared
     configs.schema                every key of the configuration
-    configs.schema.train          keys of train: heads of labels, checkpoints
     tasks.foundation              records and errors
 """
 FOLDERS = [line.split()[0] for line in ORDER.strip().splitlines()]

@@ -5,8 +5,7 @@ import datetime as dt
 import tasks.monitoring.freshness
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.run_options import RunOptions
-from tasks.foundation.clock import now
-from tasks.foundation.durations import old
+from tasks.foundation.clock import now, old
 from tasks.monitoring.catalogue_age import CatalogueAge
 from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.freshness import FreshnessReport

@@ -8,7 +8,7 @@ from flows.cli.terminal import console
 from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.run_options import RunOptions
 from flows.presentation.wording import visible
-from tasks.foundation.durations import duration
+from tasks.foundation.clock import duration
 from tasks.running.context import within
 from tasks.upkeep.smoke_report import Rung, SmokeReport
 

@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as RichProgress
 
 from flows.presentation.wording import visible
-from tasks.contracts.progress import Progress
-from tasks.foundation.durations import duration
+from tasks.contracts.runner import Progress
+from tasks.foundation.clock import duration
 
 LINE_SECONDS = 5.0  # between two plain lines about the same work
 

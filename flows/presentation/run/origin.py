@@ -9,8 +9,8 @@ from configs.differences import leaves
 from configs.load import load_config
 from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
 from flows.presentation.wording import NONE, moment, plural
-from tasks.contracts.folders import run_folder
 from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.references import run_folder
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.runs.invocations import Invocation

@@ -11,8 +11,8 @@ from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import NONE, count, difference, moment, number, plural
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
-from tasks.contracts.folders import run_folder
 from tasks.contracts.outcomes import EvaluateOutcome
+from tasks.contracts.references import run_folder
 from tasks.quality.label_metrics import SKILLS
 from tasks.quality.verdicts import refusals, undecided
 from tasks.runs.results import Judgement

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from infra.compute.batch.causes import EXITED, TIMED_OUT, Cause, cause_of, ending_of
-from infra.compute.batch.client.job_detail import ON_MACHINE, JobDetail, Run
-from infra.compute.batch.job import dollars_per_node_hour
-from infra.compute.batch.retries import HOST_LOST, is_repeated
+from infra.compute.batch.job import HOST_LOST, dollars_per_node_hour, is_repeated
+from infra.compute.batch.job_detail import ON_MACHINE, JobDetail, Run
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec, stage_prefix
 from tasks.contracts.runner import BatchAttempt

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from infra.compute.batch.client.job_detail import BY_QUEUE, Run
-from infra.compute.batch.job import definition_of
-from infra.compute.batch.retries import HOST_LOST
+from infra.compute.batch.job import HOST_LOST, definition_of
+from infra.compute.batch.job_detail import BY_QUEUE, Run
 from infra.root_cause import CONSEQUENCES, Ending, class_of_death
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec

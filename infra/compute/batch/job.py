@@ -6,14 +6,133 @@ lost is found by it.
 
 import hashlib
 import re
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from configs.schema.compute import BatchConfig
-from infra.compute.batch.client.api import Definition, Queue
-from infra.compute.batch.retries import MOST_ATTEMPTS, evaluate_on_exit
+from infra.compute.batch.api import Api, Definition, MaybeAccepted, NotAccepted, Queue
+from infra.compute.batch.backoff import Backoff
+from infra.compute.batch.claim import owner_of
+from infra.compute.batch.job_detail import JobDetail
+from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import TRAITS, Layout, Stage, Work
 from tasks.contracts.stages import Queue as Kind
+from tasks.foundation.errors import POLICIES, ConfigError, FailureClass
+
+VISIBILITY_SECONDS = 30.0  # within this time an accepted job shows up
+_LOOK_EVERY_SECONDS = 1.0
+TWIN = "a second job of the same name; the other one keeps running"
+
+
+def submit(api: Api, request: Mapping[str, Any], keep: Callable[[list[JobDetail]], str]) -> str:
+    """Submit, despite lost replies and throttling; return the job's id.
+
+    Args:
+        keep: chooses, of the jobs that a look-up found, the one that stays.
+
+    Raises:
+        ConfigError: AWS Batch refuses it.
+        HostError: it could not be settled before the time limit; there may be a job.
+    """
+    backoff = Backoff(api.policy, f"AWS Batch in {api.region}")
+    while True:
+        try:
+            return api.submit(request)
+        except NotAccepted as error:
+            backoff.wait_after(error)
+        except MaybeAccepted as error:
+            api.policy.say("no answer to SubmitJob; looking whether the job is there")
+            if found := look_up(api, request["jobQueue"], request["jobName"]):
+                return keep(found)
+            backoff.wait_after(error)
+
+
+def look_up(api: Api, queue: str, name: str, at_most: float = float("inf")) -> list[JobDetail]:
+    """Wait for a job of this name and return all that there are.
+
+    Empty after the time in which it would have shown up, or after `at_most` seconds.
+    """
+    until = time.monotonic() + min(VISIBILITY_SECONDS, at_most)
+    while True:
+        found = api.named(queue, name)
+        if found or time.monotonic() >= until:
+            return found
+        api.policy.sleep(_LOOK_EVERY_SECONDS)
+
+
+def keep_one(api: Api, store: Store, prefix: str, found: list[JobDetail]) -> str:
+    """End all jobs but one and return its id: the attempt's owner, else the oldest that is not over."""
+    owner = owner_of(store, prefix)
+    first = next((job for job in found if not job.over), found[0])
+    kept = next((job for job in found if job.id == owner), first)
+    for job in found:
+        if job.id != kept.id and not job.over:
+            api.terminate(job.id, TWIN)
+    return kept.id
+
+
+def checked(api: Api, stage: Work, batch: BatchConfig, definition: Definition | None) -> tuple[Queue, Definition]:
+    """Return queue and job definition, if a job can be submitted with them. Raises ConfigError: names what is wrong."""
+    name, key = queue_of(stage, batch), f"batch.{queue_key(stage, batch)}"
+    queue = api.queue(name)
+    if queue is None:
+        raise ConfigError(
+            f"there is no AWS Batch job queue {name!r} in region {api.region}; create it with infra/aws/millrace.yaml, "
+            f"or correct {key} or AWS_DEFAULT_REGION"
+        )
+    if not queue.enabled:
+        raise ConfigError(
+            f"AWS Batch job queue {name!r} in region {api.region} is disabled; enable it, or name another as {key}"
+        )
+    if queue.status == "INVALID":
+        raise ConfigError(
+            f"AWS Batch job queue {name!r} in region {api.region} is invalid ({queue.status_reason}); repair it, or "
+            f"name another as {key}"
+        )
+    wanted = definition_of(stage, batch)
+    if definition is None:
+        raise ConfigError(
+            f"there is no active AWS Batch job definition {wanted!r} in region {api.region}; register it with "
+            "infra/aws/millrace.yaml, or correct batch.definition or AWS_DEFAULT_REGION"
+        )
+    multi_node = TRAITS[stage].layout is Layout.nodes
+    if definition.multi_node != multi_node:
+        kinds = ("multinode", "container") if multi_node else ("container", "multinode")
+        raise ConfigError(
+            f"AWS Batch job definition {wanted!r} in region {api.region} must be of type {kinds[0]} for stage "
+            f"{stage}, and is of type {kinds[1]}; register it with infra/aws/millrace.yaml"
+        )
+    return queue, definition
+
+
+HOST_LOST = "Host EC2"
+MOST_ATTEMPTS = 10  # AWS Batch takes no more
+
+
+def evaluate_on_exit() -> list[dict[str, str]]:
+    """Return the rules in order; AWS Batch repeats what matches no rule, so the last rule matches everything."""
+    return [
+        {"onStatusReason": f"{HOST_LOST}*", "action": "RETRY"},
+        *({"onExitCode": str(code), "action": "RETRY"} for code in _transient_codes()),
+        {"onReason": "*", "action": "EXIT"},
+    ]
+
+
+def is_repeated(status_reason: str, exit_code: int | None) -> bool:
+    """Return whether the rules let AWS Batch repeat an attempt that ended like this."""
+    return status_reason.startswith(HOST_LOST) or exit_code in _transient_codes()
+
+
+def _transient_codes() -> list[int]:
+    """Return the exit codes of the transient classes, without CAPACITY: a container that runs has its machine."""
+    return [
+        policy.exit_code
+        for failure, policy in POLICIES.items()
+        if policy.transient and failure is not FailureClass.CAPACITY
+    ]
+
 
 _NAME_CHARS = 128
 _TAG_CHARS = 256

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from infra.compute.batch.client.api import Api, LogsRefused
-from tasks.contracts import progress
+from infra.compute.batch.api import Api, LogsRefused
+from tasks.contracts import runner
 from tasks.contracts.runner import Listener
 
 AT_ONCE = 8  # streams; CloudWatch Logs answers 25 such requests a second for a whole account
@@ -71,7 +71,7 @@ class LogFollower:
         if stream and stream.tail:
             return tuple(stream.tail)
         lines, _ = self._page(name, "", TAIL_LINES) if name else ((), "")
-        return tuple(line for line in lines if line and progress.parse(line) is None)
+        return tuple(line for line in lines if line and runner.parse(line) is None)
 
     def _read(self, stream: _Stream) -> None:
         for _ in range(_PAGES_A_LOOK):
@@ -86,7 +86,7 @@ class LogFollower:
             stream.token = token
 
     def _pass_on(self, stream: _Stream, line: str) -> None:
-        if (found := progress.parse(line)) is not None:
+        if (found := runner.parse(line)) is not None:
             self._listener.progress(found)
         elif line:
             stream.tail.append(line)

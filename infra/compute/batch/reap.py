@@ -13,11 +13,11 @@ from prefect.exceptions import ObjectNotFound
 from pydantic import Field
 
 from configs.schema.config import Config
-from infra.compute.batch.client.api import Api
-from infra.compute.batch.client.backoff import WaitPolicy
-from infra.compute.batch.client.job_detail import JobDetail
+from infra.compute.batch.api import Api
+from infra.compute.batch.backoff import WaitPolicy
 from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
 from infra.compute.batch.job import WORKSPACE_TAG, queues_of, tag_value
+from infra.compute.batch.job_detail import JobDetail
 from infra.compute.batch.waiter_lease import waited_for_until
 from infra.store.base import Store
 from tasks.contracts.stages import Stage, compute_of

@@ -3,14 +3,12 @@
 import datetime as dt
 
 from configs.schema.config import Config
-from infra.compute.batch.checking import checked
+from infra.compute.batch.api import LOG_GROUP, Api, Definition, Queue
+from infra.compute.batch.backoff import WaitPolicy
 from infra.compute.batch.claim import Claim, advance, claims_below, make_claim, read_claim
-from infra.compute.batch.client.api import LOG_GROUP, Api, Definition, Queue
-from infra.compute.batch.client.backoff import WaitPolicy
-from infra.compute.batch.client.job_detail import JobDetail
 from infra.compute.batch.ending import end_and_wait
-from infra.compute.batch.job import definition_of, job_name, queue_of, submission
-from infra.compute.batch.submitting import keep_one, look_up, submit
+from infra.compute.batch.job import checked, definition_of, job_name, keep_one, look_up, queue_of, submission, submit
+from infra.compute.batch.job_detail import JobDetail
 from infra.compute.batch.waiter_lease import WaiterLease
 from infra.compute.batch.watch import Watch
 from infra.store.base import Store

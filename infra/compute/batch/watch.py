@@ -5,13 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, replace
 
+from infra.compute.batch.api import JOBS_AT_ONCE, Api
 from infra.compute.batch.attempts import BatchAttempts, JobPart, streams_of
 from infra.compute.batch.claim import advance, owner_of
-from infra.compute.batch.client.api import JOBS_AT_ONCE, Api
-from infra.compute.batch.client.job_detail import ON_MACHINE, JobDetail, with_main_node
-from infra.compute.batch.job import layout_of, nodes_of
+from infra.compute.batch.job import TWIN, layout_of, nodes_of
+from infra.compute.batch.job_detail import ON_MACHINE, JobDetail, with_main_node
 from infra.compute.batch.logs import LogFollower
-from infra.compute.batch.submitting import TWIN
 from infra.compute.batch.waiter_lease import WaiterLease
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec

@@ -20,8 +20,7 @@ from tasks.contracts.references import CatalogueRef
 from tasks.data.items import TEXT, UPDATED_AT
 from tasks.data.rows import ITEM_ID, normal_text, plain_ids
 from tasks.worker.catalogue.build import BATCH_ITEMS, Sources, feature_names, feature_types, inputs_of, on_base
-from tasks.worker.catalogue.database import connect
-from tasks.worker.catalogue.records import Source, from_rows, quoted, records_of
+from tasks.worker.catalogue.records import Source, connect, from_rows, quoted, records_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 hash_array: Any = pandas.util.hash_array  # unknown to type checkers

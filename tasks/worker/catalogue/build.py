@@ -20,8 +20,8 @@ from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import FileEntry, MissingFolder, open_folder, read_fact, read_manifest, seal
 from infra.store.placing import place
-from tasks.contracts.progress import report
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
+from tasks.contracts.runner import report
 from tasks.data.items import (
     CATALOGUE_KIND,
     DELETED,
@@ -33,8 +33,16 @@ from tasks.data.items import (
     part_name,
 )
 from tasks.data.rows import ROWS_KIND
-from tasks.worker.catalogue.database import connect
-from tasks.worker.catalogue.records import SCATTERED, Source, from_catalogue, from_feed, from_rows, newest, records_of
+from tasks.worker.catalogue.records import (
+    SCATTERED,
+    Source,
+    connect,
+    from_catalogue,
+    from_feed,
+    from_rows,
+    newest,
+    records_of,
+)
 from tasks.worker.catalogue.scatter import BATCH_RECORDS, remove, scatter, scattered
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

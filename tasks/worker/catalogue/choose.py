@@ -12,8 +12,7 @@ from infra.store.manifest import open_folder
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import CATALOGUE_KIND, CONTENT, TEXT, is_deleted_name
 from tasks.data.rows import ITEM_ID
-from tasks.worker.catalogue.database import connect
-from tasks.worker.catalogue.records import literal, quoted
+from tasks.worker.catalogue.records import connect, literal, quoted
 
 
 def choose(store: Store, ref: CatalogueRef, named: Sequence[str], others: int, features: Sequence[str]) -> pa.Table:

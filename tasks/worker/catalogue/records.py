@@ -4,15 +4,61 @@ A record has the newest content of an item and, if a feed names it, what the fee
 any order to the same result, so a catalogue made in steps equals one made at once. The SQL is DuckDB's.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.data.items import CONTENT, DELETED, FEED_AT, TEXT, UPDATED_AT
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import MANIFEST, CorruptFolder, read_manifest
+from tasks.contracts.references import CatalogueRef
+from tasks.data.items import CONTENT, DELETED, FEED_AT, TEXT, UPDATED_AT, part_name
 from tasks.data.rows import ITEM, ITEM_ID, TIME
 from tasks.worker.catalogue.scatter import PART
+
+MEMORY = "768MiB"  # beyond it, DuckDB writes to disk. With Python and Arrow, a process stays below 2 GiB.
+
+
+def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
+    """Return a new database in memory that uses the folder `scratch` for what does not fit."""
+    settings = {
+        "memory_limit": MEMORY,
+        "temp_directory": str(scratch / "spilled"),
+        "threads": len(os.sched_getaffinity(0)),
+        "preserve_insertion_order": False,
+    }
+    return duckdb.connect(":memory:", config=settings)
+
+
+class Catalogue:
+    """A catalogue, opened by its manifest. A partition is read, and checked, when it is asked for."""
+
+    def __init__(self, store: Store, ref: CatalogueRef, manifests: Store | None = None) -> None:
+        """Read the manifest, from `manifests` where that is given: the same workspace, shared by several workers."""
+        self.ref = ref
+        self._store = store
+        self._files = {entry.name: entry for entry in read_manifest(manifests or store, ref.prefix).files}
+
+    def items(self, partition: int, batch_items: int) -> Iterator[pa.Table]:
+        """Yield the live items of a partition by item id, at most `batch_items` at a time.
+
+        Raises:
+            CorruptFolder: the file is not the one that the manifest names.
+        """
+        entry = self._files.get(part_name(partition))
+        if entry is None:  # no item falls into this partition
+            return
+        path = self._store.local(f"{self.ref.prefix}/{entry.name}")
+        if not path.is_file() or sha256_of(path) != entry.sha256:
+            raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_items):
+                yield pa.Table.from_batches([batch])
+
 
 SCATTERED = "scattered"  # the table with the records of a partition
 

@@ -12,7 +12,7 @@ from infra.store.base import Store, sha256_of
 from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, read_manifest
 from tasks.data.items import CONTENT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
-from tasks.worker.catalogue.by_model import expect_vectors
+from tasks.worker.catalogue.shards import expect_vectors
 from tasks.worker.process.job import Share
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from infra.store.base import sha256_of
+from infra.store.base import Store, sha256_of
 from infra.store.lease import Held
-from infra.store.manifest import FileEntry, commit, seal
+from infra.store.manifest import CorruptFolder, FileEntry, Manifest, commit, seal
 from infra.store.placing import place, settle
 from infra.store.records import read_record
 from tasks.contracts.jobs import InferInputs
@@ -21,6 +21,15 @@ from tasks.data.items import VECTORS_KIND
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.foundation.records import Record
 from tasks.worker.process.job import Job
+
+
+def expect_vectors(store: Store, prefix: str, manifest: Manifest, model_version: str) -> None:
+    """Raise CorruptFolder, which names both models, unless a folder holds vectors by this one."""
+    by = manifest.facts.get("model_version")
+    if manifest.kind != VECTORS_KIND or by != model_version:
+        what = f"{store.uri}/{prefix} holds {manifest.kind} by {by}"
+        raise CorruptFolder(f"{what}, expected {VECTORS_KIND} by {model_version}")
+
 
 QUARANTINE_KIND = "quarantine"
 _SHOWN = 3  # bad items in an error's sentence

@@ -9,7 +9,7 @@ from infra.store.base import Store
 from infra.store.records import read_record
 from tasks.contracts.outcomes import Check
 from tasks.foundation.records import Record
-from tasks.worker.process.waiting import wait_until
+from tasks.worker.process.machine import wait_until
 
 WAIT_SECONDS = 900.0  # longer than all checks of a machine may take; a worker that dies is noticed elsewhere
 

@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,22 @@ from configs.schema.compute import CompilerConfig
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices import neuron_environment as neuron
-from tasks.worker.devices.graph_folder import folder_of_machine, own_folder
 from tasks.worker.process.job import Rank
+
+PREFIX = "millrace-graphs-"
+
+
+def folder_of_machine(rank: Rank) -> Path:
+    """Return the folder for all workers that torchrun started on this machine; torchrun lives for one attempt."""
+    if rank.local_world == 1:
+        return own_folder()
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}-{os.getppid()}"
+
+
+def own_folder() -> Path:
+    """Return an empty folder for this process alone."""
+    return Path(tempfile.mkdtemp(prefix=PREFIX))
+
 
 DEVICE = "PJRT_DEVICE"
 CACHE = "XLA_PERSISTENT_CACHE_PATH"

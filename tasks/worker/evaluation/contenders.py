@@ -3,6 +3,7 @@
 One at a time is on the device. A released model's vectors are read from its release where they can be used.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,14 +16,41 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.errors import ConfigError
+from tasks.planning.preflight_encoder import describe_encoder, pretrained_folder
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.evaluation.untrained import NotThere, untrained_parts
 from tasks.worker.model import features
 from tasks.worker.model.embed import EmbedSettings, embed_settings
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.process.job import Job
+from tasks.worker.training.build import first_model
 from tasks.worker.training.checkpoint import ModelParts, load_parts
+
+
+class NotThere(Exception):
+    """The weights can't be made again; says why."""
+
+
+def untrained_parts(config: Config, like: ModelParts) -> ModelParts:
+    """Return new weights of the configuration's seed, with all that its pretrained folder has, on the host.
+
+    Args:
+        like: a model of the lineage, whose shape, tokenizer and features they get. If it has those of the first run,
+            the weights are those with which that run began.
+
+    Raises:
+        NotThere: the pretrained folder's model is another one now.
+        ConfigError: the pretrained folder is gone, or can't be used any more.
+    """
+    described = None
+    if config.model.pretrained is not None:
+        described, _ = describe_encoder(config, pretrained_folder(config.model.pretrained))
+    try:
+        model = first_model(config, like.encoder_config, like.model.shape, described)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise NotThere(f"the model in {config.model.pretrained} can't be loaded: {error}") from error
+    return dataclasses.replace(like, model=model)
+
 
 UNTRAINED = "untrained"  # the version of weights that nothing trained
 

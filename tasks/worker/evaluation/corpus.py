@@ -10,17 +10,47 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
+from configs.schema.training import HeadsConfig
 from tasks.contracts.evaluation import PAIR, QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.items import TEXT
-from tasks.data.rows import ITEM, ITEM_ID, ROW_ID
+from tasks.data.label_columns import pair_mask
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.evaluation.known_pairs import find_known_pairs
 from tasks.worker.evaluation.rows import MeasuredRows
-from tasks.worker.model.relevant import Relevant, find_relevant, text_numbers
+from tasks.worker.model.relevant import Relevant, find_relevant, query_keys, text_numbers
 from tasks.worker.process.job import Job
+from tasks.worker.rows.holdout_order import query_places
+from tasks.worker.rows.holdout_read import at_once
+from tasks.worker.rows.holdout_write import QUERY_PLACE
+
+pc: Any = pyarrow.compute
+
+# its functions are created at import, unknown to type checkers
+
+
+def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
+    """Return the items that any row of the spans, trained on or held out, pairs with the rows' queries, each once.
+
+    The pairs of the golden set are among them.
+
+    Returns:
+        QUERY_KEY, int64, and ITEM_ID, string.
+    """
+    queries = np.unique(rows.facts[QUERY_KEY].to_numpy())
+    places = query_places(queries)
+    order = np.argsort(places)
+    queries, places = queries[order], places[order]
+    golden = rows.table.filter(pc.invert(rows.holdout))
+    found = [pa.table({QUERY_KEY: query_keys(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]})]
+    for pairs in at_once(lambda span: span.pairs(places), rows.spans):
+        pairs = pairs.filter(pa.array(pair_mask(pairs, heads)))
+        keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
+        found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))
+    return pa.concat_tables(found).group_by([QUERY_KEY, ITEM_ID]).aggregate([])
+
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

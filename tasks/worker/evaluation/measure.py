@@ -1,5 +1,6 @@
 """One model's answers to each row, and the numbers of its vectors."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,20 +17,60 @@ from tasks.contracts.evaluation import (
     rank_of,
     says_of,
 )
-from tasks.contracts.progress import report
+from tasks.contracts.runner import report
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID
+from tasks.quality.row_metrics import RANKING
 from tasks.quality.vector_metrics import Answers, nearest_items, vector_metrics
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.contenders import Contender
 from tasks.worker.evaluation.corpus import some_rows
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.evaluation.whole_catalogue import Side
-from tasks.worker.evaluation.widths import ranks_by_width, recall_by_width
+from tasks.worker.model.ranks import rank_targets
 from tasks.worker.model.relevant import Relevant
 from tasks.worker.process.job import Job
-from tasks.worker.training.holdout import Judged, KnownVectors, embed_holdout, judge_vectors, make_holdout
+from tasks.worker.training.holdout import (
+    Embedded,
+    Holdout,
+    Judged,
+    KnownVectors,
+    embed_holdout,
+    judge_vectors,
+    make_holdout,
+)
 from tasks.worker.training.pairs import feature_columns
+
+METRIC = "recall@10"
+
+
+def ranks_by_width(
+    widths: Sequence[int], accelerator: Accelerator, holdout: Holdout, embedded: Embedded
+) -> dict[int, np.ndarray]:
+    """Return the rank of each row's own item, int64 (rows,) from 1, at each width below the vectors' own.
+
+    The workers share the work and all get the whole answer.
+    """
+    found, rank = {}, accelerator.rank
+    for width in widths:
+        if width < embedded.corpus.shape[1]:
+            queries, corpus = (_narrowed(side, width) for side in (embedded.queries, embedded.corpus))
+            part = rank_targets(queries, corpus, holdout.target, (rank.index, rank.world), holdout.relevant).ranks
+            found[width] = accelerator.sum(torch.from_numpy(part)).numpy()
+    return found
+
+
+def recall_by_width(ranks: Mapping[int, np.ndarray], among: np.ndarray) -> dict[int, float]:
+    """Return recall@10 at each width over the rows where the bool array `among` is true; empty where none is."""
+    return {width: float(RANKING[METRIC](each[among]).mean()) for width, each in ranks.items() if among.any()}
+
+
+def _narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
+    """Return the first numbers of unit vectors, float32 (rows, width), normalised again; a vector of zeros stays."""
+    narrow = vectors[:, :width]
+    lengths = np.linalg.norm(narrow, axis=1, keepdims=True)
+    return np.divide(narrow, lengths, out=np.zeros_like(narrow), where=lengths != 0)
+
 
 COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at most
 

@@ -11,8 +11,7 @@ import torch
 
 from configs.schema.config import Config
 from tasks.contracts.checkpoints import HeadSolved
-from tasks.data.label_columns import row_weights
-from tasks.data.label_pairs import label_classes
+from tasks.data.label_columns import label_classes, row_weights
 from tasks.data.rows import QUERY
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows

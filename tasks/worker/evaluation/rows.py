@@ -12,8 +12,7 @@ from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.evaluation import COLUMN, GOLDEN, GROUP, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.data.label_columns import label_values
-from tasks.data.label_pairs import label_classes, pair_mask
+from tasks.data.label_columns import label_classes, label_values, pair_mask
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
 from tasks.worker.evaluation.sample import rows_of_spans

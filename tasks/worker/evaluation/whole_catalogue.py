@@ -13,7 +13,7 @@ import pyarrow.compute
 import torch
 
 from tasks.contracts.evaluation import Role, shared_rank_of, whole_rank_of
-from tasks.contracts.progress import report
+from tasks.contracts.runner import report
 from tasks.data.items import CONTENT, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.reuse import EarlierVectors, as_matrix

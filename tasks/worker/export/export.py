@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from configs.schema.config import Config
-from tasks.data.prompts import to_names
-from tasks.data.shapes import Activation
+from tasks.data.encoders import Activation, to_names
 from tasks.worker.export.head import write_head
 from tasks.worker.export.label_heads import write_label_heads
 from tasks.worker.model import features, released_code, tokens

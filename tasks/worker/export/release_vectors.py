@@ -13,8 +13,8 @@ from infra.store.manifest import MANIFEST, CorruptFolder, check_sizes, expect_ma
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError
-from tasks.worker.catalogue.by_model import expect_vectors
 from tasks.worker.catalogue.reuse import as_matrix
+from tasks.worker.catalogue.shards import expect_vectors
 from tasks.worker.export.target import PARTITION, Shape
 
 

@@ -5,27 +5,141 @@ it writes the cause to `ending.json` and exits with the code of the failure clas
 """
 
 import argparse
+import contextlib
+import http.client
+import json
 import os
+import re
+import socket
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 
 from infra.root_cause import Ending
-from infra.store.base import Store
+from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Chore, Stage
-from tasks.foundation.errors import POLICIES, classify
-from tasks.runs.host_records import excluded
-from tasks.worker.launch.attempt import own_attempt, spec_of_try, write_ending, write_spec
+from tasks.foundation.errors import POLICIES, CancelledError, StoreError, classify, from_exit_code
+from tasks.runs.host_records import excluded, given_up
 from tasks.worker.launch.child_node import ChildNode
 from tasks.worker.launch.container_position import ContainerPosition, check_position
-from tasks.worker.launch.host import this_host
-from tasks.worker.launch.leaving import leave, why_leave
 from tasks.worker.launch.main_node import MainNode
-from tasks.worker.launch.processes import Workers, torchrun_command, torchrun_environment
-from tasks.worker.launch.stop_signals import StopSignals
+from tasks.worker.launch.processes import StopSignals, Workers, torchrun_command, torchrun_environment
 from tasks.worker.process.job import read_spec
+
+HOLD_SECONDS = 120.0  # a machine ends within that; meanwhile it gets no other job
+_LOOK_SECONDS = 0.1
+_INSTANCE = re.compile(r"i-[0-9a-z]{8,}")  # of EC2; elsewhere a host has another name, and nothing can be ended
+
+
+def why_leave(store: Store, host: str, since: float, code: int) -> str | None:
+    """Return why this machine must get no other try, as `given_up` says; None also for machines outside of EC2.
+
+    None too if no retry follows the exit code: AWS Batch repeats whatever lost its machine, also what can't succeed.
+    """
+    if code == 0 or not POLICIES[from_exit_code(code)].transient or _INSTANCE.fullmatch(host) is None:
+        return None
+    try:
+        return given_up(store, host, since)
+    except (OSError, StoreError) as error:
+        _say(f"warning: the record of host {host} can't be read, so the machine stays: {error}")
+        return None
+
+
+def leave(host: str, why: str, signals: StopSignals) -> None:
+    """End this machine, and hold it until it ends; a refusal is a warning."""
+    import boto3.session  # half a second, and hardly ever needed
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    _say(f"host {host} is ended, so that the next try gets another machine: {why}")
+    try:
+        boto3.session.Session().client("ec2").terminate_instances(InstanceIds=[host])
+    except (BotoCoreError, ClientError) as error:
+        _say(
+            f"warning: host {host} could not be ended, so the next try may get it again: {error}. Deploy the stack "
+            f"again, whose LeavePolicy allows it, or end it by hand: aws ec2 terminate-instances --instance-ids {host}"
+        )
+        return
+    until = time.monotonic() + HOLD_SECONDS
+    while not signals.count and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def own_attempt(store: Store, spec: JobSpec, position: ContainerPosition) -> None:
+    """Claim the attempt for this job with all its tries and children.
+
+    Raises:
+        CancelledError: another job owns it; this one was submitted a second time.
+        StoreError: the record of the owner is not readable.
+    """
+    key = f"{spec.job_prefix}/owner.json"
+    try:
+        store.create(key, json.dumps({"job": position.job}).encode())
+        return
+    except Conflict:
+        pass
+    try:
+        owner = json.loads(store.read(key))["job"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{store.uri}/{key} does not name the job that owns the attempt; delete it and try again"
+        ) from error
+    if owner != position.job:
+        raise CancelledError(
+            f"{spec.job_prefix} belongs to job {owner}; job {position.job} is a second submission of it and ends"
+        )
+
+
+def spec_of_try(spec: JobSpec, position: ContainerPosition) -> JobSpec:
+    """Return the spec for this try: Batch's own retries count on from the attempt that was submitted."""
+    return spec.model_copy(update={"attempt": spec.submitted_as + position.try_number - 1})
+
+
+def write_spec(store: Store, spec: JobSpec) -> None:
+    """Write the spec of a later try where its workers read it; that of the first try is already there."""
+    if spec.attempt != spec.submitted_as:
+        with contextlib.suppress(Conflict):  # another child of the array was first
+            store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+
+
+def write_ending(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> None:
+    """Write why the try failed, for the process that waits for the job."""
+    name = "ending.json" if position.array_index is None else f"ending-{position.array_index}.json"
+    store.write(f"{spec.attempt_prefix}/{name}", ending.to_json())
+
+
+TIMEOUT_SECONDS = 1.0
+_SERVICE = "http://169.254.169.254/"
+_TOKEN_SECONDS = "60"
+
+
+def this_host() -> str:
+    """Return the name, from the instance metadata service (IMDSv2) unless botocore's own variable switches it off."""
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "false").lower() == "true":
+        return socket.gethostname()
+    base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _SERVICE
+    base = base if base.endswith("/") else f"{base}/"
+    try:
+        token = _ask(f"{base}latest/api/token", "PUT", {"X-aws-ec2-metadata-token-ttl-seconds": _TOKEN_SECONDS})
+        return _ask(f"{base}latest/meta-data/instance-id", "GET", {"X-aws-ec2-metadata-token": token})
+    except (OSError, http.client.HTTPException, ValueError):
+        return socket.gethostname()
+
+
+def _ask(url: str, method: str, headers: dict[str, str]) -> str:
+    """Return the answer as text. Raises ValueError if it is empty."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the service is never behind a proxy
+    with opener.open(urllib.request.Request(url, method=method, headers=headers), timeout=TIMEOUT_SECONDS) as reply:
+        answer = reply.read(1024).decode("ascii").strip()
+    if not answer:
+        raise ValueError(f"{url} gave an empty answer")
+    return answer
 
 
 def main() -> int:

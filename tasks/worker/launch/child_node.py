@@ -9,8 +9,7 @@ from tasks.foundation.errors import CancelledError, HostError, StageError
 from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.main_node import GRACE_SECONDS, SAVE_SECONDS, TICK_SECONDS
 from tasks.worker.launch.node_link import RETRY_SECONDS, End, Ended, Hello, Link, Terminating, Welcome, connect
-from tasks.worker.launch.processes import Workers
-from tasks.worker.launch.stop_signals import StopSignals
+from tasks.worker.launch.processes import StopSignals, Workers
 
 
 class ChildNode:

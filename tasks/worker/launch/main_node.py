@@ -3,6 +3,7 @@
 A single container is a main node without children.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,13 +18,36 @@ from tasks.foundation.errors import (
     HangError,
     HostError,
     StageError,
+    StoreError,
     from_exit_code,
 )
-from tasks.worker.launch.blame import blame
+from tasks.foundation.neuron_errors import classify_log, needs_another_machine
+from tasks.runs.host_findings import read_findings
+from tasks.runs.host_records import exclude, strike
 from tasks.worker.launch.container_position import ContainerPosition, processes_per_node
 from tasks.worker.launch.node_link import Child, Children, End, Welcome
-from tasks.worker.launch.processes import Report, Workers
-from tasks.worker.launch.stop_signals import StopSignals
+from tasks.worker.launch.processes import Report, StopSignals, Workers
+
+
+def blame(store: Store, spec: JobSpec, ending: Ending, host: str | None) -> None:
+    """Exclude the host after broken hardware, strike it after another fault that the codes call HOST.
+
+    Nothing is recorded of a node that is merely gone, as machines come and go, or of what health has found itself.
+
+    Args:
+        host: that of the node in `ending`; None: it never came.
+    """
+    named = classify_log(ending.message)
+    if host is None or named is None or ending.failure is not FailureClass.HOST or named[0] is not FailureClass.HOST:
+        return
+    remember = exclude if needs_another_machine(ending.message) else strike
+    try:
+        if read_findings(store, spec.attempt_prefix) is None:
+            reason = f"{spec.stage.value}: {named[1]}"
+            remember(store, host, reason, spec.run_key, spec.config.health, time.time())
+    except (OSError, StoreError) as error:  # must not hide the failure itself
+        print(f"the record of host {host} could not be written: {error}", file=sys.stderr, flush=True)
+
 
 GRACE_SECONDS = 10.0  # for workers that are ended because others ended
 SAVE_SECONDS = 25.0  # for workers that may still save a checkpoint; a container gets 30 s from SIGTERM to SIGKILL

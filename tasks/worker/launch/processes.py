@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from infra.log_tail import LogTail
-from tasks.contracts import progress
+from infra.root_cause import LogTail
+from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.records import Record
 from tasks.runs.host_records import HOST
@@ -21,6 +21,22 @@ from tasks.worker.launch.container_position import ContainerPosition, network_in
 from tasks.worker.launch.torchrun import REPORT, AgentReport
 from tasks.worker.process.sigterm import RUNNER_PID
 from tasks.worker.process.threads import BINDING
+
+
+class StopSignals:
+    """Counts SIGTERM and Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def listen(self) -> None:
+        """Count from now on, in place of ending the process."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._count)
+
+    def _count(self, signum: int, frame: object) -> None:
+        self.count += 1
+
 
 _DRAIN_SECONDS = 2.0  # for the last lines, where a process that a worker left behind still holds the pipe
 
@@ -137,7 +153,7 @@ def _relay(stream: IO[bytes], tail: LogTail) -> None:
     with stream:
         for line in stream:
             text = line.decode(errors="replace").rstrip("\n")
-            if text and progress.parse(text) is None:
+            if text and runner.parse(text) is None:
                 tail.append(text)
             with contextlib.suppress(
                 OSError

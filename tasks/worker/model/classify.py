@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from torch import nn
 
-from configs.schema.train.label_heads import LabelHead
+from configs.schema.label_heads import LabelHead
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.label_heads import LABEL_TASKS

@@ -17,8 +17,7 @@ from torch.func import functional_call
 from transformers import AutoModel, PretrainedConfig
 
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
-from tasks.data.encoders import first_position, kind_of
-from tasks.data.shapes import Activation
+from tasks.data.encoders import Activation, first_position, kind_of
 from tasks.worker.model import in_line
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.in_line import InLine

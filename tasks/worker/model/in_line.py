@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tasks.data.shapes import Pooling
+from tasks.data.encoders import Pooling
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists
 

@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from configs.schema.train.label_heads import LabelHead
-from tasks.data.shapes import TextShape
+from configs.schema.label_heads import LabelHead
+from tasks.data.encoders import TextShape
 from tasks.foundation.records import Record
 from tasks.worker.model.features import FeatureTable
 

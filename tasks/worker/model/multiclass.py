@@ -10,7 +10,7 @@ import scipy.special
 import torch
 import torch.nn.functional as F
 
-from configs.schema.train.label_heads import MulticlassHead
+from configs.schema.label_heads import MulticlassHead
 from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
 

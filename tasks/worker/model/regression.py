@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from configs.schema.train.label_heads import RegressionHead
+from configs.schema.label_heads import RegressionHead
 from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import FOLDS, STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
 

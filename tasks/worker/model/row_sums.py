@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from configs.schema.train.label_heads import LabelHead
+from configs.schema.label_heads import LabelHead
 
 
 @dataclass

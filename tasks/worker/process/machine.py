@@ -6,20 +6,78 @@ Otherwise each of 32 workers would download the same checkpoint, and wait for th
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from infra.store.base import Holder, Lock, Store
 from infra.store.factory import scheme_of
-from tasks.worker.process.once import LONGEST_SECONDS, once_per_machine, publish_file
+from tasks.foundation.errors import HangError
 from tasks.worker.process.shared_folder import SharedFolder
-from tasks.worker.process.waiting import wait_until
+
+SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 1.0
+
+
+def wait_until(done: Callable[[], bool], missing: Callable[[], str], seconds: float) -> None:
+    """Poll until `done` is true. Raises HangError: it took longer than `seconds`; says what is `missing`."""
+    deadline, pause = time.monotonic() + seconds, SHORTEST_POLL_SECONDS
+    while not done():
+        if time.monotonic() > deadline:
+            raise HangError(f"{missing()} within {seconds:g} s; a worker is stuck or has ended")
+        time.sleep(pause)
+        pause = min(1.5 * pause, LONGEST_POLL_SECONDS)
+
+
+LONGEST_SECONDS = 4 * 3600.0  # no single work of a machine takes longer: tokens of a quarter, a compiler
+
+
+def once_per_machine(path: Path, make: Callable[[], bytes], what: str) -> bytes:
+    """Return what `make` returned to the first worker that came here; later ones wait until it is done.
+
+    A worker that fails or dies in `make` leaves the work to the next one.
+
+    Args:
+        path: a file in a folder that these workers share and that is there; its text is the result.
+        what: the work in words, for the error.
+
+    Raises:
+        HangError: another worker was at it for LONGEST_SECONDS.
+    """
+    if path.exists():
+        return path.read_bytes()
+    with path.with_name(f"{path.name}.lock").open("wb") as lock:
+        wait_until(
+            lambda: _locked(lock),
+            lambda: f"another worker of this machine has not ended its work, {what},",
+            LONGEST_SECONDS,
+        )
+        if not path.exists():
+            publish_file(path, make())
+        return path.read_bytes()
+
+
+def publish_file(path: Path, content: bytes) -> None:
+    """Write a file for other workers of this machine, who see it complete or not at all."""
+    staged = path.with_name(f"{path.name}.tmp")
+    staged.write_bytes(content)
+    staged.replace(path)
+
+
+def _locked(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
 
 PREFIX = "millrace-machine-"
 

@@ -1,7 +1,10 @@
 """The columns of rows as what they are compared by: numbers, names, lengths and languages of texts."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,10 +13,49 @@ import pyarrow as pa
 from configs.schema.config import Config
 from tasks.contracts.profiles import ColumnKind
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, TIME
-from tasks.worker.rows.languages import languages
 from tasks.worker.rows.row_checks import characters
 from tasks.worker.rows.signs import SIGNS, count_signs
-from tasks.worker.rows.word_counts import word_counts
+
+_BINS = 4096
+_CLEARLY = 0.1  # by so much, of a cosine, must each column be nearer to the other one
+
+
+def word_counts(texts: Sequence[str]) -> np.ndarray:
+    """Return how often words occur, by a hash of the word, int64 (4096,)."""
+    hashed = [zlib.crc32(word.encode(errors="replace")) % _BINS for text in texts for word in text.lower().split()]
+    return np.bincount(np.asarray(hashed, dtype=np.int64), minlength=_BINS)
+
+
+def swapped(earlier: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray], columns: tuple[str, str]) -> bool:
+    """Return whether each of two columns is clearly nearer to what the other one was."""
+    first, second = columns
+    return all(
+        _cosine(now[one], earlier[other]) > _cosine(now[one], earlier[one]) + _CLEARLY
+        for one, other in ((first, second), (second, first))
+    )
+
+
+def _cosine(one: np.ndarray, other: np.ndarray) -> float:
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / lengths if lengths else 0.0
+
+
+UNSURE = "unsure"  # also numbers, codes and texts of a word or two
+_SURE = 0.7  # probability
+
+
+def languages(texts: Sequence[str]) -> list[str]:
+    """Return the ISO 639 code of each text's language, or UNSURE."""
+    classify = _identifier().classify
+    return [UNSURE if (found := classify(text)[0]) in ("und", "zxx") else found for text in texts]
+
+
+@lru_cache(maxsize=1)
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # its model takes a second to load
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_SURE)
+
 
 LANGUAGE_ROWS = 2_000  # of a table, whose texts are looked at for language and words
 _MOST_CATEGORIES = 1_000  # a column of text with more different values than this holds texts

@@ -14,9 +14,8 @@ from tasks.contracts.profiles import ColumnDrift
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import ITEM, QUERY, ROWS_KIND
 from tasks.quality.limits import Limit
-from tasks.worker.rows.columns import Compared, compared, joined
+from tasks.worker.rows.columns import Compared, compared, joined, swapped
 from tasks.worker.rows.drift import MIN_ROWS, category_stability, population_stability
-from tasks.worker.rows.word_counts import swapped
 
 HISTORY_ROWS = 200_000  # of the newest earlier spans, about, that the window is compared with
 _SHOWN = 4  # of the columns that moved most

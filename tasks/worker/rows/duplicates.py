@@ -23,8 +23,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out, trainable
 from tasks.data.rows import ROW_ID, group_columns, read_rows
-from tasks.worker.catalogue.database import connect
-from tasks.worker.catalogue.records import literal
+from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.rows.signatures import EXACT_KEYS, signatures
 
 SIGNATURES = "signatures.parquet"  # of the rows that are on a side

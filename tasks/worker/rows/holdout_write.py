@@ -19,8 +19,7 @@ from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import left_out_ids, split_holdout
 from tasks.data.rows import ITEM_ID, LABEL, QUERY, group_hashes, other_columns, read_rows
-from tasks.worker.catalogue.database import connect
-from tasks.worker.catalogue.records import literal
+from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.model.relevant import query_keys
 from tasks.worker.rows.holdout_order import files_of, first_places, query_places
 

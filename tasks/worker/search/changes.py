@@ -12,7 +12,7 @@ import pyarrow as pa
 from tasks.contracts.search import Changes, ListedItem, QueryChange, SharedSearch
 from tasks.data.items import CONTENT, TEXT
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
-from tasks.worker.catalogue.database import connect
+from tasks.worker.catalogue.records import connect
 from tasks.worker.search.index import ABSENT, Index
 from tasks.worker.search.measure import Searched
 

@@ -17,8 +17,8 @@ from infra.store.manifest import CorruptFolder, check_sizes, expect_manifest, re
 from tasks.contracts.search import Hit, ListedItem
 from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
-from tasks.worker.catalogue.by_model import expect_vectors
 from tasks.worker.catalogue.reuse import as_matrix
+from tasks.worker.catalogue.shards import expect_vectors
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

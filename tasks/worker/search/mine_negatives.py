@@ -12,9 +12,9 @@ import pyarrow as pa
 import torch
 
 from configs.schema.training import NegativesConfig
-from tasks.contracts.progress import report
 from tasks.contracts.references import MinedRelease
-from tasks.data.label_pairs import pair_mask
+from tasks.contracts.runner import report
+from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices.accelerators import Accelerator
@@ -23,13 +23,92 @@ from tasks.worker.model.embed import embed
 from tasks.worker.model.features import Side
 from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES
-from tasks.worker.search.nearest import nearest_negatives
 from tasks.worker.search.released_items import ReleasedItems
-from tasks.worker.search.right_items import RightItems
 from tasks.worker.tokens.known import Known
 from tasks.worker.tokens.tokenised import id_keys, text_keys
 from tasks.worker.training.holdout import side_of
 from tasks.worker.training.pairs import feature_columns
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+class RightItems:
+    """The right items of some queries, by id and by text.
+
+    An item of the release is right if its id is, or if a right item has its text, in rows or in the release.
+    """
+
+    def __init__(
+        self, known: Known, released: ReleasedItems, queries: np.ndarray, ids: np.ndarray, texts: np.ndarray
+    ) -> None:
+        """Look up the right items of some pairs' queries, and add those of the pairs themselves.
+
+        Args:
+            queries: int64 (pairs,), keys of the queries, as `ids` and `texts` of the items.
+        """
+        asked = np.unique(queries)
+        whose, items = known.items.lists(asked)
+        whose_text, of_rows = known.texts.lists(asked)
+        whose, items = np.concatenate([asked[whose], queries]), np.concatenate([items, ids])
+        places = released.places_of(items)
+        there = places >= 0
+        self._released = released
+        self._sorted = np.unique(
+            np.concatenate(
+                [
+                    _joined(whose, items),
+                    _joined(whose[there], released.texts[places[there]]),
+                    _joined(asked[whose_text], of_rows),
+                    _joined(queries, texts),
+                ]
+            )
+        )
+
+    def has(self, queries: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return whether items are right for queries, bool; int64 keys and places in the release, of shapes that fit.
+
+        Only for queries that were looked up.
+        """
+        return self._found(queries, self._released.ids[places]) | self._found(queries, self._released.texts[places])
+
+    def _found(self, queries: np.ndarray, items: np.ndarray) -> np.ndarray:
+        wanted = _joined(queries, items)
+        place = np.minimum(np.searchsorted(self._sorted, wanted), len(self._sorted) - 1)
+        return self._sorted[place] == wanted
+
+
+def _joined(queries: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Return one number for each pair, uint64. Both keys are uniform, so an odd factor is enough to mix them."""
+    return queries.view(np.uint64) * _ODD + items.view(np.uint64)
+
+
+def nearest_negatives(
+    released: ReleasedItems, queries: np.ndarray, keys: np.ndarray, limits: np.ndarray, right: RightItems, count: int
+) -> np.ndarray:
+    """Return the places of the `count` nearest items of each query that score below its limit and are not right.
+
+    Exact: the search goes deeper for queries whose nearest items are right.
+
+    Args:
+        queries: float32 (queries, width), of unit length.
+        keys: int64 (queries,), of the queries' texts.
+        limits: float32 (queries,), of the cosine.
+
+    Returns:
+        int64 (queries, count), nearest first; -1 where there are fewer.
+    """
+    found = np.full((len(queries), count), -1, dtype=np.int64)
+    left, depth = np.arange(len(queries)), 4 * count
+    while len(left) and released.vectors.vectors:
+        near = released.vectors.search(queries[left], depth, below=limits[left])
+        there = np.isfinite(near.scores)
+        wanted = there & ~right.has(keys[left, None], near.places)
+        number = wanted.cumsum(axis=1)  # from 1, of each among the wanted ones
+        row, column = np.nonzero(wanted & (number <= count))
+        found[left[row], number[row, column] - 1] = near.places[row, column]
+        left = left[(number[:, -1] < count) & there[:, -1] & (depth < released.vectors.vectors)]
+        depth *= 4
+    return found
 
 
 class Release(NamedTuple):

@@ -16,7 +16,7 @@ from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_fold
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import MinedRelease
 from tasks.data.items import TEXT
-from tasks.data.label_pairs import pair_mask
+from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM_ID, ROW_ID
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.search.mine_negatives import Mined

@@ -17,7 +17,7 @@ from tasks.contracts.jobs import ReleaseInputs
 from tasks.data.items import VECTOR, partition_of
 from tasks.data.rows import ITEM_ID, QUERY
 from tasks.foundation.errors import CodeError
-from tasks.worker.catalogue.read import Catalogue
+from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings

@@ -10,7 +10,7 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides
-from tasks.data.label_pairs import pair_mask
+from tasks.data.label_columns import pair_mask
 from tasks.data.rows import CORE
 
 

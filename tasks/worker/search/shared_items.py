@@ -7,8 +7,7 @@ import numpy as np
 
 from tasks.data.items import CONTENT
 from tasks.data.rows import ITEM_ID
-from tasks.worker.catalogue.database import connect
-from tasks.worker.catalogue.records import literal
+from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.search.index import Index
 
 BATCH_ITEMS = 2**20

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
 from tasks.contracts.references import RowsRef
-from tasks.data.label_pairs import pair_mask
+from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, read_rows
 from tasks.worker.process.job import Job
 from tasks.worker.tokens.positives import ROWS_AT_ONCE, Buckets, Positives, PositivesFile

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModel, BertConfig, PretrainedConfig
 
 from configs.schema.config import Config
 from configs.schema.model import Prompts
+from tasks.data.encoders import TextShape
 from tasks.data.pretrained import DENSE_WEIGHTS, Described
 from tasks.data.rows import ITEM, QUERY
-from tasks.data.shapes import TextShape
 from tasks.planning.preflight_encoder import describe_encoder, pretrained_folder
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, fit_features

@@ -9,10 +9,9 @@ import pyarrow as pa
 import torch
 
 from configs.schema.config import Config
-from configs.schema.train.label_heads import LabelHead
+from configs.schema.label_heads import LabelHead
 from tasks.data.encoders import positions_for_text
-from tasks.data.label_columns import label_values
-from tasks.data.label_pairs import label_classes, pair_mask
+from tasks.data.label_columns import label_classes, label_values, pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.quality.label_metrics import label_metrics
 from tasks.quality.row_metrics import metrics_of

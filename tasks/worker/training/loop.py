@@ -14,18 +14,18 @@ from torch.utils.tensorboard import SummaryWriter
 from infra.store.placing import place
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.progress import report
 from tasks.contracts.references import CheckpointRef, RowsRef
+from tasks.contracts.runner import report
 from tasks.contracts.usage import CheckpointUse
 from tasks.foundation.errors import CancelledError, CodeError
-from tasks.worker.checkpoints.pace import Pace
-from tasks.worker.checkpoints.replicas import Replicas
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Job
-from tasks.worker.retention.best import best_step, out_of_patience
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_partials
+from tasks.worker.training.checkpoint_interval import Pace
+from tasks.worker.training.forgetting import best_step, out_of_patience
 from tasks.worker.training.holdout import Holdout, judge
+from tasks.worker.training.replicas import Replicas
 from tasks.worker.training.step import TrainStep
 
 

@@ -16,21 +16,26 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, trainable
-from tasks.data.label_columns import entity_codes, label_values, own_label_columns, row_weights
-from tasks.data.label_pairs import label_classes, pair_mask
+from tasks.data.label_columns import (
+    entity_codes,
+    label_classes,
+    label_values,
+    own_label_columns,
+    pair_mask,
+    row_weights,
+)
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.row_sums import RowSums
 from tasks.worker.process.job import Job
-from tasks.worker.retention.best import without_development_rows
-from tasks.worker.retention.replay import Replay, ReplayedRows
 from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
 from tasks.worker.tokens.known import SAID, Known, SaidRows, known_of
 from tasks.worker.tokens.popularity import write_popularity
 from tasks.worker.tokens.positives import ROWS_AT_ONCE
 from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.forgetting import Replay, ReplayedRows, without_development_rows
 from tasks.worker.training.pair_arrays import (
     CLASSES,
     POPULARITY,

@@ -24,7 +24,6 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.growth import grow, widen
 from tasks.worker.model.model_shape import shape_of
 from tasks.worker.process.job import Job
-from tasks.worker.retention.averages import RunningAverage, put_weights
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import (
     ModelParts,
@@ -34,6 +33,7 @@ from tasks.worker.training.checkpoint import (
     load_parts,
     weights_on_host,
 )
+from tasks.worker.training.forgetting import RunningAverage, put_weights
 from tasks.worker.training.optimizer import make_optimizer
 
 # The names of the encoder's sizes in model.scratch, and in the encoder's own config.

@@ -8,9 +8,9 @@ from configs.schema.config import Config
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel
-from tasks.worker.retention.averages import RunningAverage
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.chunks import Chunks
+from tasks.worker.training.forgetting import RunningAverage
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.optimizer import set_rates
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from tasks.contracts.progress import report
+from tasks.contracts.runner import report
 from tasks.contracts.usage import ShapeTiming
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision

@@ -21,7 +21,7 @@ import pyarrow as pa
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
 from tasks.data.holdout import read_sides
-from tasks.data.label_pairs import label_classes
+from tasks.data.label_columns import label_classes
 from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.quality.bootstrap import DRAWS, Answers, draw, measure

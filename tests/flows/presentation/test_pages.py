@@ -15,8 +15,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.outcomes import Check
-from tasks.contracts.progress import Progress
-from tasks.contracts.runner import Waiter
+from tasks.contracts.runner import Progress, Waiter
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.evaluate import evaluate

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from botocore.utils import ContainerMetadataFetcher, parse_timestamp
 
-from infra.aws import credentials
+from infra.store import credentials
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, StoreError
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
-from tasks.contracts.folders import ROOTS
+from tasks.contracts.references import ROOTS
 from tasks.contracts.stages import TRAITS, Queue
 from tests.support.cloud.requests import container
 from tests.support.cloud.template import TEMPLATE, made, resources, template
@@ -232,9 +232,7 @@ def test_stages_may_not_write_what_belongs_to_others(stage: str) -> None:
 
 @pytest.mark.parametrize("policy", ["ControlPolicy", "OperatorPolicy"])
 def test_the_control_plane_may_make_exactly_its_own_calls(policy: str) -> None:
-    calls = re.findall(
-        r"self\._(batch|logs)\.([a-z]+_[a-z_]+)", (ROOT / "infra/compute/batch/client/api.py").read_text()
-    )
+    calls = re.findall(r"self\._(batch|logs)\.([a-z]+_[a-z_]+)", (ROOT / "infra/compute/batch/api.py").read_text())
     needed = {f"{service}:{''.join(word.capitalize() for word in call.split('_'))}" for service, call in calls}
     granted = {action for owner, one in statements() if owner == policy for action in listed(one["Action"])}
     assert {"batch:SubmitJob", "logs:GetLogEvents"} <= needed

@@ -115,7 +115,7 @@ def test_progress_goes_to_the_bar_and_the_rest_to_the_log(store, stand_in):
     stand_in(
         """
         def run(job):
-            from tasks.contracts.progress import report
+            from tasks.contracts.runner import report
             report("health", 1, 2, "half")
             say("plain")
             print("to stderr", file=sys.stderr, flush=True)

@@ -15,8 +15,7 @@ from flows.cli import main
 from infra.compute.local import LocalRunner
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.progress import Progress
-from tasks.contracts.runner import BatchAttempt, Runner, Waiter
+from tasks.contracts.runner import BatchAttempt, Progress, Runner, Waiter
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import ERRORS, FailureClass
 

@@ -42,10 +42,9 @@ from tasks.contracts.outcomes import (
     ValidateOutcome,
     WarmupOutcome,
 )
-from tasks.contracts.progress import Progress
 from tasks.contracts.references import CatalogueRef, CheckpointRef, RowsRef, newest_rows
 from tasks.contracts.results import Phases, StageResult, WorkerFailure
-from tasks.contracts.runner import Waiter
+from tasks.contracts.runner import Progress, Waiter
 from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import ShapeTiming

@@ -14,8 +14,7 @@ from pathlib import Path
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.progress import Progress
-from tasks.contracts.runner import Waiter
+from tasks.contracts.runner import Progress, Waiter
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.fakes.replacing import HOLDS
 

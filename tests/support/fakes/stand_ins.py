@@ -14,9 +14,8 @@ import pytest
 from configs.load import load_config
 from infra.store.base import Store
 from tasks.contracts.jobs import HealthInputs, JobSpec
-from tasks.contracts.progress import Progress
 from tasks.contracts.references import SpanRef
-from tasks.contracts.runner import BatchAttempt
+from tasks.contracts.runner import BatchAttempt, Progress
 from tasks.foundation.errors import CancelledError
 
 _SITE = """

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_folder
-from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.rows import SPAN_KIND

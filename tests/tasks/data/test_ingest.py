@@ -8,8 +8,8 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
-from tasks.contracts.progress import Progress
 from tasks.contracts.references import SpanRef
+from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data import source_spans
 from tasks.data.ingest import ingest

@@ -1,6 +1,6 @@
 import pyarrow as pa
 
-from tasks.data.label_pairs import label_classes, pair_mask
+from tasks.data.label_columns import label_classes, pair_mask
 from tests.support.workspace.jobs import CLASSIFIER, tiny_config
 
 LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})

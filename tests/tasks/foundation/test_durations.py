@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.foundation.durations import duration, old
+from tasks.foundation.clock import duration, old
 
 
 @pytest.mark.parametrize(

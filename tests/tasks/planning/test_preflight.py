@@ -12,8 +12,7 @@ from infra.store.directory import DirectoryStore
 from tasks.backfill.planner import plan_backfill
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_plan
-from tasks.planning.preflight_columns import check_labels
+from tasks.planning.preflight import check_labels, check_plan
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.validate import validate
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config

@@ -4,7 +4,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
-from tasks.planning.worth import paired_difference, worth_of_models
+from tasks.planning.rivals import paired_difference, worth_of_models
 from tasks.runs import releases
 from tasks.runs.results import UnusableResult, read_result, result_key
 from tests.support.workspace.past import write_past

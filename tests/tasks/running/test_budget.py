@@ -1,5 +1,5 @@
 from configs.schema.compute import RetryConfig
-from tasks.running.budget import Budget
+from tasks.running.context import Budget
 
 
 def test_the_budget_counts_from_the_first_attempt_of_this_invocation():

@@ -6,7 +6,7 @@ import threading
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from tasks.contracts.progress import Progress
+from tasks.contracts.runner import Progress
 from tasks.running.live_progress import LiveProgress, Pace, percent, sentence
 
 LOGGER = logging.getLogger("millrace.test")

@@ -3,8 +3,8 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StoreError
-from tasks.running import signs_of_life
-from tasks.running.signs_of_life import SignsOfLife
+from tasks.running import stage_output
+from tasks.running.stage_output import SignsOfLife
 from tasks.runs import ledger
 from tests.support.workspace.specs import spec_of
 
@@ -12,7 +12,7 @@ from tests.support.workspace.specs import spec_of
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     times = [100.0]
-    monkeypatch.setattr(signs_of_life.time, "monotonic", lambda: times[0])
+    monkeypatch.setattr(stage_output.time, "monotonic", lambda: times[0])
     return times
 
 

@@ -8,8 +8,7 @@ from prefect.exceptions import TerminationSignal
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs, JobSpec, TrainInputs, ValidateInputs
 from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, ValidateOutcome
-from tasks.contracts.progress import Progress
-from tasks.contracts.runner import BatchAttempt, Listener, Waiter
+from tasks.contracts.runner import BatchAttempt, Listener, Progress, Waiter
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (

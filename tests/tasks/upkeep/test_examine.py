@@ -16,7 +16,8 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.foundation.errors import ConfigError
 from tasks.runs import host_records
-from tasks.upkeep import clock, machine, workspace
+from tasks.upkeep import examine as upkeep_examine
+from tasks.upkeep import machine, workspace
 from tasks.upkeep.check import Check, CheckResult, Finding, run_checks
 from tasks.upkeep.examine import DoctorReport, examine
 from tests.support.cloud.batch import STAGES, BatchServer
@@ -172,7 +173,7 @@ def test_a_wrong_clock_warns_before_it_fails(
     dated: Callable[[float], str], ahead: float, outcome: str, found: str
 ) -> None:
     url = dated(ahead)
-    seen = clock.clock("the server", lambda: clock.date_of_server(url))
+    seen = upkeep_examine.clock("the server", lambda: upkeep_examine.date_of_server(url))
     assert (seen.outcome, found in seen.found) == (outcome, True), seen
 
 

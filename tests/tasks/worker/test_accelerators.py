@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 from tasks.foundation.errors import ConfigError
-from tasks.worker.devices import base, host_memory
+from tasks.worker.devices import base
+from tasks.worker.devices import base as devices_base
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
@@ -76,7 +77,7 @@ def host(folder: Path, available_kib: int, limit: str | None = None, used: int =
     ids=["no container", "limited", "unlimited"],
 )
 def test_free_memory_counts_the_page_cache_and_the_containers_limit(tmp_path, container, free_gib):
-    assert host_memory.free_host_bytes(**host(tmp_path, 4 * 2**20, **container)) == free_gib * GIB
+    assert devices_base.free_host_bytes(**host(tmp_path, 4 * 2**20, **container)) == free_gib * GIB
 
 
 def test_an_unknown_accelerator_is_refused_with_the_known_ones():

@@ -21,7 +21,7 @@ from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.contracts.search import Changes
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
-from tasks.worker.catalogue.read import Catalogue
+from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.search import proof
 from tasks.worker.search.consumer import Encoded, Given, encode_apart
 from tasks.worker.search.queries import holdout_queries

@@ -16,8 +16,8 @@ from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, HostError, StoreError
 from tasks.worker import train
 from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.training import telemetry
 from tasks.worker.training.optimizer import learning_rate
-from tasks.worker.usage import device_use
 from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import Heard
 from tests.support.workspace.jobs import (
@@ -222,7 +222,7 @@ def test_a_lineage_keeps_its_shape(trained: Trained, override: str, named: str):
 
 @pytest.mark.shows("neuron-monitor")
 def test_the_outcome_has_the_use_of_neuroncores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device_use, "uses_neuron", lambda config: True)
+    monkeypatch.setattr(telemetry, "uses_neuron", lambda config: True)
     tools = FakeTools(tmp_path / "bin", monkeypatch)
     tools.add("neuron-monitor", stdout=sample("neuron-monitor-trn2-busy.json"), body="import signal\nsignal.pause()")
     store, rows = make_workspace(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder, read_manifest
-from tasks.contracts import progress
+from tasks.contracts import runner
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
@@ -44,7 +44,7 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
     assert pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist() == values
-    steps = [step for line in capsys.readouterr().out.splitlines() if (step := progress.parse(line))]
+    steps = [step for line in capsys.readouterr().out.splitlines() if (step := runner.parse(line))]
     assert [(step.done, step.total, step.note) for step in steps] == [
         (1, 1, "2026-03: 40 rows clean, 0 bad"),
         (1, 1, "40 items"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infra.compute.batch.attempts import BatchAttempts, JobPart, streams_of
-from infra.compute.batch.client.job_detail import detail_of, with_main_node
+from infra.compute.batch.job_detail import detail_of, with_main_node
 from infra.root_cause import Ending
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import FailureClass

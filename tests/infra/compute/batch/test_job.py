@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from infra.compute.batch.client.api import Definition, Queue
+from infra.compute.batch.api import Definition, Queue
 from infra.compute.batch.job import (
     definition_of,
     dollars_per_node_hour,
+    evaluate_on_exit,
     job_name,
     layout_of,
     nodes_of,
@@ -17,7 +18,6 @@ from infra.compute.batch.job import (
     tag_value,
     tags_of,
 )
-from infra.compute.batch.retries import evaluate_on_exit
 from tasks.contracts.stages import Chore, Layout, Stage
 from tasks.worker.launch.container_position import processes_per_node
 from tests.support.workspace.specs import spec_of

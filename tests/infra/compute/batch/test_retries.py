@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.compute.batch.retries import evaluate_on_exit, is_repeated
+from infra.compute.batch.job import evaluate_on_exit, is_repeated
 from tasks.foundation.errors import POLICIES, FailureClass
 
 

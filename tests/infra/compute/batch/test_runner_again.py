@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.compute.batch import runner, submitting
+from infra.compute.batch import backoff, runner
+from infra.compute.batch import job as batch_job
 from infra.compute.batch.claim import Claim, advance, make_claim, owner_of, read_claim
-from infra.compute.batch.client import backoff
 from infra.compute.batch.job import job_name
 from infra.compute.batch.runner import BatchRunner
 from infra.store.directory import DirectoryStore
@@ -24,8 +24,8 @@ from tests.support.workspace.specs import written_spec
 @pytest.fixture
 def quick_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A submitted job has no time to become visible."""
-    monkeypatch.setattr(submitting, "VISIBILITY_SECONDS", 0.2)
-    monkeypatch.setattr(submitting, "_LOOK_EVERY_SECONDS", 0.1)
+    monkeypatch.setattr(batch_job, "VISIBILITY_SECONDS", 0.2)
+    monkeypatch.setattr(batch_job, "_LOOK_EVERY_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("trouble", ["throttle", "fail_calls"])

@@ -18,7 +18,7 @@ from tasks.data.items import FEED_KIND, is_deleted_name, partition_of
 from tasks.data.rows import ROWS_KIND
 from tasks.worker.catalogue import build as building
 from tasks.worker.catalogue.build import Sources, build
-from tasks.worker.catalogue.read import Catalogue
+from tasks.worker.catalogue.records import Catalogue
 from tests.support.workspace.jobs import tiny_config
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.worker.devices.efa_counters import read_counters, use_between
+from tasks.worker.devices.efa import read_counters, use_between
 
 
 def write(root: Path, device: str, **counters: int | str) -> None:

@@ -1,4 +1,4 @@
-from tasks.worker.devices.graph_folder import folder_of_machine, own_folder
+from tasks.worker.devices.xla_environment import folder_of_machine, own_folder
 from tasks.worker.process.job import Rank
 
 

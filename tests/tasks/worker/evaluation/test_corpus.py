@@ -9,7 +9,7 @@ import pytest
 from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef
-from tasks.data.label_pairs import pair_mask
+from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, read_rows
 from tasks.planning.golden_set import store_golden_set
 from tasks.worker.devices.accelerators import open_accelerator

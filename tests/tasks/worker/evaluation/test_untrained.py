@@ -16,7 +16,7 @@ from tasks.contracts.references import RowsRef
 from tasks.planning.rivals import begun_with
 from tasks.worker import import_checkpoint, release
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.evaluation.untrained import NotThere, untrained_parts
+from tasks.worker.evaluation.contenders import NotThere, untrained_parts
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize

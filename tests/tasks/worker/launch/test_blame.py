@@ -5,7 +5,7 @@ from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import FailureClass
 from tasks.runs.host_findings import Findings, findings_key
 from tasks.runs.host_records import known_hosts
-from tasks.worker.launch.blame import blame
+from tasks.worker.launch.main_node import blame
 from tests.support.fakes.stand_ins import health_spec
 
 BROKEN = "train: worker 5 of 64 was killed by SIGABRT; last lines:\nnrt_execute failed with 1202"

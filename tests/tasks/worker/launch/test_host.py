@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tasks.worker.launch.host import this_host
+from tasks.worker.launch.__main__ import this_host
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):

@@ -5,8 +5,8 @@ import pytest
 from configs.load import load_config
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs.host_records import exclude
-from tasks.worker.launch.leaving import leave, why_leave
-from tasks.worker.launch.stop_signals import StopSignals
+from tasks.worker.launch.__main__ import leave, why_leave
+from tasks.worker.launch.processes import StopSignals
 
 LIMITS = load_config().health
 

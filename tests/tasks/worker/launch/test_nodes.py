@@ -20,8 +20,7 @@ from tasks.worker.launch.child_node import ChildNode
 from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.main_node import MainNode
 from tasks.worker.launch.node_link import Children, End, Ended, Hello, Link, Terminating, Welcome, connect
-from tasks.worker.launch.processes import Report, Workers
-from tasks.worker.launch.stop_signals import StopSignals
+from tasks.worker.launch.processes import Report, StopSignals, Workers
 from tasks.worker.launch.torchrun import AgentReport
 from tests.support.fakes.stand_ins import health_spec
 

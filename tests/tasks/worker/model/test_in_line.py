@@ -6,7 +6,7 @@ import torch
 from transformers import BertConfig, DistilBertConfig, LlamaConfig, RobertaConfig
 
 from configs.schema.model import Pooling
-from tasks.data.shapes import TextShape
+from tasks.data.encoders import TextShape
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureArrays, FeatureTable

@@ -4,13 +4,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tasks.worker.model import scales
+from tasks.worker.model import features
 
 PARTS, PART = 200, 2_000
 
 
 def test_the_scale_of_many_values_is_exact_and_takes_the_memory_of_some(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(scales, "READ_VALUES", 1_000)
+    monkeypatch.setattr(features, "READ_VALUES", 1_000)
     random = np.random.default_rng(3)
     whole = np.exp(2 * random.standard_normal((PARTS, PART))) - 5
     whole[:50] = np.sort(whole[:50].ravel()).reshape(50, PART)  # the lowest ones come together
@@ -19,8 +19,8 @@ def test_the_scale_of_many_values_is_exact_and_takes_the_memory_of_some(monkeypa
     with tempfile.TemporaryFile() as file:
         tracemalloc.start()
         for part in whole:
-            scales.add_values(file, part)
-        scale = scales.scale_of(file)
+            features.add_values(file, part)
+        scale = features.scale_of(file)
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     low, high = np.quantile(known, 0.001, method="lower"), np.quantile(known, 0.999, method="higher")

@@ -11,7 +11,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HangError
-from tasks.worker.process import once
+from tasks.worker.process import machine as process_machine
 from tasks.worker.process.machine import Machine
 
 WORKERS = 4
@@ -127,7 +127,7 @@ def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket,
     thread = threading.Thread(target=other.reads(bucket).read, args=("rows",))
     thread.start()
     begun.wait()
-    monkeypatch.setattr(once, "LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(process_machine, "LONGEST_SECONDS", 0.05)
     with pytest.raises(HangError, match=r"has not ended its work, to fetch s3://bucket/rows, within 0\.05 s"):
         mine.reads(bucket).read("rows")
     over.set()

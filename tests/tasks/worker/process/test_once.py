@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from tasks.worker.process.once import once_per_machine
+from tasks.worker.process.machine import once_per_machine
 
 
 def test_one_worker_does_the_work_and_the_others_wait_for_its_result(tmp_path):

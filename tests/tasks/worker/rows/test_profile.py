@@ -12,7 +12,7 @@ from tasks.worker import validate
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.model.tokens import train_tokenizer
 from tasks.worker.rows import profile, row_checks
-from tasks.worker.rows.languages import UNSURE, languages
+from tasks.worker.rows.columns import UNSURE, languages
 from tasks.worker.rows.samples import DistinctCounts, RowSample
 from tests.support.workspace.spans import MARCH, check, failed, job, row, rows, write_span
 

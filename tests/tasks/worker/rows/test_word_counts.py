@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.worker.rows.word_counts import swapped, word_counts
+from tasks.worker.rows.columns import swapped, word_counts
 
 SEARCHES = ["where can I find a red lamp", "a good chair for the kitchen please"]
 TITLES = ["Lamp Acme 40 cm, steel", "Chair Zen, oak, boxed"]

@@ -13,7 +13,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.contracts.usage import MinedNegatives
 from tasks.data.items import TEXT
-from tasks.data.label_pairs import pair_mask
+from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.catalogue.reuse import as_matrix

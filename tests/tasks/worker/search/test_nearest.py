@@ -9,9 +9,8 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.worker.search.nearest import nearest_negatives
+from tasks.worker.search.mine_negatives import RightItems, nearest_negatives
 from tasks.worker.search.released_items import ReleasedItems
-from tasks.worker.search.right_items import RightItems
 from tasks.worker.tokens.known import Known
 from tasks.worker.tokens.positives import Positives
 from tasks.worker.tokens.tokenised import id_keys, text_keys

@@ -4,7 +4,7 @@ import numpy as np
 
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID
-from tasks.worker.search.negative_arrays import negative_arrays
+from tasks.worker.search.find_negatives import negative_arrays
 from tasks.worker.search.negatives import Found
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.pairs import make_pairs

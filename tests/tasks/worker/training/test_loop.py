@@ -9,10 +9,10 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.foundation.errors import CodeError
-from tasks.worker.checkpoints.pace import Pace
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch
+from tasks.worker.training.checkpoint_interval import Pace
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import CLASSIFIER, make_job, make_workspace, tiny_config, train_model

@@ -1,0 +1,225 @@
+"""The calls to AWS Batch and CloudWatch Logs that this project makes, typed and repeated while AWS gives no answer.
+
+Endpoint, region and credentials are those that botocore finds. Its retries are off: SubmitJob must not be sent again
+before it is known what became of the first, and all other calls are repeated here, for longer than botocore would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import boto3.session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from infra.compute.batch.api_errors import config_error, never_accepted
+from infra.compute.batch.backoff import Backoff, WaitPolicy
+from infra.compute.batch.job_detail import JobDetail, detail_of
+from infra.store.credentials import code_of
+
+T = TypeVar("T")
+
+JOBS_AT_ONCE = 100  # DescribeJobs takes no more
+LIVE = (
+    "SUBMITTED",
+    "PENDING",
+    "RUNNABLE",
+    "STARTING",
+    "RUNNING",
+)  # so ordered, none is missed
+LOG_GROUP = "/aws/batch/job"  # where a job definition names none
+_LOG_DRIVER = "awslogs"
+_NETWORK = Config(
+    retries={"mode": "standard", "total_max_attempts": 1}, connect_timeout=5, read_timeout=15, max_pool_connections=4
+)
+
+
+class NotAccepted(Exception):
+    """The job was not submitted."""
+
+
+class MaybeAccepted(Exception):
+    """The job may have been submitted: there was no answer."""
+
+
+class LogsRefused(Exception):
+    """The log can't be read, and another call will not help."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    name: str
+    enabled: bool
+    status: str
+    status_reason: str
+    fair_share: bool
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A job definition's newest active revision. `log_group` is None where its logs do not go to CloudWatch."""
+
+    name: str
+    revision: int
+    multi_node: bool
+    log_group: str | None
+
+
+class Api:
+    """AWS Batch in one region. Besides what they document, its methods raise:
+
+    ConfigError: credentials, permissions or names are wrong.
+    HostError: AWS gave no answer before the time limit.
+    """
+
+    def __init__(self, batch: Any, logs: Any, policy: WaitPolicy) -> None:
+        self._batch, self._logs, self.policy = batch, logs, policy
+        self.region: str = batch.meta.region_name
+
+    @classmethod
+    def connect(cls, policy: WaitPolicy) -> Api:
+        """Sends nothing yet. Raises ConfigError: AWS's own configuration lacks a region, or is broken."""
+        try:
+            session = boto3.session.Session()
+            return cls(session.client("batch", config=_NETWORK), session.client("logs", config=_NETWORK), policy)
+        except (BotoCoreError, ValueError) as error:
+            raise config_error(error, "AWS Batch", "the region that is configured") or error from error
+
+    def with_policy(self, policy: WaitPolicy) -> Api:
+        return Api(self._batch, self._logs, policy)
+
+    def queue(self, name: str) -> Queue | None:
+        reply = self._ask(f"job queue {name!r}", self._batch.describe_job_queues, jobQueues=[name])
+        return next((_queue(queue) for queue in reply["jobQueues"]), None)
+
+    def definition(self, name: str) -> Definition | None:
+        about = f"job definition {name!r}"
+        pages = self._pages(about, self._batch.describe_job_definitions, jobDefinitionName=name, status="ACTIVE")
+        found = [_definition(entry) for page in pages for entry in page["jobDefinitions"]]
+        return max(found, key=lambda definition: definition.revision, default=None)
+
+    def describe(self, ids: Sequence[str]) -> dict[str, JobDetail]:
+        """Return the jobs that AWS Batch knows, by id."""
+        found = {}
+        for start in range(0, len(ids), JOBS_AT_ONCE):
+            some = list(ids[start : start + JOBS_AT_ONCE])
+            reply = self._ask(f"job {some[0]!r}", self._batch.describe_jobs, jobs=some)
+            found |= {job["jobId"]: detail_of(job) for job in reply["jobs"]}
+        return found
+
+    def named(self, queue: str, name: str) -> list[JobDetail]:
+        """Return the jobs of exactly this name in a queue, in any state, oldest first."""
+        about = f"job queue {queue!r}"
+        pages = self._pages(
+            about, self._batch.list_jobs, jobQueue=queue, filters=[{"name": "JOB_NAME", "values": [name]}]
+        )
+        ids = [job["jobId"] for page in pages for job in page["jobSummaryList"] if job["jobName"] == name]
+        return sorted(self.describe(ids).values(), key=lambda job: (job.created_at, job.id))
+
+    def live(self, queue: str) -> list[JobDetail]:
+        """Return the jobs of a queue that have not ended; arrays and multi-node jobs as one job each."""
+        ids: dict[str, None] = {}
+        for status in LIVE:
+            pages = self._pages(f"job queue {queue!r}", self._batch.list_jobs, jobQueue=queue, jobStatus=status)
+            ids |= dict.fromkeys(job["jobId"] for page in pages for job in page["jobSummaryList"])
+        return [
+            job
+            for job in self.describe([job_id for job_id in ids if not {"#", ":"} & set(job_id)]).values()
+            if not job.over
+        ]
+
+    def terminate(self, job_id: str, reason: str) -> None:
+        """Ask AWS Batch to end a job; nothing changes for a job that is over or forgotten."""
+
+        def call(**parameters: str) -> None:
+            try:
+                self._batch.terminate_job(**parameters)
+            except ClientError as error:
+                if code_of(error) != "ClientException":
+                    raise
+
+        self._ask(f"job {job_id!r}", call, jobId=job_id, reason=reason)
+
+    def submit(self, request: Mapping[str, Any]) -> str:
+        """Send one SubmitJob; return the job's id.
+
+        Raises:
+            NotAccepted, MaybeAccepted: AWS gave no answer that settles it.
+        """
+        about = f"job queue {request['jobQueue']!r} with job definition {request['jobDefinition']!r}"
+        try:
+            job_id: str = self._batch.submit_job(**request)["jobId"]
+        except (BotoCoreError, ClientError) as error:
+            if wrong := config_error(error, about, self.region):
+                raise wrong from error
+            raise (NotAccepted if never_accepted(error) else MaybeAccepted)(str(error)) from error
+        return job_id
+
+    def log_page(self, group: str, stream: str, token: str, last: int | None = None) -> tuple[list[str], str]:
+        """Return the lines of a log after a token, and the next token. Without a token: all, or the `last` ones.
+
+        A failed call is not repeated, since the next look reads the same lines. A stream that does not exist yet has
+        no lines.
+
+        Raises:
+            LogsRefused: for credentials, permissions and the like.
+        """
+        parameters = {"nextToken": token} if token else {}
+        limit = {"limit": last} if last is not None else {}
+        try:
+            reply = self._logs.get_log_events(
+                logGroupName=group, logStreamName=stream, startFromHead=last is None, **parameters, **limit
+            )
+        except (BotoCoreError, ClientError) as error:
+            wrong = config_error(error, f"log stream {group}:{stream}", self.region)
+            if wrong and code_of(error) != "ResourceNotFoundException":
+                raise LogsRefused(str(wrong)) from error
+            return [], token
+        return [event["message"].rstrip("\r\n") for event in reply["events"]], reply.get("nextForwardToken", token)
+
+    def _pages(self, about: str, call: Callable[..., Any], **parameters: Any) -> Iterator[Any]:
+        token = None
+        while True:
+            page = self._ask(about, call, **parameters, **({"nextToken": token} if token else {}))
+            yield page
+            token = page.get("nextToken")
+            if not token:
+                return
+
+    def _ask(self, about: str, call: Callable[..., T], **parameters: Any) -> T:
+        backoff = Backoff(self.policy, f"AWS Batch in {self.region}")
+        while True:
+            try:
+                return call(**parameters)
+            except (BotoCoreError, ClientError) as error:
+                if wrong := config_error(error, about, self.region):
+                    raise wrong from error
+                backoff.wait_after(error)
+
+
+def _queue(answer: Mapping[str, Any]) -> Queue:
+    return Queue(
+        name=answer["jobQueueName"],
+        enabled=answer["state"] == "ENABLED",
+        status=answer.get("status", "VALID"),
+        status_reason=answer.get("statusReason", ""),
+        fair_share=bool(answer.get("schedulingPolicyArn")),
+    )
+
+
+def _definition(answer: Mapping[str, Any]) -> Definition:
+    logging = next((one["logConfiguration"] for one in _containers(answer) if "logConfiguration" in one), {})
+    driver = logging.get("logDriver", _LOG_DRIVER)
+    return Definition(
+        name=answer["jobDefinitionName"],
+        revision=answer["revision"],
+        multi_node=answer["type"] == "multinode",
+        log_group=logging.get("options", {}).get("awslogs-group", LOG_GROUP) if driver == _LOG_DRIVER else None,
+    )
+
+
+def _containers(answer: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    ranges = answer.get("nodeProperties", {}).get("nodeRangeProperties", ())
+    return [answer.get("containerProperties", {}), *(one.get("container", {}) for one in ranges)]

@@ -1,0 +1,172 @@
+"""When a training writes a checkpoint to go on from: every so many steps or seconds, or as often as pays off.
+
+Checkpoints never change what is trained nor what is recorded of it. Where seconds count, one is written only after a
+step whose losses are read in any case. The first worker alone looks at the clock; the sum of the losses carries its
+wish to the others.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from configs.schema.checkpoints import interval_of
+from infra.store.base import Store
+from infra.store.manifest import MANIFEST, Manifest
+from infra.store.records import read_record
+from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.stages import Stage
+from tasks.contracts.usage import CheckpointUse
+from tasks.foundation.errors import POLICIES, FailureClass, StoreError
+from tasks.runs import ledger
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.lineage import PRUNED
+
+RUNS = 10  # the newest of the lineage; each costs a few requests to a bucket
+ENOUGH_FAILURES = 3  # with fewer of them their mean says little
+ASSUMED_SECONDS_BETWEEN = 24 * 3600.0  # then
+
+
+class Failures(NamedTuple):
+    """What the recorded attempts say: failures that a checkpoint helps against, and for how long attempts ran."""
+
+    failed: int
+    attempts: int
+    seconds: float
+
+    @property
+    def enough(self) -> bool:
+        """Whether there were so many that their mean is used."""
+        return self.failed >= ENOUGH_FAILURES
+
+    @property
+    def seconds_between(self) -> float:
+        """Mean seconds of training between two failures; a day where fewer than three are on record."""
+        return max(1.0, self.seconds / self.failed) if self.enough else ASSUMED_SECONDS_BETWEEN
+
+
+def recorded_failures(store: Store, name: str, run_key: str) -> Failures:
+    """Return how the ended attempts of the newest trainings of lineage `name` fared, those of this run included.
+
+    Records that can't be read count for nothing: this is an estimate.
+    """
+    found = [record for key in _newest_runs(store, name, run_key) for record in _attempts(store, key)]
+    ended = [record for record in found if record.ended_at is not None]
+    return Failures(
+        failed=sum(_loses_work(record.failure) for record in ended),
+        attempts=len(ended),
+        seconds=sum(record.wall_seconds - record.seconds.queued for record in ended),
+    )
+
+
+def _loses_work(failure: FailureClass | None) -> bool:
+    """Return whether an attempt that ended so is tried again from a checkpoint; without a machine none had begun."""
+    return failure is not None and POLICIES[failure].transient and failure is not FailureClass.CAPACITY
+
+
+def _newest_runs(store: Store, name: str, run_key: str) -> list[str]:
+    """Return the keys of the runs whose checkpoints are the newest, and of this one."""
+    sealed = [key for key in store.list(f"lineages/{name}") if key.rpartition("/")[2] in (MANIFEST, PRUNED)]
+    found = {run_key: None}
+    for key in sorted(sealed, reverse=True)[:RUNS]:
+        with contextlib.suppress(StoreError):
+            found[read_record(store, key, Manifest, "").facts["run_key"]] = None
+    return list(found)
+
+
+def _attempts(store: Store, run_key: str) -> list[LedgerRecord]:
+    try:
+        return ledger.read(store, store.list(stage_prefix(run_key, Stage.train)))
+    except StoreError:
+        return []
+
+
+ASSUMED_WRITE_SECONDS = 1.0  # of stall, until a write of this attempt is measured
+MOST_STALLED = 0.01  # share of the training
+
+
+def best_seconds(write_seconds: float, seconds_between_failures: float, measured: bool) -> float:
+    """Return the seconds between checkpoints that lose the least, by writes and by work done again after failures.
+
+    They are sqrt(2 * write * mean between failures) (Young 1974, doi:10.1145/361147.361115; Daly 2006,
+    doi:10.1016/j.future.2004.11.016, whose further terms are small where a write is far shorter than what lies between
+    failures), but so many that writes take at most 1 % of the training.
+
+    Args:
+        write_seconds: by which one write makes the training longer; what is done meanwhile does not count.
+        measured: whether `write_seconds` is. If it is assumed, the 1 % does not count: a training that fails every
+            minute would never write its first.
+    """
+    least = write_seconds / MOST_STALLED if measured else 0.0
+    return max(math.sqrt(2 * write_seconds * seconds_between_failures), least)
+
+
+class Pace:
+    """Says when a checkpoint is due; one for each attempt of a training, on every worker."""
+
+    def __init__(
+        self,
+        every: str,
+        failures: Failures | None,
+        stalled: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to count.
+
+        Args:
+            every: `train.checkpoint_every`.
+            failures: what is on record, on the first worker where `every` is auto; else None.
+            stalled: returns the seconds that training waited for all writes so far, or ran slower by.
+        """
+        self._every, self._interval, self._failures = every, interval_of(every), failures
+        self._stalled, self._clock = stalled, clock
+        self._began = self._last = clock()
+        self._written = 0
+        self.wanted = False  # whether one is due after the next step whose losses are read
+
+    def fixed_at(self, step: int) -> bool:
+        """Return whether one is due after global step `step` by its number alone."""
+        return self._interval is not None and self._interval.unit == "steps" and not step % self._interval.number
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from one to the next; None where steps are counted, and for auto on all workers but the first."""
+        if self._interval is not None:
+            return float(self._interval.number) if self._interval.unit == "seconds" else None
+        if self._failures is None:
+            return None
+        return best_seconds(self._write_seconds, self._failures.seconds_between, measured=bool(self._written))
+
+    @property
+    def wished(self) -> bool:
+        """Whether so many seconds have passed on this worker; that of the first worker counts."""
+        return self.seconds is not None and self._clock() - self._last >= self.seconds
+
+    def agree(self, wished: bool) -> None:
+        """Take up the first worker's wish, on every worker after the same step."""
+        self.wanted = self.wanted or wished
+
+    def wrote(self) -> None:
+        """Count from now on again, on every worker: a write has begun."""
+        self.wanted, self._last = False, self._clock()
+        self._written += 1
+
+    @property
+    def _write_seconds(self) -> float:
+        return self._stalled() / self._written if self._written else ASSUMED_WRITE_SECONDS
+
+    def use(self) -> CheckpointUse:
+        """Return what there is to report, on the first worker."""
+        known, seconds = self._failures, self.seconds
+        return CheckpointUse(
+            every=self._every,
+            written=self._written,
+            stalled_seconds=round(self._stalled(), 3),
+            training_seconds=round(self._clock() - self._began, 3),
+            seconds=None if seconds is None else round(seconds, 1),
+            write_seconds=None if known is None else round(self._write_seconds, 4),
+            seconds_between_failures=None if known is None else round(known.seconds_between, 1),
+            failures=None if known is None else known.failed,
+            attempts=None if known is None else known.attempts,
+        )

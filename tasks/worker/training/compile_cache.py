@@ -1,0 +1,240 @@
+"""The compiled graphs of one program as a checked artifact of the workspace, `compile/<key>/`.
+
+The manifest has the files, checksums and seconds of every graph, and the work it was met in. `compile_ahead.py` decides
+which worker builds it, and when.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from configs.schema.config import Config
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import (
+    MANIFEST,
+    CorruptFolder,
+    FileEntry,
+    Manifest,
+    MissingFolder,
+    quarantine,
+    read_fact,
+    read_manifest,
+)
+from infra.store.placing import place
+from tasks.contracts.references import CompileRef
+from tasks.contracts.usage import GraphUse
+from tasks.foundation.errors import CompileError
+from tasks.foundation.records import Record
+from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.devices.graphs import Graph, OnNewGraph
+from tasks.worker.process.machine import once_per_machine
+from tasks.worker.training.batches import BatchShape
+from tasks.worker.training.checkpoint import ModelParts
+
+KIND = "compile"
+
+
+class CachedGraph(Record):
+    """One graph of the manifest: the work it was met in, seconds to compile, bytes on disk."""
+
+    where: str
+    seconds: float
+    bytes: int
+
+
+class Cached(Record):
+    """The intact part of an artifact. `complete`: a whole trial run met no other graph, and no file was lost since."""
+
+    complete: bool
+    graphs: dict[str, CachedGraph]
+    files: tuple[FileEntry, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that it took to compile all of it."""
+        return sum(graph.seconds for graph in self.graphs.values())
+
+
+NOTHING = Cached(complete=False, graphs={}, files=())
+
+
+def ingredients(
+    config: Config, parts: ModelParts, shape: BatchShape, world: int, accelerator: Accelerator
+) -> dict[str, Any]:
+    """Return what the graphs depend on, as JSON: compiler, flags, model, shapes, batch, world, precision, losses."""
+    train, infer, averaging = config.train, config.infer, config.train.averaging
+    encoder = parts.encoder_config.to_diff_dict()
+    return {
+        "compiler": accelerator.compiler,
+        "transformers": transformers.__version__,
+        "flags": accelerator.flags,
+        "encoder": {name: value for name, value in encoder.items() if not name.startswith("_")},
+        "model": parts.model.shape.model_dump(mode="json"),
+        "heads": config.heads.model_dump(mode="json"),
+        "training": [*dataclasses.astuple(shape), train.chunks],
+        "embedding": [infer.batch_sequences, infer.sequence_tokens],
+        "world": world,
+        "precision": [accelerator.choose_precision(train.precision), accelerator.choose_precision(infer.precision)],
+        "update": [
+            *(train.weight_decay, train.max_gradient_norm, averaging.ema_half_life_steps if averaging else None),
+            config.compiler.gradient_bucket_mib,
+        ],
+    }
+
+
+def key_of(ingredients: Mapping[str, Any]) -> str:
+    """Return the name of the artifact, 16 hex digits."""
+    return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def prefix_of(key: str) -> str:
+    """Return the folder of the artifact."""
+    return f"compile/{key}"
+
+
+def ref_to(key: str, graphs: Mapping[str, CachedGraph]) -> CompileRef:
+    """Return the reference that training gets."""
+    return CompileRef(key=key, graphs=len(graphs), seconds=round(sum(graph.seconds for graph in graphs.values()), 3))
+
+
+def is_complete(store: Store, key: str) -> bool:
+    """Return whether the manifest says complete; `fetch` checks the files."""
+    try:
+        return read_fact(store, prefix_of(key), "complete", bool)
+    except (MissingFolder, CorruptFolder):
+        return False
+
+
+def fetch(store: Store, key: str, into: Path | None) -> Cached:
+    """Return the intact part of an artifact; copy its files to `into` unless that is None.
+
+    A file that does not match its checksum goes to quarantine/, and its graph counts as not compiled.
+    """
+    prefix = prefix_of(key)
+    try:
+        manifest = read_manifest(store, prefix)
+    except MissingFolder:
+        return NOTHING
+    except CorruptFolder as error:
+        print(f"{error}; moved to {quarantine(store, f'{prefix}/{MANIFEST}')}", flush=True)
+        return NOTHING
+    folder = store.local(prefix)
+    sound, lost = [], []
+    for entry in manifest.files:
+        path = folder / entry.name
+        if path.is_file() and path.stat().st_size == entry.bytes and sha256_of(path) == entry.sha256:
+            sound.append(entry)
+            continue
+        lost.append(entry.name)
+        if store.exists(f"{prefix}/{entry.name}"):
+            quarantine(store, f"{prefix}/{entry.name}")
+    graphs = {name: CachedGraph.model_validate(graph) for name, graph in manifest.facts["graphs"].items()}
+    whole = {name: graph for name, graph in graphs.items() if not any(name in Path(file).parts for file in lost)}
+    kept = tuple(entry for entry in sound if any(name in Path(entry.name).parts for name in whole))
+    if lost:
+        print(
+            f"warning: {store.uri}/{prefix}: {lost[0]} does not match its checksum in {MANIFEST}; it is in quarantine/ "
+            f"now, and {len(graphs) - len(whole)} of {len(graphs)} graphs must be compiled again",
+            flush=True,
+        )
+        _write_manifest(store, prefix, kept, whole, complete=False, made_of=manifest.facts["made_of"])
+    if into is not None:
+        for entry in kept:
+            target = into / entry.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(folder / entry.name, target)
+    return Cached(complete=manifest.facts["complete"] and not lost, graphs=whole, files=kept)
+
+
+def listed(store: Store, key: str) -> dict[str, CachedGraph]:
+    """Return the graphs of the manifest, without a look at their files. Raises StoreError: it is missing or corrupt."""
+    graphs = read_manifest(store, prefix_of(key)).facts["graphs"]
+    return {name: CachedGraph.model_validate(graph) for name, graph in graphs.items()}
+
+
+def publish(
+    store: Store, made_of: Mapping[str, Any], before: Cached, met: Sequence[Graph], folder: Path, complete: bool
+) -> Cached:
+    """Upload the new graphs to those already there, the manifest last, and return all.
+
+    Call it with the lease of the artifact held.
+    """
+    key = key_of(made_of)
+    prefix = prefix_of(key)
+    fresh = [graph for graph in met if graph.name not in before.graphs]
+    files = list(before.files)
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if any(graph.name in Path(name).parts for graph in fresh):
+            place(store, path, f"{prefix}/{name}")
+            files.append(FileEntry(name=name, bytes=path.stat().st_size, sha256=sha256_of(path)))
+    graphs = dict(before.graphs)
+    for graph in fresh:
+        graphs[graph.name] = CachedGraph(where=graph.where, seconds=round(graph.seconds, 4), bytes=graph.bytes)
+    _write_manifest(store, prefix, files, graphs, complete, made_of)
+    return Cached(complete=complete, graphs=graphs, files=tuple(files))
+
+
+def _write_manifest(
+    store: Store,
+    prefix: str,
+    files: Sequence[FileEntry],
+    graphs: Mapping[str, CachedGraph],
+    complete: bool,
+    made_of: Mapping[str, Any],
+) -> None:
+    entries = {name: graph.model_dump() for name, graph in graphs.items()}
+    facts = {"complete": complete, "graphs": entries, "made_of": dict(made_of)}
+    manifest = Manifest(kind=KIND, files=tuple(sorted(files, key=lambda entry: entry.name)), facts=facts)
+    store.write(f"{prefix}/{MANIFEST}", manifest.to_json())
+
+
+def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, on_new: OnNewGraph) -> None:
+    """Fetch what warmup compiled, and compare every later graph with it; does nothing on devices without graphs.
+
+    Where the workers of a machine share a folder, the first of them fetches for all.
+
+    Raises:
+        CompileError: there are no compiled graphs, or some are lost and `on_new` is fail.
+    """
+    if accelerator.graphs is None:
+        return
+    if compiled is None:
+        raise CompileError(
+            f"accelerator: {accelerator.name} trains only with graphs that warmup has compiled; run warmup first"
+        )
+    key, folder = compiled.key, accelerator.graph_folder if accelerator.reads_graphs else None
+    if folder is None:
+        cached = fetch(store, key, None)
+    else:
+        found = once_per_machine(
+            folder / f"fetched-{key}.json", lambda: fetch(store, key, folder).to_json(), f"to fetch compile/{key}"
+        )
+        cached = Cached.model_validate_json(found)
+    if len(cached.graphs) < compiled.graphs and on_new == "fail":
+        raise CompileError(
+            f"{store.uri}/{compiled.prefix} has {len(cached.graphs)} sound graphs of the {compiled.graphs} that warmup "
+            "made; run the span again, and warmup compiles the others again"
+        )
+    accelerator.graphs.expect(cached.graphs, cached.seconds, on_new)
+
+
+def reuse(accelerator: Accelerator, store: Store, compiled: CompileRef | None) -> None:
+    """Fetch what warmup compiled, for a stage that may also meet other graphs, such as those of an older champion."""
+    if accelerator.graphs is not None and compiled is not None:
+        expect(accelerator, store, compiled, "note")
+
+
+def graph_use(accelerator: Accelerator) -> GraphUse | None:
+    """Return how the compile cache served this process, and log it."""
+    if accelerator.graphs is None:
+        return None
+    use = accelerator.graphs.use(accelerator.reads_graphs)
+    print(use.sentence, flush=True)
+    return use

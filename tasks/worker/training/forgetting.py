@@ -1,0 +1,148 @@
+"""Means of weights: a running one during training, and one of a run's weights with those that it began with.
+
+The running mean is evaluated and released, and training goes on from the weights themselves. Everything here is fp32,
+also where the model is trained in bf16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import nn
+
+from configs.schema.retention import KeepBestConfig
+from infra.store.base import Store
+from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
+from tasks.contracts.references import RowsRef
+from tasks.data.holdout import left_out_ids, split_holdout
+from tasks.data.rows import ROW_ID, group_columns, read_rows
+from tasks.worker.devices.base import Accelerator
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Rows of earlier spans: those of `refs` whose hash, together with `first_step`, is below `share` of all hashes."""
+
+    refs: tuple[RowsRef, ...]
+    share: float
+    first_step: int
+
+    @classmethod
+    def of(cls, share_of_pairs: float, rows: Sequence[RowsRef], history: Sequence[RowsRef], first_step: int) -> Replay:
+        """Return the sample that gives a run over `rows` this share of its pairs, or the whole history if it is less.
+
+        The share is that of the rows which the references count. In the pairs it differs by chance, and as far as the
+        shares of rows held out or left out differ.
+        """
+        own, earlier = (sum(ref.rows for ref in refs) for refs in (rows, history))
+        wanted = own * share_of_pairs / (1 - share_of_pairs)
+        if not wanted or not earlier:
+            return cls((), 0.0, first_step)
+        return cls(tuple(history), min(1.0, wanted / earlier), first_step)
+
+    def chosen(self, ref: RowsRef, row_ids: Iterable[str]) -> np.ndarray:
+        """Return whether each row of a span is in the sample, bool (rows,)."""
+        name, limit = f"{self.first_step}\n{ref.span.name}\n", self.share * 2**64
+        digests = (hashlib.blake2b((name + row_id).encode(), digest_size=8).digest() for row_id in row_ids)
+        return np.array([int.from_bytes(digest, "big") < limit for digest in digests], dtype=bool)
+
+
+@dataclass
+class ReplayedRows:
+    """The training rows of a replay, read again each time they are iterated over."""
+
+    store: Store
+    replay: Replay
+    rule: HoldoutRule
+    columns: Sequence[str]
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        wanted = [*self.columns, *group_columns(self.rule.group)]
+        for ref in self.replay.refs:
+            left_out = left_out_ids(self.store, ref)
+            for rows in read_rows(self.store, [ref], wanted):
+                sample = rows.filter(pa.array(self.replay.chosen(ref, rows[ROW_ID].to_pylist())))
+                training = split_holdout(sample, self.rule, left_out).training
+                if training.num_rows:
+                    yield training
+
+
+LARGEST_SHARE = 0.1  # of the training rows
+
+
+def without_development_rows(
+    rule: HoldoutRule, settings: KeepBestConfig | None, rows: Sequence[RowsRef]
+) -> HoldoutRule:
+    """Return the rule whose training side is what a run over `rows` is trained on.
+
+    Development rows are the groups whose hashes follow those of the holdout, so equal texts stay on one side here too.
+    """
+    if settings is None:
+        return rule
+    training = sum(ref.rows for ref in rows) * (1 - rule.share)
+    share = min(LARGEST_SHARE, settings.rows / max(training, 1.0))
+    return rule.model_copy(update={"share": rule.share + share * (1 - rule.share), "measured": rule.measured_share})
+
+
+def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | None:
+    """Return the first step with the best value of the metric; None where it was never measured."""
+    sign = 1.0 if settings.higher_is_better else -1.0
+    measured = [(point.metrics[settings.metric], point.step) for point in curve if settings.metric in point.metrics]
+    values = [(sign * value, -step) for value, step in measured if not math.isnan(value)]
+    return -max(values)[1] if values else None
+
+
+def out_of_patience(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> bool:
+    """Return whether the last `patience` evaluations have brought no gain."""
+    best = best_step(curve, settings)
+    if settings.patience is None or best is None:
+        return False
+    return sum(point.step > best for point in curve) >= settings.patience
+
+
+@dataclass(frozen=True, eq=False)
+class RunningAverage:
+    """An exponential moving average of a model's weights, in `model`, which is on the device and is never trained."""
+
+    model: nn.Module
+    half_life_steps: float
+    accelerator: Accelerator
+
+    @torch.no_grad()
+    def update(self, trained: nn.Module, step: int) -> None:
+        """Move towards the weights after global step `step`; on compiled devices it is the same graph at every step."""
+        gained = self.accelerator.scalar(gained_share(step, self.half_life_steps))
+        for average, weight in zip(self.model.parameters(), trained.parameters(), strict=True):
+            average.add_((weight.float() - average) * gained)
+
+
+def gained_share(step: int, half_life_steps: float) -> float:
+    """Return the part of the mean that the weights after global step `step` (from 0) have in it.
+
+    It is 1 - 2^(-1/half life), but not below 9 / (10 + step): so the random weights of a new model are soon forgotten
+    (the rule of `num_updates` in TensorFlow's ExponentialMovingAverage).
+    """
+    return max(1.0 - 0.5 ** (1.0 / half_life_steps), 9.0 / (10.0 + step))
+
+
+def merged(
+    weights: Mapping[str, torch.Tensor], earlier: Mapping[str, torch.Tensor], share: float
+) -> dict[str, torch.Tensor]:
+    """Return (1 - share) * weights + share * earlier by name, as LM-Cocktail does (Xiao et al. 2023, arXiv:2311.13534).
+
+    Args:
+        weights: floating point tensors on the host, as `earlier`, which has the same names and shapes.
+    """
+    return {name: torch.lerp(value.float(), earlier[name].float(), share) for name, value in weights.items()}
+
+
+def put_weights(model: nn.Module, weights: Mapping[str, torch.Tensor], accelerator: Accelerator) -> None:
+    """Give a model on the device other weights, in the precision that it has; as data, so no graph is made."""
+    for name, parameter in model.named_parameters():
+        parameter.data = accelerator.upload(weights[name].to(parameter.dtype))

@@ -1,0 +1,121 @@
+"""How fast the steps of a training are, and how much of a step is communication.
+
+On a processor collectives are timed. On NeuronCores they are inside the graphs, so their part is estimated: the bytes
+of the gradients, at the rate that health last measured between as many such machines.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+from torch import nn
+
+from infra.store.base import Store
+from infra.store.records import read_record
+from tasks.contracts.usage import Communication, DeviceUse
+from tasks.foundation.errors import StoreError
+from tasks.runs.link_speeds import read_speeds
+from tasks.worker.devices.accelerators import Accelerator, uses_neuron
+from tasks.worker.devices.efa import read_counters, use_between
+from tasks.worker.devices.neuron_monitor import Reading, monitored, summarize
+from tasks.worker.process.job import Job
+
+
+@contextlib.contextmanager
+def device_use_measured(job: Job) -> Iterator[None]:
+    """Measure while the block runs, and write this node's numbers to the attempt after it; nothing without Neuron."""
+    if job.rank.local > 0 or not uses_neuron(job.config.accelerator):
+        yield
+        return
+    before, readings = read_counters(), list[Reading]()
+    try:
+        with monitored() as readings:
+            yield
+    except BaseException:
+        with contextlib.suppress(OSError, StoreError):  # the error counts more
+            _write(job, before, readings)
+        raise
+    _write(job, before, readings)
+
+
+def collect_device_use(job: Job) -> tuple[DeviceUse, ...] | None:
+    """Return on rank 0 what all nodes wrote, in their order; None if no node measured. Call it after a barrier."""
+    if not job.rank.is_main or not uses_neuron(job.config.accelerator):
+        return None
+    found = [read_record(job.store, key, DeviceUse) for key in job.store.list(_folder(job))]
+    return tuple(sorted(found, key=lambda use: use.node)) or None
+
+
+def _write(job: Job, before: dict[str, int], readings: list[Reading]) -> None:
+    efa = use_between(before, read_counters())
+    if efa is not None and efa.faults:
+        counted = ", ".join(f"{count} {name}" for name, count in efa.faults.items())
+        print(f"warning: EFA counted {counted} while this node trained", file=sys.stderr, flush=True)
+    if readings:
+        node = job.rank.index // job.rank.local_world
+        use = summarize(node, readings).model_copy(update={"efa": efa})
+        job.store.write(f"{_folder(job)}/{node}.json", use.to_json())
+
+
+def _folder(job: Job) -> str:
+    return f"{job.spec.attempt_prefix}/device-use"
+
+
+GB = 1e9  # bytes, as in the rates of health
+
+
+class StepClock:
+    """A clock of steps, from its making on; what happens between `pause` and `go_on` does not count."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self.seconds, self.steps, self.communicated_seconds = 0.0, 0, 0.0
+        self._rows = self._rows_begun = self._steps_begun = 0
+        self.go_on()
+
+    def stepped(self, rows: int) -> None:
+        """Count a step over `rows` pairs of all workers; it counts from the next pause on."""
+        self._steps_begun += 1
+        self._rows_begun += rows
+
+    def pause(self) -> None:
+        """Wait for the device, and count what was done since `go_on`."""
+        self._accelerator.synchronize()
+        self.seconds += time.monotonic() - self._began
+        self.communicated_seconds += (self._accelerator.communicated_seconds or 0.0) - self._communicated
+        self.steps, self._rows = self._steps_begun, self._rows_begun
+
+    def go_on(self) -> None:
+        self._began = time.monotonic()
+        self._communicated = self._accelerator.communicated_seconds or 0.0
+
+    @property
+    def pairs_per_second(self) -> float:
+        """Of all workers; 0 without a step."""
+        return round(self._rows / self.seconds, 2) if self.seconds else 0.0
+
+    def communication(self, store: Store, machine: str | None, model: nn.Module) -> Communication | None:
+        """Return on rank 0 the part of a step that is communication; None for one worker, and where it is not known.
+
+        Args:
+            machine: the kind of node, as health's records name it.
+
+        Raises:
+            StoreError: health's record of these machines is not readable.
+        """
+        rank = self._accelerator.rank
+        if rank.world == 1 or not rank.is_main or not self.steps:
+            return None
+        step_seconds = self.seconds / self.steps
+        if self._accelerator.communicated_seconds is not None:
+            return _communication(self.communicated_seconds / self.steps, step_seconds, measured=True)
+        known = read_speeds(store, machine, rank.world // rank.local_world).runs if machine is not None else ()
+        if not known:
+            return None
+        gradients = sum(weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad)
+        return _communication(gradients / GB / known[-1]["all_reduce_gb_s"], step_seconds, measured=False)
+
+
+def _communication(seconds: float, step_seconds: float, measured: bool) -> Communication:
+    return Communication(seconds=round(seconds, 6), step_seconds=round(step_seconds, 6), measured=measured)

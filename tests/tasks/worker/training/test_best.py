@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from configs.schema.retention import KeepBestConfig
+from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.data.rows import is_holdout
+from tasks.worker.training.forgetting import best_step, out_of_patience, without_development_rows
+
+RULE = HoldoutRule(group="query_and_item", share=0.2)
+
+
+def settings(patience: int | None = None, rows: int = 100) -> KeepBestConfig:
+    return KeepBestConfig(metric="mrr@10", rows=rows, patience=patience)
+
+
+def curve(*values: float) -> list[CurvePoint]:
+    """At steps 5, 10, ..."""
+    return [CurvePoint(step=5 * number, metrics={"mrr@10": value}) for number, value in enumerate(values, start=1)]
+
+
+def span(rows: int) -> RowsRef:
+    return RowsRef(span=SpanRef(name="2026-01", version=1), prefix="rows", rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ((0.1, 0.3, 0.2), 10),
+        ((0.3, 0.3, 0.2), 5),
+        ((0.1,), 5),
+        ((float("nan"), 0.1, float("nan")), 10),
+        ((float("nan"),), None),
+        ((), None),
+    ],
+)
+def test_the_first_of_the_best_steps_is_kept(values: tuple[float, ...], step: int | None):
+    assert best_step(curve(*values), settings()) == step
+
+
+def test_without_the_metric_there_is_no_best_step():
+    assert best_step([CurvePoint(step=5, metrics={"auc": 0.9})], settings()) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "ended"),
+    [
+        ((0.1, 0.3, 0.2, 0.1), 2, True),
+        ((0.1, 0.3, 0.2), 2, False),
+        ((0.3, 0.3), 1, True),
+        ((0.1, 0.3, 0.2, 0.1), None, False),
+        ((float("nan"), float("nan")), 1, False),
+    ],
+)
+def test_a_run_ends_after_so_many_evaluations_without_a_gain(
+    values: tuple[float, ...], patience: int | None, ended: bool
+):
+    assert out_of_patience(curve(*values), settings(patience)) is ended
+
+
+def test_development_rows_are_none_of_the_holdout_and_as_many_as_asked():
+    wider = without_development_rows(RULE, settings(rows=100), [span(2000), span(8000)])
+    groups = [str(number) for number in range(10_000)]
+    held = np.array([is_holdout(group, RULE.share) for group in groups])
+    wide = np.array([is_holdout(group, wider.share) for group in groups])
+    assert not (held & ~wide).any(), "the holdout stays as it is"
+    assert (wide & ~held).sum() == pytest.approx(100, abs=40)
+
+
+def test_development_rows_are_at_most_a_tenth_of_the_training_rows():
+    wider = without_development_rows(RULE, settings(rows=100), [span(50)])
+    assert wider.share == pytest.approx(0.2 + 0.08)
+
+
+def test_without_the_setting_nothing_is_split_off():
+    assert without_development_rows(RULE, None, [span(50)]) == RULE
