@@ -9,7 +9,9 @@ from pydantic import Field, ValidationError
 
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
+from tasks.contracts.kinds import OfAttempt
 from tasks.contracts.results import WorkerFailure
+from tasks.contracts.workspace import ENDING, ENDING_OF_ONE, FAILURE
 from tasks.foundation.errors import ERRORS, FailureClass, StageError, from_exit_code, names_a_class
 from tasks.foundation.neuron_errors import classify_log
 from tasks.foundation.records import Record
@@ -63,16 +65,22 @@ class Cause(NamedTuple):
     error: StageError
 
 
-def worker_failures(store: Store, prefix: str) -> list[WorkerFailure]:
+def worker_failures(store: Store, work: OfAttempt) -> list[WorkerFailure]:
     """Return what the workers of an attempt wrote about their failures, earliest first."""
     found = []
-    for key in store.list(prefix):
-        if key.rpartition("/")[2].startswith("error-rank"):
+    for key in store.list(FAILURE.within(run=work.run_key, stage=work.stage, attempt=work.attempt)):
+        if FAILURE.match(key):
             try:
                 found.append(WorkerFailure.model_validate_json(store.read(key)))
             except ValidationError:
                 continue  # cut off by a full disk; the others, or the exit code, still say why
     return sorted(found, key=lambda failure: failure.at)
+
+
+def ending_key(spec: JobSpec, attempt: int, index: int | None) -> str:
+    """Return where the ending of an attempt is written, or that of one job of its array."""
+    fields = {"run": spec.run_key, "stage": spec.stage, "attempt": attempt}
+    return ENDING.key(**fields) if index is None else ENDING_OF_ONE.key(**fields, index=index)
 
 
 def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tail: Sequence[str]) -> Cause:
@@ -85,7 +93,7 @@ def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tai
     Raises:
         ValueError: none of them failed.
     """
-    records = [record for record in worker_failures(store, spec.attempt_prefix) if record.rank in codes]
+    records = [record for record in worker_failures(store, spec) if record.rank in codes]
     first = records[0] if records else None
     reported = {record.rank for record in records}
     silent = next(((rank, code) for rank, code in codes.items() if code and rank not in reported), None)

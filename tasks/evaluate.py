@@ -8,6 +8,7 @@ from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, TrainOutcome
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.planning.golden_set import store_golden_set
 from tasks.planning.judge_run import judge_evaluation
 from tasks.planning.rivals import begun_with, rivals_for
@@ -16,7 +17,7 @@ from tasks.quality.verdicts import undecided
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
-from tasks.runs.results import Judgement, result_key
+from tasks.runs.results import Judgement
 from tasks.train import model_of
 from tasks.validate import catalogue_of
 
@@ -77,5 +78,5 @@ def forget_outdated(store: Store, plan: RunPlan, trained: TrainOutcome, judged: 
     champion = champion_for(store, model_of(trained))
     if (champion.model.version if champion else None) == judged.outcome.champion_version:
         return False
-    quarantine(store, result_key(plan.run_key, Stage.evaluate))
+    quarantine(store, RESULT.key(run=plan.run_key, stage=Stage.evaluate))
     return True

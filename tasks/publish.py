@@ -15,13 +15,13 @@ from tasks.contracts.jobs import PublishInputs
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ERRORS, CancelledError, StageError
 from tasks.running.context import stage_context, within
 from tasks.running.stage import make_page, run_stage, stage_task
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import releases, served_targets
-from tasks.runs.results import result_key
 from tasks.runs.served_targets import Served
 
 ASK_SECONDS = 2.0  # between two looks whether another publication to the target has ended
@@ -180,7 +180,7 @@ def _fresh_outcome(store: Store, plan: RunPlan, inputs: PublishInputs) -> Publis
         with within(was_done=False):
             outcome = run_stage(plan, inputs, PublishOutcome)
             left_over = stage_context().was_done
-        store.delete(result_key(plan.run_key, Chore.publish))
+        store.delete(RESULT.key(run=plan.run_key, stage=Chore.publish))
         if not left_over:  # by a publication whose waiter died
             return outcome
 

@@ -11,6 +11,7 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
+from tasks.contracts.workspace import VERDICTS
 from tasks.foundation.errors import CodeError
 from tasks.planning.judge_run import judge_release
 from tasks.quality.verdicts import refused
@@ -19,7 +20,7 @@ from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
 from tasks.runs.adding_releases import add
-from tasks.runs.results import Judgement, Refusal, judgement_key
+from tasks.runs.results import Judgement, Refusal
 
 
 @stage_task
@@ -90,7 +91,7 @@ def _judge(
     verdicts = judge_release(exported, vectors, plan.config.release.gates)
     if isinstance(judged, Judgement) and judged.release_verdicts != verdicts:
         both = judged.model_copy(update={"release_verdicts": verdicts})
-        store.write(judgement_key(plan.run_key), both.to_json())
+        store.write(VERDICTS.key(run=plan.run_key), both.to_json())
     return verdicts
 
 

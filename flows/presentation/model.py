@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from flows.presentation.wording import SIGNS
+from tasks.contracts.workspace import HISTORY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 T = TypeVar("T")
 
-HISTORY_KEY = "reports/history.html"  # the page above all reports
+HISTORY_KEY = HISTORY.key()  # the page above all reports
 
 Named = tuple[str, str]  # what a file is -> its key in the workspace
 

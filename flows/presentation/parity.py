@@ -2,6 +2,7 @@
 
 from flows.presentation.markdown import image, section_lines
 from flows.presentation.model import Cell, Section, Table, facts, table
+from tasks.contracts.workspace import PARITY
 from tasks.upkeep.parity_report import ParityPoint, ParityReport, percent, worst_by_metric
 
 
@@ -39,7 +40,7 @@ def section(report: ParityReport) -> Section:
         (name, side.accelerator, side.precision, str(side.workers), Cell(side.run_key, code=True))
         for name, side in (("left", report.left), ("right", report.right))
     ]
-    stored = (("report", Cell("", key=f"{report.prefix}/report.json")), ("plot", Cell("", key=report.plot)))
+    stored = (("report", Cell("", key=PARITY.key(key=report.key))), ("plot", Cell("", key=report.plot)))
     return Section(
         "Agreed" if report.passed else "Rejected",
         (report.sentence, both),

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from flows.presentation.model import Cell, Command, Section, Table, table
 from flows.presentation.wording import NONE, count, moment, number, plural, with_settings
-from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.runs import Release
-from tasks.contracts.stages import Chore
+from tasks.contracts.workspace import MEASURED
 from tasks.runs.publications import Publication
 
 
@@ -96,4 +95,4 @@ def _serving(of: Publication) -> tuple[str, str]:
 
 
 def _folder(of: Publication) -> str:
-    return stage_prefix(of.attempts[-1].run_key, Chore.publish)
+    return MEASURED.within(run=of.attempts[-1].run_key)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 import tasks.foundation.clock
-from tasks.contracts.references import run_folder
+from tasks.contracts.kinds import run_folder
 
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"

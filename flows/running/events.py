@@ -16,12 +16,11 @@ from prefect.settings import PREFECT_API_URL
 
 from infra.store.base import Conflict, Store
 from infra.store.records import find_record
+from tasks.contracts.workspace import SENT, WAITING
 from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import ServerError
 from tasks.foundation.records import Record
 from tasks.running.stage_output import logger
-
-OUTBOX = "outbox"
 
 Severity = Literal["critical", "warning", "info"]  # as PagerDuty and Great Expectations name them
 
@@ -58,16 +57,16 @@ def send_once(store: Store, event: Event) -> None:
 
     A process that is killed between the server's answer and the record sends it again: twice is better than never.
     """
-    if store.exists(_sent_key(event)):
+    if store.exists(SENT.key(lineage=event.lineage, what=event.what)):
         return
     with contextlib.suppress(Conflict):  # it waits already
-        store.create(f"{OUTBOX}/{event.lineage}/{event.what}.json", WaitingEvent(event=event, at=now()).to_json())
+        store.create(WAITING.key(lineage=event.lineage, what=event.what), WaitingEvent(event=event, at=now()).to_json())
     send_waiting(store)
 
 
 def send_waiting(store: Store) -> None:
     """Send the events of the outbox, and record those that the server has taken. Without a server they stay."""
-    for key in store.list(OUTBOX):
+    for key in store.list(WAITING.within()):
         waiting = find_record(store, key, WaitingEvent, "move the file away")
         if waiting is None:  # another process has just sent it
             continue
@@ -78,7 +77,10 @@ def send_waiting(store: Store) -> None:
             logger().warning("%s is kept in the workspace and sent later: %s", event.event, error)
             return
         with contextlib.suppress(Conflict):  # another process sent it at the same moment
-            store.create(_sent_key(event), SentEvent(event=event.event, at=now(), sentence=event.sentence).to_json())
+            store.create(
+                SENT.key(lineage=event.lineage, what=event.what),
+                SentEvent(event=event.event, at=now(), sentence=event.sentence).to_json(),
+            )
         store.delete(key)
 
 
@@ -113,7 +115,3 @@ def _related() -> list[RelatedResource]:
         return []
     run = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}", "prefect.resource.role": "flow-run"}
     return [RelatedResource({**run, "prefect.resource.name": flow_run.name or ""})]
-
-
-def _sent_key(event: Event) -> str:
-    return f"watch/{event.lineage}/{event.what}.json"

@@ -10,12 +10,12 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
-from flows.presentation.run.origin import report_key
 from flows.presentation.run.pages import links, make_stage_page
 from flows.presentation.run.report import write_run_report
 from flows.running.packing import pack_past
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import FailureClass, StoreError, classify
 from tasks.running import json_logs
 from tasks.running.context import within
@@ -78,7 +78,7 @@ def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
     try:
         attempts = (*ledger.records(store, plan.run_key), *_publishing(store, plan))
         if any(each.started_at >= invocation.began_at for each in attempts) or not store.exists(
-            report_key(plan.run_key)
+            REPORT.key(run=plan.run_key)
         ):
             write_run_report(store, plan.run_key)
     except (OSError, StoreError) as error:

@@ -1,7 +1,7 @@
 """The events of releases: released, refreshed, rejected, rolled back. Each carries the record that it is about."""
 
 from flows.running.events import Event, Severity
-from tasks.contracts.references import REFRESH
+from tasks.contracts.kinds import REFRESH
 from tasks.contracts.runs import Release, RunPlan
 from tasks.foundation.clock import now
 from tasks.runs.results import Judgement, Refusal

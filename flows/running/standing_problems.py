@@ -12,6 +12,7 @@ from pydantic import Field
 from flows.running.events import Event, deliver
 from infra.store.base import Store
 from infra.store.records import find_record
+from tasks.contracts.workspace import PROBLEM
 from tasks.foundation.clock import Moment
 from tasks.foundation.errors import ServerError
 from tasks.foundation.records import Record
@@ -78,7 +79,7 @@ def _send(store: Store, standing: Standing, sentence: str) -> None:
 
 
 def _read(store: Store, lineage: str) -> Iterator[tuple[str, Standing]]:
-    for key in store.list(f"watch/{lineage}/problems"):
+    for key in store.list(PROBLEM.within(lineage=lineage)):
         standing = find_record(store, key, Standing, "move the file away")
         if standing is not None:
             yield standing.event.what, standing
@@ -86,4 +87,4 @@ def _read(store: Store, lineage: str) -> Iterator[tuple[str, Standing]]:
 
 def _write(store: Store, standing: Standing) -> None:
     event = standing.event
-    store.write(f"watch/{event.lineage}/problems/{event.what}.json", standing.to_json())
+    store.write(PROBLEM.key(lineage=event.lineage, what=event.what), standing.to_json())

@@ -20,6 +20,7 @@ from infra.store.base import Store
 from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import Waiter
+from tasks.contracts.workspace import SPEC
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 10.0
@@ -51,7 +52,7 @@ class LocalRunner:
             raise root_cause(self.store, spec, dict(enumerate(codes)), tail.lines).error
 
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
-        uri = f"{self.store.uri}#{spec.attempt_prefix}/spec.json#{spec.sha256}"
+        uri = f"{self.store.uri}#{SPEC.of(spec)}#{spec.sha256}"
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "tasks.worker", spec.stage.value, "--spec", uri],
             env=environment,

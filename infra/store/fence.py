@@ -29,11 +29,6 @@ class Fence(Record):
     term: int = Field(description="of the lock's holder that set it")
 
 
-def fence_key(lock: str) -> str:
-    """Return where the fence of the lock `lock` is."""
-    return f".locks/{lock}.fence"
-
-
 class FencedStore(CheckedStore):
     """A store as the workers of one attempt see it: each write looks first whether a fence keeps them out."""
 

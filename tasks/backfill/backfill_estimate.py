@@ -8,8 +8,8 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.stages import BackfillPhase, stages_in
+from tasks.contracts.workspace import RESULT
 from tasks.runs.estimates import Estimate, Past, estimate_work, rows_of
-from tasks.runs.results import result_key
 
 
 class BackfillEstimate(NamedTuple):
@@ -65,7 +65,7 @@ def _span_work(store: Store, config: Config, past: Past, span: SpanPlan) -> _Spa
     training = [
         stage
         for stage in stages_in(BackfillPhase.training)
-        if span.train == "run" and (key is None or not store.exists(result_key(key, stage)))
+        if span.train == "run" and (key is None or not store.exists(RESULT.key(run=key, stage=stage)))
     ]
     judging = [stage for stage in stages_in(BackfillPhase.judging) if span.action(stage) == "run"]
     releasing = [stage for stage in stages_in(BackfillPhase.release) if span.action(stage) == "run"]

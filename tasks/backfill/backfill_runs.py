@@ -4,10 +4,11 @@ from infra.store.base import Conflict, Store
 from tasks.backfill.backfill_plan import BackfillPlan, SpanPlan
 from tasks.backfill.backfill_state import BackfillState
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.workspace import PLAN
 from tasks.foundation.errors import ConfigError
 from tasks.monitoring.deadlines import is_held
 from tasks.runs import branches, lineage
-from tasks.runs.plan import plan_key, plan_window, read_plan
+from tasks.runs.plan import plan_window, read_plan
 
 
 def run_of(store: Store, plan: BackfillPlan, span: SpanPlan) -> RunPlan:
@@ -18,7 +19,7 @@ def run_of(store: Store, plan: BackfillPlan, span: SpanPlan) -> RunPlan:
         StoreError: a plan or checkpoint is not readable.
     """
     on = span.branch or plan.on
-    if span.run_key is not None and store.exists(plan_key(span.run_key)):
+    if span.run_key is not None and store.exists(PLAN.key(run=span.run_key)):
         started = read_plan(store, span.run_key)
         config = plan.config.model_copy(update={"lineage": started.config.lineage})
         return started.model_copy(update={"workspace": store.uri, "config": config})

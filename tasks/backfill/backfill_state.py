@@ -12,6 +12,7 @@ from infra.store.base import Conflict, Store
 from infra.store.records import find_record
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, BackfillStage, SpanPlan
 from tasks.contracts.references import SpanRef
+from tasks.contracts.workspace import BACKFILL, BACKFILL_STATE
 from tasks.foundation.clock import now
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
@@ -105,7 +106,7 @@ def planned(plan: BackfillPlan) -> BackfillState:
 def begin(store: Store, plan: BackfillPlan, flow_run: str, page: str) -> BackfillState:
     """Save the plan, unless an earlier attempt did, and start the record of this attempt."""
     with contextlib.suppress(Conflict):
-        store.create(f"backfills/{plan.id}/plan.json", plan.to_json())
+        store.create(BACKFILL.key(backfill=plan.id), plan.to_json())
     before = read(store, plan.id)
     begun = {"state": "Running", "attempt": before.attempt + 1 if before else 1, "flow_run": flow_run, "page": page}
     state = planned(plan).model_copy(update=begun)
@@ -115,7 +116,7 @@ def begin(store: Store, plan: BackfillPlan, flow_run: str, page: str) -> Backfil
 
 def save(store: Store, state: BackfillState) -> None:
     """Write the record."""
-    store.write(_key(state.id), state.model_copy(update={"updated_at": now()}).to_json())
+    store.write(BACKFILL_STATE.key(backfill=state.id), state.model_copy(update={"updated_at": now()}).to_json())
 
 
 def read(store: Store, name: str) -> BackfillState | None:
@@ -124,7 +125,7 @@ def read(store: Store, name: str) -> BackfillState | None:
     Raises:
         StoreError: the record is not readable; names the file.
     """
-    return find_record(store, _key(name), BackfillState, "move the file away, no work is lost")
+    return find_record(store, BACKFILL_STATE.key(backfill=name), BackfillState, "move the file away, no work is lost")
 
 
 def read_all(store: Store) -> list[BackfillState]:
@@ -133,8 +134,8 @@ def read_all(store: Store) -> list[BackfillState]:
     Raises:
         StoreError: a record is not readable; names the file.
     """
-    names = [key.split("/")[1] for key in store.list("backfills") if key.endswith("/state.json")]
-    states = (read(store, name) for name in names)
+    found = (BACKFILL_STATE.match(key) for key in store.list(BACKFILL_STATE.within()))
+    states = (read(store, fields["backfill"]) for fields in found if fields)
     return sorted((state for state in states if state is not None), key=lambda state: state.began_at)
 
 
@@ -148,7 +149,3 @@ def _planned(span: SpanPlan) -> SpanState:
         message="",
         flow_run="",
     )
-
-
-def _key(name: str) -> str:
-    return f"backfills/{name}/state.json"

@@ -17,6 +17,7 @@ from tasks.backfill.windows import windows
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.preflight import check_window
@@ -25,7 +26,7 @@ from tasks.runs import branches, lineage, releases
 from tasks.runs.branches import branch_of
 from tasks.runs.estimates import past
 from tasks.runs.plan import listed, run_key
-from tasks.runs.results import Judgement, UnusableResult, read_judgement, result_key
+from tasks.runs.results import Judgement, UnusableResult, read_judgement
 
 
 def plan_backfill(
@@ -156,7 +157,7 @@ def _span_plan(
     def action(stage: Stage) -> Action:
         if stage.value not in requested or stage is Stage.release:  # of the release: _with_release
             return "not asked"
-        done = key is not None and store.exists(result_key(key, stage))
+        done = key is not None and store.exists(RESULT.key(run=key, stage=stage))
         return "done" if done and (stage is not Stage.evaluate or _judged(store, key) is not None) else "run"
 
     actions: dict[str, Action] = {stage: action(Stage(stage)) for stage in BACKFILL_STAGES}
@@ -165,7 +166,7 @@ def _span_plan(
         window=window,
         branch=branch,
         run_key=key,
-        trained=key is not None and store.exists(result_key(key, Stage.train)),
+        trained=key is not None and store.exists(RESULT.key(run=key, stage=Stage.train)),
         **actions,
         why=reason,
         expected_seconds=None,

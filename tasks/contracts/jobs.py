@@ -10,6 +10,7 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from tasks.contracts.evaluation import Override, Role
+from tasks.contracts.kinds import run_folder
 from tasks.contracts.references import (
     CatalogueRef,
     CheckpointRef,
@@ -20,9 +21,9 @@ from tasks.contracts.references import (
     ReleasedRef,
     RowsRef,
     SpanRef,
-    run_folder,
 )
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import VECTORS
 from tasks.foundation.records import Record
 
 
@@ -108,9 +109,14 @@ class InferInputs(Record):
     compiled: CompileRef | None = None
 
     @property
+    def vectors_of(self) -> dict[str, str]:
+        """The model version and the key of the catalogue, which name the vectors and the notes of their shards."""
+        return {"version": self.model.version, "catalogue": self.catalogue.prefix.rpartition("/")[2]}
+
+    @property
     def vectors(self) -> str:
         """The folder that the vectors are written to."""
-        return f"vectors/{self.model.version}/{self.catalogue.prefix.rpartition('/')[2]}"
+        return VECTORS.key(**self.vectors_of)
 
 
 class ReleaseInputs(Record):
@@ -203,13 +209,3 @@ class JobSpec(Record):
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
     """Return the folder of a stage, or of a chore, of one run."""
     return f"{run_folder(run_key)}/{stage.value}"
-
-
-def data_report_key(attempt_prefix: str) -> str:
-    """Return the key of the outcome of validate in an attempt that a critical check stopped."""
-    return f"{attempt_prefix}/report.json"
-
-
-def changes_key(run_key: str) -> str:
-    """Return the key of what a release changed, which its workers write."""
-    return f"{stage_prefix(run_key, Stage.release)}/changes.json"

@@ -9,10 +9,19 @@ import re
 from functools import cached_property
 from typing import Any, Protocol
 
-from tasks.contracts.references import ROOTS, run_folder
-
 _FIELD = re.compile(r"\{(\w+)(?::(\w+))?\}")
 _RUN = "runs/{run}"  # stands for the folder of a refresh or of a publication too
+
+REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
+PUBLICATION = "publish-"  # begins that of bringing a release to a target
+ROOTS = ("runs", "refreshes", "publications")
+
+
+def run_folder(run_key: str) -> str:
+    """Return the folder of a run, a refresh or a publication."""
+    if run_key.startswith(REFRESH):
+        return f"refreshes/{run_key}"
+    return f"publications/{run_key}" if run_key.startswith(PUBLICATION) else f"runs/{run_key}"
 
 
 class Kept(enum.StrEnum):
@@ -86,6 +95,13 @@ class Kind:
         if self.pattern.startswith(_RUN) and not key.startswith(f"{run_folder(fields['run'])}/"):
             return None
         return fields
+
+    def fields(self, key: str) -> dict[str, Any]:
+        """Return the fields of a key that is of this kind. Raises ValueError: it is of another."""
+        found = self.match(key)
+        if found is None:
+            raise ValueError(f"{key} is no key of a {self.name}, as in {self.pattern}")
+        return found
 
     @cached_property
     def _numbers(self) -> frozenset[str]:

@@ -4,18 +4,8 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from tasks.contracts.workspace import COMPILED, FEED, SPAN
 from tasks.foundation.records import Record
-
-REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
-PUBLICATION = "publish-"  # begins that of bringing a release to a target
-ROOTS = ("runs", "refreshes", "publications")
-
-
-def run_folder(run_key: str) -> str:
-    """Return the folder of a run, a refresh or a publication."""
-    if run_key.startswith(REFRESH):
-        return f"refreshes/{run_key}"
-    return f"publications/{run_key}" if run_key.startswith(PUBLICATION) else f"runs/{run_key}"
 
 
 class SpanRef(Record):
@@ -26,7 +16,7 @@ class SpanRef(Record):
 
     @property
     def prefix(self) -> str:
-        return f"spans/{self.name}/v{self.version}"
+        return SPAN.key(span=self.name, version=self.version)
 
 
 class RowsRef(Record):
@@ -69,7 +59,7 @@ class FeedRef(Record):
 
     @property
     def prefix(self) -> str:
-        return f"items/{self.name}/v{self.version}"
+        return FEED.key(span=self.name, version=self.version)
 
 
 class CatalogueRef(Record):
@@ -98,7 +88,7 @@ class CompileRef(Record):
 
     @property
     def prefix(self) -> str:
-        return f"compile/{self.key}"
+        return COMPILED.key(key=self.key)
 
 
 class ModelRef(Record):

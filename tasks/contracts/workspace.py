@@ -101,7 +101,7 @@ BAD_ROWS = Kind(
     Kept.shown,
 )  # fmt: skip
 FINDINGS = Kind(
-    "findings", "runs/{run}/health/attempt-{attempt:d}/findings.json", "Findings",
+    "findings", "runs/{run}/{stage}/attempt-{attempt:d}/findings.json", "Findings",
     "health, if it refuses its machines", EXISTS, Kept.always,
 )  # fmt: skip
 OWN_FINDINGS = Kind(
@@ -142,11 +142,11 @@ RIGHT_ITEMS = Kind(
     "never needed later", Kept.always,
 )  # fmt: skip
 SHARD = Kind(
-    "note of a shard", "runs/{run}/infer/shards/{model}/{catalogue}/{shard:05d}.json", "ShardNote",
+    "note of a shard", "runs/{run}/infer/shards/{version}/{catalogue}/{shard:05d}.json", "ShardNote",
     "infer, the worker that made it", "it exists: the shard is done", Kept.shown,
 )  # fmt: skip
 SHARD_LEASE = Kind(
-    "lease of a shard", "runs/{run}/infer/shards/{model}/{catalogue}/{shard:05d}.lease", "Lease",
+    "lease of a shard", "runs/{run}/infer/shards/{version}/{catalogue}/{shard:05d}.lease", "Lease",
     "infer, the worker that makes it", "expires", Kept.shown,
 )  # fmt: skip
 BAD_ITEMS = Kind("items in quarantine", "runs/{run}/infer/quarantine/", "items", "infer", MANIFEST, Kept.shown)
@@ -154,7 +154,7 @@ NUMBER = Kind(
     "number of a run's release", "runs/{run}/release/number.json", "Numbered", "release: its task, before the release",
     "`releases/<n>.json` is there and of this run", Kept.always,
 )  # fmt: skip
-CHANGES = Kind("changes", "runs/{run}/release/changes.json", "Changes", "release", EXISTS, Kept.always)
+CHANGED = Kind("changes", "runs/{run}/release/changes.json", "Changes", "release", EXISTS, Kept.always)
 MEASURED = Kind("measured target", "runs/{run}/publish/served.json", "Served", "publish: its task", EXISTS, Kept.always)
 FOREIGN = Kind(
     "foreign weights", "runs/{run}/import-checkpoint/{folder}/{file}", "weights", "`millrace import-checkpoint`",
@@ -230,7 +230,7 @@ WAITING = Kind(
     "event that the server may not have", "outbox/{lineage}/{what}.json", "WaitingEvent",
     "a flow that releases or rejects", EXISTS, Kept.done,
 )  # fmt: skip
-HOST = Kind(
+HOST_RECORD = Kind(
     "host", "hosts/{host}.json", "HostRecord", "health, the Batch launcher, `hosts --forgive`", "it exists; expires",
     Kept.always,
 )  # fmt: skip

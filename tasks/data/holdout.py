@@ -19,6 +19,7 @@ from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.workspace import PLAN
 from tasks.data.rows import ROW_ID, below_share, group_columns, group_hashes, read_rows
 from tasks.foundation.errors import ConfigError
 
@@ -108,5 +109,5 @@ def with_rule_of(store: Store, config: Config, state: CheckpointState | None) ->
 def _rule_of(store: Store, state: CheckpointState) -> HoldoutRule:
     if state.holdout is not None:
         return state.holdout
-    plan = read_record(store, f"runs/{state.run_key}/plan.json", RunPlan, "restore it from a backup")
+    plan = read_record(store, PLAN.key(run=state.run_key), RunPlan, "restore it from a backup")
     return HoldoutRule.of(plan.config.evaluate)  # the group of a configuration without one is row_id

@@ -17,10 +17,11 @@ from infra.store.base import Conflict, Store
 from infra.store.manifest import MANIFEST
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.spans import first_day, in_order
+from tasks.contracts.workspace import PACKED_FEEDS
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 
-FEEDS = "packs/feeds.json"
+FEEDS = PACKED_FEEDS.key()
 FEW = 50  # announced versions that readers look for one by one; of more, all versions are listed
 
 _COMPLETE = re.compile(rf"(?:spans|items)/([^/]+)/v([1-9]\d*)/{re.escape(MANIFEST)}")

@@ -11,8 +11,9 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
-from tasks.contracts.references import run_folder
+from tasks.contracts.kinds import run_folder
 from tasks.contracts.stages import Stage, workers_of
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import FailureClass, StoreError
 from tasks.foundation.records import Record
 from tasks.runs import ledger
@@ -20,7 +21,6 @@ from tasks.runs.estimates import estimate_stage, estimate_work, past, rows_of
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import read_plan
-from tasks.runs.results import result_key
 
 START_MINUTES = 15.0  # a span counts as missed if its scheduled run has not begun by then
 REPORTED_HOURS = 24.0  # a run that ended late is reported for so long after its end
@@ -83,7 +83,7 @@ def expected_end(
     with contextlib.suppress(StoreError):
         plan = read_plan(store, one.run_key)
         there = set(store.list(run_folder(one.run_key)))
-        left = [stage for stage in Stage if result_key(one.run_key, stage) not in there]
+        left = [stage for stage in Stage if RESULT.key(run=one.run_key, stage=stage) not in there]
         known, rows = past(store, plan.history), rows_of(store, plan.window)
         work = estimate_work(known, plan.config, left, rows)
         if left and work is not None:

@@ -13,12 +13,13 @@ from pydantic import Field
 from configs.schema.operations import FreshnessConfig
 from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore
+from tasks.contracts.kinds import run_folder
 from tasks.contracts.outcomes import InferOutcome, Outcome
-from tasks.contracts.references import run_folder
 from tasks.contracts.results import StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import TRAITS, Stage
+from tasks.contracts.workspace import INVOCATION, LEDGER, PLAN, RESULT, VERDICTS
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
@@ -27,8 +28,7 @@ from tasks.monitoring.span_progress import SpanRow, span_end, span_rows, survey
 from tasks.runs import branches, releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord, Totals, totals
-from tasks.runs.plan import plan_key
-from tasks.runs.results import Judgement, judgement_key, result_key
+from tasks.runs.results import Judgement
 from tasks.runs.run_state import run_state
 
 _WITH_SPEED = tuple(stage for stage in Stage if TRAITS[stage].shows_speed)
@@ -190,7 +190,7 @@ def read_runs(reader: Reader, stages: Sequence[Stage]) -> list[PastRun]:
     """Return all runs by begin, with the results of these stages."""
     of_run = reader.releases_of_runs
     # A folder without a plan is a side of a comparison.
-    planned = {run: keys for run, keys in reader.runs.items() if plan_key(run) in keys}
+    planned = {run: keys for run, keys in reader.runs.items() if PLAN.key(run=run) in keys}
     reader.fetch(key for run, keys in planned.items() for key in keys if _is_record(key, run, stages))
     unsorted = [_run(reader, run, keys, stages, of_run.get(run)) for run, keys in planned.items()]
     return sorted(unsorted, key=lambda run: (run.began_at, run.run_key))
@@ -204,7 +204,7 @@ def read_run(store: Store, run_key: str) -> tuple[PastRun, tuple[str, ...]]:
         StoreError: the workspace could not be read.
     """
     keys = store.list(run_folder(run_key))
-    if plan_key(run_key) not in keys:
+    if PLAN.key(run=run_key) not in keys:
         raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
     reader = Reader(store)
     release = reader.read_releases([run_key]).get(run_key)
@@ -225,13 +225,13 @@ def by_span(runs: Iterable[PastRun]) -> list[PastRun]:
 def _run(
     reader: Reader, run_key: str, keys: Sequence[str], stages: Sequence[Stage], release: Release | None
 ) -> PastRun:
-    plan = reader.read(plan_key(run_key), RunPlan)
-    attempts = [reader.read(key, LedgerRecord) for key in keys if key.endswith("/ledger.json")]
+    plan = reader.read(PLAN.key(run=run_key), RunPlan)
+    attempts = [reader.read(key, LedgerRecord) for key in keys if LEDGER.match(key)]
     ledger = sorted((each for each in attempts if each is not None), key=lambda each: each.started_at)
     recorded = [reader.read(key, Invocation) for key in keys if key.split("/")[2:3] == ["invocations"]]
     invocations = sorted((each for each in recorded if each is not None), key=lambda each: each.number)
-    results = {stage: reader.read(result_key(run_key, stage), StageResult) for stage in stages}
-    judged = reader.read(judgement_key(run_key), Judgement)
+    results = {stage: reader.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in stages}
+    judged = reader.read(VERDICTS.key(run=run_key), Judgement)
     state = run_state(release is not None, judged, invocations[-1] if invocations else None, ledger)
     failure, message = _why(state, judged, invocations, ledger)
     known = (*invocations, *ledger)
@@ -293,7 +293,6 @@ def _catalogue(store: Store, current: Release | None, problems: list[str]) -> Ca
 
 
 def _is_record(key: str, run_key: str, stages: Sequence[Stage]) -> bool:
-    name = key.rpartition("/")[2]
-    if name in ("plan.json", "ledger.json") or key.split("/")[2:3] == ["invocations"]:
-        return name.endswith(".json")
-    return key == judgement_key(run_key) or key in {result_key(run_key, stage) for stage in stages}
+    if any(kind.match(key) for kind in (PLAN, LEDGER, INVOCATION)):
+        return True
+    return key == VERDICTS.key(run=run_key) or key in {RESULT.key(run=run_key, stage=stage) for stage in stages}

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from infra.store.base import Store
 from tasks.contracts.results import Phases
+from tasks.contracts.workspace import LEDGER
 from tasks.foundation.clock import Moment
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
@@ -83,7 +84,7 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
     past = read_history(reader)
     runs = {run.run_key for run in past.runs}
     others = (key for run, keys in reader.runs.items() if run not in runs for key in keys)
-    sides = [key for key in others if key.endswith("/ledger.json")]
+    sides = [key for key in others if LEDGER.match(key)]
     reader.fetch(sides)
     found = [record for key in sides if (record := reader.read(key, LedgerRecord)) is not None]
     known = (release.number for release in past.releases)

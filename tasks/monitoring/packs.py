@@ -5,7 +5,6 @@ else the records themselves are read. So a pack that is lost, late or old hides 
 """
 
 import contextlib
-import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
@@ -15,17 +14,25 @@ from pydantic import Field, ValidationError
 from infra.store.base import Conflict, Store
 from infra.store.manifest import MANIFEST
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.workspace import (
+    INVOCATION,
+    LEDGER,
+    NUMBER,
+    OLD_VERDICTS,
+    PACKED_RUNS,
+    PLAN,
+    RELEASE,
+    RESULT,
+    VERDICTS,
+)
 from tasks.foundation.records import Record
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import Numbered
 
-FOLDER = "packs/runs"
 READERS = 16  # objects that are read at once, which counts where the workspace is a bucket
 
-_RECORD = re.compile(
-    r"runs/[^/]+/(plan|invocations/\d+|[^/]+/(result|verdicts|verdicts-\d+|number)|[^/]+/attempt-\d+/ledger)\.json"
-)
+_RECORDS = (PLAN, INVOCATION, RESULT, VERDICTS, OLD_VERDICTS, NUMBER, LEDGER)
 
 
 class PackedRun(Record):
@@ -88,19 +95,19 @@ def pack_runs(store: Store) -> int:
     for month, runs in made.items():
         before, pack = packs.get(month, (None, Pack(runs={})))
         with contextlib.suppress(Conflict):  # another process packs too; what it lacks is packed the next time
-            store.swap(_key(month), Pack(runs=pack.runs | runs).to_json(), expected=before)
+            store.swap(PACKED_RUNS.key(month=month), Pack(runs=pack.runs | runs).to_json(), expected=before)
     return sum(map(len, made.values()))
 
 
 def _packs(store: Store) -> dict[str, tuple[bytes | None, Pack]]:
     """Return each pack by month, with its bytes; one that can't be read is made again."""
     found = {}
-    for key, data in read_all(store, store.list(FOLDER)).items():
+    for key, data in read_all(store, store.list(PACKED_RUNS.within())).items():
         try:
             pack = Pack.model_validate_json(data or b"")
         except ValidationError:
             pack = Pack(runs={})
-        found[key.removeprefix(f"{FOLDER}/").removesuffix(".json")] = data, pack
+        found[PACKED_RUNS.fields(key)["month"]] = data, pack
     return found
 
 
@@ -108,8 +115,8 @@ def _sizes(listed: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Return the bytes of each record, by run key and key."""
     found: dict[str, dict[str, int]] = {}
     for key, size in listed.items():
-        if _RECORD.fullmatch(key):
-            found.setdefault(key.split("/", 2)[1], {})[key] = size
+        if fields := next(filter(None, (kind.match(key) for kind in _RECORDS)), None):
+            found.setdefault(fields["run"], {})[key] = size
     return found
 
 
@@ -118,10 +125,10 @@ def _month(records: Mapping[str, str]) -> str | None:
     begins = []
     try:
         for key, text in records.items():
-            if key.split("/")[2] == "invocations":
+            if INVOCATION.match(key):
                 one = Invocation.model_validate_json(text)
                 begins.append((one.began_at, one.ended_at))
-            elif key.endswith("/ledger.json"):
+            elif LEDGER.match(key):
                 attempt = LedgerRecord.model_validate_json(text)
                 begins.append((attempt.started_at, attempt.ended_at))
     except ValidationError:
@@ -135,12 +142,8 @@ def _beside(store: Store, records: Mapping[str, str]) -> dict[str, str]:
     keys = []
     for key, text in records.items():
         with contextlib.suppress(ValidationError):
-            if key.endswith("/release/number.json"):
-                keys.append(f"releases/{Numbered.model_validate_json(text).number}.json")
-            elif key.endswith("/plan.json"):
+            if NUMBER.match(key):
+                keys.append(RELEASE.key(number=Numbered.model_validate_json(text).number))
+            elif PLAN.match(key):
                 keys += [f"{span.prefix}/{MANIFEST}" for span in RunPlan.model_validate_json(text).window]
     return {key: data.decode() for key, data in read_all(store, keys).items() if data is not None}
-
-
-def _key(month: str) -> str:
-    return f"{FOLDER}/{month}.json"

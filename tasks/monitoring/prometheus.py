@@ -17,6 +17,7 @@ from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import METRICS
 from tasks.foundation.errors import FailureClass, StageError
 from tasks.monitoring.freshness import freshness_seen
 from tasks.monitoring.history import History, PastRun, age_seconds, read_history
@@ -26,7 +27,7 @@ from tasks.monitoring.span_progress import span_end
 from tasks.runs import branches
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-METRICS_KEY = "reports/metrics.prom"
+METRICS_KEY = METRICS.key()
 
 
 def metrics_text(store: Store, at: dt.datetime | None = None) -> bytes:

@@ -1,7 +1,6 @@
 """Reads the records of a workspace for pages and sums: one listing, many reads at once, and no record twice."""
 
 import functools
-import re
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
@@ -10,13 +9,12 @@ from pydantic import ValidationError
 from infra.store.base import Store
 from infra.store.records import first_problem
 from tasks.contracts.runs import Release
+from tasks.contracts.workspace import NUMBER, RELEASE
 from tasks.foundation.records import Record
 from tasks.monitoring.packs import read_all, unpacked
-from tasks.runs.releases import Numbered, number_key
+from tasks.runs.releases import Numbered
 
 R = TypeVar("R", bound=Record)
-
-_RELEASE = re.compile(r"releases/\d+\.json")
 
 
 class Reader:
@@ -47,13 +45,13 @@ class Reader:
     @functools.cached_property
     def releases_of_runs(self) -> Mapping[str, Release]:
         """The releases of runs, by run key; those of refreshes are not read."""
-        return self.read_releases(key for key, files in self.runs.items() if number_key(key) in files)
+        return self.read_releases(key for key, files in self.runs.items() if NUMBER.key(run=key) in files)
 
     def read_releases(self, run_keys: Iterable[str]) -> Mapping[str, Release]:
         """Return the releases of these runs that have one, by run key."""
-        numbered = list(map(number_key, run_keys))
+        numbered = [NUMBER.key(run=key) for key in run_keys]
         self.fetch(numbered)
-        made = [f"releases/{one.number}.json" for key in numbered if (one := self.read(key, Numbered)) is not None]
+        made = [RELEASE.key(number=one.number) for key in numbered if (one := self.read(key, Numbered)) is not None]
         self.fetch(made)
         found = [release for key in made if (release := self.read(key, Release)) is not None]
         return {release.run_key: release for release in found}
@@ -61,7 +59,7 @@ class Reader:
     @functools.cached_property
     def releases(self) -> list[Release]:
         """All releases, by number."""
-        keys = [key for key in self.store.list("releases") if _RELEASE.fullmatch(key)]
+        keys = [key for key in self.store.list("releases") if RELEASE.match(key)]
         self.fetch(keys)
         found = [release for key in keys if (release := self.read(key, Release)) is not None]
         return sorted(found, key=lambda release: release.number)

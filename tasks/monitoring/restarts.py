@@ -11,6 +11,7 @@ from pydantic import Field
 
 from infra.store.base import Store
 from infra.store.records import read_record
+from tasks.contracts.workspace import STARTS
 from tasks.foundation.clock import Moment
 from tasks.foundation.records import Record
 
@@ -66,4 +67,4 @@ def add(store: Store, lineage: str, before: Starts, start: Start) -> None:
 
 
 def _key(lineage: str, span: str, version: int) -> str:
-    return f"watch/{lineage}/starts/{span}-v{version}.json"
+    return STARTS.key(lineage=lineage, span=span, version=version)

@@ -15,6 +15,7 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import after, first_day, last_day
 from tasks.contracts.stages import TRAITS, Stage
+from tasks.contracts.workspace import INVOCATION, LEDGER, SPAN, VERDICTS
 from tasks.data import span_versions
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
@@ -24,7 +25,7 @@ from tasks.planning.start import is_after_rejection
 from tasks.runs import branches, lineage, releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.results import Judgement, judgement_key
+from tasks.runs.results import Judgement
 from tasks.runs.run_state import run_state
 
 ROWS = 60  # of the newest spans: two months of days, more than a year of weeks
@@ -133,9 +134,11 @@ def span_rows(reader: Reader, seen: Survey, missed: Sequence[str], working: bool
     runs: dict[str, str | None] = {}
     for span in seen.newest:
         runs[span] = _run_of(seen, span, by_span.get(span))
-    manifests = {span: f"spans/{span}/v{seen.versions[span]}/{MANIFEST}" for span in runs if span in seen.versions}
+    manifests = {
+        span: f"{SPAN.key(span=span, version=seen.versions[span])}/{MANIFEST}" for span in runs if span in seen.versions
+    }
     records = {key: _last_ledgers(seen, key) for key in runs.values() if key}
-    judgements = {key: judgement_key(key) for key in records if key not in seen.released}
+    judgements = {key: VERDICTS.key(run=key) for key in records if key not in seen.released}
     reader.fetch(
         [*manifests.values(), *judgements.values(), *(key for each in records.values() for key in each.values())]
     )
@@ -205,7 +208,7 @@ def _invocations(reader: Reader, seen: Survey) -> list[Invocation]:
     for run_key, held in seen.files.items():
         numbers = [int(found[1]) for name in held if (found := _INVOCATION.fullmatch(name))]
         if numbers and run_key not in settled:
-            wanted.append(f"runs/{run_key}/invocations/{max(numbers)}.json")
+            wanted.append(INVOCATION.key(run=run_key, number=max(numbers)))
     reader.fetch(wanted)
     known = [one for key in wanted if (one := reader.read(key, Invocation)) is not None]
     root = branches.root(reader.store, seen.lineage)
@@ -222,7 +225,7 @@ def _last_ledgers(seen: Survey, run_key: str) -> dict[Stage, str]:
         held = [name.removeprefix(f"{stage}/") for name in seen.files.get(run_key, ()) if name.startswith(f"{stage}/")]
         numbers = [int(one[1]) for name in held if (one := _ATTEMPT.fullmatch(name))]
         if "result.json" in held and numbers:
-            found[stage] = f"runs/{run_key}/{stage}/attempt-{max(numbers)}/ledger.json"
+            found[stage] = LEDGER.key(run=run_key, stage=stage, attempt=max(numbers))
     return found
 
 

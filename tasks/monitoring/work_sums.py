@@ -14,20 +14,18 @@ from pydantic import Field, ValidationError
 
 from infra.store.base import Conflict, Store
 from infra.store.records import first_problem
+from tasks.contracts.kinds import REFRESH, run_folder
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.references import REFRESH, run_folder
 from tasks.contracts.results import Phases, StageResult
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import LEDGER, NUMBER, PACKED_SUMS, RESULT
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.outages import outages
 from tasks.monitoring.packs import read_all
 from tasks.runs import open_work
 from tasks.runs.ledger import LedgerRecord, Totals, totals
-from tasks.runs.releases import Numbered, number_key
-from tasks.runs.results import result_key
-
-FOLDER = "packs/sums"
+from tasks.runs.releases import Numbered
 
 R = TypeVar("R", bound=Record)
 
@@ -88,7 +86,7 @@ def work_sums(store: Store, known: Iterable[int], newest: int | None) -> Work:
     rows, problems = {**rows, **opened.rows}, opened.problems
     there = {*known, *(row.release for row in rows.values())}
     if newest is not None and len(there - {None}) < newest and not there.issuperset(range(1, newest + 1)):
-        _log.warning("%s/%s lacks months; it is made again by the next run or report", store.uri, FOLDER)
+        _log.warning("%s/%s lacks months; it is made again by the next run or report", store.uri, PACKED_SUMS.within())
         lost = _read(store, sorted(_begun(store) - rows.keys()))
         rows, problems = {**rows, **lost.rows}, (*problems, *lost.problems)
     return Work(rows, problems)
@@ -148,7 +146,7 @@ def _write(store: Store, rows: Mapping[str, WorkSums], marks: Mapping[str, bytes
     for run_key, row in rows.items():
         months.setdefault(row.began_at[:7], {})[run_key] = row
     for name, new in months.items():
-        key = f"{FOLDER}/{name}.json"
+        key = PACKED_SUMS.key(month=name)
         before, month = _months(store, [key])[key]
         data = Month(rows=month.rows | new).model_dump_json(exclude_defaults=True).encode()
         with contextlib.suppress(Conflict):  # another process sums up too; the marks stay for the next
@@ -161,7 +159,7 @@ def _write(store: Store, rows: Mapping[str, WorkSums], marks: Mapping[str, bytes
 def _months(store: Store, keys: Sequence[str] | None = None) -> dict[str, tuple[bytes | None, Month]]:
     """Return the months with their bytes; one that can't be read is made again."""
     found = {}
-    for key, data in read_all(store, store.list(FOLDER) if keys is None else keys).items():
+    for key, data in read_all(store, store.list(PACKED_SUMS.within()) if keys is None else keys).items():
         try:
             month = Month.model_validate_json(data or b"")
         except ValidationError:
@@ -177,7 +175,9 @@ def _begun(store: Store) -> set[str]:
 def _read(store: Store, run_keys: Iterable[str]) -> Work:
     """Add up the records of these; those without an attempt are left out."""
     attempts = {run_key: _ledgers(store, run_key) for run_key in run_keys}
-    others = [key for run_key in attempts for key in (number_key(run_key), result_key(run_key, Stage.infer))]
+    others = [
+        key for run_key in attempts for key in (NUMBER.key(run=run_key), RESULT.key(run=run_key, stage=Stage.infer))
+    ]
     raw = read_all(store, [*(key for keys in attempts.values() for key in keys), *others])
     problems: dict[str, str] = {}
 
@@ -193,7 +193,10 @@ def _read(store: Store, run_keys: Iterable[str]) -> Work:
     for run_key, keys in attempts.items():
         before = len(problems)
         records = [one for key in keys if (one := parsed(key, LedgerRecord)) is not None]
-        number, result = parsed(number_key(run_key), Numbered), parsed(result_key(run_key, Stage.infer), StageResult)
+        number, result = (
+            parsed(NUMBER.key(run=run_key), Numbered),
+            parsed(RESULT.key(run=run_key, stage=Stage.infer), StageResult),
+        )
         if records:
             row = _sums(run_key, records, number, result)
             rows[run_key] = row.model_copy(update={"unreadable": len(problems) - before})
@@ -201,7 +204,7 @@ def _read(store: Store, run_keys: Iterable[str]) -> Work:
 
 
 def _ledgers(store: Store, run_key: str) -> list[str]:
-    return [key for key in store.list(run_folder(run_key)) if key.endswith("/ledger.json")]
+    return [key for key in store.list(run_folder(run_key)) if LEDGER.match(key)]
 
 
 def _sums(

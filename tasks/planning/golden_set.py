@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
+from tasks.contracts.workspace import GOLDEN
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.data.sources import Format, SourceReader, SourceRow
 from tasks.foundation.errors import ConfigError, DataError
@@ -39,7 +40,7 @@ def store_golden_set(store: Store, file: str) -> str:
         DataError: the file is damaged, lacks a column, has an empty text, an item with two texts, or too many rows.
     """
     rows = read_golden_set(Path(file).expanduser())
-    key = f"golden/{hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]}.parquet"
+    key = GOLDEN.key(key=hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16])
     if not store.exists(key):
         columns = {
             ROW_ID: [f"golden-{number:05d}" for number in range(1, len(rows) + 1)],

@@ -8,16 +8,16 @@ from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
 from tasks.contracts.evaluation import Override, Rules
 from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, ReleaseOutcome
-from tasks.contracts.references import run_folder
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import CONFIG, VERDICTS
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.planning.judge_run import judge_evaluation, judge_release, rules_of
 from tasks.quality.verdicts import refusals
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs, read_plan
-from tasks.runs.results import Judgement, judgement_key, read_judgement, read_result
+from tasks.runs.results import Judgement, read_judgement, read_result
 
 
 def plan_again(store: Store, run_key: str, config_file: Path | str | None, overrides: Sequence[str]) -> RunPlan:
@@ -39,7 +39,7 @@ def plan_again(store: Store, run_key: str, config_file: Path | str | None, overr
         judged = read_judgement(store, run_key)
         config = plan.config if judged is None or judged.rules is None else _with_rules(plan.config, judged.rules)
     else:
-        given = load_config(config_file or store.local(f"{run_folder(run_key)}/config.yaml"), overrides)
+        given = load_config(config_file or store.local(CONFIG.key(run=run_key)), overrides)
         config = plan.config.model_copy(update={name: getattr(given, name) for name in BESIDE_THE_WORK})
         config = _with_rules(config, rules_of(given))
     if not config_file:
@@ -73,7 +73,7 @@ def judge_again(store: Store, plan: RunPlan) -> Judgement:
     verdicts = judge_release(exported.outcome, inferred.outcome.vectors, plan.config.release.gates)
     if verdicts != judgement.release_verdicts:
         judgement = judgement.model_copy(update={"release_verdicts": verdicts})
-        store.write(judgement_key(plan.run_key), judgement.to_json())
+        store.write(VERDICTS.key(run=plan.run_key), judgement.to_json())
     return judgement
 
 
@@ -91,7 +91,7 @@ def let_pass(store: Store, plan: RunPlan, judgement: Judgement, name: str, reaso
         raise ConfigError(f"run {plan.run_key} is release {release.number} already, so there is nothing to override")
     override = Override(name=name.strip(), reason=reason.strip(), at=now(), refusals=refusals(judgement.all_verdicts))
     passed = judgement.model_copy(update={"overrides": (*judgement.overrides, override)})
-    store.write(judgement_key(plan.run_key), passed.to_json())
+    store.write(VERDICTS.key(run=plan.run_key), passed.to_json())
     return passed
 
 

@@ -11,6 +11,7 @@ from infra.store.manifest import quarantine
 from tasks.contracts.evaluation import Role, Rules, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome, ReleaseOutcome
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.workspace import OLD_VERDICTS, VERDICTS
 from tasks.foundation.clock import now
 from tasks.planning import forward_score
 from tasks.quality import verdicts
@@ -22,7 +23,7 @@ from tasks.quality.row_metrics import area_by_chance
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.quality.selection import slices_of
 from tasks.runs.plan import read_plan
-from tasks.runs.results import Judgement, UnusableResult, judgement_key, read_judgement
+from tasks.runs.results import Judgement, UnusableResult, read_judgement
 
 # They follow the names of metrics of the release stage.
 QUERIES_OF = " of the whole catalogue"
@@ -49,7 +50,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         ConfigError: a gate or evaluate.slices names a column that the rows do not have.
         StoreError: the row results are not readable.
     """
-    key, rules = judgement_key(plan.run_key), rules_of(plan.config)
+    key, rules = VERDICTS.key(run=plan.run_key), rules_of(plan.config)
     try:
         kept = read_judgement(store, plan.run_key)
     except UnusableResult:
@@ -78,7 +79,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         contradicted=contradicted(rows, plan.span.name) if rows else "",
     )
     if kept is not None:
-        store.write(judgement_key(plan.run_key, kept.number), kept.to_json())
+        store.write(OLD_VERDICTS.key(run=plan.run_key, number=kept.number), kept.to_json())
     store.write(key, judgement.to_json())
     return judgement
 

@@ -9,10 +9,9 @@ from pydantic import Field
 
 from infra.store.base import Conflict, Store
 from infra.store.records import find_record, read_record
-from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.references import MinedRelease
 from tasks.contracts.runs import RunPlan
-from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import MINED_RELEASE
 from tasks.foundation.records import Record
 from tasks.runs import releases
 
@@ -34,7 +33,7 @@ def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
     head = plan.config.heads.contrastive
     if head is None or head.negatives is None:
         return None
-    key = _key(plan.run_key)
+    key = MINED_RELEASE.key(run=plan.run_key)
     if not store.exists(key):
         with contextlib.suppress(Conflict):  # another process was faster
             store.create(key, Choice(release=_current(store)).to_json())
@@ -43,12 +42,8 @@ def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
 
 def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
     """Return the release that a run mines; None if it mines none, or has not chosen yet. Raises StoreError likewise."""
-    choice = find_record(store, _key(run_key), Choice, _WAY_OUT)
+    choice = find_record(store, MINED_RELEASE.key(run=run_key), Choice, _WAY_OUT)
     return choice.release if choice is not None else None
-
-
-def _key(run_key: str) -> str:
-    return f"{stage_prefix(run_key, Stage.train)}/mined_release.json"
 
 
 def _current(store: Store) -> MinedRelease | None:

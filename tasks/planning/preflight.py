@@ -8,11 +8,11 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.data.label_columns import label_columns
 from tasks.data.rows import CORE, LABEL
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.preflight_encoder import check_encoder
-from tasks.runs.results import result_key
 
 
 def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
@@ -63,7 +63,9 @@ def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> Non
 
 def check_plan(store: Store, plan: RunPlan) -> None:
     """Check a run as `check_window` does. What is trained already needs no encoder, nor does a refresh."""
-    begins = bool(plan.window) and plan.parent is None and not store.exists(result_key(plan.run_key, Stage.train))
+    begins = (
+        bool(plan.window) and plan.parent is None and not store.exists(RESULT.key(run=plan.run_key, stage=Stage.train))
+    )
     check_window(store, plan.config, plan.window, begins)
 
 

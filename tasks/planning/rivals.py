@@ -18,6 +18,7 @@ from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import CHECKPOINT
 from tasks.runs import branches, lineage, releases
 from tasks.runs.results import read_result
 
@@ -115,7 +116,7 @@ def begun_with(store: Store, config: Config) -> CheckpointRef | None:
         if branch.base is None:
             break
         name = branch.of
-    prefix = f"lineages/{name}/step-00000000"
+    prefix = CHECKPOINT.key(lineage=name, step=0)
     try:
         return CheckpointRef(prefix=prefix, step=0, sha256=read_manifest(store, prefix).sha256)
     except MissingFolder:

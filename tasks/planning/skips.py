@@ -8,6 +8,7 @@ from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.references import SpanRef
+from tasks.contracts.workspace import SKIP
 from tasks.data import span_versions
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
@@ -60,7 +61,7 @@ def skips(store: Store, lineage: str) -> dict[SpanRef, Skip]:
     Raises:
         StoreError: a record is not readable; names the file.
     """
-    found = [_read(store, key) for key in store.list(f"lineages/{branches.root(store, lineage)}/skipped")]
+    found = [_read(store, key) for key in store.list(SKIP.within(lineage=branches.root(store, lineage)))]
     return {one.span: one for one in found}
 
 
@@ -84,4 +85,4 @@ def _read(store: Store, key: str) -> Skip:
 
 
 def _key(lineage: str, span: SpanRef) -> str:
-    return f"lineages/{lineage}/skipped/{span.name}-v{span.version}.json"
+    return SKIP.key(lineage=lineage, span=span.name, version=span.version)

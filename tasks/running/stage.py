@@ -21,12 +21,13 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
 from tasks.contracts.jobs import Inputs, JobSpec
+from tasks.contracts.kinds import run_folder
 from tasks.contracts.outcomes import Check
-from tasks.contracts.references import run_folder
 from tasks.contracts.results import StageResult
 from tasks.contracts.runner import Listener, Runner
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import workers_of
+from tasks.contracts.workspace import RESULT, SPEC
 from tasks.foundation.disks import message_of
 from tasks.foundation.errors import (
     ERRORS,
@@ -46,7 +47,7 @@ from tasks.running.server_presence import answers, await_server, repeat_until_se
 from tasks.running.stage_output import SignsOfLife, StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.attempts import Attempts
-from tasks.runs.results import check_inputs, check_outputs, read_result, result_key, same_work
+from tasks.runs.results import check_inputs, check_outputs, read_result, same_work
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,7 +89,7 @@ def run_stage(
             return done
         spec = _spec(plan, inputs, attempts.last + 1)
         admit(spec)
-        store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+        store.create(SPEC.of(spec), spec.to_json())
         output.log(f"{name}: attempt {spec.attempt} starts, {spec.workers} worker{'s' * (spec.workers > 1)}")
     else:
         admit(spec)
@@ -198,9 +199,7 @@ def _attempt(
         confirm_turns()
         outcome = _outcome(read_result(store, spec.run_key, spec.stage), outcome_type)
         if outcome is None:
-            raise CodeError(
-                f"{spec.stage}: the workers succeeded but left no {store.uri}/{spec.stage_prefix}/result.json"
-            )
+            raise CodeError(f"{spec.stage}: the workers succeeded but left no {store.uri}/{RESULT.of(spec)}")
     except BaseException as error:
         output.ended(classify(error))
         if isinstance(error, SupersededError):  # the process that took over has closed the record
@@ -252,7 +251,7 @@ def _done(
             check_outputs(store, result.outcome)
         return _outcome(result, outcome_type)
     except StoreError as error:
-        moved = quarantine(store, result_key(plan.run_key, inputs.stage))
+        moved = quarantine(store, RESULT.key(run=plan.run_key, stage=inputs.stage))
         output.log(f"{inputs.stage}: its result can't be relied on and is in {moved} now; running again. {error}")
         return None
 

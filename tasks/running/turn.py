@@ -5,8 +5,9 @@ import threading
 
 from infra.store.base import Conflict, Lock, Store
 from infra.store.checked import superseded
-from infra.store.fence import WAY_OUT, Fence, fence_key
+from infra.store.fence import WAY_OUT, Fence
 from infra.store.records import find_record, find_with_bytes
+from tasks.contracts.workspace import FENCE
 from tasks.foundation.errors import StoreError, SupersededError
 
 _ROUNDS = 5  # of reading and replacing the fence
@@ -26,7 +27,7 @@ class Turn:
     @property
     def fence(self) -> str:
         """The key of the record that its workers look at before they write."""
-        return fence_key(self._key)
+        return FENCE.key(lock=self._key)
 
     def check(self) -> None:
         """Raise SupersededError if another process has taken the lineage, as far as is known here."""

@@ -10,6 +10,7 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.spans import first_day
+from tasks.contracts.workspace import NUMBER, RELEASE
 from tasks.foundation.clock import now
 from tasks.runs.releases import (
     CURRENT,
@@ -18,7 +19,6 @@ from tasks.runs.releases import (
     is_made,
     is_pruned,
     newest,
-    number_key,
     numbers,
     of_run,
     read,
@@ -139,8 +139,8 @@ def _numbered(store: Store, made: Release) -> Release:
             if pointer is not None and number not in pointer.undecided:
                 undecided = (*pointer.undecided, number)
                 store.swap(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json(), expected=raw)
-            store.write(number_key(made.run_key), Numbered(number=number).to_json())
-            store.create(f"releases/{number}.json", numbered.to_json())
+            store.write(NUMBER.key(run=made.run_key), Numbered(number=number).to_json())
+            store.create(RELEASE.key(number=number), numbered.to_json())
             return numbered
 
 

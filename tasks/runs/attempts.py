@@ -3,13 +3,18 @@
 Make one while no other process can run the stage. It does not change: make a new one to see later attempts.
 """
 
+import re
+
 from infra.store.base import Store
 from infra.store.records import find_record
 from tasks.contracts.jobs import JobSpec, stage_prefix
 from tasks.contracts.stages import Work
+from tasks.contracts.workspace import SPEC
 from tasks.foundation.errors import StoreError
 from tasks.runs import ledger
 from tasks.runs.ledger import LedgerRecord
+
+_ATTEMPT = re.compile(r"/attempt-(\d+)/")
 
 
 class Attempts:
@@ -17,22 +22,20 @@ class Attempts:
 
     def __init__(self, store: Store, run_key: str, stage: Work) -> None:
         self._store = store
-        self._prefix = stage_prefix(run_key, stage)
-        self._keys = store.list(self._prefix)
+        self._of = {"run": run_key, "stage": stage}
+        self._keys = store.list(stage_prefix(run_key, stage))
 
     @property
     def last(self) -> int:
         """The highest number of an attempt that left any file; 0 where there is none."""
-        folders = {key.removeprefix(f"{self._prefix}/").partition("/")[0] for key in self._keys}
-        numbers = (name.removeprefix("attempt-") for name in folders if name.startswith("attempt-"))
-        return max((int(number) for number in numbers if number.isdecimal()), default=0)
+        return max((int(found[1]) for key in self._keys if (found := _ATTEMPT.search(key))), default=0)
 
     def last_spec(self) -> JobSpec | None:
         """Return the spec of the attempt that was started last; None where it is gone or not readable."""
         number = self.last
         while number:
             try:
-                spec = find_record(self._store, f"{self._prefix}/attempt-{number}/spec.json", JobSpec)
+                spec = find_record(self._store, SPEC.key(**self._of, attempt=number), JobSpec)
             except StoreError:
                 return None
             if spec is None or spec.submitted_as == number:

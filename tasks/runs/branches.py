@@ -9,6 +9,7 @@ from pydantic import Field
 from infra.store.base import Conflict, Store
 from infra.store.records import find_record, find_with_bytes
 from tasks.contracts.references import CheckpointRef
+from tasks.contracts.workspace import ACTIVE, BRANCH
 from tasks.foundation.records import Record
 
 
@@ -31,7 +32,7 @@ def branch_of(store: Store, lineage: str) -> Branch | None:
     Raises:
         StoreError: the record is not readable; names the file.
     """
-    return find_record(store, _branch_key(lineage), Branch, "restore it from a backup")
+    return find_record(store, BRANCH.key(lineage=lineage), Branch, "restore it from a backup")
 
 
 def root(store: Store, lineage: str) -> str:
@@ -54,10 +55,12 @@ def begin(store: Store, lineage: str, of: str, base: CheckpointRef | None) -> No
     """
     branch = Branch(of=of, base=base)
     try:
-        store.create(_branch_key(lineage), branch.to_json())
+        store.create(BRANCH.key(lineage=lineage), branch.to_json())
     except Conflict:
         if branch_of(store, lineage) != branch:
-            raise Conflict(f"{store.uri}/{_branch_key(lineage)} is of another branch; move the folder away") from None
+            raise Conflict(
+                f"{store.uri}/{BRANCH.key(lineage=lineage)} is of another branch; move the folder away"
+            ) from None
 
 
 def active(store: Store, name: str) -> str:
@@ -81,18 +84,10 @@ def adopt(store: Store, name: str, branch: str, instead_of: str) -> None:
         return
     if now != instead_of:
         raise Conflict(f"runs of lineage {name} continue {now} now, no longer {instead_of}; nothing was adopted")
-    store.swap(_active_key(name), Active(branch=branch).to_json(), expected=raw)
+    store.swap(ACTIVE.key(lineage=name), Active(branch=branch).to_json(), expected=raw)
 
 
 def _read_active(store: Store, name: str) -> tuple[bytes | None, str]:
     way_out = f"restore it from a backup, or delete it: runs of lineage {name} then continue that lineage itself"
-    raw, active = find_with_bytes(store, _active_key(name), Active, way_out)
+    raw, active = find_with_bytes(store, ACTIVE.key(lineage=name), Active, way_out)
     return raw, active.branch if active else name
-
-
-def _branch_key(lineage: str) -> str:
-    return f"lineages/{lineage}/BRANCH.json"
-
-
-def _active_key(name: str) -> str:
-    return f"lineages/{name}/ACTIVE.json"

@@ -14,15 +14,16 @@ from pydantic import Field
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
-from tasks.contracts.references import REFRESH, RowsRef, SpanRef, run_folder
+from tasks.contracts.kinds import REFRESH, run_folder
+from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import TRAITS, Rows, Stage, workers_of
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.runs import ledger, releases
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import read_plan
-from tasks.runs.results import result_key
 
 ATTEMPTS = 5  # the last successful ones of a stage, of which the median is taken
 
@@ -96,7 +97,7 @@ def estimate_work(
 def estimate_run(store: Store, plan: RunPlan) -> float | None:
     """Estimate the seconds that the run of a plan still takes; None where a stage that is left was never done."""
     there = set(store.list(run_folder(plan.run_key)))
-    left = [stage for stage in Stage if result_key(plan.run_key, stage) not in there]
+    left = [stage for stage in Stage if RESULT.key(run=plan.run_key, stage=stage) not in there]
     if not left:
         return 0.0
     expected = estimate_work(past(store, plan.history), plan.config, left, rows_of(store, plan.window))

@@ -8,6 +8,7 @@ import socket
 
 from infra.store.base import Conflict, Store
 from tasks.contracts.runs import Hold, Release
+from tasks.contracts.workspace import HOLD
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.runs.releases import CURRENT, Pointer, is_made, read, read_pointer
@@ -47,7 +48,7 @@ def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
         if _moved(store, raw, pointer, None):
             break
     lifted = pointer.hold.model_copy(update={"lifted_by": _me(), "lifted_at": now()})
-    store.write(f"releases/holds/{lifted.at.replace(':', '')}.json", lifted.to_json())
+    store.write(HOLD.key(at=lifted.at.replace(":", "")), lifted.to_json())
     return lifted, tuple(read(store, number) for number in pointer.undecided if is_made(store, number))
 
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 from infra.store.base import Store
 from infra.store.records import find_record
-from tasks.contracts.jobs import stage_prefix
+from tasks.contracts.kinds import OfAttempt
 from tasks.contracts.outcomes import Check
+from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.records import Record
 from tasks.runs.ledger import LedgerRecord
 
@@ -21,24 +22,19 @@ class Findings(Record):
     checks: tuple[Check, ...]
 
 
-def findings_key(attempt_prefix: str) -> str:
-    return f"{attempt_prefix}/findings.json"
-
-
-def read_findings(store: Store, attempt_prefix: str) -> Findings | None:
+def read_findings(store: Store, work: OfAttempt) -> Findings | None:
     """Return the findings of an attempt; None where it was not refused.
 
     Raises:
         StoreError: the file is damaged; names it.
     """
-    return find_record(store, findings_key(attempt_prefix), Findings)
+    return find_record(store, FINDINGS.of(work), Findings)
 
 
 def last_findings(store: Store, attempts: Sequence[LedgerRecord]) -> tuple[Check, ...]:
     """Return the checks of the last attempt that was refused; empty if none was. Raises what `read_findings` does."""
     for record in sorted(attempts, key=lambda record: record.attempt, reverse=True):
-        prefix = f"{stage_prefix(record.run_key, record.stage)}/attempt-{record.attempt}"
-        if (findings := read_findings(store, prefix)) is not None:
+        if (findings := read_findings(store, record)) is not None:
             return findings.checks
     return ()
 

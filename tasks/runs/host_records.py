@@ -20,11 +20,11 @@ from pydantic import Field
 from configs.schema.stages import HealthConfig
 from infra.store.base import Conflict, Store
 from infra.store.records import find_with_bytes, read_record
+from tasks.contracts.workspace import HOST_RECORD
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 
 HOST = "MILLRACE_HOST"  # set by the launcher: the name of this host in its cluster
-PREFIX = "hosts"
 _WAY_OUT = "delete it to forget the host"
 _ROUNDS = 20  # of reading and writing again, when another process writes in between
 
@@ -122,7 +122,7 @@ def given_up(store: Store, host: str, since: float) -> str | None:
 
 def known_hosts(store: Store) -> tuple[HostRecord, ...]:
     """Return all records by name, expired or not. Raises StoreError for one that is not readable."""
-    keys = (key for key in store.list(PREFIX) if key.count("/") == 1)  # deeper are the speeds between hosts
+    keys = (key for key in store.list(HOST_RECORD.within()) if HOST_RECORD.match(key))
     return tuple(read_record(store, key, HostRecord, _WAY_OUT) for key in keys)
 
 
@@ -131,7 +131,7 @@ def forgive(store: Store, host: str) -> None:
     key = _key(host)
     if not store.exists(key):
         known = ", ".join(record.host for record in known_hosts(store)) or "none"
-        raise ConfigError(f"host {host!r} has no record in {store.uri}/{PREFIX}; there are: {known}")
+        raise ConfigError(f"host {host!r} has no record in {store.uri}/{HOST_RECORD.within()}; there are: {known}")
     store.delete(key)
 
 
@@ -155,7 +155,7 @@ def _read(store: Store, host: str) -> tuple[HostRecord, bytes | None]:
 
 
 def _key(host: str) -> str:
-    return f"{PREFIX}/{quote(host, safe='')}.json"  # a name with a slash would be a folder
+    return HOST_RECORD.key(host=quote(host, safe=""))  # a name with a slash would be a folder
 
 
 def _when(seconds: float) -> str:

@@ -5,7 +5,6 @@ flow run's name. These records stay when Prefect's are gone.
 """
 
 import datetime as dt
-import re
 from typing import Literal
 
 from pydantic import Field
@@ -13,11 +12,10 @@ from pydantic import Field
 from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.runs import RunPlan, RunState
+from tasks.contracts.workspace import INVOCATION
 from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-
-_NUMBER = re.compile(r"(\d+)\.json")
 
 
 class Invocation(Record):
@@ -90,7 +88,7 @@ def end(
 
 def of_run(store: Store, run_key: str) -> list[Invocation]:
     """Return all invocations of a run, oldest first. Raises StoreError: a record is not readable; names the file."""
-    return [_read(store, f"{_prefix(run_key)}/{number}.json") for number in _numbers(store, run_key)]
+    return [_read(store, INVOCATION.key(run=run_key, number=number)) for number in _numbers(store, run_key)]
 
 
 def everywhere(store: Store) -> list[Invocation]:
@@ -99,7 +97,7 @@ def everywhere(store: Store) -> list[Invocation]:
     Raises:
         StoreError: a record is not readable; names the file.
     """
-    keys = [key for key in store.list("runs") if key.split("/")[2:3] == ["invocations"]]
+    keys = [key for key in store.list("runs") if INVOCATION.match(key)]
     return sorted((_read(store, key) for key in keys), key=lambda one: one.began_at)
 
 
@@ -108,13 +106,9 @@ def _read(store: Store, key: str) -> Invocation:
 
 
 def _numbers(store: Store, run_key: str) -> list[int]:
-    names = (key.rpartition("/")[2] for key in store.list(_prefix(run_key)))
-    return sorted(int(found[1]) for name in names if (found := _NUMBER.fullmatch(name)))
+    keys = store.list(INVOCATION.within(run=run_key))
+    return sorted(found["number"] for key in keys if (found := INVOCATION.match(key)))
 
 
 def _key(invocation: Invocation) -> str:
-    return f"{_prefix(invocation.run_key)}/{invocation.number}.json"
-
-
-def _prefix(run_key: str) -> str:
-    return f"runs/{run_key}/invocations"
+    return INVOCATION.key(run=invocation.run_key, number=invocation.number)

@@ -13,11 +13,12 @@ from pydantic import Field
 from infra.root_cause import worker_failures
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
-from tasks.contracts.jobs import JobSpec, stage_prefix
-from tasks.contracts.references import ROOTS, run_folder
+from tasks.contracts.jobs import JobSpec
+from tasks.contracts.kinds import ROOTS, run_folder
 from tasks.contracts.results import KeptWork, Phases
 from tasks.contracts.runner import BatchAttempt
 from tasks.contracts.stages import Work
+from tasks.contracts.workspace import KEPT_WORK, LEDGER, SEEN
 from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import FailureClass, classify
 from tasks.foundation.records import Record
@@ -91,13 +92,13 @@ def begin(store: Store, spec: JobSpec) -> LedgerRecord:
         dollars_per_hour=spec.workers * spec.config.cost.dollars_per_worker_hour,
         cost=0.0,
     )
-    store.write(_key(record), record.to_json())
+    store.write(LEDGER.of(record), record.to_json())
     return record
 
 
 def see(store: Store, record: LedgerRecord, seconds: float) -> None:
     """Record that an attempt still runs, `seconds` after it was started. Raises StoreError, OSError: not written."""
-    store.write(_sign_key(record), SignOfLife(at=now(), seconds=round(seconds, 3)).to_json())
+    store.write(SEEN.of(record), SignOfLife(at=now(), seconds=round(seconds, 3)).to_json())
 
 
 def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseException | None = None) -> LedgerRecord:
@@ -146,12 +147,12 @@ def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) 
             "job": retry.job,
             "hosts": retry.hosts,
         }
-        store.write(_key(record), record.model_copy(update=changes).to_json())
+        store.write(LEDGER.of(record), record.model_copy(update=changes).to_json())
 
 
 def close_abandoned(store: Store, record: LedgerRecord) -> LedgerRecord:
     """Close the record of an attempt whose orchestrator died; call it while no other process can run the stage."""
-    sign = find_record(store, _sign_key(record), SignOfLife, "move the file away")
+    sign = find_record(store, SEEN.of(record), SignOfLife, "move the file away")
     if (done := _done_phases(store, record)) is not None:
         return _close(store, record, None, "", done, 0.0, sign)
     phases = _failed_phases(store, record, sign.seconds if sign else 0.0)
@@ -165,9 +166,7 @@ def read(store: Store, keys: Iterable[str]) -> list[LedgerRecord]:
     Raises:
         StoreError: one is not readable; names the file.
     """
-    found = [
-        read_record(store, key, LedgerRecord, "move the file away") for key in keys if key.endswith("/ledger.json")
-    ]
+    found = [read_record(store, key, LedgerRecord, "move the file away") for key in keys if LEDGER.match(key)]
     return sorted(found, key=lambda record: record.started_at)
 
 
@@ -204,18 +203,6 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
     )
 
 
-def _key(record: LedgerRecord) -> str:
-    return f"{_attempt_prefix(record)}/ledger.json"
-
-
-def _sign_key(record: LedgerRecord) -> str:
-    return f"{_attempt_prefix(record)}/seen.json"
-
-
-def _attempt_prefix(record: LedgerRecord) -> str:
-    return f"{stage_prefix(record.run_key, record.stage)}/attempt-{record.attempt}"
-
-
 def _close(
     store: Store,
     record: LedgerRecord,
@@ -236,7 +223,7 @@ def _close(
             "cost": seconds.paid / 3600 * record.dollars_per_hour,
         }
     )
-    store.write(_key(record), closed.to_json())
+    store.write(LEDGER.of(record), closed.to_json())
     return closed
 
 
@@ -254,10 +241,9 @@ def _failed_phases(store: Store, record: LedgerRecord, wall_seconds: float) -> P
 
     Where none left its measures, all seconds after that checkpoint, of `wall_seconds`, are lost.
     """
-    prefix = _attempt_prefix(record)
-    found = find_record(store, f"{prefix}/kept.json", KeptWork, "move the file away")
+    found = find_record(store, KEPT_WORK.of(record), KeptWork, "move the file away")
     kept = found.phases if found else Phases()
-    failures = worker_failures(store, prefix)
+    failures = worker_failures(store, record)
     if not failures:
         return kept.model_copy(update={"lost": round(max(0.0, wall_seconds - kept.total), 3)})
     phases = failures[0].phases

@@ -6,7 +6,6 @@ nothing is written: the workers of the train stage make checkpoints.
 
 import contextlib
 import hashlib
-import re
 from collections.abc import Iterator
 
 from infra.store.base import Store
@@ -14,12 +13,14 @@ from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, MissingFolde
 from infra.store.records import parse_record, read_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
+from tasks.contracts.workspace import CHECKPOINT, PRUNED_CHECKPOINT
 from tasks.runs.branches import branch_of
 
 STATE = "state.json"
-PRUNED = "PRUNED.json"  # what was the manifest of a checkpoint whose weights were deleted
+PRUNED = PRUNED_CHECKPOINT.pattern.rpartition("/")[
+    2
+]  # what was the manifest of a checkpoint whose weights were deleted
 
-_STEP = re.compile(r"step-(\d{8})")
 _WAY_OUT = "restore the folder from a backup, or move it out of lineages/: the one before is then the last"
 
 
@@ -86,7 +87,9 @@ def partial(store: Store, lineage: str) -> list[str]:
     Raises:
         CorruptFolder: a manifest is not readable.
     """
-    folders = [key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}") if key.endswith(f"/{MANIFEST}")]
+    folders = [
+        key.rpartition("/")[0] for key in store.list(CHECKPOINT.within(lineage=lineage)) if key.endswith(f"/{MANIFEST}")
+    ]
     return sorted(folder for folder in folders if _is_partial(store, folder))
 
 
@@ -98,12 +101,9 @@ def _is_partial(store: Store, folder: str) -> bool:
 
 
 def _own_newest_first(store: Store, lineage: str) -> Iterator[tuple[CheckpointRef, CheckpointState]]:
-    prefix = f"lineages/{lineage}"
-    keys = [key.rpartition("/") for key in store.list(prefix)]
+    keys = [key.rpartition("/") for key in store.list(CHECKPOINT.within(lineage=lineage)) if CHECKPOINT.match(key)]
     folders = {folder: name for folder, _, name in sorted(keys, reverse=True) if name in (MANIFEST, PRUNED)}
     for folder in sorted(folders, reverse=True):
-        if not _STEP.fullmatch(folder.removeprefix(f"{prefix}/")):
-            continue
         try:
             manifest = _manifest_of(store, folder, folders[folder])
         except MissingFolder:

@@ -5,29 +5,28 @@ folders are few enough to be listed.
 """
 
 from infra.store.base import Store
-from tasks.contracts.references import PUBLICATION, REFRESH
-
-FOLDER = "open"
+from tasks.contracts.kinds import PUBLICATION, REFRESH
+from tasks.contracts.workspace import OPEN
 
 
 def mark(store: Store, run_key: str, attempt: str) -> None:
     """Mark a refresh or a publication before an attempt; nothing happens for a run."""
     if run_key.startswith((REFRESH, PUBLICATION)):
-        store.write(f"{FOLDER}/{run_key}", attempt.encode())
+        store.write(OPEN.key(run=run_key), attempt.encode())
 
 
 def marked(store: Store) -> list[str]:
     """Return the run keys that are marked."""
-    return [key.removeprefix(f"{FOLDER}/") for key in store.list(FOLDER)]
+    return [found["run"] for key in store.list(OPEN.within()) if (found := OPEN.match(key))]
 
 
 def read(store: Store, run_key: str) -> bytes | None:
     """Return what a mark holds: it changes with each attempt. None where there is none."""
     try:
-        return store.read(f"{FOLDER}/{run_key}")
+        return store.read(OPEN.key(run=run_key))
     except FileNotFoundError:
         return None
 
 
 def unmark(store: Store, run_key: str) -> None:
-    store.delete(f"{FOLDER}/{run_key}")
+    store.delete(OPEN.key(run=run_key))

@@ -12,8 +12,9 @@ from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef, SpanRef, run_folder
+from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
+from tasks.contracts.workspace import CONFIG, PLAN, PRUNED_RUN
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
@@ -76,43 +77,38 @@ def save_plan(store: Store, plan: RunPlan) -> None:
         Conflict: another plan has this run key, or another branch this name.
         StoreError: the stored plan can't be read.
     """
-    if store.exists(_pruned_key(plan.run_key)):
+    if store.exists(PRUNED_RUN.key(run=plan.run_key)):
         span = plan.span.name
         raise ConfigError(
             f"run {plan.run_key} over {span} is over, and its files were deleted by millrace prune; its records stay: "
             f"millrace report --run {plan.run_key}; to train {span} again: {BACKFILL.format(first=span, last=span)}"
         )
     try:
-        store.create(plan_key(plan.run_key), plan.to_json())
+        store.create(PLAN.key(run=plan.run_key), plan.to_json())
     except Conflict:
         # Where it is stored and where it runs may have changed since; nothing else may.
         there = read_plan(store, plan.run_key)
         same = there.config.same_work_as(plan.config)
         if not same or there.model_copy(update={"workspace": plan.workspace, "config": plan.config}) != plan:
-            raise Conflict(f"{store.uri}/{plan_key(plan.run_key)} holds another plan; move it away") from None
-    store.write(f"{run_folder(plan.run_key)}/config.yaml", to_yaml(plan.config).encode())
+            raise Conflict(f"{store.uri}/{PLAN.key(run=plan.run_key)} holds another plan; move it away") from None
+    store.write(CONFIG.key(run=plan.run_key), to_yaml(plan.config).encode())
     if plan.branch is not None:
         branches.begin(store, plan.config.lineage, plan.branch.of, plan.parent)
 
 
 def mark_pruned(store: Store, run_key: str) -> None:
     """Record that files of a run are deleted, before they are, so that it is not taken up again."""
-    store.write(_pruned_key(run_key), Pruned(at=now()).to_json())
+    store.write(PRUNED_RUN.key(run=run_key), Pruned(at=now()).to_json())
 
 
 def read_plan(store: Store, run_key: str) -> RunPlan:
     """Return the plan of an earlier run. Raises StoreError: there is none, or this version can't read it."""
-    return read_record(store, plan_key(run_key), RunPlan, f"restore it from a backup, or {NEW_LINEAGE}")
-
-
-def plan_key(run_key: str) -> str:
-    """Return where the plan of a run is stored."""
-    return f"{run_folder(run_key)}/plan.json"
+    return read_record(store, PLAN.key(run=run_key), RunPlan, f"restore it from a backup, or {NEW_LINEAGE}")
 
 
 def planned_runs(store: Store) -> list[str]:
     """Return the keys of all runs, which are the folders with a plan; a refresh is not one."""
-    return [key.split("/")[1] for key in store.list("runs") if key.endswith("/plan.json")]
+    return [found["run"] for key in store.list("runs") if (found := PLAN.match(key))]
 
 
 def with_settings(work: RunPlan, **changes: object) -> RunPlan:
@@ -124,7 +120,3 @@ def with_settings(work: RunPlan, **changes: object) -> RunPlan:
 def listed(names: Sequence[str], most: int = 5) -> str:
     """Join names, as in `a, b and 3 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def _pruned_key(run_key: str) -> str:
-    return f"{run_folder(run_key)}/pruned.json"

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from configs.load import config_hash
 from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
-from tasks.contracts.references import REFRESH, FeedRef, RowsRef
+from tasks.contracts.kinds import REFRESH
+from tasks.contracts.references import FeedRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.runs import releases
 from tasks.runs.catalogues import known_items

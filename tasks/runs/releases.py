@@ -4,24 +4,21 @@ The pointer names a release, so model and vectors always change together. Here t
 releases and moves the pointer. A release whose files were deleted by `millrace prune` is marked.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 
 from pydantic import Field
 
 from infra.store.base import Store
 from infra.store.records import find_record, find_with_bytes, parse_record, read_record
-from tasks.contracts.jobs import stage_prefix
+from tasks.contracts import workspace
 from tasks.contracts.runs import Hold, Pruned, Release
-from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import NUMBER, PRUNED_RELEASE, RELEASE
 from tasks.foundation.clock import now
 from tasks.foundation.records import Record
 
-CURRENT = "releases/CURRENT"
+CURRENT = workspace.CURRENT.key()
 
 _WAY_OUT = "restore it, or go to another: millrace rollback --to N"
-_NUMBER = re.compile(r"releases/(\d+)\.json")
-_PRUNED = re.compile(r"releases/(\d+)\.pruned\.json")
 
 
 class Pointer(Record):
@@ -129,30 +126,27 @@ def of_run(store: Store, run_key: str) -> Release | None:
     Raises:
         StoreError: a record is not readable; names the file.
     """
-    wanted = find_record(store, number_key(run_key), Numbered, "write it again from the number in releases/<n>.json")
+    wanted = find_record(
+        store, NUMBER.key(run=run_key), Numbered, "write it again from the number in releases/<n>.json"
+    )
     if wanted is None:
         return None
     try:
-        data = store.read(_key(wanted.number))
+        data = store.read(RELEASE.key(number=wanted.number))
     except FileNotFoundError:
         return None  # stopped before it was made
-    release = parse_record(f"{store.uri}/{_key(wanted.number)}", data, Release, _WAY_OUT)
+    release = parse_record(f"{store.uri}/{RELEASE.key(number=wanted.number)}", data, Release, _WAY_OUT)
     return release if release.run_key == run_key else None
-
-
-def number_key(run_key: str) -> str:
-    """Return where the number of a run's release is written."""
-    return f"{stage_prefix(run_key, Stage.release)}/number.json"
 
 
 def read(store: Store, number: int) -> Release:
     """Return a release by its number. Raises StoreError: it is gone or damaged; names the file."""
-    return read_record(store, _key(number), Release, _WAY_OUT)
+    return read_record(store, RELEASE.key(number=number), Release, _WAY_OUT)
 
 
 def numbers(store: Store) -> list[int]:
     """Return the numbers of all releases, in order; no release is read."""
-    return sorted(int(found[1]) for key in store.list("releases") if (found := _NUMBER.fullmatch(key)))
+    return sorted(found["number"] for key in store.list(RELEASE.within()) if (found := RELEASE.match(key)))
 
 
 def last(store: Store) -> int:
@@ -180,39 +174,31 @@ def newest(store: Store, at_least: int) -> int:
 
 def is_made(store: Store, number: int) -> bool:
     """Return whether there is a release with this number."""
-    return store.exists(_key(number))
+    return store.exists(RELEASE.key(number=number))
 
 
 def is_pruned(store: Store, number: int) -> bool:
     """Return whether the model or the vectors of a release were deleted, so that it can't serve."""
-    return store.exists(_pruned_key(number))
+    return store.exists(PRUNED_RELEASE.key(number=number))
 
 
 def pruned(store: Store) -> set[int]:
     """Return the numbers of the releases whose model or vectors were deleted, so that they can't serve."""
-    return {int(found[1]) for key in store.list("releases") if (found := _PRUNED.fullmatch(key))}
+    return {found["number"] for key in store.list(RELEASE.within()) if (found := PRUNED_RELEASE.match(key))}
 
 
 def mark_pruned(store: Store, numbers: Iterable[int]) -> None:
     """Record that model or vectors of these releases are deleted, before they are."""
     for number in numbers:
-        store.write(_pruned_key(number), Pruned(at=now()).to_json())
+        store.write(PRUNED_RELEASE.key(number=number), Pruned(at=now()).to_json())
 
 
 def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
     """Forget that: the files of these releases are there."""
     for number in numbers:
-        store.delete(_pruned_key(number))
+        store.delete(PRUNED_RELEASE.key(number=number))
 
 
 def read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
     """Return the pointer, and its bytes for a swap; None before the first release. Raises StoreError: it is damaged."""
     return find_with_bytes(store, CURRENT, Pointer, "point it to a release again: millrace rollback --to N")
-
-
-def _key(number: int) -> str:
-    return f"releases/{number}.json"
-
-
-def _pruned_key(number: int) -> str:
-    return f"releases/{number}.pruned.json"

@@ -10,7 +10,7 @@ from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
 from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict
-from tasks.contracts.jobs import Inputs, JobSpec, changes_key, stage_prefix
+from tasks.contracts.jobs import Inputs, JobSpec
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
     ImportOutcome,
@@ -22,6 +22,7 @@ from tasks.contracts.outcomes import (
 from tasks.contracts.results import StageResult
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import CHANGED, RESULT, SPEC, VERDICTS
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.quality.verdicts import refusals, refused
@@ -94,22 +95,13 @@ class Refusal(Record):
         return " ".join(refusals(self.verdicts))
 
 
-def result_key(run_key: str, stage: Stage | Chore) -> str:
-    return f"{stage_prefix(run_key, stage)}/result.json"
-
-
-def judgement_key(run_key: str, number: int | None = None) -> str:
-    """Return where the newest judgement of a run is stored, or the one that was the `number`-th."""
-    return f"{stage_prefix(run_key, Stage.evaluate)}/verdicts{'' if number is None else f'-{number}'}.json"
-
-
 def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult | None:
     """Return the result of a stage; None where it has not finished.
 
     Raises:
         UnusableResult: the file is damaged, or of another run or stage; names the file.
     """
-    key = result_key(run_key, stage)
+    key = RESULT.key(run=run_key, stage=stage)
     result = find_record(store, key, StageResult, error=UnusableResult)
     if result is None:
         return None
@@ -124,7 +116,7 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
     Raises:
         UnusableResult: the file is damaged; names it.
     """
-    return find_record(store, judgement_key(run_key), Judgement, error=UnusableResult)
+    return find_record(store, VERDICTS.key(run=run_key), Judgement, error=UnusableResult)
 
 
 def read_changes(store: Store, run_key: str, release: int | None) -> Changes | None:
@@ -136,7 +128,7 @@ def read_changes(store: Store, run_key: str, release: int | None) -> Changes | N
     Raises:
         UnusableResult: the file is damaged; names it.
     """
-    changes = find_record(store, changes_key(run_key), Changes, error=UnusableResult)
+    changes = find_record(store, CHANGED.key(run=run_key), Changes, error=UnusableResult)
     return changes.model_copy(update={"after": release}) if changes is not None else None
 
 
@@ -148,7 +140,7 @@ def check_inputs(store: Store, result: StageResult, inputs: Inputs, workers: int
         UnusableResult: it was made from other inputs, because an earlier stage had to run again, or has the graphs of
             another number of workers.
     """
-    key = f"{stage_prefix(result.run_key, inputs.stage)}/attempt-{result.attempt}/spec.json"
+    key = SPEC.key(run=result.run_key, stage=inputs.stage, attempt=result.attempt)
     made_by = read_record(store, key, JobSpec, "the inputs of the result are unknown", UnusableResult)
     if _decisive(made_by.inputs) != _decisive(inputs):
         raise UnusableResult(f"{store.uri}/{key} names other inputs than the stages before have now")

@@ -10,11 +10,12 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.records import Record
 from tasks.quality.verdicts import refusals
 from tasks.runs import ledger, lineage, releases
 from tasks.runs.plan import planned_runs, read_plan
-from tasks.runs.results import read_judgement, read_result, result_key
+from tasks.runs.results import read_judgement, read_result
 from tasks.runs.run_state import reached_state, run_state
 
 
@@ -85,7 +86,7 @@ def _report(
         vectors=inferred.outcome.vectors if inferred and isinstance(inferred.outcome, InferOutcome) else None,
         seconds=round(sum(record.wall_seconds for record in attempts), 3),
         cost=sum(record.cost for record in attempts),
-        cached=tuple(s for s in Stage if s not in ran and store.exists(result_key(plan.run_key, s))),
+        cached=tuple(s for s in Stage if s not in ran and store.exists(RESULT.key(run=plan.run_key, stage=s))),
     )
 
 

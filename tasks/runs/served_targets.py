@@ -12,12 +12,10 @@ from pydantic import Field
 from configs.schema.publishing import AnyTarget
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
-from tasks.contracts.jobs import stage_prefix
-from tasks.contracts.references import PUBLICATION
-from tasks.contracts.stages import Chore
+from tasks.contracts.kinds import PUBLICATION
+from tasks.contracts.workspace import MEASURED, SERVED
 from tasks.foundation.records import Record
 
-_FOLDER = "releases/targets"
 _WAY_OUT = "delete it, and write it again with: millrace publish"
 
 
@@ -43,12 +41,12 @@ class Served(Record):
 
 def of_target(store: Store, name: str) -> Served | None:
     """Return what a target serves; None before the first publication. Raises StoreError: the record is damaged."""
-    return find_record(store, _key(name), Served, _WAY_OUT)
+    return find_record(store, SERVED.key(target=name), Served, _WAY_OUT)
 
 
 def of_all_targets(store: Store) -> tuple[Served, ...]:
     """Return what every target serves that a release was ever published to. Raises StoreError: a record is damaged."""
-    keys = (key for key in store.list(_FOLDER) if key.endswith(".json"))
+    keys = (key for key in store.list(SERVED.within()) if SERVED.match(key))
     return tuple(read_record(store, key, Served, _WAY_OUT) for key in keys)
 
 
@@ -68,13 +66,13 @@ def measured(store: Store, release: int, name: str) -> Served | None:
     Raises:
         StoreError: the record is damaged.
     """
-    return find_record(store, _key_of_publication(publication(release, name)), Served, _WAY_OUT)
+    return find_record(store, MEASURED.key(run=publication(release, name)), Served, _WAY_OUT)
 
 
 def note(store: Store, served: Served) -> None:
     """Write what a target serves."""
-    store.write(_key(served.target.name), served.to_json())
-    store.write(_key_of_publication(served.run_key), served.to_json())
+    store.write(SERVED.key(target=served.target.name), served.to_json())
+    store.write(MEASURED.key(run=served.run_key), served.to_json())
 
 
 def publication(release: int, name: str) -> str:
@@ -84,12 +82,4 @@ def publication(release: int, name: str) -> str:
 
 def lock_of(name: str) -> str:
     """Return the name of the lock of a target: one publication at a time."""
-    return f"{_FOLDER}/{name}.publish"
-
-
-def _key(name: str) -> str:
-    return f"{_FOLDER}/{name}.json"
-
-
-def _key_of_publication(run_key: str) -> str:
-    return f"{stage_prefix(run_key, Chore.publish)}/served.json"
+    return f"{SERVED.within()}/{name}.publish"

@@ -15,6 +15,7 @@ from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.workspace import PARITY, PARITY_PLOT
 from tasks.foundation.errors import CodeError, DataError
 from tasks.foundation.records import Record
 
@@ -60,12 +61,12 @@ class ParityReport(Record):
 
     @property
     def prefix(self) -> str:
-        return f"parity/{self.key}"
+        return PARITY.within(key=self.key)
 
     @property
     def plot(self) -> str:
         """Key of the plot of the curves."""
-        return f"{self.prefix}/curves.svg"
+        return PARITY_PLOT.key(key=self.key)
 
     @property
     def sentence(self) -> str:
@@ -146,7 +147,7 @@ def relative_difference(left: float, right: float) -> float:
 def save_report(store: Store, report: ParityReport, plot: bytes) -> None:
     """Write the plot, an SVG, and then the report."""
     store.write(report.plot, plot)
-    store.write(f"{report.prefix}/report.json", report.to_json())
+    store.write(PARITY.key(key=report.key), report.to_json())
 
 
 def percent(share: float) -> str:

@@ -8,12 +8,12 @@ from infra.store.checked import CheckedStore
 from infra.store.manifest import MANIFEST
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError
 from tasks.monitoring.reader import Reader
 from tasks.running.lineage_lock import confirm_turns, hold_lineage
 from tasks.runs import lineage, releases
 from tasks.runs.plan import mark_pruned, planned_runs
-from tasks.runs.results import result_key
 from tasks.upkeep.prune_plan import Folder, PrunePlan, plan_prune
 from tasks.upkeep.reach import Reach, find_reach
 
@@ -75,10 +75,10 @@ def _mark(store: Store, plan: PrunePlan) -> None:
         raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
     gone = {folder.folder for folder in plan.folders}
     reader, runs = Reader(store), planned_runs(store)
-    reader.fetch(result_key(run_key, stage) for run_key in runs for stage in _WITH_OUTPUTS)
+    reader.fetch(RESULT.key(run=run_key, stage=stage) for run_key in runs for stage in _WITH_OUTPUTS)
     for run_key in runs:
         # Results that can't be read count for nothing: no run goes on from those.
-        results = (reader.read(result_key(run_key, stage), StageResult) for stage in _WITH_OUTPUTS)
+        results = (reader.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in _WITH_OUTPUTS)
         if gone & {folder for result in results if result is not None for folder in result.outcome.outputs}:
             mark_pruned(store, run_key)
 

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, read_fact, read_manifest
+from tasks.contracts.workspace import PLAN
 from tasks.foundation.records import Record
 from tasks.runs.lineage import PRUNED, STATE
-from tasks.runs.plan import plan_key
 from tasks.upkeep.reach import Reach
 
 Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
@@ -106,7 +106,7 @@ def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
             folders.setdefault(found[0], {})[key] = size
     for folder, below in folders.items():
         run_key = folder.split("/")[1]
-        if plan_key(run_key) not in sizes or run_key in reach.unfinished:
+        if PLAN.key(run=run_key) not in sizes or run_key in reach.unfinished:
             continue
         if "/rows/" in folder or run_key not in reach.runs:
             yield _folder("runs", folder, below)
@@ -118,7 +118,7 @@ def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Fol
         if f"{folder}/{MANIFEST}" in sizes:  # else they may be in the making
             rows = read_fact(store, folder, "of", str)
             run_key = rows.split("/")[1]
-            needed = run_key in reach.runs or plan_key(run_key) not in runs
+            needed = run_key in reach.runs or PLAN.key(run=run_key) not in runs
             if not needed or f"{rows}/{MANIFEST}" not in runs:
                 yield _folder("tokens", folder, sizes)
 

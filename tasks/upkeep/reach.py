@@ -3,7 +3,6 @@
 It only reads the workspace.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,20 +12,20 @@ from infra.store.records import read_record
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.contracts.jobs import InferInputs, JobSpec
+from tasks.contracts.kinds import REFRESH
 from tasks.contracts.outcomes import WarmupOutcome
-from tasks.contracts.references import REFRESH, CatalogueRef, RowsRef
+from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import BACKFILL, PLAN, SPEC, VERDICTS
 from tasks.foundation.errors import StoreError
 from tasks.monitoring.reader import Reader
 from tasks.planning.mined_release import chosen_release
 from tasks.planning.rivals import begun_with, compared_with
 from tasks.planning.start import is_rejected, last_accepted
 from tasks.runs import branches, catalogues, lineage, releases
-from tasks.runs.plan import plan_key, read_plan
-from tasks.runs.results import Judgement, judgement_key, read_result
-
-_INFER_SPEC = re.compile(r"infer/attempt-\d+/spec\.json")
+from tasks.runs.plan import read_plan
+from tasks.runs.results import Judgement, read_result
 
 
 class Reach(NamedTuple):
@@ -109,7 +108,7 @@ def _by_run(store: Store) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for key in (*store.list("runs"), *store.list("refreshes")):
         found.setdefault(key.split("/")[1], []).append(key)
-    return {run_key: keys for run_key, keys in found.items() if plan_key(run_key) in keys}
+    return {run_key: keys for run_key, keys in found.items() if PLAN.key(run=run_key) in keys}
 
 
 def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ...]:
@@ -144,12 +143,12 @@ def _unfinished(
     """Yield the runs that may still go on: neither released nor rejected, and their lineage has not passed them."""
     released = {release.run_key for release in reader.releases}
     left = [run_key for run_key in keys if run_key not in released]
-    reader.fetch([*map(judgement_key, left), *map(plan_key, left)])
+    reader.fetch([kind.key(run=run_key) for kind in (VERDICTS, PLAN) for run_key in left])
     for run_key in left:
-        judged = reader.read(judgement_key(run_key), Judgement)
+        judged = reader.read(VERDICTS.key(run=run_key), Judgement)
         if judged is not None and judged.refused and run_key not in of_backfills:
             continue
-        plan = reader.read(plan_key(run_key), RunPlan)
+        plan = reader.read(PLAN.key(run=run_key), RunPlan)
         if plan is None:
             raise StoreError(f"{reader.problems[-1]}; move the folder away; nothing was deleted")
         if run_key.startswith(REFRESH):
@@ -168,7 +167,7 @@ def _of_backfills(store: Store) -> set[str]:
     for state in backfill_state.read_all(store):
         if state.state in ("Planned", "Done", "Released", "Rejected"):
             continue
-        plan = read_record(store, f"backfills/{state.id}/plan.json", BackfillPlan, "move the folder away")
+        plan = read_record(store, BACKFILL.key(backfill=state.id), BackfillPlan, "move the folder away")
         if plan.branch is None or branches.active(store, plan.lineage) in (plan.on, plan.branch):
             found |= {span.run_key for span in (*state.spans, *plan.spans) if span.run_key is not None}
     return found
@@ -188,7 +187,7 @@ def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str
     if mined is not None:
         found |= {mined.vectors, mined.model.checkpoint.prefix, *_of_catalogue(store, mined.catalogue)}
     for key in keys:
-        if _INFER_SPEC.fullmatch(key.split("/", 2)[2]):  # its vectors may be complete in part
+        if (found_in := SPEC.match(key)) and found_in["stage"] == Stage.infer:  # its vectors may be complete in part
             spec = read_record(store, key, JobSpec, "move the run's folder away")
             if isinstance(spec.inputs, InferInputs):
                 found |= {spec.inputs.vectors}

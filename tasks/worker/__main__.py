@@ -18,6 +18,7 @@ from infra.store.fence import FencedStore
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
@@ -82,7 +83,7 @@ def _write_result(job: Job, outcome: Outcome) -> None:
         phases=job.clock.read(),
         outcome=outcome,
     )
-    job.store.write(f"{spec.stage_prefix}/result.json", result.to_json())
+    job.store.write(RESULT.of(spec), result.to_json())
 
 
 def _write_whole_lines() -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from tasks.contracts.evaluation import QUERY_KEY, Measurement, Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
+from tasks.contracts.workspace import MEASURED_ROWS
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import DataError
@@ -86,7 +87,7 @@ def run(job: Job) -> EvaluateOutcome:
         champion_read=champion.measured.read if champion else 0,
         champion_embedded=field.corpus.num_rows - champion.measured.read if champion else 0,
         measured=_measurements(found, results),
-        rows_key=_rows_key(job),
+        rows_key=MEASURED_ROWS.of(job.spec),
         spans=metrics_by_span(results, [ref.span.name for ref in inputs.rows]),
         golden_rows=int(results.golden.sum()),
         golden_trained=field.rows.golden_trained,
@@ -164,10 +165,6 @@ def _shared_items(found: Sequence[Found], whole: WholeRanks) -> dict[Role, int]:
     }
 
 
-def _rows_key(job: Job) -> str:
-    return f"{job.spec.attempt_prefix}/rows.parquet"
-
-
 def _keep(job: Job, field: Field, found: Sequence[Found], whole: WholeRanks | None) -> RowResults:
     """Return the answers to each row; the first worker writes them."""
     table = field.rows.facts
@@ -181,7 +178,7 @@ def _keep(job: Job, field: Field, found: Sequence[Found], whole: WholeRanks | No
     if job.rank.is_main:
         out = io.BytesIO()
         pq.write_table(table, out)
-        job.store.write(_rows_key(job), out.getvalue())
+        job.store.write(MEASURED_ROWS.of(job.spec), out.getvalue())
     return row_results(table)
 
 

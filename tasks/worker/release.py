@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
-from tasks.contracts.jobs import ReleaseInputs, changes_key
+from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.search import SharedSearch
+from tasks.contracts.workspace import CHANGED, MODEL
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.worker.export.export import export_model
@@ -48,7 +49,7 @@ def run(job: Job) -> ReleaseOutcome:
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ReleaseInputs)
-    store, prefix = job.store, f"models/{inputs.model.version}"
+    store, prefix = job.store, MODEL.key(version=inputs.model.version)
     with job.scratch() as scratch:
         with job.clock.phase("restoring"):
             parts = load_parts(store, inputs.model.checkpoint)
@@ -144,7 +145,7 @@ def _write_changes(
 ) -> str | None:
     if compared is None or inputs.before is None:
         return None
-    key = changes_key(job.spec.run_key)
+    key = CHANGED.key(run=job.spec.run_key)
     changes = compare(compared.earlier, searched, queries, (inputs.before.number, None), compared.shared)
     job.store.write(key, changes.to_json())
     return key

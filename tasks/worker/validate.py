@@ -20,6 +20,7 @@ from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.contracts.runner import report
+from tasks.contracts.workspace import HELD, SIDES
 from tasks.foundation.errors import CodeError
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.worker.catalogue.against import SpanItems, compare_items
@@ -97,7 +98,7 @@ def run(job: Job) -> ValidateOutcome:
         )
         outputs.stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
         rows = tuple(outputs.commit_rows(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
-        sides = f"{job.spec.stage_prefix}/sides"
+        sides = SIDES.within(run=job.spec.run_key)
         (scratch / "sides").mkdir()
         rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
         rows = tuple(_with_held(job, inputs, ref, scratch) for ref in rows)
@@ -137,7 +138,7 @@ def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:
 
 def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) -> RowsRef:
     """Return the reference of a span with its held-out side, which this writes."""
-    prefix = f"{job.spec.stage_prefix}/held/{ref.span.name}"
+    prefix = HELD.of(job.spec, folder=ref.span.name)
     rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all of a window have one share
     return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
 

@@ -13,9 +13,9 @@ from flows.presentation.run.report import run_html
 from flows.presentation.search import Asked, Side, search_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.search import Answer
+from tasks.contracts.workspace import CHANGED
 from tasks.foundation.errors import FailureClass
 from tasks.runs import releases
-from tasks.runs.results import changes_key
 from tests.browser.album import Album
 from tests.support.pages.changes import CHANGES, WIN
 from tests.support.workspace.past import End, write_past
@@ -41,7 +41,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     keys = write_past(store, RUNS, ENDS)
     write_past(young, 1)
     current, before = releases.read(store, 2), releases.read(store, 1)
-    store.write(changes_key(current.run_key), CHANGES.to_json())
+    store.write(CHANGED.key(run=current.run_key), CHANGES.to_json())
     changes = SearchPages(store).changes(2)
     assert changes is not None
     sides = (Side(current, Answer(hits=WIN.after, seconds=0.01)), Side(before, Answer(hits=WIN.before, seconds=0.01)))

@@ -152,7 +152,7 @@ def test_each_child_writes_its_own_error_file(array: Array):
     spec = submitted(array.store, inputs.model_copy(update={"catalogue": empty}))
     failing = array._replace(spec=spec)
     assert [run_child(failing, child) for child in (3, 1)] == [POLICIES[FailureClass.DATA].exit_code] * 2
-    failures = worker_failures(array.store, spec.attempt_prefix)
+    failures = worker_failures(array.store, spec)
     assert [failure.rank for failure in failures] == [3, 1]
     assert [array.store.exists(f"{spec.attempt_prefix}/error-rank{n}.json") for n in range(4)] == [0, 1, 0, 1]
 

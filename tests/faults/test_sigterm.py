@@ -51,7 +51,7 @@ def start_job(folder: Path, *overrides: str) -> Job:
 
 def messages(spec: JobSpec, store: DirectoryStore) -> list[str]:
     """The workers' error messages by rank; all must be cancelled."""
-    failures = sorted(worker_failures(store, spec.attempt_prefix), key=lambda failure: failure.rank)
+    failures = sorted(worker_failures(store, spec), key=lambda failure: failure.rank)
     assert {failure.failure for failure in failures} == {"CANCELLED"}
     return [failure.message for failure in failures]
 

@@ -6,10 +6,10 @@ import pytest
 
 import infra.compute.factory
 from flows.pipeline import pipeline
-from flows.presentation.run.origin import report_key
 from flows.refresh import refresh
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.runs import releases, served_targets
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
@@ -71,7 +71,7 @@ def test_the_run_goes_on_with_publishing_alone_and_its_pages_follow(store, runne
     pages, reports = [], []
 
     def write(store: DirectoryStore, run_key: str) -> None:
-        store.write(report_key(run_key), b"")
+        store.write(REPORT.key(run=run_key), b"")
         reports.append(run_key)
 
     monkeypatch.setattr(

@@ -4,12 +4,13 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs, ValidateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import VERDICTS
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
 from tasks.quality import verdicts
 from tasks.runs import releases
-from tasks.runs.results import judgement_key, read_judgement
+from tasks.runs.results import read_judgement
 from tasks.validate import validate
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
@@ -79,10 +80,10 @@ def test_a_nan_metric_is_judged_only_once_and_never_released(store, runner, judg
 def test_damaged_verdicts_are_set_aside_and_judged_again(store, runner, judgements):
     plan = plan_run(store, small_config())
     run = carry_out(plan)
-    store.write(judgement_key(plan.run_key), b"{")
+    store.write(VERDICTS.key(run=plan.run_key), b"{")
     again(plan, run)
     assert len(judgements) == 3, "of evaluate, of release, and of evaluate again"
-    assert store.read(f"quarantine/{judgement_key(plan.run_key)}.1") == b"{"
+    assert store.read(f"quarantine/{VERDICTS.key(run=plan.run_key)}.1") == b"{"
 
 
 def test_an_evaluation_that_ran_again_is_judged_again(store, runner):

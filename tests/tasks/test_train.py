@@ -4,9 +4,9 @@ from tasks.contracts.jobs import HealthInputs, InferInputs, JobSpec, TrainInputs
 from tasks.contracts.references import CompileRef
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import CodeError
 from tasks.planning.next_run import plan_run
-from tasks.runs.results import result_key
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of
 from tests.support.fakes.fake_runner import STEPS_PER_SPAN, FakeRunner, commit_files, small_config
@@ -68,7 +68,7 @@ def test_a_run_goes_on_with_another_number_of_workers_whose_graphs_are_compiled_
     with pytest.raises(CodeError):
         carry_out(plan_run(store, small_config("train.workers=2")))
     if compiles:
-        key = result_key(runner.specs[0].run_key, Stage.warmup)
+        key = RESULT.key(run=runner.specs[0].run_key, stage=Stage.warmup)
         warmed = StageResult.model_validate_json(store.read(key))
         commit_files(store, "compile/two", {"graph": "g"}, "compiled", complete=True)
         outcome = warmed.outcome.model_copy(update={"compiled": CompileRef(key="two", graphs=1, seconds=1.0)})

@@ -13,7 +13,6 @@ import tasks.runs.releases
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import SliceMetrics
-from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.outcomes import Check, HealthOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import StageResult
@@ -21,6 +20,7 @@ from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 from tasks.runs import ledger
@@ -199,7 +199,7 @@ def stage_lines(
     return tuple(
         StageLine(
             stage=stage,
-            done=store.exists(f"{stage_prefix(run_key, stage)}/result.json"),
+            done=store.exists(RESULT.key(run=run_key, stage=stage)),
             cached=stage in cached,
             attempts=sum(record.stage is stage for record in attempts),
             seconds=round(sum(record.wall_seconds for record in attempts if record.stage is stage), 3),

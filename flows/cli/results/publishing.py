@@ -9,11 +9,11 @@ from configs.schema.config import Config
 from flows.cli.terminal.console import say
 from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.run_options import RunOptions
-from flows.presentation.run.origin import report_key
 from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import plural
 from infra.store.base import Store
 from tasks.contracts.runs import Release
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.running.context import within
@@ -47,7 +47,7 @@ def publish(options: RunOptions, number: int | None) -> PublishOutput:
     try:
         targets = _publish(store, config, release, only_current=number is None)
     finally:
-        if store.exists(report_key(release.run_key)):
+        if store.exists(REPORT.key(run=release.run_key)):
             write_run_report(store, release.run_key)  # or it would show what the targets served before
     return PublishOutput(release=release.number, targets=targets)
 

@@ -12,6 +12,7 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Hold, Release, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import LEDGER
 from tasks.data import span_versions
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
@@ -142,7 +143,7 @@ def _state(run: PastRun, held: frozenset[int]) -> RunState:
 
 def _of_runs(reader: Reader) -> Totals:
     """Return the sums over the attempts of runs, and of sides of comparisons."""
-    keys = [key for files in reader.runs.values() for key in files if key.endswith("/ledger.json")]
+    keys = [key for files in reader.runs.values() for key in files if LEDGER.match(key)]
     reader.fetch(keys)
     return totals((record for key in keys if (record := reader.read(key, LedgerRecord)) is not None), 0)
 

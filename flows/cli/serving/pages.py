@@ -15,6 +15,7 @@ from flows.cli.serving.search_page import SearchPages
 from flows.presentation.model import HISTORY_KEY
 from flows.presentation.search import CHANGES, HISTORY, SEARCH, TO_CHANGES, TO_SEARCH
 from infra.store.base import Store
+from tasks.contracts.workspace import PLAN, REPORT
 
 FRESH_SECONDS = 10.0  # a page is made again after so long, so that reloading it does no harm
 MOST_KEPT = 50  # pages
@@ -82,16 +83,14 @@ class Pages:
 
     def _report(self, run_key: str) -> Page | None:
         """Return the report that was written when the run ended; if there is none, or the run lasts, make one now."""
-        from flows.presentation.run.origin import report_key
         from flows.presentation.run.report import run_html
         from tasks.runs.invocations import of_run
-        from tasks.runs.plan import plan_key
 
-        if not self._store.exists(plan_key(run_key)):
+        if not self._store.exists(PLAN.key(run=run_key)):
             return None
         started = of_run(self._store, run_key)
         over = bool(started) and started[-1].ended_at is not None
-        if over and (stored := self._read(report_key(run_key))) is not None:
+        if over and (stored := self._read(REPORT.key(run=run_key))) is not None:
             return Page(HTML, stored)
         return self._fresh(run_key, lambda: Page(HTML, run_html(self._store, run_key)))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from flows.presentation.figures import LINES, MOST_MARKERS, legend, name_positions, whole_ticks
 from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.model import Cell, Figure, Section, table
-from flows.presentation.run.origin import report_key
 from flows.presentation.wording import difference, number
+from tasks.contracts.workspace import REPORT
 from tasks.monitoring.history import History
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def forward_section(history: History) -> Section | None:
         return None
     columns, rows = forward_rows([score for _, score in newest_first])
     linked = [
-        (Cell(span, key=report_key(run.run_key)), *rest)
+        (Cell(span, key=REPORT.key(run=run.run_key)), *rest)
         for (run, _), (span, *rest) in zip(newest_first, rows, strict=True)
     ]
     lines = (

@@ -9,6 +9,7 @@ from flows.presentation.history.ledger import ledger_section
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share, versions
 from infra.store.base import Store
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
@@ -189,7 +190,7 @@ def _runs(history: History) -> Section:
         ended = ended_as(run.state, run.release.number if run.release else None, run.failure)
         rows.append(
             (
-                Cell(run.span or run.run_key, key=f"runs/{run.run_key}/report.html"),
+                Cell(run.span or run.run_key, key=REPORT.key(run=run.run_key)),
                 state(run.state, f"{ended}, serves" if run.run_key == serving else ended),
                 *((run.lineage,) if len(lineages) > 1 else ()),
                 number(run.metrics.get(metric)) if metric else NONE,
@@ -227,7 +228,7 @@ def _spans(history: History) -> Section | None:
         return None
     rows = [
         (
-            Cell(row.span, key=f"runs/{row.run_key}/report.html" if row.run_key else ""),
+            Cell(row.span, key=REPORT.key(run=row.run_key) if row.run_key else ""),
             state(row.state),
             versions(row.version, row.trained_version) or NONE,
             *map(moment, (row.arrived_at, row.validated_at, row.trained_at, row.evaluated_at)),

@@ -10,9 +10,9 @@ from flows.presentation.model import Cell, Figure, Section, table
 from flows.presentation.stages import checks, data_failure
 from flows.presentation.wording import NONE, dollars, duration, moment, plural, seconds, sentence, share
 from infra.store.base import Store
-from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import LEDGER
 from tasks.foundation.errors import POLICIES
 from tasks.runs.host_findings import read_findings
 from tasks.runs.ledger import LedgerRecord, totals
@@ -30,7 +30,7 @@ def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
     met = [phase for phase in PHASES if any(getattr(record.seconds, phase) for record in records)]
     rows: list[tuple[Cell | str, ...]] = [
         (
-            Cell(_name(record), key=f"{_folder(record)}/ledger.json"),
+            Cell(_name(record), key=LEDGER.of(record)),
             _ended(record),
             *(seconds(getattr(record.seconds, phase)) for phase in met),
             seconds(record.wall_seconds),
@@ -80,7 +80,7 @@ def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ..
         )
         for (record, failure), data in zip(failed, unfit, strict=True)
     ]
-    found = [(_name(record), read_findings(store, _folder(record))) for record, _ in failed]
+    found = [(_name(record), read_findings(store, record)) for record, _ in failed]
     parts = tuple(part for name, each in found if each for part in checks.section(each.checks, f"Found by {name}"))
     last = [data_failure.section(data) for data in unfit[-1:] if data]  # those of earlier attempts say the same
     columns = ("attempt", "class", "~message, and what its class means")
@@ -162,7 +162,3 @@ def _ended(record: LedgerRecord) -> Cell:
 
 def _name(record: LedgerRecord) -> str:
     return f"{record.stage.value} {record.attempt}"
-
-
-def _folder(record: LedgerRecord) -> str:
-    return f"{stage_prefix(record.run_key, record.stage)}/attempt-{record.attempt}"

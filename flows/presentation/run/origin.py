@@ -10,15 +10,11 @@ from configs.load import load_config
 from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
 from flows.presentation.wording import NONE, moment, plural
 from tasks.contracts.jobs import stage_prefix
-from tasks.contracts.references import run_folder
+from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import REPORT
 from tasks.runs.invocations import Invocation
-
-
-def report_key(run_key: str) -> str:
-    """Return where the report of a run is stored."""
-    return f"{run_folder(run_key)}/report.html"
 
 
 def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell | str], ...]:
@@ -33,14 +29,14 @@ def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell 
         ("trains on", ", ".join(f"{span.name} v{span.version}" for span in plan.window)),
         ("trained before", f"{plural(len(history), 'span')}, the last {history[-1]}" if history else "nothing"),
         ("starts from", f"{parent.prefix}, step {parent.step}{accepted}" if parent else f"nothing: {begins}"),
-        ("which was made by", Cell(f"run {parent_run}", key=report_key(parent_run)) if parent_run else ""),
+        ("which was made by", Cell(f"run {parent_run}", key=REPORT.key(run=parent_run)) if parent_run else ""),
         ("trained again", f"{', '.join(again)}: the model was rejected" if again else ""),
     )
 
 
 def places(plan: RunPlan) -> tuple[tuple[str, Cell | str], ...]:
     """Return where to look: the report, the curves, the workspace and the run's files."""
-    links, report = plan.config.links, report_key(plan.run_key)
+    links, report = plan.config.links, REPORT.key(run=plan.run_key)
     shown = Cell("", key=report)
     if links.reports is not None:
         shown = Cell("report of the run", link=f"{links.reports.rstrip('/')}/{report}")

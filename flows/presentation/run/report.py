@@ -18,7 +18,6 @@ from flows.presentation.model import (
     unreadable,
 )
 from flows.presentation.run import account, origin
-from flows.presentation.run.origin import report_key
 from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
@@ -27,6 +26,7 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
 from tasks.monitoring.history import PastRun, read_run
 from tasks.planning.start import next_start
@@ -44,11 +44,11 @@ def write_run_report(store: Store, run_key: str) -> str | None:
     from tasks.running.stage_output import logger  # loads Prefect, which a report does not need
 
     try:
-        store.write(report_key(run_key), run_html(store, run_key))
+        store.write(REPORT.key(run=run_key), run_html(store, run_key))
     except Exception as error:
         logger().warning("the report of run %s could not be made: %s: %s", run_key, type(error).__name__, error)
         return None
-    return report_key(run_key)
+    return REPORT.key(run=run_key)
 
 
 def run_html(store: Store, run_key: str) -> bytes:
@@ -72,7 +72,7 @@ def run_page(store: Store, run_key: str) -> Page:
     return Page(
         title=f"{run.span}: {run.state} (run {run_key})",
         workspace=store.uri,
-        key=report_key(run_key),
+        key=REPORT.key(run=run_key),
         heading=run.span,
         summary=_summary(run),
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),

@@ -5,10 +5,10 @@ from flows.presentation.stages import checks, drift
 from flows.presentation.wording import count, share
 from infra.store.base import Store
 from infra.store.records import find_record
-from tasks.contracts.jobs import data_report_key, stage_prefix
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import SampleRow
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import DATA_REPORT
 from tasks.foundation.errors import FailureClass
 from tasks.runs.ledger import LedgerRecord
 
@@ -23,8 +23,7 @@ def read(store: Store, record: LedgerRecord) -> ValidateOutcome | None:
     """
     if record.stage is not Stage.validate or record.failure is not FailureClass.DATA:
         return None
-    attempt = f"{stage_prefix(record.run_key, record.stage)}/attempt-{record.attempt}"
-    return find_record(store, data_report_key(attempt), ValidateOutcome)
+    return find_record(store, DATA_REPORT.of(record), ValidateOutcome)
 
 
 def message(text: str, found: ValidateOutcome | None) -> str:

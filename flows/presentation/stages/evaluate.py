@@ -12,7 +12,7 @@ from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import NONE, count, difference, moment, number, plural
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.contracts.references import run_folder
+from tasks.contracts.workspace import VERDICTS
 from tasks.quality.label_metrics import SKILLS
 from tasks.quality.verdicts import refusals, undecided
 from tasks.runs.results import Judgement
@@ -62,9 +62,7 @@ def section(facts: StageFacts) -> Section:
             *models.tables(value),
             *_slices(value, judged.slices if judged and judged.slices else value.slices, verdicts),
         ),
-        files=(("verdicts", f"{run_folder(facts.plan.run_key)}/evaluate/verdicts.json"),)
-        if stored and facts.plan
-        else (),
+        files=(("verdicts", VERDICTS.key(run=facts.plan.run_key)),) if stored and facts.plan else (),
     )
 
 

@@ -10,6 +10,7 @@ from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, moment, number, plural
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.runs import Release
+from tasks.contracts.workspace import RELEASE
 from tasks.quality.verdicts import refusals, refused
 
 
@@ -49,7 +50,7 @@ def section(of: StageFacts) -> Section:
         tables=(facts(rows), *searched, *judged),
         commands=(*_loading(of, release), *_rollback(of.workspace, release)),
         files=(
-            ("release", f"releases/{release.number}.json"),
+            ("release", RELEASE.key(number=release.number)),
             ("model", release.model_prefix),
             ("vectors", release.vectors_prefix),
             *(each for section in published for each in section.files),

@@ -8,7 +8,7 @@ from infra.compute.batch.causes import EXITED, TIMED_OUT, Cause, cause_of, endin
 from infra.compute.batch.job import HOST_LOST, dollars_per_node_hour, is_repeated
 from infra.compute.batch.job_detail import ON_MACHINE, JobDetail, Run
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec, stage_prefix
+from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import BatchAttempt
 from tasks.foundation.errors import POLICIES
 
@@ -108,11 +108,10 @@ class BatchAttempts:
         run, last = part.runs[tried - 1], tried == len(part.runs)
         if last and part.detail.status == "SUCCEEDED":
             return None
-        prefix = f"{stage_prefix(self.spec.run_key, self.spec.stage)}/attempt-{self.spec.submitted_as + tried - 1}"
         ended_for = _ended_for(part.detail) if last else None
         if last and ended_for is None and not run.status_reason:
             run = replace(run, status_reason=part.detail.status_reason)
-        ending = ending_of(self.store, prefix, part.index)
+        ending = ending_of(self.store, self.spec, self.spec.submitted_as + tried - 1, part.index)
         cause = cause_of(self.spec, ending, run, ended_for, part.detail.image, lambda: self.tail(run.stream))
         where = "" if part.index is None else f" (child {part.index} of the array)"
         return Cause(cause.failure, cause.message + where)

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from infra.compute.batch.job import HOST_LOST, definition_of
 from infra.compute.batch.job_detail import BY_QUEUE, Run
-from infra.root_cause import CONSEQUENCES, Ending, class_of_death
+from infra.root_cause import CONSEQUENCES, Ending, class_of_death, ending_key
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import FailureClass
@@ -26,11 +26,10 @@ class Cause(NamedTuple):
     message: str
 
 
-def ending_of(store: Store, prefix: str, index: int | None) -> Ending | None:
+def ending_of(store: Store, spec: JobSpec, attempt: int, index: int | None) -> Ending | None:
     """Return the cause that the launcher of an attempt, or of a child of its array, wrote; None: it wrote none."""
-    name = "ending.json" if index is None else f"ending-{index}.json"
     try:
-        return Ending.model_validate_json(store.read(f"{prefix}/{name}"))
+        return Ending.model_validate_json(store.read(ending_key(spec, attempt, index)))
     except (FileNotFoundError, ValidationError):
         return None  # its host was lost or its disk was full: AWS Batch knows more
 

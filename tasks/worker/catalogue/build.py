@@ -22,6 +22,7 @@ from infra.store.manifest import FileEntry, MissingFolder, open_folder, read_fac
 from infra.store.placing import place
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
 from tasks.contracts.runner import report
+from tasks.contracts.workspace import CATALOGUE
 from tasks.data.items import (
     CATALOGUE_KIND,
     DELETED,
@@ -74,7 +75,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     features = feature_names(config)
     key = {"format": _FORMAT, "sources": sources.names, "features": features,
            "shard_rows": config.infer.shard_rows}  # fmt: skip
-    prefix = f"catalogue/{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}"
+    prefix = CATALOGUE.key(key=hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16])
     try:
         return reference(store, prefix)
     except MissingFolder:

@@ -17,6 +17,7 @@ from infra.store.placing import place, settle
 from infra.store.records import read_record
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.workspace import BAD_ITEMS, SHARD, SHARD_LEASE
 from tasks.data.items import VECTORS_KIND
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.foundation.records import Record
@@ -62,7 +63,8 @@ class Shards:
         assert isinstance(inputs, InferInputs)
         self._job, self._store, self._inputs = job, job.store, inputs
         self.prefix = inputs.vectors
-        self._notes = f"{job.spec.stage_prefix}/shards/{self.prefix.removeprefix('vectors/')}"
+        self._of = {"run": job.spec.run_key, **inputs.vectors_of}
+        self._notes = SHARD.within(**self._of)
 
     def open(self) -> list[int]:
         """Return the partitions without a note; each worker begins at another one."""
@@ -96,7 +98,7 @@ class Shards:
 
     def lease(self, number: int) -> str:
         """Return the key of the lease of a partition."""
-        return f"{self._notes}/{number:05d}.lease"
+        return SHARD_LEASE.key(**self._of, shard=number)
 
     def commit(self, number: int, path: Path, note: ShardNote, lease: Held) -> None:
         """Upload a shard, then its note. Raises StoreError: the lease was lost, so another worker has the partition."""
@@ -166,11 +168,11 @@ class Shards:
         """Write the bad items as Parquet; return the key of the file, None without bad items."""
         if not bad:
             return None
-        prefix = f"{self._job.spec.stage_prefix}/quarantine"
+        prefix = BAD_ITEMS.of(self._job.spec)
         with self._job.scratch() as folder:
             pq.write_table(pa.Table.from_pylist([item.model_dump() for item in bad]), folder / "items.parquet")
             commit(self._store, prefix, folder, QUARANTINE_KIND, {"rows": len(bad)})
         return f"{prefix}/items.parquet"
 
     def _note(self, number: int) -> str:
-        return f"{self._notes}/{number:05d}.json"
+        return SHARD.key(**self._of, shard=number)

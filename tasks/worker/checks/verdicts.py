@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from configs.schema.compute import MachineConfig
 from configs.schema.stages import HealthConfig
 from tasks.contracts.outcomes import Action, Check
+from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import ConfigError, HostError, StoreError
 from tasks.runs import host_records
-from tasks.runs.host_findings import Findings, findings_key, with_verdict
+from tasks.runs.host_findings import Findings, with_verdict
 from tasks.runs.link_speeds import ENOUGH, LATENCY, LinkSpeeds, remember_speeds
 from tasks.worker.checks.matmul_check import gflops
 from tasks.worker.process.job import Job
@@ -140,7 +141,7 @@ def conclude(job: Job, checks: Sequence[Check], names: Sequence[str]) -> None:
     if not failed:
         return
     try:
-        job.store.write(findings_key(job.spec.attempt_prefix), Findings(checks=tuple(checks)).to_json())
+        job.store.write(FINDINGS.of(job.spec), Findings(checks=tuple(checks)).to_json())
         if host_records.handed_out():
             _remember(job, failed, names)
     except (OSError, StoreError) as error:  # must not hide the findings

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from configs.schema.training import HeadsConfig
 from tasks.contracts.evaluation import PAIR, QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
+from tasks.contracts.workspace import CORPUS, KNOWN_PAIRS, RIGHT_ITEMS
 from tasks.data.items import TEXT
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
@@ -72,7 +73,7 @@ def choose_corpus(
     Items of the golden set that the catalogue lacks come after them. The first worker chooses, and writes the items to
     the workspace for the others, and for people.
     """
-    key = f"{job.spec.attempt_prefix}/corpus.parquet"
+    key = CORPUS.of(job.spec)
     if not inputs.catalogue.items:
         raise DataError(f"{job.store.uri}/{inputs.catalogue.prefix} has no live item to be found")
     if job.rank.is_main:
@@ -85,7 +86,7 @@ def choose_corpus(
 
 def known_pairs(job: Job, accelerator: Accelerator, rows: MeasuredRows) -> pa.Table:
     """Return what `find_known_pairs` does: the first worker looks them up and writes them for the others."""
-    key = f"{job.spec.attempt_prefix}/known_pairs.parquet"
+    key = KNOWN_PAIRS.of(job.spec)
     if job.rank.is_main:
         _write(job, key, find_known_pairs(rows, job.config.heads))
     accelerator.barrier()
@@ -111,7 +112,7 @@ def right_items(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, pair
     Args:
         pairs: what `known_pairs` returns.
     """
-    key = f"{job.spec.attempt_prefix}/right_items.parquet"
+    key = RIGHT_ITEMS.of(job.spec)
     if job.rank.is_main:
         named = sorted(set(pairs[ITEM_ID].to_pylist()))
         _write(job, key, choose(job.store, inputs.catalogue, named, 0, ()).select([ITEM_ID, TEXT]))

@@ -16,11 +16,12 @@ import time
 import urllib.request
 from collections.abc import Callable
 
-from infra.root_cause import Ending
+from infra.root_cause import Ending, ending_key
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import OWNER, SPEC
 from tasks.foundation.errors import POLICIES, CancelledError, StoreError, classify, from_exit_code
 from tasks.runs.host_records import excluded, given_up
 from tasks.worker.launch.child_node import ChildNode
@@ -78,7 +79,7 @@ def own_attempt(store: Store, spec: JobSpec, position: ContainerPosition) -> Non
         CancelledError: another job owns it; this one was submitted a second time.
         StoreError: the record of the owner is not readable.
     """
-    key = f"{spec.job_prefix}/owner.json"
+    key = OWNER.key(run=spec.run_key, stage=spec.stage, attempt=spec.submitted_as)
     try:
         store.create(key, json.dumps({"job": position.job}).encode())
         return
@@ -105,13 +106,12 @@ def write_spec(store: Store, spec: JobSpec) -> None:
     """Write the spec of a later try where its workers read it; that of the first try is already there."""
     if spec.attempt != spec.submitted_as:
         with contextlib.suppress(Conflict):  # another child of the array was first
-            store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+            store.create(SPEC.of(spec), spec.to_json())
 
 
 def write_ending(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> None:
     """Write why the try failed, for the process that waits for the job."""
-    name = "ending.json" if position.array_index is None else f"ending-{position.array_index}.json"
-    store.write(f"{spec.attempt_prefix}/{name}", ending.to_json())
+    store.write(ending_key(spec, spec.attempt, position.array_index), ending.to_json())
 
 
 TIMEOUT_SECONDS = 1.0
@@ -164,7 +164,7 @@ def main() -> int:
     ending = None
     try:
         submitted = key.partition("#")[2] if spec.attempt == spec.submitted_as else spec.sha256
-        uri = f"{store.uri}#{spec.attempt_prefix}/spec.json#{submitted}"
+        uri = f"{store.uri}#{SPEC.of(spec)}#{submitted}"
         code, ending = _launch(position, store, spec, uri, host, signals, started_at)
     except Exception as error:
         code = POLICIES[classify(error)].exit_code

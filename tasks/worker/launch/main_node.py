@@ -42,7 +42,7 @@ def blame(store: Store, spec: JobSpec, ending: Ending, host: str | None) -> None
         return
     remember = exclude if needs_another_machine(ending.message) else strike
     try:
-        if read_findings(store, spec.attempt_prefix) is None:
+        if read_findings(store, spec) is None:
             reason = f"{spec.stage.value}: {named[1]}"
             remember(store, host, reason, spec.run_key, spec.config.health, time.time())
     except (OSError, StoreError) as error:  # must not hide the failure itself

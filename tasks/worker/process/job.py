@@ -21,6 +21,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.results import KeptWork, Phases, WorkerFailure
+from tasks.contracts.workspace import FAILURE, KEPT_WORK
 from tasks.foundation.disks import message_of
 from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify
 from tasks.foundation.neuron_errors import classify_log
@@ -148,7 +149,7 @@ class Job:
         If that can't be written, the seconds will count as lost, which is no reason to stop.
         """
         with contextlib.suppress(OSError, StoreError):
-            self.store.write(f"{self.spec.attempt_prefix}/kept.json", KeptWork(phases=phases).to_json())
+            self.store.write(KEPT_WORK.of(self.spec), KeptWork(phases=phases).to_json())
 
     def fail(self, error: BaseException, stack: str = "") -> int:
         """Write the error to the log and to the worker's error file; return the exit code of its class.
@@ -172,7 +173,7 @@ class Job:
         )
         print(stack + record.message if known else record.traceback, file=sys.stderr, flush=True)
         try:
-            self.store.create(f"{self.spec.attempt_prefix}/error-rank{self.share.index}.json", record.to_json())
+            self.store.create(FAILURE.of(self.spec, rank=self.share.index), record.to_json())
         except (OSError, StoreError) as unwritable:  # a full disk must not hide the first error
             print(f"the error file could not be written: {unwritable}", file=sys.stderr)
         return POLICIES[failure].exit_code

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.manifest import commit, commit_by_content
-from tasks.contracts.jobs import data_report_key
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import SpanProfile
 from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, PROFILE, ROWS
 from tasks.data.rows import ROWS_KIND
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Job
@@ -26,7 +26,7 @@ def rows_file(scratch: Path, span: SpanRef) -> Path:
 def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
     """Put the clean rows of a span into the workspace, under a name that all attempts give them."""
     facts = {"span": span.name, "span_version": span.version, "rows": rows}
-    where = f"{job.spec.stage_prefix}/rows/{span.name}"
+    where = ROWS.of(job.spec, folder=span.name)
     prefix = commit_by_content(job.store, where, rows_file(scratch, span).parent, ROWS_KIND, facts)
     return RowsRef(span=span, prefix=prefix, rows=rows, share=job.config.evaluate.holdout_share)
 
@@ -35,7 +35,7 @@ def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:
     """Write the profiles by their spans' rows; return their keys by span."""
     keys = {}
     for profile in profiles:
-        keys[profile.span] = f"{job.spec.attempt_prefix}/profiles/{profile.span}.json"
+        keys[profile.span] = PROFILE.of(job.spec, span=profile.span)
         job.store.write(keys[profile.span], profile.to_json())
     return keys
 
@@ -52,7 +52,7 @@ def write_quarantine(job: Job, scratch: Path, bad: Sequence[pa.Table]) -> str | 
     folder = scratch / "quarantine"
     folder.mkdir()
     pq.write_table(table, folder / "quarantine.parquet")
-    prefix = f"{job.spec.attempt_prefix}/quarantine"
+    prefix = BAD_ROWS.of(job.spec)
     commit(job.store, prefix, folder, QUARANTINE_KIND, {"rows": len(table)})
     return f"{prefix}/quarantine.parquet"
 
@@ -66,7 +66,7 @@ def stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanRe
     failed = [check for check in outcome.checks if check.severity == "critical" and not check.passed]
     if not failed:
         return
-    key = data_report_key(job.spec.attempt_prefix)
+    key = DATA_REPORT.of(job.spec)
     job.store.write(key, outcome.to_json())
     spans = window[0].name if len(window) == 1 else f"{window[0].name} to {window[-1].name}"
     reasons = ", ".join(f"{reason} ({rows})" for reason, rows in outcome.reasons.items())

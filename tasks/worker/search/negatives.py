@@ -15,6 +15,7 @@ from infra.store.base import Conflict, Store
 from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import MinedRelease
+from tasks.contracts.workspace import NEGATIVES
 from tasks.data.items import TEXT
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM_ID, ROW_ID
@@ -60,7 +61,7 @@ def prefix_of(config: Config, inputs: TrainInputs, training: Iterable[pa.Table])
         "features": feature_columns(config),
     }
     key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
-    return f"negatives/{key}", count
+    return NEGATIVES.key(key=key), count
 
 
 def is_there(store: Store, prefix: str) -> bool:

@@ -28,6 +28,7 @@ from infra.store.manifest import (
 )
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
+from tasks.contracts.workspace import TOKENS
 from tasks.data.holdout import read_sides
 from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe, tokenised
 
@@ -54,7 +55,7 @@ def open_tokens(
     """
     rows = shared or store
     made_of = _made_of(rows, ref, rule, recipe)
-    prefix = f"tokens/{hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]}"
+    prefix = TOKENS.key(key=hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16])
     try:
         found = open_folder(store, prefix, KIND)
     except (MissingFolder, CorruptFolder):

@@ -9,6 +9,7 @@ from typing import Any
 
 from infra.store import lease
 from tasks.contracts.references import CompileRef
+from tasks.contracts.workspace import COMPILE_LEASE
 from tasks.foundation.errors import StoreError
 from tasks.worker.checks.collectives import COMPILED_SIZES
 from tasks.worker.devices.accelerators import Accelerator
@@ -41,7 +42,7 @@ def _publish(job: Job, accelerator: Accelerator, made_of: dict[str, Any]) -> Non
     there = compile_cache.fetch(job.store, key, None)
     if not any(graph.name not in there.graphs for graph in met):
         return
-    with lease.wait_for(job.store, f"{compile_cache.prefix_of(key)}.lease", say=_say):
+    with lease.wait_for(job.store, COMPILE_LEASE.key(key=key), say=_say):
         there = compile_cache.fetch(job.store, key, None)
         compile_cache.publish(job.store, made_of, there, met, accelerator.graph_folder, complete=True)
 

@@ -19,9 +19,10 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, PretrainedConfig
 
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
+from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
+from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker.model import features, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel
@@ -51,11 +52,6 @@ class ModelParts:
     features: FeatureTable
     encoder_config: PretrainedConfig
     tokenizer_settings: TokenizerSettings
-
-
-def checkpoint_prefix(lineage: str, step: int) -> str:
-    """Return the folder; eight digits keep the names in the order of the steps."""
-    return f"lineages/{lineage}/step-{step:08d}"
 
 
 def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
@@ -123,7 +119,7 @@ def find_partial(store: Store, lineage: str, run_key: str, after: int) -> Checkp
             if found is None and manifest.facts.get("run_key") == run_key:
                 open_folder(store, prefix, KIND)
                 if (best := manifest.facts.get("best")) is not None:
-                    open_folder(store, checkpoint_prefix(lineage, best), KIND)
+                    open_folder(store, CHECKPOINT.key(lineage=lineage, step=best), KIND)
                 found = CheckpointRef(prefix=prefix, step=manifest.facts["step"], sha256=manifest.sha256)
         except MissingFolder:
             store.delete(prefix)
@@ -146,13 +142,15 @@ def drop_partials(store: Store, lineage: str, run_key: str, after: int, keep: in
         if facts["run_key"] == run_key and not facts["complete"]:
             own[prefix] = facts.get("best")
     kept = list(own)[max(0, len(own) - keep) :]
-    kept += [checkpoint_prefix(lineage, best) for best in (own[prefix] for prefix in kept) if best is not None]
+    kept += [
+        CHECKPOINT.key(lineage=lineage, step=best) for best in (own[prefix] for prefix in kept) if best is not None
+    ]
     for prefix in sorted(own.keys() - set(kept)):
         _drop(store, prefix)
 
 
 def _drop(store: Store, prefix: str) -> None:
-    store.delete(f"{prefix}/MANIFEST.json")
+    store.delete(f"{prefix}/{MANIFEST}")
     store.delete(prefix)
 
 
@@ -229,7 +227,7 @@ class CheckpointWriter:
             self._cpu_seconds += time.thread_time()
 
     def _commit(self, state: CheckpointState, tensors: Files, best_step: int | None) -> CheckpointRef:
-        prefix = checkpoint_prefix(state.lineage, state.step)
+        prefix = CHECKPOINT.key(lineage=state.lineage, step=state.step)
         weights = tensors.get(TRAINED, tensors[RELEASED])  # a mean of finite weights is finite
         if broken := [name for name, value in weights.items() if not value.isfinite().all()]:
             raise CodeError(
@@ -283,5 +281,5 @@ def _clear_unfinished(store: Store, prefix: str, state: CheckpointState) -> None
 
 def _prefixes(store: Store, lineage: str, after: int) -> list[str]:
     """Return the lineage's checkpoint folders after step `after`, with or without manifest, in the order of steps."""
-    folders = {key.rpartition("/")[0] for key in store.list(f"lineages/{lineage}")}
-    return sorted(folder for folder in folders if folder > checkpoint_prefix(lineage, after))
+    folders = {key.rpartition("/")[0] for key in store.list(CHECKPOINT.within(lineage=lineage))}
+    return sorted(folder for folder in folders if folder > CHECKPOINT.key(lineage=lineage, step=after))

@@ -15,9 +15,9 @@ from configs.schema.checkpoints import interval_of
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest
 from infra.store.records import read_record
-from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import CheckpointUse
+from tasks.contracts.workspace import CHECKPOINT, LEDGER
 from tasks.foundation.errors import POLICIES, FailureClass, StoreError
 from tasks.runs import ledger
 from tasks.runs.ledger import LedgerRecord
@@ -67,7 +67,9 @@ def _loses_work(failure: FailureClass | None) -> bool:
 
 def _newest_runs(store: Store, name: str, run_key: str) -> list[str]:
     """Return the keys of the runs whose checkpoints are the newest, and of this one."""
-    sealed = [key for key in store.list(f"lineages/{name}") if key.rpartition("/")[2] in (MANIFEST, PRUNED)]
+    sealed = [
+        key for key in store.list(CHECKPOINT.within(lineage=name)) if key.rpartition("/")[2] in (MANIFEST, PRUNED)
+    ]
     found = {run_key: None}
     for key in sorted(sealed, reverse=True)[:RUNS]:
         with contextlib.suppress(StoreError):
@@ -77,7 +79,7 @@ def _newest_runs(store: Store, name: str, run_key: str) -> list[str]:
 
 def _attempts(store: Store, run_key: str) -> list[LedgerRecord]:
     try:
-        return ledger.read(store, store.list(stage_prefix(run_key, Stage.train)))
+        return ledger.read(store, store.list(LEDGER.within(run=run_key, stage=Stage.train)))
     except StoreError:
         return []
 

@@ -16,6 +16,7 @@ from typing import Any
 from infra.store import lease
 from infra.store.base import Store
 from tasks.contracts.references import CompileRef
+from tasks.contracts.workspace import COMPILE_LEASE, COMPILE_SIGNAL, SPEC
 from tasks.foundation.errors import CompileError
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.graphs import Graph
@@ -136,17 +137,17 @@ def _builder_lease(job: Job, key: str) -> contextlib.AbstractContextManager[leas
 
 
 def _lease(key: str) -> str:
-    return f"{compile_cache.prefix_of(key)}.lease"
+    return COMPILE_LEASE.key(key=key)
 
 
 def _signal(job: Job, key: str, what: str) -> None:
     """Notify the other workers through the store: the process group is not there yet, and its time limit is short."""
     if job.rank.world > 1:
-        job.store.write(f"{job.spec.attempt_prefix}/compile-{key}-{what}", b"")
+        job.store.write(COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}"), b"")
 
 
 def _wait_for(job: Job, key: str, what: str) -> None:
-    while not job.store.exists(f"{job.spec.attempt_prefix}/compile-{key}-{what}"):
+    while not job.store.exists(COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}")):
         time.sleep(POLL_SECONDS)
 
 
@@ -183,7 +184,7 @@ def _collect(job: Job, key: str, variables: Mapping[str, str], cache: Path) -> N
 
 def _trial(job: Job) -> list[str]:
     """Return the command that runs this stage a second time, by the same workers."""
-    uri = f"{job.store.uri}#{job.spec.attempt_prefix}/spec.json"
+    uri = f"{job.store.uri}#{SPEC.of(job.spec)}"
     command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
     if job.rank.world > 1:
         command = [sys.executable, "-m", "torch.distributed.run", *_torchrun_options(job.rank), *command[1:]]

@@ -29,6 +29,7 @@ from infra.store.manifest import (
 from infra.store.placing import place
 from tasks.contracts.references import CompileRef
 from tasks.contracts.usage import GraphUse
+from tasks.contracts.workspace import COMPILED
 from tasks.foundation.errors import CompileError
 from tasks.foundation.records import Record
 from tasks.worker.devices.accelerators import Accelerator
@@ -95,7 +96,7 @@ def key_of(ingredients: Mapping[str, Any]) -> str:
 
 def prefix_of(key: str) -> str:
     """Return the folder of the artifact."""
-    return f"compile/{key}"
+    return COMPILED.key(key=key)
 
 
 def ref_to(key: str, graphs: Mapping[str, CachedGraph]) -> CompileRef:

@@ -17,6 +17,7 @@ from tasks.contracts.jobs import JobSpec
 from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.contracts.runner import report
 from tasks.contracts.usage import CheckpointUse
+from tasks.contracts.workspace import TENSORBOARD
 from tasks.foundation.errors import CancelledError, CodeError
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed_settings
@@ -214,7 +215,7 @@ class LoopRecorder:
         if self.events is not None:
             self.events.close()
             for path in sorted(self.folder.iterdir()):
-                place(self.job.store, path, f"{self.spec.attempt_prefix}/tensorboard/{path.name}")
+                place(self.job.store, path, f"{TENSORBOARD.of(self.spec)}/{path.name}")
             self.events = None
 
     def _save_partial(self, step: int) -> None:

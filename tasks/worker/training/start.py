@@ -16,6 +16,7 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef
+from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import ConfigError
 from tasks.planning.preflight_encoder import check_widths
 from tasks.worker.devices.accelerators import Accelerator
@@ -27,7 +28,6 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import (
     ModelParts,
-    checkpoint_prefix,
     find_partial,
     load_optimizer,
     load_parts,
@@ -100,7 +100,9 @@ def named_by_the_first(job: Job, named: CheckpointRef | None, accelerator: Accel
     step, *digest = accelerator.sum(torch.tensor(numbers, dtype=torch.int64)).tolist()
     if not any(digest):
         return None
-    return CheckpointRef(prefix=checkpoint_prefix(job.config.lineage, step), step=step, sha256=bytes(digest).hex())
+    return CheckpointRef(
+        prefix=CHECKPOINT.key(lineage=job.config.lineage, step=step), step=step, sha256=bytes(digest).hex()
+    )
 
 
 def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelParts:
@@ -205,7 +207,7 @@ def load_weights(job: Job, checkpoint: CheckpointRef, start: Start, accelerator:
 
 def ref_at(job: Job, step: int) -> CheckpointRef:
     """Return a reference to the lineage's checkpoint at a step."""
-    prefix = checkpoint_prefix(job.config.lineage, step)
+    prefix = CHECKPOINT.key(lineage=job.config.lineage, step=step)
     return CheckpointRef(prefix=prefix, step=step, sha256=read_manifest(job.shared, prefix).sha256)
 
 

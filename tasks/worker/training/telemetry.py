@@ -14,6 +14,7 @@ from torch import nn
 from infra.store.base import Store
 from infra.store.records import read_record
 from tasks.contracts.usage import Communication, DeviceUse
+from tasks.contracts.workspace import DEVICE_USE
 from tasks.foundation.errors import StoreError
 from tasks.runs.link_speeds import read_speeds
 from tasks.worker.devices.accelerators import Accelerator, uses_neuron
@@ -43,7 +44,10 @@ def collect_device_use(job: Job) -> tuple[DeviceUse, ...] | None:
     """Return on rank 0 what all nodes wrote, in their order; None if no node measured. Call it after a barrier."""
     if not job.rank.is_main or not uses_neuron(job.config.accelerator):
         return None
-    found = [read_record(job.store, key, DeviceUse) for key in job.store.list(_folder(job))]
+    found = [
+        read_record(job.store, key, DeviceUse)
+        for key in job.store.list(DEVICE_USE.within(run=job.spec.run_key, attempt=job.spec.attempt))
+    ]
     return tuple(sorted(found, key=lambda use: use.node)) or None
 
 
@@ -55,11 +59,7 @@ def _write(job: Job, before: dict[str, int], readings: list[Reading]) -> None:
     if readings:
         node = job.rank.index // job.rank.local_world
         use = summarize(node, readings).model_copy(update={"efa": efa})
-        job.store.write(f"{_folder(job)}/{node}.json", use.to_json())
-
-
-def _folder(job: Job) -> str:
-    return f"{job.spec.attempt_prefix}/device-use"
+        job.store.write(DEVICE_USE.of(job.spec, node=node), use.to_json())
 
 
 GB = 1e9  # bytes, as in the rates of health

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 
 from flows.demo.search_log import Row, month_start, write_shop
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import data_report_key
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import DATA_REPORT
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs
 from tasks.runs.results import read_judgement, read_result
@@ -121,7 +121,7 @@ def _outcome(store: DirectoryStore, run_key: str, done: subprocess.CompletedProc
     if result is not None and isinstance(result.outcome, ValidateOutcome):
         checks = result.outcome.checks
         state = json.loads(done.stdout)["state"] if done.stdout.startswith("{") else f"Failed, {done.returncode}"
-    elif run_key and store.exists(report := data_report_key(f"runs/{run_key}/validate/attempt-1")):
+    elif run_key and store.exists(report := DATA_REPORT.key(run=run_key, attempt=1)):
         checks = ValidateOutcome.model_validate_json(store.read(report)).checks
         state = "Stopped"
     else:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release, RunState
+from tasks.contracts.workspace import NUMBER
 from tasks.planning.next_run import plan_run
 from tasks.runs import invocations, releases
 from tests.benchmarks.years.bucket import Bucket, Made
@@ -131,7 +132,7 @@ def _of_releases(key: str, data: bytes, week: Week, first: int, refreshes: int) 
     if record["run_key"] != week.refresh:
         number = {"number": first, "previous": first - 1 or None, "model_before": max(first - refreshes - 1, 0) or None}
         yield f"releases/{first}.json", _dated(json.dumps(record | number).encode(), week.monday, 0)
-        yield releases.number_key(record["run_key"]), releases.Numbered(number=first).to_json()
+        yield NUMBER.key(run=record["run_key"]), releases.Numbered(number=first).to_json()
         return
     for each in range(refreshes):
         number = {
@@ -141,6 +142,6 @@ def _of_releases(key: str, data: bytes, week: Week, first: int, refreshes: int) 
             "model_before": first,
         }
         run_key = _key(week, each, refreshes)
-        yield releases.number_key(run_key), releases.Numbered(number=first + each + 1).to_json()
+        yield NUMBER.key(run=run_key), releases.Numbered(number=first + each + 1).to_json()
         own = json.dumps(record | number | {"run_key": run_key}).encode()
         yield f"releases/{first + each + 1}.json", _dated(own, week.monday, each + 1)

@@ -11,10 +11,11 @@ from flows.cli.results import outputs
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Check
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import HostError
 from tasks.planning.next_run import plan_run
 from tasks.runs import host_records, ledger
-from tasks.runs.host_findings import Findings, findings_key
+from tasks.runs.host_findings import Findings
 from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.processes import command
@@ -97,6 +98,6 @@ def test_the_report_shows_what_refused_the_machines_of_the_last_attempt(store: D
     record = ledger.begin(store, spec)
     ledger.end(store, record, 1.0, HostError(sentence))
     assert outputs.report(store, plan.run_key).checks == ()
-    store.write(findings_key(spec.attempt_prefix), Findings(checks=(check,)).to_json())
+    store.write(FINDINGS.of(spec), Findings(checks=(check,)).to_json())
     (shown,) = outputs.report(store, plan.run_key).checks
     assert (shown.stage, shown.host, shown.action, shown.sentence) == ("health", "i-1", "exclude host", sentence)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import infra.compute.factory
-from flows.presentation.run.origin import report_key
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import StoreError
 from tasks.runs import releases, served_targets
 from tests.support.fakes.fake_runner import FakeRunner, ingest
@@ -88,7 +88,7 @@ def test_the_report_of_the_run_is_written_again(store, runner, millrace, monkeyp
     assert millrace("publish", "--set", TARGETS, *SMALL).code == 0
     assert written == []  # as of a refresh, which has none
     key = releases.read(store, 2).run_key
-    store.write(report_key(key), b"it failed")
+    store.write(REPORT.key(run=key), b"it failed")
     runner.fail(Chore.publish, StoreError("no route to host"))
     assert millrace("publish", "--set", TARGETS, *SMALL).code == 74
     assert written == [key]

@@ -14,9 +14,9 @@ from flows.presentation.model import Section
 from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_html
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import changes_key
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import CHANGED
 from tasks.runs import releases
 from tasks.runs.plan import read_plan
 from tests.support.pages.changes import CHANGES, LOSS, WIN
@@ -88,7 +88,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     """Two releases, and what the second one changed."""
     store = DirectoryStore(tmp_path)
     _, second = write_past(store, 2)
-    store.write(changes_key(second), CHANGES.to_json())
+    store.write(CHANGED.key(run=second), CHANGES.to_json())
     return store
 
 
@@ -99,9 +99,9 @@ def test_the_report_of_a_run_has_it_as_a_section(store: DirectoryStore) -> None:
     assert "changes" in page.ids
     assert "#changes" in [link["href"] for link in page.all("a")]
     assert "changes" not in Page(run_html(store, first.run_key)).ids
-    store.write(changes_key(second.run_key), b"{")
+    store.write(CHANGED.key(run=second.run_key), b"{")
     damaged = Page(run_html(store, second.run_key))
-    assert f"{store.uri}/{changes_key(second.run_key)} is not a valid changes" in damaged.text
+    assert f"{store.uri}/{CHANGED.key(run=second.run_key)} is not a valid changes" in damaged.text
     assert "changes" not in damaged.ids
 
 

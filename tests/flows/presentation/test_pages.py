@@ -18,6 +18,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.runner import Progress, Waiter
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import FINDINGS
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import CancelledError, DataError, HostError
 from tasks.health import health
@@ -26,7 +27,7 @@ from tasks.planning.next_run import plan_run
 from tasks.release import release
 from tasks.running.context import within
 from tasks.runs import invocations
-from tasks.runs.host_findings import Findings, findings_key
+from tasks.runs.host_findings import Findings
 from tasks.runs.plan import save_plan
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
@@ -153,7 +154,7 @@ def test_every_failed_attempt_has_its_page(prefect, store, runner):
 
     def refused(spec: JobSpec) -> None:
         if (spec.stage, spec.attempt) == (Stage.health, 1):
-            store.write(findings_key(spec.attempt_prefix), Findings(checks=(found,)).to_json())
+            store.write(FINDINGS.of(spec), Findings(checks=(found,)).to_json())
 
     runner.meanwhile = refused
     runner.fail(Stage.health, HostError("h-1 was | refused"))

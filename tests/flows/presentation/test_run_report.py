@@ -12,12 +12,12 @@ import pytest
 
 from configs.schema.operations import LinksConfig
 from flows.presentation.run import origin
-from flows.presentation.run.origin import report_key
 from flows.presentation.run.report import run_html, run_page, write_run_report
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tasks.runs import invocations
 from tasks.runs.plan import read_plan
@@ -153,7 +153,7 @@ def test_the_first_page_shows_what_runs_and_when_it_should_end(store: DirectoryS
     linked = plan.model_copy(update={"config": plan.config.model_copy(update={"links": links})})
     cells = [cell for table in origin.begun(linked, one).tables for each in table.rows for cell in each]
     assert {cell.link for cell in cells if cell.link} == {
-        f"https://reports.example/{report_key(plan.run_key)}", "https://board.example",
+        f"https://reports.example/{REPORT.key(run=plan.run_key)}", "https://board.example",
     }  # fmt: skip
 
 
@@ -162,8 +162,8 @@ def test_the_first_page_shows_what_runs_and_when_it_should_end(store: DirectoryS
 
 def test_the_report_is_stored_with_the_run(store: DirectoryStore) -> None:
     key = write_run(store, 0)
-    assert write_run_report(store, key) == report_key(key) == f"runs/{key}/report.html"
-    assert "Released as 1" in Page(store.read(report_key(key))).text
+    assert write_run_report(store, key) == REPORT.key(run=key) == f"runs/{key}/report.html"
+    assert "Released as 1" in Page(store.read(REPORT.key(run=key))).text
 
 
 class FullStore(DirectoryStore):
@@ -180,4 +180,4 @@ def test_a_failing_report_is_only_a_warning(
     with caplog.at_level(logging.WARNING, "millrace"):
         assert write_run_report(store, key or run) is None
     assert "could not be made" in caplog.text
-    assert not store.exists(report_key(run))
+    assert not store.exists(REPORT.key(run=run))

@@ -30,10 +30,11 @@ from tasks.contracts.usage import (
     ShapeTiming,
     TokenUse,
 )  # fmt: skip
+from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
-from tasks.runs.host_findings import Findings, findings_key
+from tasks.runs.host_findings import Findings
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
@@ -438,7 +439,7 @@ def test_failed_attempts_have_class_message_and_findings(store: DirectoryStore, 
         with pytest.raises(type(error)):
             carry_out(plan)
     found = Findings(checks=(check("disk", True), check("matmul", False, host="h-7", action="exclude host")))
-    store.write(findings_key(f"runs/{plan.run_key}/health/attempt-1"), found.to_json())
+    store.write(FINDINGS.key(run=plan.run_key, stage="health", attempt=1), found.to_json())
     carry_out(plan)
     made = part(stage_page(store, plan, Stage.health, HEALTHY), "Failed attempts")
     first, second = rows(made)[:2]

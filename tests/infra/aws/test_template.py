@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
-from tasks.contracts.references import ROOTS
+from tasks.contracts.kinds import ROOTS
 from tasks.contracts.stages import TRAITS, Queue
 from tests.support.cloud.requests import container
 from tests.support.cloud.template import TEMPLATE, made, resources, template

@@ -19,12 +19,13 @@ from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.contracts.results import Phases, StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import NUMBER, RESULT, VERDICTS
 from tasks.foundation.errors import FailureClass
 from tasks.runs import releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.releases import CURRENT, Numbered, Pointer, number_key
-from tasks.runs.results import Judgement, judgement_key, result_key
+from tasks.runs.releases import CURRENT, Numbered, Pointer
+from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
 from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, verdicts
 
@@ -178,7 +179,7 @@ def _result(store: Store, plan: RunPlan, stage: Stage, attempt: int, outcome: Ou
     result = StageResult(
         run_key=plan.run_key, attempt=attempt, config_sha256=config_hash(plan.config), phases=Phases(), outcome=outcome
     )
-    store.write(result_key(plan.run_key, stage), result.to_json())
+    store.write(RESULT.key(run=plan.run_key, stage=stage), result.to_json())
     if isinstance(outcome, EvaluateOutcome):
         number, released = plan.parent.step // 400 if plan.parent else 0, len(releases.numbers(store))
         judgement = Judgement(
@@ -186,7 +187,7 @@ def _result(store: Store, plan: RunPlan, stage: Stage, attempt: int, outcome: Ou
             verdicts=verdicts(outcome, rejected),
             forward=forward(plan.span.name, number, released),
         )
-        store.write(judgement_key(plan.run_key), judgement.to_json())
+        store.write(VERDICTS.key(run=plan.run_key), judgement.to_json())
 
 
 def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> None:
@@ -206,7 +207,7 @@ def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> Non
         metrics=quality(number),
         created_at=made.isoformat(timespec="microseconds"),
     )
-    store.write(number_key(plan.run_key), Numbered(number=count).to_json())
+    store.write(NUMBER.key(run=plan.run_key), Numbered(number=count).to_json())
     store.write(f"releases/{count}.json", release.to_json())
     commit_files(store, catalogue(number).prefix, {"part-00000.parquet": ""}, "catalogue", sources=[])
     store.write(CURRENT, Pointer(release=count).to_json())

@@ -14,8 +14,9 @@ from infra.store.base import Store
 from infra.store.manifest import commit
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
+from tasks.contracts.workspace import NUMBER
 from tasks.data.items import VECTORS_KIND, part_name, partition_of
-from tasks.runs.releases import CURRENT, Numbered, Pointer, number_key
+from tasks.runs.releases import CURRENT, Numbered, Pointer
 
 WIDTH = 16
 PARTITIONS = 4
@@ -60,7 +61,7 @@ def write_release(store: Store, number: int, items: int = 24, fp16: bool = False
         metrics={},
         created_at="2026-11-22T12:00:00+00:00",
     )
-    store.write(number_key(release.run_key), Numbered(number=number).to_json())
+    store.write(NUMBER.key(run=release.run_key), Numbered(number=number).to_json())
     store.write(f"releases/{number}.json", release.to_json())
     make_current(store, release)
     return release

@@ -10,10 +10,11 @@ from tasks.contracts.evaluation import Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.workspace import NUMBER, VERDICTS
 from tasks.planning.start import adopt_branch
 from tasks.runs.plan import save_plan
-from tasks.runs.releases import Numbered, number_key, numbers
-from tasks.runs.results import Judgement, judgement_key
+from tasks.runs.releases import Numbered, numbers
+from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import write_checkpoint
 
 
@@ -52,7 +53,7 @@ def reject(store: Store, plan: RunPlan) -> None:
         holdout_rows=9, corpus_items=9, challenger={}, champion=None, champion_version=None, slices=()
     )
     no = Verdict(metric="auc", severity="critical", answer="fail", value=0.1, baseline=None, sentence="auc is low")
-    store.write(judgement_key(plan.run_key), Judgement(outcome=measured, verdicts=(no,)).to_json())
+    store.write(VERDICTS.key(run=plan.run_key), Judgement(outcome=measured, verdicts=(no,)).to_json())
 
 
 def rejected(store: Store, plan: RunPlan) -> CheckpointRef:
@@ -76,7 +77,7 @@ def release(store: Store, plan: RunPlan, checkpoint: CheckpointRef) -> None:
         metrics={},
         created_at="2026-11-22T12:00:00+00:00",
     )
-    store.write(number_key(plan.run_key), Numbered(number=number).to_json())
+    store.write(NUMBER.key(run=plan.run_key), Numbered(number=number).to_json())
     store.write(f"releases/{number}.json", made.to_json())
 
 

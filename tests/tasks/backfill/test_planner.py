@@ -13,11 +13,11 @@ from tasks.backfill.backfill_state import begin, planned, read, read_all, save
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.planning.next_run import plan_run
 from tasks.planning.skips import skip
 from tasks.runs import branches, lineage, releases
-from tasks.runs.results import result_key
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace.backfills import fake_workers, run_spans
@@ -169,7 +169,7 @@ def test_the_spans_of_a_lineages_first_run_stay_together(tmp_path: Path, monkeyp
 
 def test_only_missing_stages_of_the_lineages_own_runs_are_left(store: DirectoryStore) -> None:
     runs = {span.span.name: span.run_key for span in plan_of(store, "2021-Q1", "2022-Q1").spans}
-    store.delete(result_key(str(runs["2021-Q2"]), Stage.infer))
+    store.delete(RESULT.key(run=str(runs["2021-Q2"]), stage=Stage.infer))
     plan = plan_of(store, "2021-Q1", "2022-Q1")
     assert {name: stages for name, stages in left(plan).items() if stages} == {"2021-Q2": "i"}
     assert (plan.branch, locks(plan)) == (None, ("main",))

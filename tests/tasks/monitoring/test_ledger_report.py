@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.references import run_folder
+from tasks.contracts.kinds import run_folder
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import FailureClass

@@ -10,9 +10,10 @@ from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.contracts.runs import RunPlan, RunState
+from tasks.contracts.workspace import PACKED_RUNS
 from tasks.foundation.errors import FailureClass
 from tasks.monitoring.history import read_history
-from tasks.monitoring.packs import FOLDER, pack_runs
+from tasks.monitoring.packs import pack_runs
 from tasks.monitoring.reader import Reader
 from tasks.runs import invocations
 from tasks.runs.plan import read_plan
@@ -68,7 +69,7 @@ def test_a_lost_and_a_damaged_pack_hide_nothing_and_are_made_again(store: Direct
     write_past(store, 10)
     before = read_history(Reader(store))
     assert pack_runs(store) == 10
-    lost, damaged, *_ = store.list(FOLDER)
+    lost, damaged, *_ = store.list(PACKED_RUNS.within())
     store.delete(lost)
     store.write(damaged, b'{"version": 1, "runs": {"a"')
     assert read_history(Reader(store)) == before
@@ -86,5 +87,5 @@ def test_of_two_that_pack_at_once_one_leaves_its_runs_for_later(store: Directory
     with monkeypatch.context() as patched:
         patched.setattr(store, "swap", taken)
         pack_runs(store)
-    assert store.list(FOLDER) == []
+    assert store.list(PACKED_RUNS.within()) == []
     assert pack_runs(store) == 1

@@ -6,9 +6,10 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import PACKED_SUMS
 from tasks.foundation.errors import FailureClass, HostError
 from tasks.monitoring.ledger_report import read_ledger
-from tasks.monitoring.work_sums import FOLDER, added, sum_up, sum_up_lost, work_sums
+from tasks.monitoring.work_sums import added, sum_up, sum_up_lost, work_sums
 from tasks.planning.next_run import plan_run
 from tasks.publish import publish_to_all
 from tasks.runs import ledger, open_work, releases
@@ -69,7 +70,7 @@ def test_what_is_packed_is_not_read_again(hours: DirectoryStore, monkeypatch: py
     before = DirectoryStore.read
     monkeypatch.setattr(DirectoryStore, "read", lambda self, key: read.append(key) or before(self, key))
     sums(hours)
-    assert read == hours.list(FOLDER)
+    assert read == hours.list(PACKED_SUMS.within())
 
 
 def test_what_is_taken_up_again_is_added_up_again(hours: DirectoryStore, runner: FakeRunner) -> None:
@@ -84,7 +85,7 @@ def test_what_is_taken_up_again_is_added_up_again(hours: DirectoryStore, runner:
 def test_a_lost_month_hides_nothing_and_is_made_again(hours: DirectoryStore, caplog) -> None:
     sum_up(hours)
     expected = sums(hours)
-    hours.delete(FOLDER)
+    hours.delete(PACKED_SUMS.within())
     assert sums(hours) == expected
     assert "lacks months" in caplog.text
     sum_up_lost(hours, [1], 3)

@@ -25,13 +25,14 @@ from tasks.contracts.evaluation import (
 )
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.workspace import OLD_VERDICTS
 from tasks.foundation.errors import ConfigError
 from tasks.planning.judge_again import judge_again, let_pass, plan_again
 from tasks.planning.judge_run import judge_evaluation
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
 from tasks.runs.plan import save_plan
-from tasks.runs.results import judgement_key, read_judgement
+from tasks.runs.results import read_judgement
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
 
@@ -137,7 +138,7 @@ def test_other_rules_judge_again_and_every_judgement_stays_on_record(store: Dire
     second = judge_evaluation(store, lower, outcome)
     assert (first.refused, first.number, second.refused, second.number) == (True, 1, False, 2)
     assert read_judgement(store, plan.run_key) == second
-    assert store.read(judgement_key(plan.run_key, 1)) == first.to_json()
+    assert store.read(OLD_VERDICTS.key(run=plan.run_key, number=1)) == first.to_json()
 
 
 def test_where_a_release_goes_to_is_not_taken_from_the_workspace(store: DirectoryStore) -> None:

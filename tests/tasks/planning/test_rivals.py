@@ -5,10 +5,10 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.planning.next_run import plan_run
 from tasks.planning.rivals import begun_with, rivals_for
 from tasks.runs import branches, lineage, releases
-from tasks.runs.results import result_key
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
@@ -90,7 +90,7 @@ def test_small_losses_add_up(store: DirectoryStore, runner: FakeRunner):
 
 def test_after_a_rollback_the_best_is_found_from_the_release_that_serves(store: DirectoryStore, runner: FakeRunner):
     one, two, three = (released(store, runner, *of) for of in ((0.5,), (0.6, 0.5), (0.7, 0.6)))
-    store.delete(result_key(three.run_key, Stage.evaluate))
+    store.delete(RESULT.key(run=three.run_key, stage=Stage.evaluate))
     assert best(store, one) == three.number, "nothing is known of the others next to it"
     rollback(store, to=two.number)
     assert best(store, one) == two.number

@@ -4,9 +4,10 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.planning.rivals import paired_difference, worth_of_models
 from tasks.runs import releases
-from tasks.runs.results import UnusableResult, read_result, result_key
+from tasks.runs.results import UnusableResult, read_result
 from tests.support.workspace.past import write_past
 
 RECALL = "recall@10"
@@ -31,7 +32,7 @@ def evaluated(store: DirectoryStore, release: Release, **outcome: object) -> Non
     result = read_result(store, release.run_key, Stage.evaluate)
     assert result is not None
     changed = result.model_copy(update={"outcome": result.outcome.model_copy(update=outcome)})
-    store.write(result_key(release.run_key, Stage.evaluate), changed.to_json())
+    store.write(RESULT.key(run=release.run_key, stage=Stage.evaluate), changed.to_json())
 
 
 def worth(store: DirectoryStore, found: list[Release]) -> dict[int, float]:
@@ -77,9 +78,9 @@ def test_after_a_rollback_they_go_on_from_the_champion_and_not_from_the_number_b
 
 def test_a_release_whose_evaluation_is_gone_cuts_the_chain(store: DirectoryStore):
     found = made(store, (0.5, 0, None), (0.6, 0.5, 1), (0.9, 0.6, 2), (0.4, 0.5, 3))
-    store.delete(result_key(found[1].run_key, Stage.evaluate))
+    store.delete(RESULT.key(run=found[1].run_key, stage=Stage.evaluate))
     assert worth(store, found) == {4: 0.0, 3: 0.1}, "release 3 is known through release 4, those before it are not"
-    store.write(result_key(found[2].run_key, Stage.evaluate), b"{")
+    store.write(RESULT.key(run=found[2].run_key, stage=Stage.evaluate), b"{")
     with pytest.raises(UnusableResult, match=found[2].run_key):
         worth(store, found)
 

@@ -6,9 +6,10 @@ import pytest
 
 from infra.store.base import InUse, Store
 from infra.store.directory import DirectoryStore
-from infra.store.fence import Fence, FencedStore, fence_key
+from infra.store.fence import Fence, FencedStore
 from infra.store.lease import Lease
 from infra.store.s3_store import S3Store
+from tasks.contracts.workspace import FENCE
 from tasks.foundation.errors import CancelledError, SupersededError
 from tasks.running.context import stage_context, within
 from tasks.running.lineage_lock import hold_lineage
@@ -96,7 +97,7 @@ def test_a_run_that_is_stopped_while_it_waits_ends(store):
 
 def test_a_process_that_slept_while_another_took_over_is_refused_at_its_next_write(bucket):
     key, old, manifest = f".locks/{KEY}", "runs/a/train/attempt-1", "lineages/main/step-1/MANIFEST.json"
-    late = FencedStore(bucket, (fence_key(KEY),), old, sleep=lambda seconds: None)
+    late = FencedStore(bucket, (FENCE.key(lock=KEY),), old, sleep=lambda seconds: None)
     with contextlib.ExitStack() as sleeper:
         sleeper.enter_context(hold_lineage(bucket, KEY, print))
         (turn,) = stage_context().turns
@@ -123,7 +124,7 @@ def test_a_holder_that_stands_still_before_it_sets_the_fence_does_not_replace_it
     rival, original = S3Store(bucket.uri), bucket.swap
 
     def late(where: str, data: bytes, expected: bytes | None) -> None:
-        if where == fence_key(KEY):  # the lease is confirmed by now
+        if where == FENCE.key(lock=KEY):  # the lease is confirmed by now
             monkeypatch.setattr(bucket, "swap", original)
             lease = Lease.model_validate_json(rival.read(f".locks/{KEY}"))
             rival.write(f".locks/{KEY}", lease.model_copy(update={"until": 0.0}).to_json())  # for so long
@@ -140,7 +141,7 @@ def test_a_holder_that_stands_still_before_it_sets_the_fence_does_not_replace_it
             turn.admit("runs/a/train/attempt-1")
         with pytest.raises(SupersededError):
             sleeper.close()
-    fence = Fence.model_validate_json(bucket.read(fence_key(KEY)))
+    fence = Fence.model_validate_json(bucket.read(FENCE.key(lock=KEY)))
     assert fence.attempts == ("runs/a/train/attempt-2",)
 
 
@@ -152,7 +153,7 @@ def test_the_fence_goes_up_with_each_holder_also_when_the_lock_lost_its_count(st
             store.delete(f".locks/{KEY}")
         with hold_lineage(store, KEY, print):
             stage_context().turns[0].admit("runs/a/train/attempt-1")
-            terms.append(Fence.model_validate_json(store.read(fence_key(KEY))).term)
+            terms.append(Fence.model_validate_json(store.read(FENCE.key(lock=KEY))).term)
     assert terms == sorted(set(terms))
 
 

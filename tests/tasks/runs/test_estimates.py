@@ -8,12 +8,12 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import DataError, FailureClass
 from tasks.planning.next_run import plan_run
 from tasks.runs import ledger, lineage
 from tasks.runs.estimates import Estimate, Past, estimate_run, estimate_stage, estimate_work, past
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.results import result_key
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
 
@@ -132,7 +132,7 @@ def test_finished_stages_are_not_in_the_estimate(store: DirectoryStore, runner: 
     with pytest.raises(DataError):
         carry_out(plan_run(store, config, "2021-Q2"))
     plan = plan_run(store, config, "2021-Q2")
-    assert store.exists(result_key(plan.run_key, Stage.warmup))
+    assert store.exists(RESULT.key(run=plan.run_key, stage=Stage.warmup))
     assert estimate_run(store, plan) == 4 * 9.75
 
 

@@ -2,12 +2,12 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
+from tasks.contracts.workspace import VERDICTS
 from tasks.planning.judge_again import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
 from tasks.runs.plan import NothingToDo, planned_runs, save_plan
 from tasks.runs.refreshes import plan_refresh
-from tasks.runs.results import judgement_key
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out
@@ -64,7 +64,7 @@ def test_rows_that_seem_wrong_are_not_known_unless_a_human_lets_them_pass(store,
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
     rejected = carry_out(plan := plan_run(store, small_config()))
     wrong = rejected.judged.model_copy(update={"wrong_spans": (plan.span.name,)})
-    store.write(judgement_key(plan.run_key), wrong.to_json())
+    store.write(VERDICTS.key(run=plan.run_key), wrong.to_json())
     with pytest.raises(NothingToDo, match="release 1 holds every item"):
         plan_refresh(store, small_config())
     let_pass(store, plan, wrong, "Ada", "they are right")

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from infra.store.directory import DirectoryStore
+from tasks.contracts.workspace import NUMBER
 from tasks.foundation.errors import StoreError
 from tasks.runs import releases
 from tests.support.workspace.adding import add
@@ -29,7 +30,7 @@ def test_the_release_of_a_run_is_found_without_reading_others(store, monkeypatch
 def test_a_number_that_another_run_got_is_not_the_release_of_this_one(store):
     add(store, "a")
     for number in (1, 2):  # stopped before it made its release: the number is taken, or not yet
-        store.write(releases.number_key("b"), releases.Numbered(number=number).to_json())
+        store.write(NUMBER.key(run="b"), releases.Numbered(number=number).to_json())
         assert releases.of_run(store, "b") is None
 
 

@@ -8,8 +8,9 @@ import infra.compute.factory
 from infra.store.base import Store
 from tasks.contracts.outcomes import Check
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import CompileError, FailureClass, HostError
-from tasks.runs.host_findings import Findings, findings_key
+from tasks.runs.host_findings import Findings
 from tasks.upkeep.ladder import climb, sizes
 from tasks.upkeep.made_up import settings
 from tasks.upkeep.smoke_report import SmokeReport
@@ -97,7 +98,7 @@ def test_what_health_found_names_the_rung(store, runner, monkeypatch) -> None:
     )
 
     def find(spec, waiter, tries) -> None:
-        store.write(findings_key(spec.attempt_prefix), Findings(checks=checks).to_json())
+        store.write(FINDINGS.of(spec), Findings(checks=checks).to_json())
         raise HostError("fi_info lists 0 EFA interfaces")
 
     monkeypatch.setattr(runner, "run", find)

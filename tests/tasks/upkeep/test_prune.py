@@ -18,13 +18,14 @@ from tasks.backfill.backfill_runs import run_of
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import CodeError, ConfigError, StoreError, SupersededError
 from tasks.planning.mined_release import mined_release
 from tasks.planning.next_run import plan_run
 from tasks.planning.rivals import begun_with, compared_with
 from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import planned_runs, save_plan
-from tasks.runs.results import read_result, result_key
+from tasks.runs.results import read_result
 from tasks.runs.rollback import rollback
 from tasks.upkeep.prune import prune
 from tasks.upkeep.prune_plan import PrunePlan
@@ -218,7 +219,7 @@ def test_a_compile_cache_stays_if_the_last_run_used_it_or_if_it_is_in_the_making
     warmed = read_result(store, key, Stage.warmup)
     assert warmed is not None
     outcome = warmed.outcome.model_copy(update={"compiled": CompileRef(key="used", graphs=1, seconds=1.0)})
-    store.write(result_key(key, Stage.warmup), warmed.model_copy(update={"outcome": outcome}).to_json())
+    store.write(RESULT.key(run=key, stage=Stage.warmup), warmed.model_copy(update={"outcome": outcome}).to_json())
     assert [folder.folder for folder in pruned(store).folders if folder.kind == "compile"] == ["compile/old"]
 
 

@@ -4,8 +4,8 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.health import health
-from tasks.runs.results import result_key
 from tasks.upkeep.parity_runs import plan_parity_runs, train
 from tasks.validate import validate
 from tasks.warmup import warmup
@@ -24,7 +24,7 @@ def trained(plan: RunPlan) -> TrainOutcome:
 
 def test_the_curve_is_kept_and_the_checkpoint_deleted(store, runner, plan):
     assert trained(plan).curve
-    assert store.exists(result_key(plan.run_key, Stage.train))
+    assert store.exists(RESULT.key(run=plan.run_key, stage=Stage.train))
     assert store.list("lineages") == []
 
 
@@ -45,7 +45,7 @@ def test_a_checkpoint_that_was_not_deleted_in_time_is_deleted_the_next_time(stor
 
 def test_a_damaged_result_is_set_aside_and_the_side_trained_again(store, runner, plan):
     first = trained(plan)
-    store.write(result_key(plan.run_key, Stage.train), b"{")
+    store.write(RESULT.key(run=plan.run_key, stage=Stage.train), b"{")
     assert trained(plan).curve == first.curve
     assert runner.stages.count("train") == 2
     assert len(store.list("quarantine")) == 1

@@ -4,12 +4,13 @@ import pytest
 
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
+from infra.store.records import find_record
 from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import HealthOutcome
 from tasks.contracts.results import StageResult, WorkerFailure
 from tasks.foundation.errors import HostError, StoreError
 from tasks.runs import host_records
-from tasks.runs.host_findings import read_findings
+from tasks.runs.host_findings import Findings
 from tasks.runs.link_speeds import ENOUGH, read_speeds, remember_speeds
 from tasks.worker import health
 from tasks.worker.devices.cpu import CpuAccelerator
@@ -67,7 +68,7 @@ def test_a_device_that_multiplies_wrong_is_refused(store, monkeypatch):
     with pytest.raises(HostError, match=wrong):
         run(store)
     assert store.list("runs") == ["runs/run/health/attempt-1/findings.json"]
-    findings = read_findings(store, "runs/run/health/attempt-1")
+    findings = find_record(store, "runs/run/health/attempt-1/findings.json", Findings)
     assert findings is not None
     (failed,) = (check for check in findings.checks if not check.passed)
     assert (failed.name, failed.host, failed.action) == ("matmul fp32", "host-7", "exclude host")
@@ -161,7 +162,7 @@ def test_workers_whose_collectives_do_nothing_are_refused(store, tmp_path, monke
     ):
         LocalRunner(store).run(health_spec(store, 2, *SMALL), Heard(), tries=1)
     assert not store.exists("runs/run/health/result.json")
-    findings = read_findings(store, "runs/run/health/attempt-1")
+    findings = find_record(store, "runs/run/health/attempt-1/findings.json", Findings)
     assert findings is not None
     # A busy machine may add a warning about a slow worker.
     failed = [check for check in findings.checks if not check.passed and check.severity == "critical"]

@@ -11,7 +11,7 @@ import pytest
 from flows.cli.results import searching
 from flows.cli.serving.pages import Pages
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import changes_key
+from tasks.contracts.workspace import CHANGED
 from tasks.runs import releases
 from tasks.runs.releases import CURRENT, Pointer
 from tests.support.fakes.search_worker import LOST
@@ -119,7 +119,7 @@ def changes_of(pages: Pages, path: str) -> Page:
 
 def test_what_a_release_changed_has_a_page(pages: Pages, store: DirectoryStore) -> None:
     second = releases.read(store, 2)
-    store.write(changes_key(second.run_key), CHANGES.to_json())
+    store.write(CHANGED.key(run=second.run_key), CHANGES.to_json())
     page = changes_of(pages, "/changes/2")
     assert "Release 2 " in page.text
     assert "recall@10 was 0.8600 and is 0.8700" in page.text

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
+from infra.store.records import find_record
 from tasks.contracts.jobs import HealthInputs
 from tasks.foundation.errors import ConfigError, HostError, StageError
 from tasks.runs import host_records
-from tasks.runs.host_findings import read_findings
+from tasks.runs.host_findings import Findings
 from tasks.worker import health
 from tasks.worker.checks import nodes
 from tasks.worker.checks.exchange import AllFindings
@@ -97,7 +98,7 @@ def test_a_fault_of_one_machine_ends_all_workers_with_the_same_message(store, to
     assert failure == "HOST"
     assert "neuron-ls lists 15 Neuron devices; 16 are expected; missing: 7" in message
     assert message.endswith("[exclude host: host-1]")
-    findings = read_findings(store, "runs/run/health/attempt-1")
+    findings = find_record(store, "runs/run/health/attempt-1/findings.json", Findings)
     assert findings is not None
     assert {check.host for check in findings.checks if not check.passed} == {"host-1"}
     assert {check.host for check in findings.checks if check.passed} == {"host-0", "host-1"}

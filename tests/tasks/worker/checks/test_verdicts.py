@@ -2,11 +2,12 @@ import time
 
 import pytest
 
+from infra.store.records import find_record
 from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import ConfigError, HostError, StoreError
 from tasks.runs import host_records
-from tasks.runs.host_findings import findings_key, read_findings
+from tasks.runs.host_findings import Findings
 from tasks.runs.link_speeds import ENOUGH, LinkSpeeds
 from tasks.worker.checks.verdicts import (
     conclude,
@@ -22,7 +23,7 @@ from tests.support.workspace.jobs import make_job, tiny_config
 
 LIMITS = tiny_config("health.matmul_size=1000", "health.min_memory_gib=2", "health.min_disk_gib=4").health
 HOSTS = ["a", "b", "c", "d"]
-ATTEMPT = "runs/run/health/attempt-1"
+FINDINGS_KEY = "runs/run/health/attempt-1/findings.json"
 
 
 def failed(action: Action, host: str = "", name: str = "check") -> Check:
@@ -159,7 +160,7 @@ def test_findings_are_written_and_each_host_gets_one_record(store, monkeypatch):
         failed("proceed", "", "free workspace disk"),
     ]
     conclude(job, checks, ["a", "a", "b", "c"])
-    findings = read_findings(store, ATTEMPT)
+    findings = find_record(store, FINDINGS_KEY, Findings)
     assert findings is not None
     assert list(findings.checks) == checks
     a, b, c = host_records.known_hosts(store)
@@ -186,4 +187,4 @@ def test_a_full_store_does_not_hide_the_finding(store, monkeypatch, capsys):
     monkeypatch.setattr(store, "write", full)
     conclude(make_job(store, tiny_config(), HealthInputs()), [failed("exclude host", "a")], ["a"])
     assert "could not be written: [Errno 28] No space left" in capsys.readouterr().err
-    assert not store.exists(findings_key(ATTEMPT))
+    assert not store.exists(FINDINGS_KEY)

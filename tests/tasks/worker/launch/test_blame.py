@@ -2,8 +2,9 @@ import pytest
 
 from infra.root_cause import Ending
 from tasks.contracts.outcomes import Check
+from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import FailureClass
-from tasks.runs.host_findings import Findings, findings_key
+from tasks.runs.host_findings import Findings
 from tasks.runs.host_records import known_hosts
 from tasks.worker.launch.main_node import blame
 from tests.support.fakes.stand_ins import health_spec
@@ -32,7 +33,7 @@ def test_a_host_is_remembered_for_what_the_codes_say_of_its_hardware(store, fail
 def test_a_host_that_health_has_judged_is_not_struck_twice(store):
     spec = health_spec(store)
     check = Check.critical("nccom", False, BROKEN, "exclude host", host="i-1")
-    store.write(findings_key(spec.attempt_prefix), Findings(checks=(check,)).to_json())
+    store.write(FINDINGS.of(spec), Findings(checks=(check,)).to_json())
     blame(store, spec, Ending(failure=FailureClass.HOST, message=BROKEN, node=0, at=0.0), "i-1")
     assert known_hosts(store) == ()
 

@@ -31,7 +31,7 @@ def start_job(folder: Path, *overrides: str) -> Job:
 
 
 def only_failure(job: Job) -> WorkerFailure:
-    [failure] = worker_failures(job.store, job.spec.attempt_prefix)
+    [failure] = worker_failures(job.store, job.spec)
     return failure
 
 
@@ -71,7 +71,7 @@ def test_each_worker_reports_its_place(tmp_path: Path):
     job = start_job(tmp_path, "train.workers=2")
     with pytest.raises(EOFError):  # they end without a word to their parent
         run_ranks(2, work, job.spec, (1,), Kill(STEP, 3, "before", act=hang))
-    failures = {failure.rank: failure for failure in worker_failures(job.store, job.spec.attempt_prefix)}
+    failures = {failure.rank: failure for failure in worker_failures(job.store, job.spec)}
     assert failures[1].failure == "HANG"
     assert failures[0].failure in ("HANG", "HOST"), "both at once, or the loss of the other came first"
     assert "in hang" in failures[1].traceback

@@ -12,6 +12,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
+from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import CodeError, FailureClass, StoreError, classify
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
@@ -19,7 +20,6 @@ from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import (
     CheckpointWriter,
     ModelParts,
-    checkpoint_prefix,
     drop_partials,
     find_partial,
     load_optimizer,
@@ -122,7 +122,7 @@ def test_a_checkpoint_holds_safetensors_and_json_alone(trained: Trained):
 
 def test_the_name_has_the_step_and_the_manifest_the_run(trained: Trained):
     ref = trained.write(7, complete=True)
-    assert ref.prefix == checkpoint_prefix("main", 7) == "lineages/main/step-00000007"
+    assert ref.prefix == CHECKPOINT.key(lineage="main", step=7) == "lineages/main/step-00000007"
     assert read_manifest(trained.store, ref.prefix).facts == {"step": 7, "run_key": "run", "complete": True}
     assert read_manifest(trained.store, ref.prefix).sha256 == ref.sha256
 
@@ -264,7 +264,7 @@ def test_a_full_disk_surfaces_at_the_next_call_and_leaves_no_checkpoint(trained:
     assert classify(caught.value) == FailureClass.DISK
     assert find_partial(full, "main", "run", after=0) is None
     with pytest.raises(StoreError):
-        read_manifest(full, checkpoint_prefix("main", 4))
+        read_manifest(full, CHECKPOINT.key(lineage="main", step=4))
     assert trained.write(4).step == 4, "with room again the same step can be written"
 
 
