@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tasks.foundation.errors import DiskError
 
-SETTINGS = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16384")  # the last in KiB
+SETTINGS = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -4096")  # the last in KiB
 
 _ITEMS = "CREATE TABLE items (id INTEGER PRIMARY KEY, text INTEGER, changes INTEGER) WITHOUT ROWID"
 _ADD = """
