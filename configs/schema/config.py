@@ -25,26 +25,7 @@ from configs.schema.stages import (
 )
 from configs.schema.training import HeadsConfig, TrainConfig
 from configs.schema.validation import ValidateConfig
-from tasks.foundation.records import Record
-
-# Sections and keys that change what is judged, reported or waited for, where, when and how often, but not what is made.
-BESIDE_THE_WORK = ("health", "batch", "retry", "cost", "schedule", "freshness", "links", "publish")
-KEYS_BESIDE_THE_WORK = (
-    "validate.small_spans",  # this and the next one choose window and parent, which are in the run's key
-    "train.after_rejection",
-    "train.workers",
-    "train.checkpoint_every",
-    "train.log_every_steps",
-    "train.hang_seconds",
-    "evaluate.slices",
-    "evaluate.min_slice_rows",
-    "evaluate.golden",
-    "evaluate.champion_loss",
-    "evaluate.gates",
-    "infer.workers",
-    "release.gates",
-)
-
+from tasks.foundation.records import Record, beside, decides
 
 # Columns that every row has and that are no values to learn or to weigh by.
 TEXTS_AND_IDS = ("row_id", "time", "query", "item", "item_id")
@@ -67,7 +48,7 @@ class Config(Record):
     seed: int = Field(ge=0, description="seed of everything random: new weights, order of rows, dropout")
     features: FeaturesConfig
     validate_: ValidateConfig = Field(alias="validate")
-    health: HealthConfig
+    health: HealthConfig = beside()
     warmup: WarmupConfig
     model: ModelConfig
     heads: HeadsConfig
@@ -76,13 +57,13 @@ class Config(Record):
     infer: InferConfig
     release: ReleaseConfig
     compiler: CompilerConfig
-    batch: BatchConfig
-    retry: RetryConfig
-    cost: CostConfig
-    schedule: ScheduleConfig
-    freshness: FreshnessConfig
-    links: LinksConfig
-    publish: PublishConfig = PublishConfig()  # a default, since configurations of earlier runs lack it
+    batch: BatchConfig = beside()
+    retry: RetryConfig = beside()
+    cost: CostConfig = beside()
+    schedule: ScheduleConfig = beside()
+    freshness: FreshnessConfig = beside()
+    links: LinksConfig = beside()
+    publish: PublishConfig = beside(PublishConfig())
 
     def tree(self) -> dict[str, Any]:
         """Return the settings with the keys that they have in YAML."""
@@ -90,10 +71,15 @@ class Config(Record):
 
     def work(self) -> dict[str, Any]:
         """Return the settings that decide a run's model and vectors, as a tree."""
-        tree = {name: section for name, section in self.tree().items() if name not in BESIDE_THE_WORK}
-        for dotted in KEYS_BESIDE_THE_WORK:
-            section, _, key = dotted.partition(".")
-            del tree[section][key]
+        tree = self.tree()
+        for name, field in type(self).model_fields.items():
+            key, section = field.alias or name, getattr(self, name)
+            if not decides(field):
+                del tree[key]
+            elif isinstance(section, Record):
+                for inner, one in type(section).model_fields.items():
+                    if not decides(one):
+                        del tree[key][inner]
         return tree
 
     def same_work_as(self, other: Config) -> bool:
@@ -241,3 +227,7 @@ class Config(Record):
                 "lower train.max_tokens and infer.max_tokens"
             )
         return self
+
+
+# Sections that change what is judged, reported or waited for, where, when and how often, but not what is made.
+BESIDE_THE_WORK = tuple(name for name, field in Config.model_fields.items() if not decides(field))

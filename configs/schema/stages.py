@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from configs.schema.compute import Compute, MachineConfig, Positive
 from configs.schema.gates import GateConfig
 from configs.schema.metrics import METRICS, Family, names_of
-from tasks.foundation.records import Record
+from tasks.foundation.records import Record, beside
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -38,7 +38,7 @@ class StageConfig(Record):
 class WorkersConfig(StageConfig):
     """The section of a stage that runs with any number of workers."""
 
-    workers: Positive = Field(description="worker processes; results do not depend on their number")
+    workers: Positive = beside(description="worker processes; results do not depend on their number")
 
 
 class HealthConfig(StageConfig):
@@ -107,8 +107,8 @@ class EvaluateConfig(StageConfig):
         default=None,
         description="search for near-duplicates across the holdout; null: only equal texts or ids are found",
     )
-    slices: tuple[str, ...] = Field(description="columns by whose values metrics are reported too")
-    min_slice_rows: Positive = Field(
+    slices: tuple[str, ...] = beside(description="columns by whose values metrics are reported too")
+    min_slice_rows: Positive = beside(
         description="least number of holdout rows of a slice; smaller slices are not reported"
     )
     max_rows: Positive = Field(
@@ -122,17 +122,17 @@ class EvaluateConfig(StageConfig):
         "and releases meet among all items that both hold, and other models among a sample of this "
         "size",
     )
-    golden: str | None = Field(
+    golden: str | None = beside(
         default=None,
         description="Parquet, CSV or JSON Lines file with the columns query, item and, if you like, item_id, on "
         "which all models are measured apart from the holdout; null: none",
     )
-    champion_loss: Bounds = Field(
+    champion_loss: Bounds = beside(
         default=Bounds(warn=0.1, stop=0.3),
         description="relative loss of the champion's recall@10 on the newest span, against the spans before, that "
         "means wrong rows",
     )
-    gates: tuple[GateConfig, ...] = Field(description="conditions of a release")
+    gates: tuple[GateConfig, ...] = beside(description="conditions of a release")
 
 
 class InferConfig(WorkersConfig):
@@ -185,7 +185,7 @@ class ReleaseConfig(StageConfig):
     queries: Positive = Field(
         default=2000, description="holdout queries, the newest, with which all vectors of the release are searched"
     )
-    gates: tuple[GateConfig, ...] = Field(
+    gates: tuple[GateConfig, ...] = beside(
         default=(),
         description="conditions on ranking metrics of that search; their champion is the current release, with "
         "the same queries",

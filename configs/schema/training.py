@@ -9,7 +9,7 @@ from configs.schema.compute import Positive
 from configs.schema.label_heads import LabelHead, MulticlassHead, RegressionHead
 from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
 from configs.schema.stages import WorkersConfig
-from tasks.foundation.records import Record
+from tasks.foundation.records import Record, beside
 
 LARGEST_SCALE = 100.0  # learnt scales above it are known to make training unstable
 
@@ -203,7 +203,7 @@ class TrainConfig(WorkersConfig):
         "and losses stay fp32. `bf16-weights`: the encoder's weights are bf16 too, rounded "
         "stochastically. `auto`: bf16 where the device is fast at it, else `fp32`"
     )
-    after_rejection: Literal["accepted", "challenger"] = Field(
+    after_rejection: Literal["accepted", "challenger"] = beside(
         default="accepted",  # configurations of earlier runs lack it
         description="checkpoint that the next span continues after a rejection: the last `accepted` one, with the "
         "rejected spans trained again, or the rejected `challenger`",
@@ -232,12 +232,12 @@ class TrainConfig(WorkersConfig):
     )
     evaluate_every_steps: Positive = Field(description="steps between two evaluations within the training")
     evaluate_rows: Positive = Field(description="most holdout rows of an evaluation within the training")
-    checkpoint_every: Every = Field(
+    checkpoint_every: Every = beside(
         description="interval of checkpoints: `50 steps`, `300 seconds` (at the next step whose losses are read), "
         "or `auto`, as often as pays off by the measured write time and the failures on record"
     )
-    log_every_steps: Positive = Field(description="steps between two lines of the log")
-    hang_seconds: Positive = Field(
+    log_every_steps: Positive = beside(description="steps between two lines of the log")
+    hang_seconds: Positive = beside(
         description="seconds without a step after which an attempt is ended as HANG; longer than any step"
     )
 

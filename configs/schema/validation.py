@@ -8,7 +8,7 @@ from configs.schema.compute import Positive
 from configs.schema.expectations import SCOPES, Scope, check_bounds, check_name
 from configs.schema.gates import Severity
 from configs.schema.stages import Bounds, Share, StageConfig
-from tasks.foundation.records import Record
+from tasks.foundation.records import Record, beside
 
 
 class ExpectationConfig(Record):
@@ -154,7 +154,8 @@ class ValidateConfig(StageConfig):
     """Limits that great-expectations holds the rows of a run against."""
 
     min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")
-    small_spans: Literal["stop", "merge"] = Field(
+    # It chooses the window, as train.after_rejection does the parent; both are in the run's key themselves.
+    small_spans: Literal["stop", "merge"] = beside(
         default="stop",  # configurations of earlier runs lack it
         description="effect of fewer rows than min_rows: `stop` the run, or `merge` the span with the next",
     )

@@ -24,7 +24,7 @@ from tasks.contracts.references import (
 )
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import VECTORS
-from tasks.foundation.records import Record
+from tasks.foundation.records import Record, beside
 
 
 class ValidateInputs(Record):
@@ -37,12 +37,12 @@ class ValidateInputs(Record):
     stage: Literal[Stage.validate] = Stage.validate
     window: tuple[SpanRef, ...]
     history: tuple[RowsRef, ...]
-    feeds: tuple[FeedRef, ...]
-    bases: tuple[CatalogueRef, ...]
-    others: tuple[RowsRef, ...] = Field(default=(), description="for the catalogue; replace older versions")
+    feeds: tuple[FeedRef, ...] = beside()
+    bases: tuple[CatalogueRef, ...] = beside()
+    others: tuple[RowsRef, ...] = beside(default=(), description="for the catalogue; replace older versions")
     catalogue: bool = Field(default=True, description="false: nothing will be embedded, so none is built")
     parent: CheckpointRef | None = Field(default=None, description="what training starts from: its categories, tokens")
-    kept_out: str | None = Field(default=None, description="key of the golden set, whose rows are not trained on")
+    kept_out: str | None = beside(default=None, description="key of the golden set, whose rows are not trained on")
 
 
 class HealthInputs(Record):
@@ -66,7 +66,7 @@ class TrainInputs(Record):
     rows: tuple[RowsRef, ...]
     history: tuple[RowsRef, ...]
     parent: CheckpointRef | None
-    compiled: CompileRef | None = None
+    compiled: CompileRef | None = beside(None)
     mined: MinedRelease | None = Field(default=None, description="for hard negatives; null: none, or no release yet")
     golden: str | None = Field(default=None, description="key of the golden set, whose pairs are never negatives")
 
@@ -90,23 +90,23 @@ class EvaluateInputs(Record):
     challenger_vectors: str | None = Field(
         default=None, description="folder of its vectors of the catalogue; null: the catalogue is small"
     )
-    champion: ModelRef | None = Field(description="null: nothing is released yet")
-    champion_vectors: str | None = Field(default=None, description="folder of the vectors that its release holds")
-    champion_release: int | None = Field(default=None, description="number of that release")
-    begun_with: CheckpointRef | None = Field(
+    champion: ModelRef | None = beside(description="null: nothing is released yet")
+    champion_vectors: str | None = beside(default=None, description="folder of the vectors that its release holds")
+    champion_release: int | None = beside(default=None, description="number of that release")
+    begun_with: CheckpointRef | None = beside(
         default=None, description="imported weights, which nothing trained; null: the lineage began with a new model"
     )
-    rivals: tuple[Rival, ...] = Field(default=(), description="other releases that gates may compare with")
+    rivals: tuple[Rival, ...] = beside(default=(), description="other releases that gates may compare with")
     golden: str | None = Field(default=None, description="key of the golden set's Parquet file; null: there is none")
-    compiled: CompileRef | None = None
+    compiled: CompileRef | None = beside(None)
 
 
 class InferInputs(Record):
     stage: Literal[Stage.infer] = Stage.infer
     catalogue: CatalogueRef
     model: ModelRef
-    reuse: str | None = Field(default=None, description="folder of earlier vectors of the same model")
-    compiled: CompileRef | None = None
+    reuse: str | None = beside(default=None, description="folder of earlier vectors of the same model")
+    compiled: CompileRef | None = beside(None)
 
     @property
     def vectors_of(self) -> dict[str, str]:
@@ -127,9 +127,9 @@ class ReleaseInputs(Record):
     vectors: str
     catalogue: CatalogueRef
     rows: tuple[RowsRef, ...] = Field(default=(), description="of all spans that the model was trained on")
-    metrics: dict[str, float] = Field(default={}, description="of the evaluation, for the model card")
-    before: ReleasedRef | None = Field(default=None, description="null: there is none, or it lacks a catalogue")
-    overrides: tuple[Override, ...] = Field(default=(), description="for the model card")
+    metrics: dict[str, float] = beside(default={}, description="of the evaluation, for the model card")
+    before: ReleasedRef | None = beside(default=None, description="null: there is none, or it lacks a catalogue")
+    overrides: tuple[Override, ...] = beside(default=(), description="for the model card")
 
 
 class ImportInputs(Record):

@@ -24,13 +24,8 @@ from tasks.contracts.search import Changes
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import CHANGED, RESULT, SPEC, VERDICTS
 from tasks.foundation.errors import StoreError
-from tasks.foundation.records import Record
+from tasks.foundation.records import Record, decides
 from tasks.quality.verdicts import refusals, refused
-
-_NOT_DECISIVE = {
-    "champion", "champion_vectors", "champion_release", "rivals", "begun_with", "compiled", "feeds", "others", "bases",
-    "reuse", "before", "metrics", "overrides", "kept_out",
-}  # fmt: skip
 
 
 class UnusableResult(StoreError):
@@ -182,5 +177,5 @@ def same_work(one: JobSpec, other: JobSpec) -> bool:
 
 def _decisive(inputs: Inputs) -> Inputs:
     """Return the inputs without those that do not decide the outcome."""
-    others = _NOT_DECISIVE & set(type(inputs).model_fields)
+    others = [name for name, field in type(inputs).model_fields.items() if not decides(field)]
     return inputs.model_copy(update=dict.fromkeys(others))
