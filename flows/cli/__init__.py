@@ -7,8 +7,7 @@ from types import FrameType
 from typing import NoReturn
 
 from flows.cli.app import app
-from flows.cli.terminal.errors import explain
-from flows.cli.terminal.leaving import leave_soon
+from flows.cli.terminal.ending import explain, leave_soon
 from tasks.foundation.garbage import collect_rarely
 from tasks.running.json_logs import standard_error
 

@@ -1,64 +1,78 @@
-"""The command `millrace`: its list of commands. Each command imports its code when it runs, so that `--help` is fast.
+"""The command `millrace`: its list of commands. A command's module is imported when it runs, so that `--help` is fast.
 
 Results go to standard output, everything else to standard error, so `--json` prints pure JSON.
 """
 
-from collections.abc import Callable
+import ast
+import functools
+import importlib
+from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from flows.cli.operation import commands as operation
-from flows.cli.results import commands as results
-from flows.cli.serving import commands as serving
-from flows.cli.work import commands as work
+from flows.cli.terminal.command import COMMANDS
 from tasks.foundation.errors import CancelledError
 
-COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Work": (
-        work.ingest,
-        work.run,
-        work.skip,
-        work.refresh,
-        work.gate,
-        work.backfill,
-        work.backfills,
-        work.backfill_control,
-        work.parity,
-        work.warmup,
-        work.import_checkpoint,
-    ),
-    "Results": (
-        results.status,
-        results.releases,
-        results.rollback,
-        results.hold,
-        results.publish,
-        results.search,
-        results.diff,
-        results.report,
-        results.history,
-        results.metrics,
-        serving.serve,
-    ),
-    "Operation": (
-        operation.freshness,
-        operation.ledger,
-        operation.doctor,
-        operation.smoke,
-        operation.hosts,
-        operation.reap,
-        operation.prune,
-        operation.deploy,
-        operation.up,
-        operation.down,
-    ),
+MODULES = {  # by panel of the help page: command -> the module of this folder that has it
+    "Work": {
+        "ingest": "ingesting",
+        "run": "running",
+        "skip": "ingesting",
+        "refresh": "running",
+        "gate": "gating",
+        "backfill": "backfilling",
+        "parity": "parity",
+        "import-checkpoint": "importing",
+    },
+    "Results": {
+        "status": "status",
+        "releases": "releases",
+        "rollback": "releases",
+        "hold": "releases",
+        "publish": "publishing",
+        "search": "searching",
+        "diff": "searching",
+        "report": "report",
+        "history": "history",
+        "serve": "servers",
+    },
+    "Operation": {
+        "freshness": "freshness",
+        "doctor": "doctor",
+        "smoke": "smoking",
+        "hosts": "upkeep",
+        "reap": "upkeep",
+        "prune": "upkeep",
+        "deploy": "deploying",
+        "up": "servers",
+        "down": "servers",
+    },
 }
 
+RUN = "run"  # the word of a group for the command with its bare name
 
-class _Interruptible(TyperGroup):
-    """Raise CancelledError on Ctrl-C and SIGTERM, for the exit code of its class instead of typer's."""
+
+class _Later(TyperCommand):
+    """A command that is not loaded yet; its line of the help page is read from the source."""
+
+    def __init__(self, name: str, panel: str) -> None:
+        super().__init__(name, help=_docstrings(MODULES[panel][name])[name.replace("-", "_")], rich_help_panel=panel)
+        self._title, self._module = name, MODULES[panel][name]
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        importlib.import_module(f"flows.cli.{self._module}")
+        return loaded(self._title).make_context(info_name, args, parent, **extra)
+
+
+class _Commands(TyperGroup):
+    """All commands. Ctrl-C and SIGTERM raise CancelledError, for the exit code of its class instead of typer's."""
+
+    def __init__(self, **attributes: Any) -> None:
+        later = {name: _Later(name, panel) for panel, modules in MODULES.items() for name in modules}
+        super().__init__(**{**attributes, "commands": later})
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -68,13 +82,56 @@ class _Interruptible(TyperGroup):
             raise CancelledError(f"stopped by {how}; what was finished is kept") from None
 
 
-app = typer.Typer(
-    cls=_Interruptible,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,  # `main` prints errors
-    help="Keep an embedding model and its vectors fresh: span by span, from data to release.",
-)
-for panel, commands in COMMANDS.items():
-    for command in commands:
-        app.command(rich_help_panel=panel)(command)
+class _WithDefault(TyperGroup):
+    """The commands `NAME` and `NAME WORD`: the first is meant unless a word of the others follows."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = args and args[0] in (*self.commands, "--help")
+        return super().parse_args(ctx, args if known else [RUN, *args])
+
+
+def loaded(name: str) -> Any:
+    """Return a command of a module that was imported; with those whose names begin with its name, if there are any."""
+    others = {
+        title.removeprefix(f"{name} "): each.call for title, each in COMMANDS.items() if title.startswith(f"{name} ")
+    }
+    alone = _typer()
+    alone.command(name)(COMMANDS[name].call)
+    if not others:
+        return get_command(alone)
+    about = f"{COMMANDS[name].call.__doc__}\n\nIts options: millrace {name} {RUN} --help."
+    group = _typer(cls=_WithDefault, help=about)
+    for word, call in {RUN: COMMANDS[name].call, **others}.items():
+        group.command(word)(call)
+    return get_command(group)
+
+
+def all_commands() -> dict[str, Any]:
+    """Import every command; return it by its words, as in `backfill list`, with its parameters."""
+    found: dict[str, Any] = {}
+    for name, module in (item for modules in MODULES.values() for item in modules.items()):
+        importlib.import_module(f"flows.cli.{module}")
+        made = loaded(name)
+        parts = {
+            f"{name} {word}" if word != RUN else name: each for word, each in getattr(made, "commands", {}).items()
+        }
+        found |= parts or {name: made}
+    return found
+
+
+@functools.cache
+def _docstrings(module: str) -> dict[str, str]:
+    tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
+    return {each.name: ast.get_docstring(each) or "" for each in tree.body if isinstance(each, ast.FunctionDef)}
+
+
+def _typer(**options: Any) -> typer.Typer:
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, **options)  # `main` prints errors
+
+
+app = _typer(cls=_Commands, no_args_is_help=True)
+
+
+@app.callback()
+def millrace() -> None:
+    """Keep an embedding model and its vectors fresh: span by span, from data to release."""

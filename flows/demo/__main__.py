@@ -11,19 +11,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from flows.cli.backfilling import BackfillOutput, backfill
+from flows.cli.running import RunOutput, run
 from flows.cli.serving import background_pages
 from flows.cli.terminal import console
-from flows.cli.terminal.errors import explain
-from flows.cli.terminal.run_options import RunOptions
-from flows.cli.work import running
-from flows.cli.work.backfilling import BackfillRequest, backfill
+from flows.cli.terminal.ending import explain
+from flows.cli.terminal.options import RunOptions
 from flows.demo.search_log import month_start, write_shop
 from flows.presentation.model import Cell, state
 from flows.presentation.wording import NONE, count, now, number
 from infra import prefect_server
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.backfill.backfill_plan import BACKFILL_STAGES
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import SpanKind, first_day
 from tasks.data.ingest import IngestOptions, ingest
@@ -119,8 +118,9 @@ def _reports(store: Store, months: Sequence[str], overrides: Sequence[str]) -> I
         yield next(one for one in all_reports(store) if (one.span, one.state) == (broken, RunState.REJECTED))
     console.note(f"the export of {broken} is corrected, so it is ingested and trained again: {REASON}")
     _ingest_file(store, CORRECTED)
-    request = BackfillRequest(broken, broken, BACKFILL_STAGES, parallel=1, reason=REASON)
-    corrected = backfill(RunOptions(store, CONFIG_FILE, overrides), request, verbose=False).backfill.spans[-1]
+    done = backfill(RunOptions(store, CONFIG_FILE, overrides), broken, broken, parallel=1, reason=REASON)
+    assert isinstance(done, BackfillOutput)
+    corrected = done.backfill.spans[-1]
     assert corrected.run_key is not None
     yield run_report(store, read_plan(store, corrected.run_key))
     for month in months[BROKEN + 1 :]:
@@ -129,9 +129,10 @@ def _reports(store: Store, months: Sequence[str], overrides: Sequence[str]) -> I
 
 def _run(store: Store, month: str, overrides: Sequence[str]) -> RunReport:
     console.note(f"span {month}")
-    report = running.run(store, month, CONFIG_FILE, overrides, verbose=False).report
-    assert report is not None
-    return report
+    done = run(RunOptions(store, CONFIG_FILE, overrides), month)
+    assert isinstance(done, RunOutput)
+    assert done.report is not None
+    return done.report
 
 
 def _print_table(reports: Sequence[RunReport]) -> None:

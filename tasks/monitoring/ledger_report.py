@@ -59,7 +59,7 @@ class LedgerRun(RunFacts, LedgerSums):
 
 
 class LedgerReport(Record):
-    """`millrace ledger`."""
+    """`millrace history --ledger`."""
 
     workspace: str
     since: Moment | None = Field(description="day before which runs are left out; null: none")

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from configs.load import load_config
-from flows.cli.results.outputs import RunOutput
-from flows.cli.work import running
+from flows.cli.running import RunOutput, run
+from flows.cli.terminal.options import RunOptions
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.checkpoints import HoldoutRule
@@ -50,7 +50,8 @@ def main() -> None:
     print("|---|---:|---:|---:|---:|---:|---|")
     for quarter in QUARTERS:
         print(f"span {quarter}", file=sys.stderr)
-        output = running.run(store, quarter, CONFIG_FILE, (), verbose=False)
+        output = run(RunOptions(store, CONFIG_FILE), quarter)
+        assert isinstance(output, RunOutput)
         print(line(store, quarter, output, untrained.recall_up_to(quarter)), flush=True)
     released = releases.current(store)
     assert released is not None

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flows.cli.results.searching import searcher
+from flows.cli.serving.search_worker import searcher
 from flows.demo.search_log import write_shop
 from infra.prefect_server import client_environment, down, up
 from infra.store.directory import DirectoryStore

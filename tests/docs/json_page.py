@@ -9,34 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from flows.cli.operation.deploying import DeployOutput
-from flows.cli.operation.hosts import HostsOutput
-from flows.cli.results.history import HistoryOutput
-from flows.cli.results.holding import HoldOutput
-from flows.cli.results.outputs import DryRunOutput, ReleasesOutput, ReportOutput, RunOutput
-from flows.cli.results.publishing import PublishOutput
-from flows.cli.results.rolling_back import RollbackOutput
-from flows.cli.results.searching import SearchOutput
-from flows.cli.results.status import StatusOutput
-from flows.cli.work.backfilling import BackfillOutput, BackfillPlanOutput, BackfillsOutput, ControlOutput
-from flows.cli.work.gating import GateOutput
-from flows.cli.work.importing import ImportOutput
-from flows.cli.work.parity import ParityOutput
-from flows.cli.work.refreshing import RefreshOutput
-from infra.compute.batch.reap import ReapReport
-from infra.prefect_server import Server
-from tasks.contracts.search import Changes
+from flows.cli.app import all_commands
+from flows.cli.terminal.command import COMMANDS
 from tasks.contracts.stages import Stage
-from tasks.data.ingest import IngestSummary
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-from tasks.monitoring.freshness import FreshnessReport
-from tasks.monitoring.ledger_report import LedgerReport
-from tasks.planning.skips import Skip
-from tasks.upkeep.examine import DoctorReport
-from tasks.upkeep.optlevels import LevelReport
-from tasks.upkeep.prune_plan import PrunePlan
-from tasks.upkeep.smoke_report import SmokeReport
 
 _WORDS = {
     str: "text",
@@ -51,39 +28,12 @@ _WORDS = {
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "json.md"
 
-# What each command prints with --json, in the order of docs/cli.md.
-OUTPUTS: dict[str, type[Record]] = {
-    "ingest": IngestSummary,
-    "run": RunOutput,
-    "run --dry-run": DryRunOutput,
-    "skip": Skip,
-    "refresh": RefreshOutput,
-    "gate": GateOutput,
-    "backfill": BackfillOutput,
-    "backfill --dry-run": BackfillPlanOutput,
-    "backfills": BackfillsOutput,
-    "backfill-control": ControlOutput,
-    "parity": ParityOutput,
-    "warmup": LevelReport,
-    "import-checkpoint": ImportOutput,
-    "status": StatusOutput,
-    "releases": ReleasesOutput,
-    "rollback": RollbackOutput,
-    "hold": HoldOutput,
-    "publish": PublishOutput,
-    "search": SearchOutput,
-    "diff": Changes,
-    "report": ReportOutput,
-    "history": HistoryOutput,
-    "hosts": HostsOutput,
-    "freshness": FreshnessReport,
-    "ledger": LedgerReport,
-    "doctor": DoctorReport,
-    "smoke": SmokeReport,
-    "reap": ReapReport,
-    "prune": PrunePlan,
-    "deploy": DeployOutput,
-    "up": Server,
+# The second record of a command, and the option with which it prints that.
+OTHERWISE = {"run": "--dry-run", "backfill": "--dry-run", "history": "--ledger"}
+OUTPUTS: dict[str, type[Record]] = {  # in the order of the help page
+    name if number == 0 else f"{name} {OTHERWISE[name]}": record
+    for name in all_commands()
+    for number, record in enumerate(COMMANDS[name].prints)
 }
 
 HEAD = """# The JSON of each command

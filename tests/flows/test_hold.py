@@ -8,7 +8,8 @@ import pytest
 
 import infra.compute.factory
 from configs.load import load_config
-from flows.cli.work.refreshing import refresh as refresh_command
+from flows.cli.running import refresh as refresh_command
+from flows.cli.terminal.options import RunOptions
 from flows.pipeline import pipeline
 from flows.refresh import refresh
 from infra.store.directory import DirectoryStore
@@ -48,7 +49,7 @@ def test_a_held_run_keeps_its_model_until_the_hold_is_lifted(prefect, store, run
     ingest_feed(store, "2021-01")
     before = len(runner.specs)
     assert refresh(store.uri, overrides=PUBLISHED, return_state=True).name == "Held"
-    assert refresh_command(store, None, PUBLISHED, verbose=False).state == "Held"
+    assert refresh_command(RunOptions(store, None, PUBLISHED)).state == "Held"
     assert len(runner.specs) == before, "a held refresh makes nothing"
 
     report = freshness(store, load_config("", PUBLISHED), dt.datetime(2022, 1, 1, tzinfo=dt.UTC))

@@ -22,8 +22,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlo
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Scheduled
 
-from flows.cli.operation import deploying
-from flows.cli.terminal.run_options import RunOptions
+from flows.cli import deploying
+from flows.cli.terminal.options import RunOptions
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -89,7 +89,7 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
             patch.setenv(name, value)
         stack.enter_context(prefect.in_use())
         patch.setattr(deploying, "FILE", only_the_pipeline(folder))
-        deploying.deploy(RunOptions(store, overrides=SETTINGS), alert_url=None, alert_blocks=())
+        deploying.deploy(RunOptions(store, overrides=SETTINGS))
         with get_client(sync_client=True) as client:
             deployment = client.read_deployment_by_name("pipeline/scheduled").id
         log = folder / "worker.log"

@@ -24,8 +24,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Scheduled
 
-from flows.cli.operation import deploying
-from flows.cli.terminal.run_options import RunOptions
+from flows.cli import deploying
+from flows.cli.terminal.options import RunOptions
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -103,7 +103,7 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         for name, value in (client_environment(prefect.server) | worker).items():
             patch.setenv(name, value)
         patch.setattr(deploying, "FILE", pipeline_and_watch(folder))
-        deploying.deploy(RunOptions(one.store, overrides=SETTINGS), alert_url=None, alert_blocks=())
+        deploying.deploy(RunOptions(one.store, overrides=SETTINGS))
         watch_comes(False)
         schedule(0)
         with one.worker():

@@ -13,11 +13,8 @@ MOST_FILES = 25
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
     flows.demo                    the demo: an invented shop through the same doors as a user
-    flows.cli                     the command `millrace`: which commands there are
-    flows.cli.operation           commands that operate it: freshness, doctor, deploy, up and down
-    flows.cli.work                commands that do work: ingest, run, backfill, parity, warmup
+    flows.cli                     the command `millrace`: a file for each group of commands, which runs them and shows
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
-    flows.cli.results             commands that show the results: status, report, history
     flows.cli.terminal            what all commands share: options, errors, progress bars
     flows                         the flows: pipeline, backfill, parity, watch, reap, report
     flows.running                 what every flow run does, backfills and the watch

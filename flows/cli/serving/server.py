@@ -12,7 +12,7 @@ import uvicorn
 from flows.cli.serving.app import App
 from flows.cli.serving.connection import MOST_CONNECTIONS, Connection
 from flows.cli.serving.pages import Pages
-from flows.cli.terminal.leaving import leave_soon
+from flows.cli.terminal.ending import leave_soon
 from infra.store.base import Store
 from tasks.foundation.errors import ConfigError
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from flows.cli.results.searching import Searcher, searcher
+from flows.cli.serving.search_worker import Searcher, searcher
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer

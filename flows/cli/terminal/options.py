@@ -1,32 +1,46 @@
-"""What the commands share: their common options, and how their output leaves."""
+"""The workspace and the settings that a command is given, and files that it writes on request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
-    from tasks.foundation.records import Record
+    from configs.schema.config import Config
 
-Workspace = Annotated[
-    str,
-    typer.Option(
-        envvar="MILLRACE_WORKSPACE", help="Where spans, runs and releases are stored: a folder or s3://bucket/prefix."
-    ),
-]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="A YAML file with settings that replace those of base.yaml.")
-]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="One setting over both, as in train.epochs=2.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts; its keys are in docs/json.md.")]
-HERE = "./workspace"
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The workspace, the config file over base.yaml, and the single settings over both."""
+
+    store: Store
+    config_file: Path | None = None
+    overrides: Sequence[str] = ()
+
+    def config(self) -> Config:
+        """Return the resolved configuration. Raises ConfigError as `load_config` does."""
+        from configs.load import load_config  # only when a command runs, so that `--help` is fast
+
+        return load_config(self.config_file, self.overrides)
+
+    def flow_settings(self) -> tuple[str | None, tuple[str, ...]]:
+        """Return the values of a flow's parameters `config_file` and `overrides`."""
+        return str(self.config_file) if self.config_file else None, tuple(self.overrides)
+
+    def arguments(self) -> list[str]:
+        """Return the same as words of a command line."""
+        config = ["--config", str(self.config_file)] if self.config_file else []
+        settings = [word for override in self.overrides for word in ("--set", override)]
+        return ["--workspace", self.store.uri, *config, *settings]
 
 
 def existing(workspace: str) -> Store:
@@ -39,9 +53,20 @@ def existing(workspace: str) -> Store:
     return store
 
 
-def tell(output: Record, show: Callable[[Any], None], as_json: bool) -> None:
-    """Print the output of a command: for people, or as JSON."""
-    if as_json:
-        typer.echo(output.to_json(), nl=False)
-    else:
-        show(output)
+def write(path: Path, data: bytes) -> None:
+    """Write a file that was requested, and say so. A reader such as node_exporter gets the old file or the new one.
+
+    Raises:
+        StoreError: it can't be written; names the path.
+    """
+    target = path.expanduser().absolute()
+    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            staged.write_bytes(data)
+            os.replace(staged, target)
+        finally:
+            staged.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{target} can't be written: {error.strerror or error}") from error
+    typer.echo(f"wrote {path}", err=True)

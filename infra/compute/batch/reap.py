@@ -4,12 +4,9 @@ A job outlives its orchestrator on purpose: running the span again finds it. An 
 """
 
 import time
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
-from prefect.exceptions import ObjectNotFound
 from pydantic import Field
 
 from configs.schema.config import Config
@@ -120,7 +117,10 @@ def _reaped(job: JobDetail, action: Literal["ended", "kept", "failed"], why: str
     return Reaped(job=job.id, name=job.name, status=job.status, action=action, why=why)
 
 
-def _flow_run(identity: str) -> FlowRun | None:
+def _flow_run(identity: str) -> Any:
+    from prefect.client.orchestration import get_client  # after a command has set the environment for it
+    from prefect.exceptions import ObjectNotFound
+
     try:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(UUID(identity))

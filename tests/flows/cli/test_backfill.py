@@ -66,7 +66,7 @@ def test_a_backfill_is_planned_fails_is_listed_and_finishes(server: Server, work
         f"--workspace {workspace} --set model.scratch.layers=1"
     )
     assert not (workspace / "backfills").exists()
-    assert millrace(None, workspace, "backfills").out == "no backfill yet\n"
+    assert millrace(None, workspace, "backfill", "list").out == "no backfill yet\n"
 
     failed = backfill(server, workspace, FAKE_FAIL="infer@2026-02:DATA")
     assert (failed.code, failed.out) == (65, "")
@@ -75,11 +75,11 @@ def test_a_backfill_is_planned_fails_is_listed_and_finishes(server: Server, work
     assert "1 of 4 spans failed: 2026-02 (DATA: infer: row 3 is bad)" in last
     assert "backfill: " in failed.err  # its progress
     assert "Traceback" not in failed.err
-    seen = millrace(None, workspace, "backfills")
+    seen = millrace(None, workspace, "backfill", "list")
     assert re.search(r"^\w{16} +Failed +2026-01 to 2026-04 +11 of 13 +2026-02 +1 ", seen.out, re.M)
 
-    over = json.loads(millrace(None, workspace, "backfills", "--json").out)["backfills"][0]["id"]
-    asked = millrace(server, workspace, "backfill-control", over[:6], "pause")
+    over = json.loads(millrace(None, workspace, "backfill", "list", "--json").out)["backfills"][0]["id"]
+    asked = millrace(server, workspace, "backfill", "pause", over[:6])
     assert asked.code == 78
     assert f"backfill {over} is over: Failed" in asked.err
 
@@ -98,7 +98,7 @@ def test_a_killed_backfill_continues_with_what_is_left(server: Server, workspace
     assert killed.code == -9
     before = attempts(workspace)
     assert before["2026-03", "train"] == 1
-    (seen,) = json.loads(millrace(None, workspace, "backfills", "--json").out)["backfills"]
+    (seen,) = json.loads(millrace(None, workspace, "backfill", "list", "--json").out)["backfills"]
     assert (seen["state"], seen["ended_at"]) == ("Lost", None)
 
     again = json.loads(backfill(server, workspace, "--json").out)
@@ -118,7 +118,7 @@ def test_an_interrupted_backfill_is_cancelled(server: Server, workspace: Path) -
     assert stopped.code == 76, stopped.err
     assert stopped.err.splitlines()[-1].startswith("CANCELLED: ")
     assert "Traceback" not in stopped.err
-    (seen,) = json.loads(millrace(None, workspace, "backfills", "--json").out)["backfills"]
+    (seen,) = json.loads(millrace(None, workspace, "backfill", "list", "--json").out)["backfills"]
     assert seen["state"] == "Cancelled"
     assert seen["ended_at"] is not None
 
@@ -145,7 +145,7 @@ def test_a_wrong_range_stage_or_setting_is_refused_without_a_server(
 
 
 def test_an_unknown_backfill_or_action_is_refused(workspace: Path) -> None:
-    result = millrace(None, workspace, "backfill-control", "cafe", "cancel")
+    result = millrace(None, workspace, "backfill", "cancel", "cafe")
     assert result.code == 78
     assert "'cafe'" in result.err
-    assert millrace(None, workspace, "backfill-control", "cafe", "stop").code == 2
+    assert millrace(None, workspace, "backfill", "stop", "cafe").code == 2

@@ -31,7 +31,7 @@ from prefect.events import emit_event
 from prefect.states import Failed
 from pydantic import SecretStr
 
-from flows.cli.operation.deploying import DeployOutput
+from flows.cli.deploying import DeployOutput
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes.command import CommandResult

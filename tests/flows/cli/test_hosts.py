@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.results import outputs
+from flows.cli import report
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Check
 from tasks.contracts.stages import Stage
@@ -97,7 +97,7 @@ def test_the_report_shows_what_refused_the_machines_of_the_last_attempt(store: D
     spec = spec_of(Stage.health, workspace=store.uri).model_copy(update={"run_key": plan.run_key})
     record = ledger.begin(store, spec)
     ledger.end(store, record, 1.0, HostError(sentence))
-    assert outputs.report(store, plan.run_key).checks == ()
+    assert report.of_run(store, plan.run_key).checks == ()
     store.write(FINDINGS.of(spec), Findings(checks=(check,)).to_json())
-    (shown,) = outputs.report(store, plan.run_key).checks
+    (shown,) = report.of_run(store, plan.run_key).checks
     assert (shown.stage, shown.host, shown.action, shown.sentence) == ("health", "i-1", "exclude host", sentence)

@@ -17,7 +17,7 @@ import pytest
 
 from flows.cli.serving.pages import FRESH_SECONDS, Pages
 from flows.cli.serving.server import make_server
-from flows.cli.terminal.files import write
+from flows.cli.terminal.options import write
 from flows.presentation.run.report import write_run_report
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
@@ -76,23 +76,23 @@ def test_history_names_what_it_left_out(millrace: Command, store: DirectoryStore
 
 
 def test_the_ledger_shows_all_runs_or_the_attempts_of_one(millrace: Command, store: DirectoryStore) -> None:
-    everything = millrace("ledger")
+    everything = millrace("history", "--ledger")
     assert everything.code == 0
     assert re.search(r"^runs that came to a result +1 of 2; 50.0 % *$", everything.out, re.M)
     assert re.findall(r"^(2026-W\d\d) +(\W Released as 1|\W Failed: OOM) ", everything.out, re.M) == [
         ("2026-W02", "! Failed: OOM"),
         ("2026-W01", "✓ Released as 1"),
     ]
-    found = millrace("ledger", "--json").json
+    found = millrace("history", "--ledger", "--json").json
     assert [found["whole"]["attempts"], len(found["attempts"])] == [10, 10]
     key = found["runs"][1]["run_key"]
-    one = millrace("ledger", "--run", key)
+    one = millrace("history", "--ledger", "--run", key)
     assert re.findall(r"^(\w+ \d) +(✓ done|! OOM) ", one.out, re.M)[:3] == [
         ("validate 1", "✓ done"),
         ("health 1", "✓ done"),
         ("warmup 1", "! OOM"),
     ]
-    assert millrace("ledger", "--since", "2026-01-12", "--json").json["runs"] == found["runs"][1:]
+    assert millrace("history", "--ledger", "--since", "2026-01-12", "--json").json["runs"] == found["runs"][1:]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_ledger_shows_all_runs_or_the_attempts_of_one(millrace: Command, sto
 def test_a_ledger_that_cannot_be_shown_is_a_wrong_command(
     millrace: Command, arguments: tuple[str, ...], said: str
 ) -> None:
-    result = millrace("ledger", *arguments)
+    result = millrace("history", "--ledger", *arguments)
     assert result.code == POLICIES[FailureClass.CONFIG].exit_code
     assert said in result.err
 
@@ -133,14 +133,14 @@ def test_report_shows_the_run_of_a_span(millrace: Command, store: DirectoryStore
 def test_metrics_are_printed_or_replace_the_old_file(millrace: Command, tmp_path: Path) -> None:
     file = tmp_path / "millrace.prom"
     file.write_text("old")
-    assert millrace("metrics", "--out", str(file)) == (0, "", f"wrote {file}\n")
+    assert millrace("history", "--prometheus", str(file)) == (0, "", f"wrote {file}\n")
     assert "\nmillrace_release_number 1.0\n" in file.read_text()
-    assert "\nmillrace_release_number 1.0\n" in millrace("metrics").out
+    assert "\nmillrace_release_number 1.0\n" in millrace("history", "--prometheus", "-").out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["millrace.prom", "workspace"]
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(millrace: Command, tmp_path: Path) -> None:
-    result = millrace("metrics", "--out", str(tmp_path / "nowhere" / "millrace.prom"))
+    result = millrace("history", "--prometheus", str(tmp_path / "nowhere" / "millrace.prom"))
     assert result.code == 74
     assert f"STORE: {tmp_path}/nowhere/millrace.prom can't be written: No such file or directory" in result.err
     with pytest.raises(StoreError, match="can't be written"):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.results import comparing, searching
+from flows.cli import searching
+from flows.cli.serving import search_worker
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import ConfigError, StoreError
@@ -39,7 +40,7 @@ def _of_many_spans(store: DirectoryStore) -> None:
 def test_a_release_of_many_spans_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(tmp_path)
     _of_many_spans(store)
-    monkeypatch.setattr(searching, "WORKER", (sys.executable, "-m", "tests.support.fakes.search_worker"))
+    monkeypatch.setattr(search_worker, "WORKER", (sys.executable, "-m", "tests.support.fakes.search_worker"))
     found = searching.search(store, "lamp", 2, 3)
     assert (found.release, len(found.hits)) == (2, 3)
 
@@ -48,11 +49,11 @@ def test_releases_of_many_spans_are_compared_as_far_as_their_files_are_there(tmp
     store = DirectoryStore(tmp_path)
     _of_many_spans(store)
     with pytest.raises(StoreError, match=r"has no MANIFEST\.json"):
-        comparing.compare(store, 1, 2)
+        searching.diff(store, 1, 2)
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda store: searching.search(store, "lamp", None, 1), lambda store: comparing.compare(store, 1, 2)]
+    "ask", [lambda store: searching.search(store, "lamp", None, 1), lambda store: searching.diff(store, 1, 2)]
 )
 def test_no_code_of_the_current_folder_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[DirectoryStore], object]

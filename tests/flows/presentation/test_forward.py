@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.cli.results import history as command
+from flows.cli import history as command
 from flows.presentation.figures import svg
 from flows.presentation.history.forward import forward_figure, forward_section
 from flows.presentation.run.pages import stage_page
@@ -103,8 +103,9 @@ def test_the_history_has_each_release_on_the_span_after_it_also_where_that_was_r
     assert section.tables[0].rows[-1][0].key == f"runs/{history.runs[1].run_key}/report.html"
 
     output = command.history(store)
+    assert isinstance(output, command.HistoryOutput)
     assert [(score.release, score.span) for score in output.forward] == found
-    command.show(output)
+    command.show(output, None)
     assert "which it had not seen" in capsys.readouterr().out
 
     none = history._replace(runs=history.runs[:1])

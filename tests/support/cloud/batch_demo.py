@@ -13,7 +13,7 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
-from flows.cli.terminal.errors import explain
+from flows.cli.terminal.ending import explain
 from flows.demo.__main__ import last_months, show
 from flows.presentation.wording import now
 from tests.support.cloud.batch import BatchServer

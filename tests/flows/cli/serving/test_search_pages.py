@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.results import searching
+from flows.cli.serving import search_worker
 from flows.cli.serving.pages import Pages
 from infra.store.directory import DirectoryStore
 from tasks.contracts.workspace import CHANGED
@@ -64,7 +64,7 @@ def test_a_query_is_shown_as_text_and_kept_in_the_form(pages: Pages) -> None:
 
 
 def test_no_worker_starts_before_a_query(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "WORKER", ("/nothing/like/it",))
+    monkeypatch.setattr(search_worker, "WORKER", ("/nothing/like/it",))
     page = shown(pages, "q=+&k=7")
     assert "Release 3 is the current one: 184,210 vectors" in page.text
     assert page.all("input")[1]["value"] == "7"

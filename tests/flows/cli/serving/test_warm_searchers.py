@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.results import searching
-from flows.cli.serving import warm_searcher
+from flows.cli.serving import search_worker, warm_searcher
 from flows.cli.serving.warm_searchers import MOST, WarmSearchers
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
@@ -148,7 +147,7 @@ def test_a_worker_that_hangs_is_ended_and_keeps_nobody_else_waiting(
 
 
 def test_serve_ends_at_once_although_a_worker_hangs(store: DirectoryStore) -> None:
-    patched = f"from flows.cli.results import searching; searching.WORKER = {searching.WORKER!r}"
+    patched = f"from flows.cli.serving import search_worker; search_worker.WORKER = {search_worker.WORKER!r}"
     code = f"import sys, flows.cli; {patched}; sys.argv[0] = 'millrace'; flows.cli.main()"
     command = [sys.executable, "-c", code, "serve", "--port", "0", "--workspace", store.uri]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

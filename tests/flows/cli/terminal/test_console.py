@@ -2,9 +2,9 @@
 
 import pytest
 
-from flows.cli.results import searching
-from flows.cli.results.searching import SearchOutput
-from flows.cli.terminal import console, errors
+from flows.cli import searching
+from flows.cli.searching import SearchOutput
+from flows.cli.terminal import console, ending
 from flows.cli.terminal.progress_bars import Bars, display
 from flows.presentation.model import Section, table
 from flows.presentation.terminal import render
@@ -33,15 +33,15 @@ def _in_a_section() -> None:
 
 def _found() -> None:
     hit = Hit(score=0.5, item_id=EVIL, text=EVIL)
-    searching.show(SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1))
+    searching.show_hits(SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1))
 
 
 def _failed() -> None:
-    errors.explain(DataError(EVIL))
+    ending.explain(DataError(EVIL))
 
 
 def _unexpected() -> None:
-    errors.explain(ValueError(EVIL))
+    ending.explain(ValueError(EVIL))
 
 
 def _warned() -> None:
@@ -60,5 +60,5 @@ def test_what_is_printed_steers_no_terminal(printed, capsys: pytest.CaptureFixtu
 
 def test_an_id_over_several_lines_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     hit = Hit(score=0.5, item_id="a\n\n0 rows", text="lamp")
-    searching.show(SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1))
+    searching.show_hits(SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1))
     assert "a 0 rows" in capsys.readouterr().out

@@ -1,0 +1,274 @@
+"""`millrace backfill`, with `list`, `pause`, `resume` and `cancel`: the plan, the flow, the records."""
+
+import os
+import shlex
+from typing import Annotated, Literal
+from uuid import UUID
+
+import typer
+from pydantic import Field
+
+from flows.cli.flow_runs import run_flow
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.options import RunOptions
+from flows.presentation.wording import moment
+from infra import prefect_server
+from infra.store.base import Store
+from tasks.backfill import backfill_state
+from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
+from tasks.backfill.backfill_runs import is_lost
+from tasks.backfill.backfill_state import BackfillState, State, planned
+from tasks.backfill.planner import plan_backfill
+from tasks.contracts.references import SpanRef
+from tasks.foundation.errors import ConfigError, HostError
+from tasks.foundation.records import Record
+
+Action = Literal["pause", "resume", "cancel"]
+
+BackfillId = Annotated[str, typer.Argument(metavar="ID", help="ID of the backfill; its first characters are enough.")]
+_SIGNS = {"not asked": "-", "run": "to do", "refused": "refused"}
+
+
+class BackfillOutput(Record):
+    """`millrace backfill`. A refused model is a result like any other, and so is having nothing to do."""
+
+    ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
+    run_url: str | None = Field(description="the flow run's page")
+    backfill: BackfillState
+
+
+class BackfillPlanOutput(Record):
+    """`millrace backfill --dry-run`."""
+
+    id: str
+    lineage: str
+    on: str = Field(description="the lineage that runs of this name continue now: itself, or a branch adopted before")
+    branch: str | None = Field(description="where spans are trained; null: none has to be")
+    base: str | None = Field(description="key of the checkpoint that the branch starts from; null: it has none")
+    stages: tuple[str, ...]
+    parallel: int = Field(description="spans evaluated and inferred at once")
+    reason: str
+    spans: tuple[SpanPlan, ...]
+    invalidated: tuple[SpanRef, ...] = Field(description="beyond the range; to be trained again after it")
+    expected_seconds: float | None = Field(description="wall time of all that is left; null: a stage was never done")
+    expected_dollars: float | None = Field(description="null: a stage was never done")
+    attempts_seen: int = Field(description="earlier attempts that the expectation rests on")
+    sentences: tuple[str, ...]
+    command: str = Field(description="starts it")
+
+
+class BackfillLine(Record):
+    """One backfill of `millrace backfill list`."""
+
+    id: str
+    state: State | Literal["Lost"] = Field(description="Lost: its process is gone and left no end on record")
+    sentence: str
+    lineage: str
+    branch: str | None
+    first: str
+    last: str
+    stages: tuple[str, ...]
+    reason: str
+    attempt: int
+    done: int = Field(description="stages of spans")
+    total: int = Field(description="stages of spans")
+    failed: tuple[str, ...] = Field(description="spans of which a stage failed in the last attempt")
+    began_at: str
+    updated_at: str
+    ended_at: str | None
+    page: str
+
+
+class BackfillsOutput(Record):
+    """`millrace backfill list`, in the order of their last start."""
+
+    backfills: tuple[BackfillLine, ...]
+
+
+class ControlOutput(Record):
+    """`millrace backfill pause`, `resume` and `cancel`."""
+
+    id: str
+    action: Action
+    flow_run: str = Field(description="id of the backfill's flow run")
+    sentence: str
+
+
+def show_plan(output: BackfillPlanOutput) -> None:
+    """Print the output for people."""
+    rows = [
+        [
+            span.span.name,
+            f"v{span.span.version}",
+            *(_SIGNS.get(span.action(stage), span.action(stage)) for stage in BACKFILL_STAGES),
+            duration(span.expected_seconds) if span.left and span.expected_seconds is not None else "",
+            span.why,
+        ]
+        for span in output.spans
+    ]
+    show_table(["span", "version", *BACKFILL_STAGES, ">expected", "~why"], rows)
+    for sentence in output.sentences:
+        say(sentence)
+    if any(span.left for span in output.spans):
+        say(f"To start it: {output.command}")
+
+
+def show(output: BackfillOutput | BackfillPlanOutput) -> None:
+    """Print the plan, or how each span ended."""
+    if isinstance(output, BackfillPlanOutput):
+        show_plan(output)
+        return
+    state = output.backfill
+    branch = f", branch {state.branch}" if state.branch else ""
+    say(f"backfill {state.id}{branch}" + (f": {output.run_url}" if output.run_url else ""))
+    rows = [
+        [s.span.name, f"v{s.span.version}", *(_SIGNS.get(step, step) for step in s.steps), s.run_key or "", s.message]
+        for s in state.spans
+    ]
+    show_table(["span", "version", *BACKFILL_STAGES, "run", "failure"], rows)
+    say(f"{state.state}: {state.sentence}")
+
+
+@command(show)
+def backfill(
+    options: RunOptions,
+    first: Annotated[str, typer.Option("--from", help="First span, for example 2021-Q1.")],
+    last: Annotated[str, typer.Option("--to", help="Last span; only this one is released.")],
+    stages: Annotated[
+        str, typer.Option(help="Stages to run.", show_default="all: train, evaluate, infer, release")
+    ] = ",".join(BACKFILL_STAGES),
+    parallel: Annotated[int, typer.Option(min=1, max=16, help="Spans that evaluate and infer at the same time.")] = 2,
+    reason: Annotated[str, typer.Option(help="Why; shown with the backfill later.")] = "",
+    dry_run: Annotated[bool, typer.Option(help="Only print the plan.", show_default=False)] = False,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
+) -> BackfillOutput | BackfillPlanOutput:
+    """Bring a range of spans up to date: train corrected spans again on a branch, and run what is missing.
+
+    It prints its plan first. The same command continues a backfill that stopped.
+    """
+    names = tuple(name.strip() for name in stages.split(",") if name.strip())
+    plan = plan_backfill(options.store, options.config(), first, last, names, reason, parallel)
+    if dry_run:
+        return _planned(options, plan)
+    if not plan.to_do:
+        state: State = "Rejected" if plan.refused else "Done"
+        done = planned(plan).model_copy(update={"state": state, "sentence": " ".join(plan.sentences)})
+        return BackfillOutput(ui_url=None, run_url=None, backfill=done)
+    for sentence in plan.sentences:
+        note(sentence)
+    ended = run_flow(
+        "backfill", verbose, options.store.uri, first, last, names, parallel, reason, False, *options.flow_settings()
+    )
+    assert isinstance(ended.value, BackfillState)
+    return BackfillOutput(ui_url=ended.ui_url, run_url=ended.run_url, backfill=ended.value)
+
+
+def show_all(output: BackfillsOutput) -> None:
+    """Print the output for people."""
+    if not output.backfills:
+        say("no backfill yet")
+        return
+    rows = [
+        [
+            one.id,
+            one.state,
+            f"{one.first} to {one.last}",
+            f"{one.done} of {one.total}",
+            ", ".join(one.failed),
+            str(one.attempt),
+            moment(one.began_at),
+            moment(one.updated_at),
+            one.reason,
+        ]
+        for one in output.backfills
+    ]
+    show_table(["backfill", "state", "spans", ">stages", "failed", ">attempt", "began", "updated", "~reason"], rows)
+
+
+@command(show_all, name="backfill list")
+def list_backfills(store: Store) -> BackfillsOutput:
+    """List all backfills with their progress and failures."""
+    return BackfillsOutput(backfills=tuple(_line(store, state) for state in backfill_state.read_all(store)))
+
+
+def show_control(output: ControlOutput) -> None:
+    """Print the output for people."""
+    say(f"backfill {output.id}: {output.sentence}")
+
+
+@command(show_control, name="backfill pause")
+def pause(store: Store, name: BackfillId) -> ControlOutput:
+    """Pause a running backfill: the stages that run are finished, no other starts."""
+    return _control(store, name, "pause")
+
+
+@command(show_control, name="backfill resume")
+def resume(store: Store, name: BackfillId) -> ControlOutput:
+    """Let a paused backfill go on."""
+    return _control(store, name, "resume")
+
+
+@command(show_control, name="backfill cancel")
+def cancel(store: Store, name: BackfillId) -> ControlOutput:
+    """Cancel a running or paused backfill."""
+    return _control(store, name, "cancel")
+
+
+def _planned(options: RunOptions, plan: BackfillPlan) -> BackfillPlanOutput:
+    """Return the plan as it is printed."""
+    shared = {
+        name: getattr(plan, name) for name in BackfillPlanOutput.model_fields if name in BackfillPlan.model_fields
+    }
+    base = plan.base.prefix if plan.base else None
+    more = {"base": base, "sentences": plan.sentences, "command": _command(plan, options)}
+    return BackfillPlanOutput(**{**shared, **more})
+
+
+def _control(store: Store, name: str, action: Action) -> ControlOutput:
+    """Pause, resume or cancel a backfill; its process reacts within some seconds.
+
+    Raises:
+        ConfigError: no backfill's ID begins with `name`, or its state does not allow the action.
+        HostError: no Prefect server answers.
+    """
+    state = _named(store, name)
+    server = prefect_server.running(prefect_server.state_home())
+    if server is None:
+        raise HostError(
+            "no Prefect server is running, so no backfill is; start it: millrace up; or set PREFECT_API_URL"
+        )
+    os.environ.update(prefect_server.client_environment(server))
+    from flows.running.backfill_control import control_flow_run  # not before the environment is set
+
+    return ControlOutput(
+        id=state.id, action=action, flow_run=state.flow_run, sentence=control_flow_run(UUID(state.flow_run), action)
+    )
+
+
+def _command(plan: BackfillPlan, options: RunOptions) -> str:
+    parts = ["millrace", "backfill", "--from", plan.first, "--to", plan.last]
+    if plan.stages != BACKFILL_STAGES:
+        parts += ["--stages", ",".join(plan.stages)]
+    parts += ["--parallel", str(plan.parallel)]
+    parts += ["--reason", plan.reason] if plan.reason else []
+    return shlex.join([*parts, *options.arguments()])
+
+
+def _line(store: Store, state: BackfillState) -> BackfillLine:
+    shared = {name: getattr(state, name) for name in BackfillLine.model_fields if name in BackfillState.model_fields}
+    done, total = state.steps
+    failed = tuple(span.span.name for span in state.spans if span.failure is not None)
+    lost = {"state": "Lost"} if is_lost(store, state) else {}
+    return BackfillLine(**{**shared, **lost, "done": done, "total": total, "failed": failed})
+
+
+def _named(store: Store, name: str) -> BackfillState:
+    known = backfill_state.read_all(store)
+    found = [state for state in known if state.id.startswith(name)]
+    if len(found) != 1 or not name:
+        there = ", ".join(state.id for state in known) or "none"
+        raise ConfigError(f"{store.uri} holds {len(found) or 'no'} backfill(s) {name!r}; it holds {there}")
+    if found[0].ended_at is not None or not found[0].flow_run:
+        raise ConfigError(f"backfill {found[0].id} is over: {found[0].state}. {found[0].sentence}")
+    return found[0]

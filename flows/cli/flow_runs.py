@@ -1,0 +1,93 @@
+"""A flow run in this process: its Prefect server, started if none runs, its progress, and what ended it."""
+
+import contextlib
+import importlib
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from flows.cli.terminal.console import note
+from flows.cli.terminal.ending import explain, leave_soon
+from flows.cli.terminal.progress_bars import display
+from infra import prefect_server
+from infra.prefect_server import Server
+from tasks.foundation.errors import CancelledError, ServerError
+from tasks.running import json_logs
+from tasks.running.context import within
+
+
+class ServerKeeper:
+    """Starts the server again if this project runs it, and ends the command if it stays away."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.error: Exception | None = None  # what the command ends with since the server stays away
+
+    def restart(self, seconds: float) -> None:
+        """Start it again, on its port. Raises HostError: it did not answer within `seconds`."""
+        if self._server.pid is not None:
+            prefect_server.restart(self._server, seconds)
+
+    def give_up(self, error: Exception) -> None:
+        """End the process soon with this error, whatever Prefect still tries."""
+        self.error = error
+        leave_soon(lambda: explain(error))
+
+
+class FlowDone(NamedTuple):
+    """What a flow returned, the address of the Prefect server, and that of the flow run's page, where its log is."""
+
+    value: Any
+    ui_url: str
+    run_url: str
+
+
+def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
+    """Start a Prefect server if none runs, and run the flow `name` of `flows/<name>.py` in this process.
+
+    Raises:
+        StageError: of the class that stopped the flow.
+    """
+    verbose = verbose or json_logs.enabled()
+    server = prefect_server.up(prefect_server.state_home(), note)
+    note(f"Prefect UI: {server.ui_url}{' (millrace up tells its password, millrace down stops it)' * server.started}")
+    os.environ.update(prefect_server.client_environment(server))
+    # The log is in the UI. Here its lines would break the bars, and show each error with two tracebacks.
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
+
+    flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    keeper = ServerKeeper(server)
+    with _explained(keeper, server.url), contextlib.ExitStack() as stack:
+        stack.enter_context(within(keeper=keeper))
+        if not verbose:
+            stack.enter_context(within(listener=stack.enter_context(display())))
+        state = flow(*parameters, return_state=True)
+    url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
+    if state.is_failed():
+        note(f"log: {url}")
+    if state.is_cancelled():
+        raise CancelledError(state.message or "the flow run was cancelled")
+    with _explained(keeper, server.url):
+        return FlowDone(state.result(), server.ui_url, url)
+
+
+@contextlib.contextmanager
+def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
+    """Raise ServerError for the errors of Prefect's client: the server went away, lost the run, or answers with errors.
+
+    What failed before that counts more.
+    """
+    import httpx  # after the environment is set, as Prefect itself
+    from prefect.exceptions import ObjectNotFound
+
+    from tasks.running.server_presence import server_error
+
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise keeper.error or server_error(error, url) from error
+    except ObjectNotFound as error:
+        raise ServerError(
+            f"the Prefect server at {url} does not know this flow run: it lost its database, or another server got its "
+            "address. What is finished is in the workspace: run the same command again"
+        ) from error

@@ -1,0 +1,180 @@
+"""`millrace history`: all runs, their ledger, and their numbers for Prometheus."""
+
+import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import Field
+
+from flows.cli.terminal import console
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal.options import write
+from flows.presentation import terminal
+from flows.presentation.forward import CAPTION, forward_rows
+from flows.presentation.history.ledger import run_ledger, whole_ledger
+from flows.presentation.history.page import history_html
+from flows.presentation.model import Cell, ended_as, state
+from flows.presentation.wording import dollars, duration, moment, now, number, share
+from infra.store.base import Store
+from tasks.contracts.evaluation import ForwardScore
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.monitoring.history import PastRun, RunFacts, age_seconds, read_history
+from tasks.monitoring.ledger_report import LedgerReport, read_ledger, read_run_ledger
+from tasks.monitoring.prometheus import metrics_text
+from tasks.monitoring.reader import Reader
+from tasks.runs.ledger import Totals
+
+MOST_LINES = 60
+
+
+class PastRunLine(RunFacts):
+    """One run, also one that failed or is not over."""
+
+    seconds: float
+    goodput: float | None = Field(description="productive share of its seconds on machines")
+    cost: float
+    attempts: int
+    metrics: dict[str, float]
+
+
+class HistoryOutput(Record):
+    """`millrace history`."""
+
+    workspace: str
+    release: int | None = Field(description="that serves")
+    newest_data_seconds: float | None = Field(description="age of the newest data in that release")
+    target_seconds: float | None
+    runs_over: int = Field(description="that ended and were not cancelled")
+    runs_succeeded: int = Field(description="of those, that came to a result; a rejection is a result")
+    totals: Totals
+    runs: tuple[PastRunLine, ...] = Field(description="by their begin")
+    forward: tuple[ForwardScore, ...] = Field(description="each release on the spans after it, oldest first")
+    unreadable: tuple[str, ...] = Field(description="what had to be left out, and why")
+
+
+def show(output: HistoryOutput | LedgerReport, run_key: str | None) -> None:
+    """Print the newest runs and the sums over all, or the ledger: of one run with its attempts, or of all runs."""
+    if isinstance(output, LedgerReport):
+        for section in run_ledger(output) if run_key is not None else whole_ledger(output):
+            console.show(terminal.render(section, output.workspace))
+        say(*(f"left out: {problem}" for problem in output.unreadable))
+        return
+    columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", "metric")
+    show_table(columns, map(_row, output.runs[-MOST_LINES:]))
+    if len(output.runs) > MOST_LINES:
+        say(f"the newest {MOST_LINES} of {len(output.runs)} runs")
+    _show_forward(output.forward[-MOST_LINES:])
+    goodput = share(output.totals.goodput)
+    say(f"{output.runs_succeeded} of {output.runs_over} runs came to a result; goodput {goodput}")
+    if output.newest_data_seconds is not None and output.target_seconds is not None:
+        standing = "beyond" if output.newest_data_seconds > output.target_seconds else "within"
+        age, target = duration(output.newest_data_seconds), duration(output.target_seconds)
+        say(f"release {output.release} serves; its newest data is {age} old, {standing} the target of {target}")
+    say(*(f"left out: {problem}" for problem in output.unreadable))
+
+
+@command(show)
+def history(
+    store: Store,
+    html: Annotated[Path | None, typer.Option(help="Write one HTML file instead of printing.")] = None,
+    ledger: Annotated[
+        bool,
+        typer.Option("--ledger", help="Show the ledger instead: success rates, goodput, mean time to recover, cost."),
+    ] = False,
+    run_key: Annotated[
+        str | None, typer.Option("--run", help="With --ledger: this run, with each of its attempts.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="With --ledger: only runs since this day, as in 2026-11-20, or time; in UTC."),
+    ] = None,
+    prometheus: Annotated[
+        Path | None, typer.Option(help="Write metrics for Prometheus to this file instead; - prints them.")
+    ] = None,
+    as_json: bool = False,
+) -> HistoryOutput | LedgerReport | None:
+    """Show all runs with results, times and costs, and how fresh the released data is; or sums over their attempts."""
+    if not ledger and (run_key is not None or since is not None):
+        raise ConfigError("history: --run and --since go with --ledger; one run in full: millrace report --run KEY")
+    if sum((ledger, prometheus is not None, html is not None)) > 1:
+        raise ConfigError("history: give one of --ledger, --prometheus and --html")
+    if ledger:
+        return _ledger(store, run_key, since)
+    if prometheus is not None:
+        _write_metrics(store, prometheus)
+        return None
+    if html is not None:
+        write(html, history_html(store))
+    return _all_runs(store) if html is None or as_json else None
+
+
+def _all_runs(store: Store) -> HistoryOutput:
+    """Return all runs, by begin, and the sums over them."""
+    past = read_history(Reader(store))
+    succeeded, over = past.judged_runs
+    return HistoryOutput(
+        workspace=store.uri,
+        release=past.current.number if past.current else None,
+        newest_data_seconds=age_seconds(past.current, now()),
+        target_seconds=past.target_hours * 3600 if past.target_hours else None,
+        runs_over=over,
+        runs_succeeded=succeeded,
+        totals=past.totals,
+        runs=tuple(map(_line, past.runs)),
+        forward=tuple(score for _, score in past.forward),
+        unreadable=past.problems,
+    )
+
+
+def _ledger(store: Store, run_key: str | None, since: str | None) -> LedgerReport:
+    if run_key is None:
+        return read_ledger(store, None if since is None else _moment(since))
+    if since is not None:
+        raise ConfigError("history --ledger: give --run or --since, not both")
+    return read_run_ledger(store, run_key)
+
+
+def _write_metrics(store: Store, file: Path) -> None:
+    text = metrics_text(store)
+    if str(file) == "-":
+        typer.echo(text, nl=False)
+    else:
+        write(file, text)
+
+
+def _moment(text: str) -> str:
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--since {text!r} is no day; write it as in 2026-11-20 or 2026-11-20T07:00") from error
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    return zoned.astimezone(dt.UTC).isoformat(timespec="microseconds")
+
+
+def _show_forward(scores: Sequence[ForwardScore]) -> None:
+    if scores:
+        say(f"{CAPTION}:")
+        columns, rows = forward_rows(scores)
+        show_table(columns, rows)
+
+
+def _row(run: PastRunLine) -> tuple[Cell | str, ...]:
+    text = ended_as(run.state, run.release, run.failure)
+    metric = ", ".join(f"{name} {number(value)}" for name, value in list(run.metrics.items())[:1])
+    spent = (duration(run.seconds), share(run.goodput), str(run.attempts), dollars(run.cost))
+    return (run.span, run.run_key, state(run.state, text), moment(run.began_at), *spent, metric)
+
+
+def _line(run: PastRun) -> PastRunLine:
+    return PastRunLine(
+        **run.facts.model_dump(),
+        seconds=round(run.wall_seconds, 3),
+        goodput=run.totals.goodput,
+        cost=run.totals.cost,
+        attempts=len(run.attempts),
+        metrics=run.metrics,
+    )

@@ -1,0 +1,136 @@
+"""`millrace ingest` and `millrace skip`: spans that come into the workspace, and one that no run takes."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import tasks.data.ingest
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.progress_bars import display
+from infra.store.base import Store
+from tasks.contracts.spans import SpanKind
+from tasks.data.canonical import ITEMS, ROWS
+from tasks.data.csv_form import parse_delimiter
+from tasks.data.ingest import IngestOptions, IngestSummary
+from tasks.data.known_spans import Known
+from tasks.data.mapping import parse_map
+from tasks.data.new_versions import IngestedSpan
+from tasks.data.sources import Format
+from tasks.foundation.errors import ConfigError
+from tasks.planning import skips
+from tasks.planning.skips import Skip
+
+
+def show_ingested(output: IngestSummary) -> None:
+    """Print the output for people."""
+    rows = ([s.name, f"v{s.version}", f"{s.rows:,}", _what(s)] for s in output.spans)
+    show_table(["span", "version", ">rows", ""], rows)
+    say(f"{output.rows:,} rows in {len(output.spans)} spans, from {output.files} file(s)")
+    for note in output.notes:
+        say(f"note: {note}")
+
+
+@command(show_ingested, new=True)
+def ingest(
+    store: Store,
+    form: Annotated[Format, typer.Option("--format", help="Format of the records.")],
+    time_column: Annotated[str, typer.Option(help="Column with the time: ISO 8601, or seconds since 1970.")],
+    span: Annotated[SpanKind, typer.Option(help="Length of a span.")],
+    columns: Annotated[
+        str, typer.Option("--map", help="Columns, as in query=q,item=title; of items, as in id=sku,text=title.")
+    ],
+    source: Annotated[Path | None, typer.Option(help="Rows: a file, or a folder of files; gzip is recognised.")] = None,
+    items: Annotated[
+        Path | None, typer.Option(help="In place of rows: items with their texts, and deleted ones.")
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(help="The source has all rows of its spans: a new version of changed ones.", show_default=False),
+    ] = False,
+    merge: Annotated[
+        bool, typer.Option(help="The source has some rows of its spans: add them, new ones win.", show_default=False)
+    ] = False,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Of CSV: comma, semicolon, tab or pipe; default: found in the file.")
+    ] = None,
+    not_before: Annotated[
+        str | None, typer.Option(help="First day of the data, as 2015-01-01. Earlier rows are errors.")
+    ] = None,
+    not_after: Annotated[
+        str | None, typer.Option(help="Last day of the data; default: tomorrow. Later rows are errors.")
+    ] = None,
+    set_aside: Annotated[
+        Path | None, typer.Option(help="A new file for rows that can't be used, which else are errors.")
+    ] = None,
+) -> IngestSummary:
+    """Cut a source of rows, or an item feed, into spans and add them to the workspace.
+
+    The same rows again change nothing. If the workspace has a span with other rows, say --replace or --merge.
+    """
+    path = source or items
+    if path is None or (source and items):
+        raise ConfigError(
+            "name one input: --source FILE for rows of queries and items, or --items FILE for items alone"
+        )
+    layout = ITEMS if items else ROWS
+    mapping = parse_map(columns, layout)
+    options = _options(replace, merge, delimiter, not_before, not_after, set_aside)
+    with display() as listener:
+        return tasks.data.ingest.ingest(
+            store, path, form, time_column, span, mapping, layout, listener.progress, options
+        )
+
+
+def show_skipped(made: Skip) -> None:
+    """Print what was recorded, and what ends it."""
+    say(f"{made.span.name} v{made.span.version} is skipped: {made.reason}", "A corrected version of it is not.")
+
+
+@command(show_skipped)
+def skip(
+    options: RunOptions,
+    span: Annotated[str, typer.Argument(help="For example 2022-Q4; its newest version is skipped.")],
+    reason: Annotated[str, typer.Option(help="Why; shown with the span later.")],
+) -> Skip:
+    """Leave out a span that the lineage has not trained, as one with too few rows. The next run takes the one after."""
+    return skips.skip(options.store, options.config(), span, reason)
+
+
+def _options(
+    replace: bool,
+    merge: bool,
+    delimiter: str | None,
+    not_before: str | None,
+    not_after: str | None,
+    set_aside: Path | None,
+) -> IngestOptions:
+    """Return the options of the command line. Raises ConfigError: two exclude each other, or one is not understood."""
+    if replace and merge:
+        raise ConfigError("--replace and --merge: give one of them; --merge keeps the rows that the source lacks")
+    return IngestOptions(
+        known=Known.replace if replace else Known.merge if merge else None,
+        not_before=_day("--not-before", not_before),
+        not_after=_day("--not-after", not_after),
+        delimiter=None if delimiter is None else parse_delimiter(delimiter),
+        set_aside=set_aside,
+    )
+
+
+def _what(span: IngestedSpan) -> str:
+    if not span.new:
+        return "as before"
+    if span.difference is None:
+        return "new"
+    before = span.difference
+    return f"new: {before.changed:,} changed, {before.added:,} added, {before.before + before.added - span.rows:,} gone"
+
+
+def _day(option: str, text: str | None) -> dt.date | None:
+    try:
+        return None if text is None else dt.date.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r}: write a day as 2026-11-20") from error

@@ -1,0 +1,57 @@
+"""`millrace parity`: check the plan, run the flow, and show where the two accelerators differ."""
+
+from typing import Annotated, Literal
+
+import typer
+from pydantic import Field
+
+from flows.cli.flow_runs import run_flow
+from flows.cli.terminal import console
+from flows.cli.terminal.command import command
+from flows.cli.terminal.options import RunOptions
+from flows.presentation import parity as presentation
+from flows.presentation import terminal
+from tasks.foundation.records import Record
+from tasks.upkeep.parity_report import ParityReport
+from tasks.upkeep.parity_runs import plan_parity_runs
+
+
+class ParityOutput(Record):
+    """`millrace parity`. Accelerators that do not agree are a result like any other."""
+
+    state: Literal["Agreed", "Rejected"] = Field(description="Agreed: every difference is below the threshold")
+    sentence: str
+    ui_url: str
+    run_url: str = Field(description="the flow run's page, with its log and artifacts")
+    plot: str = Field(description="where the plot of the curves is stored, an SVG")
+    report: ParityReport
+
+
+def show(output: ParityOutput) -> None:
+    """Print where each metric differs most, and the verdict."""
+    report = output.report
+    console.say(f"parity {report.key} over {report.span.name}, lineage {report.lineage}: {output.run_url}")
+    console.show(terminal.render(presentation.section(report), output.plot.removesuffix(f"/{report.plot}")))
+
+
+@command(show, new=True)
+def parity(
+    options: RunOptions,
+    span: Annotated[str, typer.Option(help="For example 2022-Q4; may be trained already.")],
+    left: Annotated[str, typer.Option(help="Accelerator: cpu, cuda, xla or neuron.")] = "cpu",
+    right: Annotated[str, typer.Option(help="Accelerator to compare with it.")] = "xla",
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
+) -> ParityOutput:
+    """Train one span on two accelerators from the same checkpoint, and compare the holdout metrics."""
+    plan_parity_runs(options.store, options.config(), span, left, right)  # what can't be planned needs no server
+    done = run_flow("parity", verbose, options.store.uri, span, left, right, *options.flow_settings())
+    report = done.value
+    assert isinstance(report, ParityReport)
+    return ParityOutput(
+        state="Agreed" if report.passed else "Rejected",
+        sentence=report.sentence,
+        ui_url=done.ui_url,
+        run_url=done.run_url,
+        plot=f"{options.store.uri}/{report.plot}",
+        report=report,
+    )

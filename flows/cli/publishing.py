@@ -1,0 +1,111 @@
+"""`millrace publish`: a release for the search services, and which one each of them serves."""
+
+import os
+from typing import Annotated
+
+import typer
+from pydantic import Field
+
+import tasks.runs.releases
+from configs.schema.config import Config
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import say
+from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.progress_bars import display
+from flows.presentation.run.report import write_run_report
+from flows.presentation.wording import plural
+from infra.store.base import Store
+from tasks.contracts.runs import Release
+from tasks.contracts.workspace import REPORT
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.running.context import within
+from tasks.runs import served_targets
+from tasks.runs.served_targets import Served
+
+
+class PublishOutput(Record):
+    """`millrace publish`."""
+
+    release: int
+    targets: tuple[Served, ...] = Field(description="what each target serves now")
+
+
+def show(output: PublishOutput) -> None:
+    """Print the targets for people."""
+    show_targets(output.targets, output.release)
+
+
+def show_targets(targets: tuple[Served, ...], current: int | None) -> None:
+    """Print a line for each target; one that serves another release than the current one says so."""
+    for each in targets:
+        differs = f"; NOT THE CURRENT RELEASE, {current}: millrace publish" if current != each.release else ""
+        say(
+            f"target {each.target.name} ({each.target.kind}): release {each.release} in {each.table}, "
+            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f}{differs}"
+        )
+
+
+@command(show)
+def publish(
+    options: RunOptions,
+    number: Annotated[
+        int | None, typer.Option("--release", help="Number of the release; default: the current one.")
+    ] = None,
+) -> PublishOutput:
+    """Bring a release to the search services of publish.targets; what they have already is only checked."""
+    config, store = options.config(), options.store
+    if not config.publish.targets:
+        raise ConfigError("publish.targets is empty: name where to publish to, see docs/publish.md")
+    release = tasks.runs.releases.current(store)
+    if number is not None:
+        release = next((each for each in tasks.runs.releases.history(store) if each.number == number), None)
+    if release is None:
+        missing = "no release yet; first: millrace run" if number is None else f"no release {number}"
+        raise ConfigError(f"{store.uri} has {missing}")
+    try:
+        targets = _publish(store, config, release, only_current=number is None)
+    finally:
+        if store.exists(REPORT.key(run=release.run_key)):
+            write_run_report(store, release.run_key)  # or it would show what the targets served before
+    return PublishOutput(release=release.number, targets=targets)
+
+
+def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
+    """Let the targets that a release was published to serve the current release: first swapped, then all checked.
+
+    Their addresses, and the names of their secrets, are those of the options: whoever may write to the workspace could
+    change what is on record there.
+
+    Raises:
+        ConfigError: the options lack a target; all others were tried.
+        StageError: of the class of the first target that failed.
+    """
+    store, names = options.store, {each.target.name for each in served_targets.of_all_targets(options.store)}
+    if not names:
+        return ()
+    config = options.config()
+    own = tuple(target for target in config.publish.targets if target.name in names)
+    config = config.model_copy(update={"publish": config.publish.model_copy(update={"targets": own})})
+    found = _publish(store, config, release, only_current=True, swap_first=True) if own else ()
+    if left_out := served_targets.left_out(store, config.publish.targets):
+        raise ConfigError(
+            f"release {release.number} is current in {store.uri}, but not everywhere: {' and '.join(left_out)}. Your "
+            "settings have no such target, and no address is taken from the workspace. Swap them too: millrace publish "
+            "--config FILE, with the settings that have them; or forget one that is used no more: delete "
+            "releases/targets/NAME.json"
+        )
+    return found
+
+
+def _publish(
+    store: Store, config: Config, release: Release, only_current: bool, swap_first: bool = False
+) -> tuple[Served, ...]:
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else each warning shows twice
+
+    from tasks.publish import publish_to_all, swap_back  # only now: it imports Prefect, which reads the environment
+
+    with display() as listener, within(listener=listener):
+        if swap_first:
+            swap_back(store, config, release)
+        return publish_to_all(store, config, release, only_current)

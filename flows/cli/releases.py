@@ -1,0 +1,192 @@
+"""`millrace releases`, `rollback` and `hold`: the releases, and which of them is current."""
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+from pydantic import Field
+
+import tasks.runs.holds
+import tasks.runs.releases
+import tasks.runs.rollback
+from flows.cli import publishing
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.options import RunOptions
+from flows.presentation.wording import moment, number
+from infra import prefect_password, prefect_server
+from infra.store.base import Store
+from tasks.contracts.runs import Hold, Release
+from tasks.foundation.errors import ConfigError, HostError, StoreError
+from tasks.foundation.records import Record
+from tasks.runs.served_targets import Served
+
+log = logging.getLogger("millrace")
+
+
+class UnreadableRelease(Record):
+    number: int
+    trouble: str = Field(description="the file, what is wrong with it, and the way out")
+
+
+class ReleasesOutput(Record):
+    """`millrace releases`, oldest first."""
+
+    current: int | None = Field(description="number of the current release; null before the first")
+    releases: tuple[Release, ...] = Field(description="those whose record is readable")
+    unreadable: tuple[UnreadableRelease, ...]
+    pruned: tuple[int, ...] = Field(description="numbers of those whose model or vectors millrace prune has deleted")
+
+
+class RollbackOutput(Record):
+    """`millrace rollback`: the release that is current now, and the one that was."""
+
+    before: Release | None = Field(description="the release that was current before; null: not known")
+    release: Release = Field(description="the release that is current now")
+    hold: Hold | None = Field(description="null: the next run or refresh may change what serves")
+    targets: tuple[Served, ...] = Field(description="what each target serves now, that a release was published to")
+
+
+class HoldOutput(Record):
+    """`millrace hold`."""
+
+    held: bool = Field(description="whether releases are held now")
+    hold: Hold = Field(description="the hold that was set or lifted")
+    waiting: tuple[Release, ...] = Field(description="made during a hold that was lifted: the next run decides them")
+
+
+def show_releases(output: ReleasesOutput) -> None:
+    """Print a line for each release."""
+    if not output.releases and not output.unreadable:
+        say("no release yet")
+        return
+    say(*(f"release {each.number} can't be shown: {each.trouble}" for each in output.unreadable))
+    show_table(
+        ["", ">release", "span", "made at", "model", ">vectors", "~metrics on the holdout", "~let pass by"],
+        (
+            [
+                "current" if release.number == output.current else "pruned" * (release.number in output.pruned),
+                str(release.number),
+                release.span.name,
+                moment(release.created_at),
+                release.model.version,
+                f"{release.vectors:,}",
+                _metrics(release.metrics),
+                "; ".join(f"{each.name}: {each.reason}" for each in release.overrides),
+            ]
+            for release in output.releases
+        ),
+    )
+
+
+@command(show_releases)
+def releases(store: Store) -> ReleasesOutput:
+    """List all releases and mark the current one."""
+    # A release that is not readable hides no other.
+    _, pointer = tasks.runs.releases.read_pointer(store)
+    readable, unreadable = [], []
+    numbers = {*tasks.runs.releases.numbers(store), *([pointer.release] if pointer else [])}  # its own may be gone
+    for each in sorted(numbers):
+        try:
+            readable.append(tasks.runs.releases.read(store, each))
+        except StoreError as error:
+            unreadable.append(UnreadableRelease(number=each, trouble=str(error)))
+    return ReleasesOutput(
+        current=pointer.release if pointer else None,
+        releases=tuple(readable),
+        unreadable=tuple(unreadable),
+        pruned=tuple(sorted(tasks.runs.releases.pruned(store))),
+    )
+
+
+def show_rollback(output: RollbackOutput) -> None:
+    """Print the release that serves now, and the one before."""
+    say(f"current release: {_by_model(output.release)}")
+    if output.before is not None:
+        say(f"before: {_by_model(output.before)}")
+    if output.hold is None:
+        say('The next run or refresh may release again. To prevent that: millrace hold --reason "why"')
+    else:
+        say(output.hold.sentence)
+    publishing.show_targets(output.targets, output.release.number)
+
+
+@command(show_rollback)
+def rollback(
+    options: RunOptions,
+    to: Annotated[int | None, typer.Option(help="Release to go to; default: the newest of the model before.")] = None,
+    verify: Annotated[bool, typer.Option(help="First read every file of that release.", show_default=False)] = False,
+) -> RollbackOutput:
+    """Make an earlier release current again; model, vectors and the targets of publish.targets change together."""
+    store = options.store
+    options.config()  # before anything changes
+    try:
+        serving = tasks.runs.releases.current(store)
+    except StoreError:  # what a rollback is there to repair
+        serving = None
+    release = tasks.runs.rollback.rollback(store, to, verify)
+    _announce(store, release, serving)
+    hold = tasks.runs.releases.hold_of(store)
+    return RollbackOutput(before=serving, release=release, hold=hold, targets=publishing.follow(options, release))
+
+
+def show_hold(output: HoldOutput) -> None:
+    """Print what is held, and how to go on."""
+    if output.held:
+        say(output.hold.sentence, "Runs end as Held and keep their models; refreshes end at once. Lift it with:")
+        say("  millrace hold --off")
+        return
+    say("releases are not held any more")
+    for release in output.waiting:
+        say(
+            f"release {release.number} of {release.span.name}, by model {release.model.version}, was made meanwhile: "
+            f"the next run or refresh makes it current, unless a later span serves; at once: "
+            f"millrace rollback --to {release.number}"
+        )
+
+
+@command(show_hold)
+def hold(
+    store: Store,
+    reason: Annotated[str | None, typer.Option(help="Why; shown wherever the release is.")] = None,
+    off: Annotated[bool, typer.Option("--off", help="Lift the hold.", show_default=False)] = False,
+) -> HoldOutput:
+    """Keep the current release: runs end as Held and refreshes do nothing, until --off."""
+    if off and reason is not None:
+        raise ConfigError("hold: give --reason or --off, not both")
+    if off:
+        lifted, waiting = tasks.runs.holds.lift(store)
+        return HoldOutput(held=False, hold=lifted, waiting=waiting)
+    return HoldOutput(held=True, hold=tasks.runs.holds.hold(store, reason or ""), waiting=())
+
+
+def _announce(store: Store, release: Release, before: Release | None) -> None:
+    try:
+        server = prefect_server.running(prefect_server.state_home())
+    except HostError as error:
+        note(f"the rollback is not announced: {error}")
+        return
+    if server is None:
+        log.debug("the rollback is not announced: no Prefect server runs here")
+        return
+    # Before Prefect is imported. Its own log would show each warning of a target twice.
+    os.environ.update(prefect_server.client_environment(server))
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    from flows.running.announcing import announce_rollback
+
+    password = os.environ.get(prefect_password.OF_CLIENT)
+    # Also where Prefect was imported before.
+    with temporary_settings({PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: password}):
+        announce_rollback(store, release, before)
+
+
+def _by_model(release: Release) -> str:
+    return f"{release.number}, span {release.span.name}, model {release.model.version}"
+
+
+def _metrics(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number(value)}" for name, value in metrics.items())

@@ -1,0 +1,244 @@
+"""`millrace run` and `millrace refresh`: check that there is something to do, then run the flow in this process."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import typer
+import yaml
+from pydantic import Field
+
+from configs.schema.config import Config
+from flows.cli.flow_runs import run_flow
+from flows.cli.report import StageLine, stage_lines
+from flows.cli.terminal import console
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal.options import RunOptions
+from flows.presentation import terminal
+from flows.presentation.model import Section
+from flows.presentation.stages import evaluate
+from flows.presentation.wording import NONE, count, plural, seconds
+from infra.store.base import Store
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.references import SpanRef
+from tasks.contracts.runs import Release, RunPlan, RunState
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import CodeError
+from tasks.foundation.records import Record
+from tasks.planning.next_run import plan_run
+from tasks.planning.preflight import check_plan
+from tasks.planning.start import next_start
+from tasks.quality.expectations import check_arguments
+from tasks.runs import ledger, releases
+from tasks.runs.plan import NothingToDo
+from tasks.runs.refreshes import plan_refresh
+from tasks.runs.results import Refusal, read_result
+from tasks.runs.run_report import RunReport
+
+
+class RunOutput(Record):
+    """`millrace run`. A refused model is a result like any other."""
+
+    state: RunState | Literal["NothingToDo"]
+    sentence: str = Field(
+        description="why it was rejected or is held and what comes next, or why there is nothing to do; else empty"
+    )
+    ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
+    run_url: str | None = Field(description="the flow run's page, with its log")
+    report: RunReport | None = Field(description="null where there was nothing to do")
+    stages: tuple[StageLine, ...]
+
+
+class PlanOutput(Record):
+    """What a run would do."""
+
+    run_key: str
+    span: SpanRef
+    window: tuple[SpanRef, ...] = Field(description="the spans that the run trains on")
+    history: tuple[str, ...] = Field(description="names of the spans that the lineage trained on before")
+    parent: str | None = Field(description="key of the checkpoint that training starts from")
+    parent_step: int | None
+    again: tuple[str, ...] = Field(
+        description="spans that are trained again from the last accepted checkpoint, since later models were rejected"
+    )
+
+
+class DryRunOutput(Record):
+    """`millrace run --dry-run`. `plan` is null where there is nothing to do; `sentence` says why."""
+
+    config: dict[str, Any] = Field(description="the resolved settings, with their keys in YAML")
+    plan: PlanOutput | None = Field(description="null where there is nothing to do")
+    sentence: str = Field(description="why there is nothing to do; else empty")
+
+
+class RefreshOutput(Record):
+    """`millrace refresh`."""
+
+    state: Literal["Released", "Rejected", "Held", "NothingToDo"]
+    sentence: str
+    run_url: str | None = Field(description="the flow run's page; null if there was nothing to do")
+    release: Release | None
+    embedded: int | None = Field(description="items that got a new vector; the others kept theirs")
+
+
+def show_plan(output: DryRunOutput) -> None:
+    """`millrace run --dry-run`: YAML that loads again, with the plan as its comment."""
+    say(yaml.safe_dump(output.config, sort_keys=False).rstrip())
+    if output.plan is None:
+        say(f"# {output.sentence}")
+        return
+    plan = output.plan
+    start = f"{plan.parent} (step {plan.parent_step})" if plan.parent else "nothing: it starts the lineage"
+    if plan.again:
+        start = f"{start}, the last accepted one; trained again: {', '.join(plan.again)}"
+    say(
+        f"# span:    {plan.span.name} v{plan.span.version}\n"
+        f"# window:  {', '.join(f'{span.name} v{span.version}' for span in plan.window)}\n"
+        f"# before:  {', '.join(plan.history) or 'none'}\n"
+        f"# parent:  {start}\n"
+        f"# run key: {plan.run_key}"
+    )
+
+
+def show_run(output: RunOutput | DryRunOutput) -> None:
+    """Print the stages, the verdicts, and how the run ended."""
+    if isinstance(output, DryRunOutput):
+        show_plan(output)
+        return
+    if output.report is None:
+        say(output.sentence)
+        return
+    say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.run_url}")
+    _stages(output.stages)
+    _verdict(output.report)
+    if output.sentence:
+        say(output.sentence)
+
+
+@command(show_run, new=True)
+def run(
+    options: RunOptions,
+    span: Annotated[str | None, typer.Option(help="For example 2022-Q4; default: the oldest not yet trained.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Only print settings and plan.", show_default=False)] = False,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
+) -> RunOutput | DryRunOutput:
+    """Run the pipeline over one span: train, evaluate, and release if the gates agree."""
+    if dry_run:
+        return _planned(options, span)
+    store = options.store
+    try:
+        config = options.config()
+        check_plan(store, plan_run(store, config, span))  # what can't work needs no server
+        done = run_flow("pipeline", verbose, store.uri, span, *options.flow_settings())
+        report = done.value
+        assert isinstance(report, RunReport)
+    except NothingToDo as error:
+        return RunOutput(state="NothingToDo", sentence=str(error), ui_url=None, run_url=None, report=None, stages=())
+    if report.state == "Unfinished":
+        raise CodeError(f"run {report.run_key} ended well, but with neither a release nor a rejection")
+    attempts = tuple(ledger.records(store, report.run_key))
+    return RunOutput(
+        state=report.state,
+        sentence=_sentence(store, config, report),
+        ui_url=done.ui_url,
+        run_url=done.run_url,
+        report=report,
+        stages=stage_lines(store, report.run_key, attempts, report.cached),
+    )
+
+
+def show_refresh(output: RefreshOutput) -> None:
+    """Print the result for people."""
+    say(output.sentence)
+
+
+@command(show_refresh)
+def refresh(
+    options: RunOptions,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
+) -> RefreshOutput:
+    """Give new and changed items vectors by the released model, drop deleted ones, and release that. Trains nothing."""
+    store = options.store
+    if (hold := releases.hold_of(store)) is not None:
+        sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
+        return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)
+    try:
+        plan_refresh(store, options.config())  # what can't be planned needs no server
+        done = run_flow("refresh", verbose, store.uri, str(options.config_file or ""), tuple(options.overrides))
+    except NothingToDo as error:
+        return RefreshOutput(state="NothingToDo", sentence=str(error), run_url=None, release=None, embedded=None)
+    release = done.value
+    if release is None:
+        sentence = "nothing was done: another process refreshes this lineage, or has just done it"
+        return RefreshOutput(state="NothingToDo", sentence=sentence, run_url=done.run_url, release=None, embedded=None)
+    if isinstance(release, Refusal):
+        sentence = f"{release.why} The current release stays."
+        return RefreshOutput(state="Rejected", sentence=sentence, run_url=done.run_url, release=None, embedded=None)
+    assert isinstance(release, Release)
+    result = read_result(store, release.run_key, Stage.infer)
+    assert result is not None
+    assert isinstance(result.outcome, InferOutcome)
+    embedded = result.outcome.vectors - result.outcome.vectors_reused
+    return RefreshOutput(
+        state="Released",
+        sentence=f"release {release.number} has {plural(release.vectors, 'vector')}, {count(embedded)} of them new, by "
+        f"the model of release {release.refreshed}",
+        run_url=done.run_url,
+        release=release,
+        embedded=embedded,
+    )
+
+
+def _planned(options: RunOptions, span: str | None) -> DryRunOutput:
+    """Return the configuration and the plan; write nothing."""
+    store, config = options.store, options.config()
+    check_arguments(config.validate_.expectations)
+    try:
+        plan = plan_run(store, config, span)
+        check_plan(store, plan)
+        return DryRunOutput(config=config.tree(), plan=_plan_output(plan), sentence="")
+    except NothingToDo as error:
+        return DryRunOutput(config=config.tree(), plan=None, sentence=str(error))
+
+
+def _plan_output(plan: RunPlan) -> PlanOutput:
+    """Return the part of a plan that differs from run to run."""
+    return PlanOutput(
+        run_key=plan.run_key,
+        span=plan.span,
+        window=plan.window,
+        history=tuple(rows.span.name for rows in plan.history),
+        parent=plan.parent.prefix if plan.parent else None,
+        parent_step=plan.parent.step if plan.parent else None,
+        again=tuple(span.name for span in plan.branch.again) if plan.branch else (),
+    )
+
+
+def _sentence(store: Store, config: Config, report: RunReport) -> str:
+    if report.state == RunState.REJECTED:
+        return f"{report.why} {next_start(store, config)}"
+    if report.state == RunState.HELD and (hold := releases.hold_of(store)) is not None:
+        return f"{hold.sentence} Release {report.release} becomes current with the next run after: millrace hold --off"
+    return ""
+
+
+def _stages(stages: Iterable[StageLine]) -> None:
+    rows = (
+        [s.stage.value, "cached" if s.cached else "done" if s.done else NONE, str(s.attempts), seconds(s.seconds)]
+        for s in stages
+    )
+    show_table(["stage", "", ">attempts", ">seconds"], rows)
+
+
+def _verdict(run: RunReport) -> None:
+    """Print the metrics, the verdicts of the gates, and how the run ended."""
+    if run.metrics is not None:
+        over = evaluate.over(run.holdout_rows or 0, run.items or 0, run.sampled_from)
+        tables = (evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
+        console.show(terminal.render(Section("Evaluate", evaluate.by_human(run.overrides), tables=tables), ""))
+    if run.release is not None:
+        say(f"{run.state} as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors")
+    elif run.state == "Rejected":
+        say("Rejected: the champion stays, nothing was released")
+    else:
+        say("Unfinished: run the span again, and it continues from here")

@@ -1,0 +1,103 @@
+"""`millrace search` and `millrace diff`: what a worker finds in one release, or in two."""
+
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+from pydantic import Field
+
+from flows.cli.serving.search_worker import failure_of, searcher
+from flows.cli.terminal import console
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import say, show_table
+from flows.presentation import terminal
+from flows.presentation.changes import changes_section
+from flows.presentation.wording import count, shortened
+from infra.store.base import Store
+from tasks.contracts.search import Changes, Hit
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.runs import releases
+from tasks.runs.plan import read_plan
+
+_SHOWN = 90  # characters of a text in the terminal
+
+
+class SearchOutput(Record):
+    """`millrace search`."""
+
+    release: int
+    model_version: str
+    vectors: int = Field(description="the query was compared with all of them")
+    query: str
+    hits: tuple[Hit, ...]
+    seconds: float = Field(description="to embed the query and to compare, after the start of the worker")
+
+
+def show_hits(output: SearchOutput) -> None:
+    """Print the hits for people."""
+    rows: list[list[Any]] = [
+        [f"{hit.score:.3f}", shortened(hit.item_id, _SHOWN), shortened(hit.text, _SHOWN)] for hit in output.hits
+    ]
+    show_table((">cosine", "item", "~text"), rows)
+    say(f"the nearest of {count(output.vectors)} items in release {output.release}, in {output.seconds:.2f} s")
+
+
+@command(show_hits)
+def search(
+    store: Store,
+    text: Annotated[str, typer.Argument(help="What to look for, as a user would write it.")],
+    number: Annotated[
+        int | None, typer.Option("--release", help="Number of the release; default: the current one.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many items.")] = 10,
+) -> SearchOutput:
+    """Find the items of a release that are nearest to a text, among all of them."""
+    if not text.strip():
+        raise ConfigError("the text to search for is empty")
+    release = releases.current(store) if number is None else releases.read(store, number)
+    if release is None:
+        raise ConfigError(f"{store.uri} has no release to search yet; first: millrace run")
+    with searcher(store, release) as worker:
+        answer, about = worker.ask(text, k), worker.about
+    return SearchOutput(
+        release=about.release,
+        model_version=about.model_version,
+        vectors=about.vectors,
+        query=text,
+        hits=answer.hits,
+        seconds=answer.seconds,
+    )
+
+
+def show_changes(changes: Changes) -> None:
+    """Print the comparison for people."""
+    console.show(terminal.render(changes_section(changes), ""))
+
+
+@command(show_changes)
+def diff(
+    store: Store,
+    before: Annotated[
+        int | None, typer.Argument(help="Number of the earlier release; default: the one before.")
+    ] = None,
+    after: Annotated[int | None, typer.Argument(help="Number of the later one; default: the current one.")] = None,
+) -> Changes:
+    """Compare two releases: items, vectors, and the queries that won and lost most."""
+    later = releases.current(store) if after is None else releases.read(store, after)
+    number = later.previous if before is None and later is not None else before
+    if later is None or number is None:
+        raise ConfigError(f"{store.uri} has no two releases to compare; list them with: millrace releases")
+    earlier = releases.read(store, number)
+    for release in (earlier, later):
+        if release.catalogue is None:
+            raise ConfigError(f"release {release.number} was made before releases held all items with their texts")
+    config = read_plan(store, later.run_key).config
+    command = [sys.executable, "-P", "-m", "tasks.worker.search.diff", "--workspace", store.uri]
+    records = (earlier, later, config)  # too long for arguments
+    said = "".join(record.model_dump_json(by_alias=True) + "\n" for record in records)
+    done = subprocess.run(command, input=said, capture_output=True, text=True)
+    if done.returncode:
+        raise failure_of(done.returncode, done.stderr)
+    return Changes.model_validate_json(done.stdout)

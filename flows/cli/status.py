@@ -1,0 +1,221 @@
+"""What `millrace status` prints, as a record: the spans, the lineages, the current release, all attempts summed up."""
+
+from collections.abc import Iterable
+
+from pydantic import Field
+
+import tasks.runs.releases
+from flows.cli.publishing import show_targets
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import say, show_table
+from flows.presentation.model import ended_as
+from flows.presentation.wording import dollars, seconds, share
+from infra.store.base import Store
+from infra.store.manifest import MANIFEST, Manifest, read_fact
+from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.references import SpanRef
+from tasks.contracts.results import Phases
+from tasks.contracts.runs import Hold, Release, RunState
+from tasks.contracts.spans import first_day
+from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import LEDGER
+from tasks.data import span_versions
+from tasks.foundation.errors import StoreError
+from tasks.foundation.records import Record
+from tasks.monitoring.history import PastRun, read_runs
+from tasks.monitoring.reader import Reader
+from tasks.monitoring.work_sums import added, work_sums
+from tasks.planning.skips import skips
+from tasks.planning.start import consumed
+from tasks.runs import branches, lineage
+from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.run_state import run_state
+from tasks.runs.served_targets import Served, of_all_targets
+
+
+class SpanRun(Record):
+    run_key: str
+    version: int = Field(description="of the span that it trained")
+    lineage: str
+    state: RunState
+    release: int | None = Field(description="number of the release that it made")
+
+
+class SpanStatus(Record):
+    """The latest version of one span."""
+
+    name: str
+    version: int
+    rows: int
+    trained: tuple[str, ...] = Field(description="lineages that have trained this version of the span")
+    runs: tuple[SpanRun, ...] = Field(description="runs that ended with this span, in any version")
+    skipped: dict[str, str] = Field(description="lineages that leave this version out, and why")
+
+
+class LineageStatus(Record):
+    """The last completed checkpoint of a lineage."""
+
+    name: str
+    span: str | None = Field(description="the newest span in the weights; null: imported, and not trained on yet")
+    step: int
+    checkpoint: str
+    run_key: str
+
+
+class StatusOutput(Record):
+    """`millrace status`."""
+
+    workspace: str
+    spans: tuple[SpanStatus, ...]
+    lineages: tuple[LineageStatus, ...]
+    release: Release | None = Field(description="the current one")
+    hold: Hold | None = Field(description="while there is one, no run or refresh changes what serves")
+    targets: tuple[Served, ...] = Field(description="what each target served when it was last published to or checked")
+    totals: Totals = Field(description="sums over all attempts that have ended")
+
+
+def show(output: StatusOutput) -> None:
+    """Print the spans, the lineages, what serves, and the sums."""
+    rows = (
+        [
+            span.name,
+            f"v{span.version}",
+            f"{span.rows:,}",
+            ", ".join(span.trained),
+            ", ".join([*(_ended(run, span.version) for run in span.runs), *_left_out(span)]),
+        ]
+        for span in output.spans
+    )
+    show_table(["span", "version", ">rows", "trained in", "runs"], rows)
+    for line in output.lineages:
+        trained = f"trained up to {line.span}" if line.span is not None else "imported weights, not trained on yet"
+        say(f"lineage {line.name}: {trained}, step {line.step}, {line.checkpoint}")
+    say(f"current release: {_release(output.release) if output.release else 'none yet'}")
+    if output.hold is not None:
+        say(f"{output.hold.sentence} Lift it with: millrace hold --off")
+    show_targets(output.targets, output.release.number if output.release else None)
+    totals = output.totals
+    per_million = totals.dollars_per_million_vectors
+    say(
+        f"ledger: {totals.runs} runs, {totals.attempts} attempts, {share(totals.success_rate)} succeeded"
+        + (f", {totals.running} running or lost" if totals.running else "")
+        + f"; goodput {share(totals.goodput)}; {dollars(totals.cost)}"
+        + (f", {dollars(per_million)} per million vectors" if per_million is not None else "")
+    )
+    say(f"seconds: {_phases(totals.seconds)}")
+    if totals.attempts_by_class:
+        show_table(
+            ["failures", ">attempts", ">seconds"],
+            (
+                [failure.value, str(attempts), seconds(totals.seconds_by_class[failure])]
+                for failure, attempts in totals.attempts_by_class.items()
+            ),
+        )
+
+
+@command(show)
+def status(store: Store) -> StatusOutput:
+    """Show spans, lineages, the current release, and what the attempts cost."""
+    reader = Reader(store)
+    runs = read_runs(reader, (Stage.infer,))
+    spans = span_versions.list_spans(store)
+    reader.fetch(_manifest_key(span) for span in spans)
+    manifests = {span: reader.read(_manifest_key(span), Manifest) for span in spans}
+    names = sorted({key.split("/")[1] for key in store.list("lineages")})
+    last = {name: lineage.head(store, name) for name in names}
+    # A branch that was begun and not trained has only what it inherits.
+    heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
+    seen = {name: consumed(head) for name, head in heads.items()}
+    left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
+    current, of_runs = tasks.runs.releases.current(store), _of_runs(reader)
+    held = tasks.runs.releases.held(store)
+    numbers = (release.number for release in reader.releases_of_runs.values())
+    newest = tasks.runs.releases.newest(store, current.number) if current is not None else None
+    others = work_sums(store, numbers, newest)
+    for problem in (*reader.problems, *others.problems):
+        raise StoreError(f"{problem}; restore it from a backup, or move it away")
+    return StatusOutput(
+        workspace=store.uri,
+        spans=tuple(
+            SpanStatus(
+                name=span.name,
+                version=span.version,
+                rows=_rows(store, span, manifests[span]),
+                trained=tuple(name for name in heads if span in seen[name]),
+                runs=tuple(
+                    SpanRun(
+                        run_key=run.run_key,
+                        version=run.plan.span.version,
+                        lineage=run.lineage,
+                        state=_state(run, held),
+                        release=run.release.number if run.release else None,
+                    )
+                    for run in sorted(runs, key=lambda run: (run.lineage, run.run_key))
+                    if run.span == span.name and run.plan is not None
+                ),
+                skipped={name: found[span].reason for name, found in left_out.items() if span in found},
+            )
+            for span in spans
+        ),
+        lineages=tuple(
+            LineageStatus(
+                name=name,
+                span=max((rows.span.name for rows in state.consumed), key=first_day, default=None),
+                step=ref.step,
+                checkpoint=ref.prefix,
+                run_key=state.run_key,
+            )
+            for name, (ref, state) in heads.items()
+        ),
+        release=current,
+        hold=tasks.runs.releases.hold_of(store),
+        targets=of_all_targets(store),
+        totals=added(of_runs, others.rows.values(), _vectors(runs)),
+    )
+
+
+def _manifest_key(span: SpanRef) -> str:
+    return f"{span.prefix}/{MANIFEST}"
+
+
+def _rows(store: Store, span: SpanRef, manifest: Manifest | None) -> int:
+    rows = manifest.facts.get("rows") if manifest is not None else None
+    return rows if isinstance(rows, int) else read_fact(store, span.prefix, "rows", int)  # which says what is wrong
+
+
+def _state(run: PastRun, held: frozenset[int]) -> RunState:
+    return run_state(run.release is not None, run.judged, held=run.release is not None and run.release.number in held)
+
+
+def _of_runs(reader: Reader) -> Totals:
+    """Return the sums over the attempts of runs, and of sides of comparisons."""
+    keys = [key for files in reader.runs.values() for key in files if LEDGER.match(key)]
+    reader.fetch(keys)
+    return totals((record for key in keys if (record := reader.read(key, LedgerRecord)) is not None), 0)
+
+
+def _vectors(runs: Iterable[PastRun]) -> int:
+    """Return the number of vectors that runs made."""
+    outcomes = (run.outcome(Stage.infer) for run in runs)
+    return sum(one.vectors - one.vectors_reused for one in outcomes if isinstance(one, InferOutcome))
+
+
+def _ended(run: SpanRun, newest: int) -> str:
+    """Return how a run over a span ended; one that trained an older version of it says so."""
+    return f"v{run.version} " * (run.version != newest) + ended_as(run.state, run.release)
+
+
+def _left_out(span: SpanStatus) -> list[str]:
+    return [f"skipped in {lineage}: {reason}" for lineage, reason in span.skipped.items()]
+
+
+def _release(release: Release) -> str:
+    return (
+        f"{release.number}, span {release.span.name}, model {release.model_prefix}, "
+        f"{release.vectors:,} vectors in {release.vectors_prefix}"
+    )
+
+
+def _phases(spent: Phases) -> str:
+    parts = [f"{phase} {seconds(value)}" for phase, value in spent.model_dump().items() if value]
+    return ", ".join(parts) or "none"

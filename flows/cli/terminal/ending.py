@@ -1,0 +1,64 @@
+"""The end of a command: its failure on standard error, and an exit that no unreachable Prefect server holds up."""
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from flows.presentation.wording import visible
+from tasks.foundation.disks import message_of
+from tasks.foundation.errors import POLICIES, FailureClass, StageError, classify
+from tasks.foundation.passwords import masked
+from tasks.running.json_logs import JsonStream
+
+LEAVE_SECONDS = 20.0
+
+_timer: threading.Timer | None = None
+
+
+def explain(error: Exception) -> int:
+    """Print what happened on standard error; returns the exit code of its class."""
+    # Permissions are the place's fault, wherever they show.
+    failure = FailureClass.STORE if isinstance(error, PermissionError) else classify(error)
+    known = isinstance(error, StageError) or failure is not FailureClass.CODE
+    if isinstance(sys.stderr, JsonStream):
+        sys.stderr.log(_sentence(error), logging.ERROR, None if known else error, failure=failure)
+    elif known:
+        print(f"{failure}: {_sentence(error)}", file=sys.stderr)
+    else:
+        print(_shown("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+        print(f"{failure}: {type(error).__name__}: {_shown(str(error))} ({POLICIES[failure].meaning})", file=sys.stderr)
+    return POLICIES[failure].exit_code
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return f"{error.filename}: this user may not read or write it; change its permissions, or use another folder"
+    return _shown(message_of(error))
+
+
+def _shown(message: str) -> str:
+    """Return the message without passwords and without what would steer the terminal."""
+    return visible(masked(message))
+
+
+def leave_soon(code: Callable[[], int], seconds: float = LEAVE_SECONDS) -> None:
+    """End the process after `seconds`, if it has not ended by then, with what `code` returns; the last call counts.
+
+    Before it ends, Prefect sends what it has left to say, and waits a minute or more for each line of it.
+    """
+    global _timer
+    if _timer is not None:
+        _timer.cancel()
+    _timer = threading.Timer(seconds, _leave, (code,))
+    _timer.daemon = True
+    _timer.start()
+
+
+def _leave(code: Callable[[], int]) -> None:
+    status = code()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)

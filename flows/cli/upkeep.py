@@ -1,0 +1,157 @@
+"""`millrace hosts`, `reap` and `prune`: machines, jobs and folders that are left out, ended or deleted."""
+
+import datetime as dt
+import os
+import time
+from typing import Annotated, Literal
+
+import typer
+from pydantic import Field
+
+import infra.compute.batch.reap
+import tasks.runs.host_records
+import tasks.upkeep.prune
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.options import RunOptions
+from flows.presentation.wording import moment, plural
+from infra import prefect_server
+from infra.compute.batch.reap import ReapReport
+from infra.store.base import Store
+from tasks.foundation.records import Record
+from tasks.runs.host_records import HostRecord, Strike
+from tasks.upkeep.prune_plan import PrunePlan
+
+MOST_ROWS = 60
+_UNITS = ("bytes", "KB", "MB", "GB", "TB")
+
+
+class StrikeLine(Record):
+    at: str
+    run_key: str
+    reason: str
+
+
+class HostLine(Record):
+    """One host that is excluded or suspected now."""
+
+    host: str
+    state: Literal["suspected", "excluded"]
+    until: str = Field(description="when the exclusion, or the last strike, expires")
+    reason: str = Field(description="of the exclusion, or of the last strike")
+    run_key: str = Field(description="the run that found it")
+    strikes: tuple[StrikeLine, ...]
+
+
+class HostsOutput(Record):
+    """`millrace hosts`."""
+
+    forgiven: str | None = Field(description="the host that was forgiven now")
+    hosts: tuple[HostLine, ...]
+
+
+def show_hosts(output: HostsOutput) -> None:
+    """Print the output for people."""
+    if output.forgiven is not None:
+        say(f"forgiven: {output.forgiven}")
+    if not output.hosts:
+        say("no host is excluded or suspected")
+        return
+    rows = [(h.host, h.state, str(len(h.strikes)), moment(h.until), h.run_key, h.reason) for h in output.hosts]
+    show_table(("host", "state", ">strikes", "until", "run", "~why"), rows)
+
+
+@command(show_hosts)
+def hosts(
+    store: Store,
+    forgive: Annotated[str | None, typer.Option(help="Forget the record of this host, after a repair.")] = None,
+) -> HostsOutput:
+    """List hosts that are excluded or suspected, and why."""
+    if forgive is not None:
+        tasks.runs.host_records.forgive(store, forgive)
+    now = time.time()
+    live = (record.live(now) for record in tasks.runs.host_records.known_hosts(store))
+    return HostsOutput(forgiven=forgive, hosts=tuple(line for record in live if (line := _line(record)) is not None))
+
+
+def show_reap(report: ReapReport) -> None:
+    """Print the output for people."""
+    if not report.jobs:
+        queues = " and ".join(report.queues)
+        none = f"no job on {queues}" if queues else "no job: with these settings no stage runs on AWS Batch"
+        say(none)
+        return
+    rows = [(job.job, job.name, job.status, job.action, job.why) for job in report.jobs]
+    show_table(("job", "name", "status", "action", "~why"), rows)
+
+
+@command(show_reap, new=True)
+def reap(
+    options: RunOptions,
+    grace_minutes: Annotated[float, typer.Option(help="End a job that no process has waited for this long.")] = 15.0,
+    dry_run: Annotated[bool, typer.Option(help="Only list what would be ended.", show_default=False)] = False,
+) -> ReapReport:
+    """End jobs on AWS Batch whose flow run has ended or was lost."""
+    config, server = options.config(), prefect_server.running(prefect_server.state_home())
+    if server is not None:
+        os.environ.update(prefect_server.client_environment(server))
+    return infra.compute.batch.reap.reap(options.store, config, grace_minutes, dry_run, ask_prefect=server is not None)
+
+
+def show_prune(plan: PrunePlan) -> None:
+    """Print the folders, largest first, the total by kind, and which releases can still serve."""
+    largest = sorted(plan.folders, key=lambda folder: -folder.bytes)[:MOST_ROWS]
+    if largest:
+        rows = [(folder.kind, folder.folder, str(folder.files), _size(folder.bytes)) for folder in largest]
+        show_table(("kind", "folder", ">files", ">size"), rows)
+    if len(plan.folders) > MOST_ROWS:
+        say(f"and {len(plan.folders) - MOST_ROWS} smaller folders")
+    by_kind = ", ".join(f"{kind} {_size(count)}" for kind, count in plan.bytes.items())
+    what = "deleted" if plan.deleted else "would be deleted"
+    say(f"{plural(len(plan.folders), 'folder')}, {_size(plan.total_bytes)}, {what}{f': {by_kind}' if by_kind else ''}")
+    if plan.releases:
+        verb = "can't serve any more" if plan.deleted else "could not serve any more"
+        say(f"releases that {verb}: {', '.join(map(str, plan.releases))}; their records stay")
+    if plan.kept:
+        say(f"releases that are kept: {', '.join(map(str, plan.kept))}")
+
+
+@command(show_prune)
+def prune(
+    store: Store,
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest releases to keep.")] = 5,
+    dry_run: Annotated[bool, typer.Option(help="Only list what would be deleted.", show_default=False)] = False,
+) -> PrunePlan:
+    """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""
+    return tasks.upkeep.prune.prune(store, keep, dry_run, note)
+
+
+def _line(record: HostRecord) -> HostLine | None:
+    """Return None if all its records have expired."""
+    latest = record.exclusion or max(record.strikes, key=lambda strike: strike.until, default=None)
+    if latest is None:
+        return None
+    return HostLine(
+        host=record.host,
+        state="excluded" if record.exclusion else "suspected",
+        until=_iso(latest.until),
+        reason=latest.reason,
+        run_key=latest.run_key,
+        strikes=tuple(map(_strike, record.strikes)),
+    )
+
+
+def _strike(strike: Strike) -> StrikeLine:
+    return StrikeLine(at=_iso(strike.at), run_key=strike.run_key, reason=strike.reason)
+
+
+def _iso(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat()
+
+
+def _size(count: int) -> str:
+    """Format bytes in decimal units, as in `1.4 GB`."""
+    amount, unit = float(count), 0
+    while amount >= 999.5 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{amount:.0f} {_UNITS[unit]}" if unit == 0 or amount >= 99.95 else f"{amount:.1f} {_UNITS[unit]}"
