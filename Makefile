@@ -64,7 +64,7 @@ EXAMPLES ?= 5000
 fuzz: install
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest tests/fuzz
 
-# Writes what docs/ copies from the source: the keys of every --json, and the list of folders.
+# Writes the parts of docs/ that are copies of the source: settings, folders, error codes, proofs.
 docs: install
 	$(BIN)/python -m tests.docs
 

@@ -33,8 +33,8 @@ _SIGNS = {"not asked": "-", "run": "to do", "refused": "refused"}
 class BackfillOutput(Record):
     """`millrace backfill`. A refused model is a result like any other, and so is having nothing to do."""
 
-    ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
-    run_url: str | None = Field(description="the flow run's page")
+    ui_url: str | None = Field(description="address of the Prefect server; null: none was needed")
+    run_url: str | None = Field(description="address of the flow run's page")
     backfill: BackfillState
 
 
@@ -43,26 +43,32 @@ class BackfillPlanOutput(Record):
 
     id: str
     lineage: str
-    on: str = Field(description="the lineage that runs of this name continue now: itself, or a branch adopted before")
-    branch: str | None = Field(description="where spans are trained; null: none has to be")
-    base: str | None = Field(description="key of the checkpoint that the branch starts from; null: it has none")
+    on: str = Field(description="lineage that runs of this name continue now: itself, or a branch adopted before")
+    branch: str | None = Field(description="branch on which spans are trained; null: none is trained")
+    base: str | None = Field(description="key of the checkpoint that the branch starts from; null: from nothing")
     stages: tuple[str, ...]
-    parallel: int = Field(description="spans evaluated and inferred at once")
+    parallel: int = Field(description="spans evaluated and embedded at once")
     reason: str
     spans: tuple[SpanPlan, ...]
-    invalidated: tuple[SpanRef, ...] = Field(description="beyond the range; to be trained again after it")
-    expected_seconds: float | None = Field(description="wall time of all that is left; null: a stage was never done")
-    expected_dollars: float | None = Field(description="null: a stage was never done")
+    invalidated: tuple[SpanRef, ...] = Field(description="spans beyond the range, to be trained again after it")
+    expected_seconds: float | None = Field(
+        description="expected wall time of the rest, in seconds; null: a stage was never done"
+    )
+    expected_dollars: float | None = Field(
+        description="expected cost of the rest, in dollars; null: a stage was never done"
+    )
     attempts_seen: int = Field(description="earlier attempts that the expectation rests on")
     sentences: tuple[str, ...]
-    command: str = Field(description="starts it")
+    command: str = Field(description="command that starts it")
 
 
 class BackfillLine(Record):
     """One backfill of `millrace backfill list`."""
 
     id: str
-    state: State | Literal["Lost"] = Field(description="Lost: its process is gone and left no end on record")
+    state: State | Literal["Lost"] = Field(
+        description="state of the backfill; Lost: its process is gone and recorded no end"
+    )
     sentence: str
     lineage: str
     branch: str | None
@@ -71,9 +77,9 @@ class BackfillLine(Record):
     stages: tuple[str, ...]
     reason: str
     attempt: int
-    done: int = Field(description="stages of spans")
-    total: int = Field(description="stages of spans")
-    failed: tuple[str, ...] = Field(description="spans of which a stage failed in the last attempt")
+    done: int = Field(description="stages of spans that are done")
+    total: int = Field(description="stages of spans in all")
+    failed: tuple[str, ...] = Field(description="spans with a failed stage in the last attempt")
     began_at: str
     updated_at: str
     ended_at: str | None

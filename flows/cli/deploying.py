@@ -39,12 +39,12 @@ PULL = "prefect.deployments.steps.set_working_directory"
 class DeploymentLine(Record):
     """One deployment on the server."""
 
-    name: str
-    cron: str | None = Field(description="null: by hand only")
+    name: str = Field(description="name of the deployment")
+    cron: str | None = Field(description="cron of the schedule; null: started by hand only")
     timezone: str | None
-    active: bool = Field(description="false: its schedule, or all of it, was paused in the UI and stays so")
-    next_at: str | None = Field(description="when it runs next, in its time zone; null: by hand only, or paused")
-    next_span: str | None = Field(description="that this run will take, of pipeline/scheduled")
+    active: bool = Field(description="false: its schedule was paused in the UI and stays so")
+    next_at: str | None = Field(description="next start, in its time zone; null: by hand only, or paused")
+    next_span: str | None = Field(description="span that the next run of pipeline/scheduled will take")
     url: str
 
 
@@ -55,11 +55,13 @@ class DeployOutput(Record):
     workspace: str
     config_file: str | None
     work_pool: str
-    queue: str = Field(description="the concurrency limit in which the lineage's runs wait for each other")
+    queue: str = Field(description="concurrency limit in which the lineage's runs wait for each other")
     deployments: tuple[DeploymentLine, ...]
-    left_over: tuple[str, ...] = Field(description="on the server and of the same flows, but no longer in prefect.yaml")
-    alerts: tuple[str, ...] = Field(description="automations that alert; empty without --alert-url and --alert-block")
-    worker: str = Field(description="the command that runs what is due")
+    left_over: tuple[str, ...] = Field(description="deployments on the server that prefect.yaml no longer has")
+    alerts: tuple[str, ...] = Field(
+        description="automations that send alerts; empty without --alert-url and --alert-block"
+    )
+    worker: str = Field(description="command of the worker that runs what is due")
 
 
 def show(output: DeployOutput) -> None:

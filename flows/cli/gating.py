@@ -33,11 +33,11 @@ class GateOutput(Record):
     span: str
     state: RunState = Field(description="Released or Rejected")
     sentence: str
-    judgement: int = Field(description="how often the run was judged; a judgement by the same rules is not made again")
-    verdicts: tuple[Verdict, ...] = Field(description="by the rules of now, with all numbers")
+    judgement: int = Field(description="number of judgements of the run; one by the same rules is not repeated")
+    verdicts: tuple[Verdict, ...] = Field(description="verdicts by the present rules, with all numbers")
     overrides: tuple[Override, ...]
     release: int | None = Field(description="number of the run's release")
-    run_url: str | None = Field(description="page of the flow run that made the release; null: none was made now")
+    run_url: str | None = Field(description="address of the flow run that made the release; null: none was made now")
 
 
 def show_gate(output: GateOutput, explain: bool) -> None:

@@ -45,15 +45,15 @@ class HistoryOutput(Record):
     """`millrace history`."""
 
     workspace: str
-    release: int | None = Field(description="that serves")
-    newest_data_seconds: float | None = Field(description="age of the newest data in that release")
-    target_seconds: float | None
-    runs_over: int = Field(description="that ended and were not cancelled")
-    runs_succeeded: int = Field(description="of those, that came to a result; a rejection is a result")
+    release: int | None = Field(description="number of the current release")
+    newest_data_seconds: float | None = Field(description="age of the newest data in that release, in seconds")
+    target_seconds: float | None = Field(description="greatest age allowed, in seconds")
+    runs_over: int = Field(description="runs that ended and were not cancelled")
+    runs_succeeded: int = Field(description="runs of these that came to a result; a rejection is a result")
     totals: Totals
-    runs: tuple[PastRunLine, ...] = Field(description="by their begin")
-    forward: tuple[ForwardScore, ...] = Field(description="each release on the spans after it, oldest first")
-    unreadable: tuple[str, ...] = Field(description="what had to be left out, and why")
+    runs: tuple[PastRunLine, ...] = Field(description="runs in the order of their start")
+    forward: tuple[ForwardScore, ...] = Field(description="score of each release on the spans after it, oldest first")
+    unreadable: tuple[str, ...] = Field(description="records that had to be left out, and why")
 
 
 def show(output: HistoryOutput | LedgerReport, run_key: str | None) -> None:

@@ -26,16 +26,18 @@ class ImportOutput(Record):
 
     lineage: str
     checkpoint: str = Field(description="key of the lineage's first checkpoint")
-    run_key: str = Field(description="runs/<run key>/import-checkpoint/ has the record")
+    run_key: str = Field(description="key of the run; runs/<run key>/import-checkpoint/ has the record")
     file: str
     sha256: str
-    window: tuple[SpanRef, ...] = Field(description="the spans that the rest of the model was made from")
-    tokenizer: str = Field(description="where it is from; it must be the one that the weights were trained with")
-    mapped: int = Field(description="how many tensors come from the file")
-    ignored: tuple[str, ...] = Field(description="in the file, known, and not needed here")
-    unexpected: tuple[str, ...] = Field(description="in the file, and similar to nothing in the model")
-    new: tuple[str, ...] = Field(description="of the model and not in the file; they begin as in a new model")
-    next: str = Field(description="the command that trains on from here")
+    window: tuple[SpanRef, ...] = Field(description="spans that the rest of the model was made from")
+    tokenizer: str = Field(
+        description="source of the tokenizer, which must be the one that the weights were trained with"
+    )
+    mapped: int = Field(description="tensors that come from the file")
+    ignored: tuple[str, ...] = Field(description="tensors of the file that are known and not needed")
+    unexpected: tuple[str, ...] = Field(description="tensors of the file that fit nothing in the model")
+    new: tuple[str, ...] = Field(description="tensors of the model that the file lacks; they begin as in a new model")
+    next: str = Field(description="command that trains on from here")
 
 
 def show(output: ImportOutput) -> None:

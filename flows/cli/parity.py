@@ -22,8 +22,8 @@ class ParityOutput(Record):
     state: Literal["Agreed", "Rejected"] = Field(description="Agreed: every difference is below the threshold")
     sentence: str
     ui_url: str
-    run_url: str = Field(description="the flow run's page, with its log and artifacts")
-    plot: str = Field(description="where the plot of the curves is stored, an SVG")
+    run_url: str = Field(description="address of the flow run's page, with its log and artifacts")
+    plot: str = Field(description="key of the plot of the curves, an SVG")
     report: ParityReport
 
 

@@ -28,7 +28,7 @@ class PublishOutput(Record):
     """`millrace publish`."""
 
     release: int
-    targets: tuple[Served, ...] = Field(description="what each target serves now")
+    targets: tuple[Served, ...] = Field(description="state of each target now")
 
 
 def show(output: PublishOutput) -> None:

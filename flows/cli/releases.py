@@ -28,33 +28,35 @@ log = logging.getLogger("millrace")
 
 class UnreadableRelease(Record):
     number: int
-    trouble: str = Field(description="the file, what is wrong with it, and the way out")
+    trouble: str = Field(description="file, defect, and way out")
 
 
 class ReleasesOutput(Record):
     """`millrace releases`, oldest first."""
 
     current: int | None = Field(description="number of the current release; null before the first")
-    releases: tuple[Release, ...] = Field(description="those whose record is readable")
+    releases: tuple[Release, ...] = Field(description="releases with a readable record")
     unreadable: tuple[UnreadableRelease, ...]
-    pruned: tuple[int, ...] = Field(description="numbers of those whose model or vectors millrace prune has deleted")
+    pruned: tuple[int, ...] = Field(
+        description="numbers of the releases whose model or vectors were deleted by millrace prune"
+    )
 
 
 class RollbackOutput(Record):
     """`millrace rollback`: the release that is current now, and the one that was."""
 
-    before: Release | None = Field(description="the release that was current before; null: not known")
-    release: Release = Field(description="the release that is current now")
-    hold: Hold | None = Field(description="null: the next run or refresh may change what serves")
-    targets: tuple[Served, ...] = Field(description="what each target serves now, that a release was published to")
+    before: Release | None = Field(description="release that was current before; null: not known")
+    release: Release = Field(description="release that is current now")
+    hold: Hold | None = Field(description="hold that keeps it current; null: the next run or refresh may change it")
+    targets: tuple[Served, ...] = Field(description="state of each target now")
 
 
 class HoldOutput(Record):
     """`millrace hold`."""
 
-    held: bool = Field(description="whether releases are held now")
-    hold: Hold = Field(description="the hold that was set or lifted")
-    waiting: tuple[Release, ...] = Field(description="made during a hold that was lifted: the next run decides them")
+    held: bool = Field(description="true: releases are held now")
+    hold: Hold = Field(description="hold that was set or lifted")
+    waiting: tuple[Release, ...] = Field(description="releases made during the lifted hold; the next run decides them")
 
 
 def show_releases(output: ReleasesOutput) -> None:

@@ -37,9 +37,9 @@ class StageLine(Record):
 
     stage: Stage
     done: bool
-    cached: bool = Field(description="done before the command ran")
+    cached: bool = Field(description="true: done before the command ran")
     attempts: int
-    seconds: float = Field(description="wall time of all its attempts")
+    seconds: float = Field(description="wall time of all its attempts, in seconds")
 
 
 class StageCheck(Check):
@@ -56,16 +56,20 @@ class ReportOutput(Record):
     report: RunReport
     window: tuple[SpanRef, ...]
     stages: tuple[StageLine, ...]
-    checks: tuple[StageCheck, ...] = Field(description="of validate and health; of a refusal by health too")
-    quarantined: dict[str, int] = Field(description="reason -> rows set apart by validate")
-    losses: tuple[CurvePoint, ...] = Field(description="what training logged, by global step")
-    curve: tuple[CurvePoint, ...] = Field(description="holdout metrics found during training, by global step")
-    development: tuple[CurvePoint, ...] = Field(description="those of the development rows of train.keep_best")
-    kept_step: int | None = Field(description="the step whose weights were kept; null: the last one")
+    checks: tuple[StageCheck, ...] = Field(description="checks of validate and health")
+    quarantined: dict[str, int] = Field(description="rows set apart by validate, by reason")
+    losses: tuple[CurvePoint, ...] = Field(description="losses that training logged, by global step")
+    curve: tuple[CurvePoint, ...] = Field(description="holdout metrics within the training, by global step")
+    development: tuple[CurvePoint, ...] = Field(
+        description="metrics of the development rows of train.keep_best, by global step"
+    )
+    kept_step: int | None = Field(description="step whose weights were kept; null: the last one")
     rows_replayed: int = Field(description="pairs that came from earlier spans")
     slices: tuple[SliceMetrics, ...]
-    graphs: tuple[StageGraphs, ...] = Field(description="of warmup and train, where the device compiles")
-    ledger: tuple[LedgerRecord, ...] = Field(description="one record for each attempt")
+    graphs: tuple[StageGraphs, ...] = Field(
+        description="compiled graphs of warmup and train; empty on devices that don't compile"
+    )
+    ledger: tuple[LedgerRecord, ...] = Field(description="attempts, one record each")
 
 
 def last_run(store: Store, span: str | None) -> str:

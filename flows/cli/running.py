@@ -41,11 +41,11 @@ class RunOutput(Record):
 
     state: RunState | Literal["NothingToDo"]
     sentence: str = Field(
-        description="why it was rejected or is held and what comes next, or why there is nothing to do; else empty"
+        description="reason of a rejection, a hold or of nothing to do, and the next step; else empty"
     )
-    ui_url: str | None = Field(description="of the Prefect server; null where none was needed")
-    run_url: str | None = Field(description="the flow run's page, with its log")
-    report: RunReport | None = Field(description="null where there was nothing to do")
+    ui_url: str | None = Field(description="address of the Prefect server; null: none was needed")
+    run_url: str | None = Field(description="address of the flow run's page, with its log")
+    report: RunReport | None = Field(description="run as it is now; null: nothing to do")
     stages: tuple[StageLine, ...]
 
 
@@ -54,10 +54,10 @@ class PlanOutput(Record):
 
     run_key: str
     span: SpanRef
-    window: tuple[SpanRef, ...] = Field(description="the spans that the run trains on")
+    window: tuple[SpanRef, ...] = Field(description="spans that the run trains on")
     history: tuple[str, ...] = Field(description="names of the spans that the lineage trained on before")
     parent: str | None = Field(description="key of the checkpoint that training starts from")
-    parent_step: int | None
+    parent_step: int | None = Field(description="global step of that checkpoint")
     again: tuple[str, ...] = Field(
         description="spans that are trained again from the last accepted checkpoint, since later models were rejected"
     )
@@ -66,9 +66,9 @@ class PlanOutput(Record):
 class DryRunOutput(Record):
     """`millrace run --dry-run`. `plan` is null where there is nothing to do; `sentence` says why."""
 
-    config: dict[str, Any] = Field(description="the resolved settings, with their keys in YAML")
-    plan: PlanOutput | None = Field(description="null where there is nothing to do")
-    sentence: str = Field(description="why there is nothing to do; else empty")
+    config: dict[str, Any] = Field(description="resolved settings, with their keys in YAML")
+    plan: PlanOutput | None = Field(description="plan of the run; null: nothing to do")
+    sentence: str = Field(description="reason of nothing to do; else empty")
 
 
 class RefreshOutput(Record):
@@ -76,9 +76,9 @@ class RefreshOutput(Record):
 
     state: Literal["Released", "Rejected", "Held", "NothingToDo"]
     sentence: str
-    run_url: str | None = Field(description="the flow run's page; null if there was nothing to do")
-    release: Release | None
-    embedded: int | None = Field(description="items that got a new vector; the others kept theirs")
+    run_url: str | None = Field(description="address of the flow run's page; null: nothing to do")
+    release: Release | None = Field(description="release that the refresh made; null: none")
+    embedded: int | None = Field(description="items that got a new vector")
 
 
 def show_plan(output: DryRunOutput) -> None:

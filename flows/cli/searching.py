@@ -29,10 +29,10 @@ class SearchOutput(Record):
 
     release: int
     model_version: str
-    vectors: int = Field(description="the query was compared with all of them")
+    vectors: int = Field(description="vectors that the query was compared with: all of the release")
     query: str
     hits: tuple[Hit, ...]
-    seconds: float = Field(description="to embed the query and to compare, after the start of the worker")
+    seconds: float = Field(description="seconds to embed the query and to compare, without the worker's start")
 
 
 def show_hits(output: SearchOutput) -> None:

@@ -35,7 +35,7 @@ from tasks.runs.served_targets import Served, of_all_targets
 
 class SpanRun(Record):
     run_key: str
-    version: int = Field(description="of the span that it trained")
+    version: int = Field(description="version of the span that it trained")
     lineage: str
     state: RunState
     release: int | None = Field(description="number of the release that it made")
@@ -44,19 +44,19 @@ class SpanRun(Record):
 class SpanStatus(Record):
     """The latest version of one span."""
 
-    name: str
-    version: int
+    name: str = Field(description="name of the span, for example 2026-W47")
+    version: int = Field(description="version of the span")
     rows: int
     trained: tuple[str, ...] = Field(description="lineages that have trained this version of the span")
     runs: tuple[SpanRun, ...] = Field(description="runs that ended with this span, in any version")
-    skipped: dict[str, str] = Field(description="lineages that leave this version out, and why")
+    skipped: dict[str, str] = Field(description="reasons of the lineages that skip this version, by lineage")
 
 
 class LineageStatus(Record):
     """The last completed checkpoint of a lineage."""
 
-    name: str
-    span: str | None = Field(description="the newest span in the weights; null: imported, and not trained on yet")
+    name: str = Field(description="name of the lineage")
+    span: str | None = Field(description="newest span in the weights; null: imported, and not trained on yet")
     step: int
     checkpoint: str
     run_key: str
@@ -68,9 +68,11 @@ class StatusOutput(Record):
     workspace: str
     spans: tuple[SpanStatus, ...]
     lineages: tuple[LineageStatus, ...]
-    release: Release | None = Field(description="the current one")
-    hold: Hold | None = Field(description="while there is one, no run or refresh changes what serves")
-    targets: tuple[Served, ...] = Field(description="what each target served when it was last published to or checked")
+    release: Release | None = Field(description="current release")
+    hold: Hold | None = Field(
+        description="hold, during which no run or refresh changes the current release; null: none"
+    )
+    targets: tuple[Served, ...] = Field(description="state of each target at its last publication or check")
     totals: Totals = Field(description="sums over all attempts that have ended")
 
 

@@ -37,16 +37,16 @@ class HostLine(Record):
 
     host: str
     state: Literal["suspected", "excluded"]
-    until: str = Field(description="when the exclusion, or the last strike, expires")
-    reason: str = Field(description="of the exclusion, or of the last strike")
-    run_key: str = Field(description="the run that found it")
+    until: str = Field(description="time at which the exclusion, or the last strike, expires")
+    reason: str = Field(description="reason of the exclusion, or of the last strike")
+    run_key: str = Field(description="key of the run that found it")
     strikes: tuple[StrikeLine, ...]
 
 
 class HostsOutput(Record):
     """`millrace hosts`."""
 
-    forgiven: str | None = Field(description="the host that was forgiven now")
+    forgiven: str | None = Field(description="host that was forgiven now; null: none")
     hosts: tuple[HostLine, ...]
 
 

@@ -39,8 +39,8 @@ class Check(Record):
     severity: Severity
     observed: float | None
     sentence: str
-    host: str = Field(default="", description="the machine it is about; empty: all machines, or the input")
-    action: Action = Field(default="proceed", description="what to do after a failure")
+    host: str = Field(default="", description="machine that was checked; empty: all machines, or the input")
+    action: Action = Field(default="proceed", description="action after a failure")
 
     @classmethod
     def critical(

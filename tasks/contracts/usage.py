@@ -23,11 +23,11 @@ class GraphUse(Record):
 
     hits: int = Field(description="graphs used that the cache's manifest names")
     misses: int
-    compile_seconds: float = Field(description="spent compiling, or reading compiled graphs back")
+    compile_seconds: float = Field(description="seconds of compiling, or of reading compiled graphs back")
     seconds_saved: float = Field(description="seconds of compiling in warmup, less those here; 0 if not readable")
-    readable: bool = Field(description="whether this runtime reads compiled graphs back at all")
+    readable: bool = Field(description="true: this runtime can read compiled graphs back")
     compiled: tuple[str, ...] = Field(description="names of the graphs that were compiled in this process")
-    new: tuple[NewGraph, ...] = Field(description="those among them that the manifest does not name")
+    new: tuple[NewGraph, ...] = Field(description="compiled graphs that the manifest does not name")
 
     @property
     def sentence(self) -> str:

@@ -1,9 +1,8 @@
 """`make docs`: writes the parts of docs/ that are copies of the source."""
 
-from tests.docs import codes, configuration, folders, json_page, proof
+from tests.docs import codes, configuration, folders, proof
 
 codes.PAGE.write_text(codes.page())
 configuration.PAGE.write_text(configuration.page())
-json_page.PAGE.write_text(json_page.page())
 folders.PAGE.write_text(folders.page())
 proof.PAGE.write_text(proof.page())

@@ -5,6 +5,7 @@ It opens no workspace and reads no settings for a command that asks for none.
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
@@ -38,7 +39,7 @@ _SHARED = {
             help="A YAML file with settings that replace those of base.yaml.",
         ),
         _shared("settings", list[str] | None, None, "--set", help="One setting over both, as in train.epochs=2."),
-        _shared("as_json", bool, False, "--json", help="Print JSON for scripts; its keys are in docs/json.md."),
+        _shared("as_json", bool, False, "--json", help="Print JSON for scripts; --json-schema explains it."),
     )
 }
 _NEEDS = {Store: ("workspace",), RunOptions: ("workspace", "config_file", "settings")}
@@ -114,9 +115,22 @@ def _command(
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own if not _is_shared(each)]
     parameters += [each for name, each in _SHARED.items() if name in shared]
+    parameters += [_json_schema_option(prints)] if prints else []
     call.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     return Command(call, prints)
+
+
+def _json_schema_option(prints: tuple[type[Record], ...]) -> inspect.Parameter:
+    def answer(asked: bool) -> None:
+        if asked:
+            from flows.cli.terminal.json_schema import json_schema
+
+            typer.echo(json.dumps(json_schema(*prints), indent=2))
+            raise typer.Exit
+
+    about = "Print the schema of that JSON, with the meaning of each key, and do nothing else."
+    return _shared("json_schema", bool, False, "--json-schema", is_eager=True, callback=answer, help=about)
 
 
 def _is_shared(parameter: inspect.Parameter) -> bool:

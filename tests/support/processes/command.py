@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic import TypeAdapter
 
 from flows.cli import main
-from tests.docs.json_page import OUTPUTS
+from flows.cli.terminal.command import COMMANDS
 
 
 class CommandResult(NamedTuple):
@@ -30,11 +33,12 @@ Command = Callable[..., CommandResult]
 
 
 def as_documented(result: CommandResult, *arguments: str) -> CommandResult:
-    """Check what a command printed with --json against docs/json.md: no key is missing, none is unknown."""
+    """Check what a command printed with --json against its records: no key is missing, none is unknown."""
     if "--json" in arguments and result.out:
-        words = [name for name in OUTPUTS if set(name.split()) <= set(arguments) and name.split()[0] == arguments[0]]
-        record = OUTPUTS[max(words, key=lambda name: len(name.split()))]
-        assert json.loads(record.model_validate_json(result.out).to_json()) == json.loads(result.out)
+        titles = [name for name in COMMANDS if name.split() == list(arguments[: len(name.split())])]
+        records = COMMANDS[max(titles, key=len)].prints
+        record = TypeAdapter(functools.reduce(operator.or_, records)).validate_json(result.out)
+        assert json.loads(record.to_json()) == json.loads(result.out)
     return result
 
 
