@@ -203,7 +203,7 @@ CURRENT = Kind(
     "current release", "releases/CURRENT", "Pointer", "release, `rollback`, `hold`: compare-and-swap",
     "always one whole record", Kept.always,
 )  # fmt: skip
-HOLD = Kind("lifted hold", "releases/holds/{at}.json", "Hold", "`millrace hold --lift`", EXISTS, Kept.always)
+HOLD = Kind("lifted hold", "releases/holds/{at}.json", "Hold", "`millrace hold --off`", EXISTS, Kept.always)
 SERVED = Kind(
     "served by a target", "releases/targets/{target}.json", "Served", "publish: its task", EXISTS, Kept.always
 )
