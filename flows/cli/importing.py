@@ -34,8 +34,7 @@ class ImportOutput(Record):
         description="source of the tokenizer, which must be the one that the weights were trained with"
     )
     mapped: int = Field(description="tensors that come from the file")
-    ignored: tuple[str, ...] = Field(description="tensors of the file that are known and not needed")
-    unexpected: tuple[str, ...] = Field(description="tensors of the file that fit nothing in the model")
+    ignored: tuple[str, ...] = Field(description="tensors of the file that the model does not have")
     new: tuple[str, ...] = Field(description="tensors of the model that the file lacks; they begin as in a new model")
     next: str = Field(description="command that trains on from here")
 
@@ -44,8 +43,7 @@ def show(output: ImportOutput) -> None:
     """Print the output for people."""
     lines = [
         f"lineage {output.lineage} begins with {output.mapped} tensors of {output.file}: {output.checkpoint}",
-        *_names("ignored: not needed here", output.ignored),
-        *_names("LEFT OUT: the model has nothing similar", output.unexpected),
+        *_names("LEFT OUT: not in the model", output.ignored),
         *_names("new: not in the file", output.new),
         f"tokenizer: {output.tokenizer}; weights trained with another tokenizer are useless",
         f"next: {output.next}",
@@ -77,7 +75,6 @@ def import_checkpoint(
         tokenizer=_tokenizer(config, plan.window),
         mapped=outcome.mapped,
         ignored=outcome.ignored,
-        unexpected=outcome.unexpected,
         new=outcome.new,
         next=shlex.join(["millrace", "run", "--span", plan.span.name, *options.arguments()]),
     )

@@ -276,8 +276,7 @@ class ImportOutcome(Record):
     checkpoint: CheckpointRef
     sha256: str = Field(description="of the file")
     mapped: int = Field(description="tensors that were taken")
-    ignored: tuple[str, ...] = Field(description="tensors that are known to be unused here")
-    unexpected: tuple[str, ...] = Field(description="tensors that match nothing in the model; left out")
+    ignored: tuple[str, ...] = Field(description="tensors of the file that the model does not have")
     new: tuple[str, ...] = Field(description="weights of the model that the file lacks; they start as in a new model")
 
     @property

@@ -4,10 +4,8 @@ No code of the file is ever run: torch.load with weights_only, or safetensors. T
 the first run of the lineage would make.
 """
 
-import contextlib
 import re
 import warnings
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.jobs import ImportInputs, TrainInputs
 from tasks.contracts.outcomes import ImportOutcome
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, classify
-from tasks.worker.export.checkpoint_mapping import Match, match_names, refusal
+from tasks.worker.export.checkpoint_mapping import match_names
 from tasks.worker.export.trial_release import try_release
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
@@ -30,8 +28,6 @@ from tasks.worker.training.pairs import read_training_rows
 
 NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights, among other things
 SAVE = "where it was made, save it with torch.save(model.state_dict(), FILE)"
-
-_ZIP, _PICKLE, _JSON = b"PK\x03\x04", b"\x80", b"{"
 
 
 def run(job: Job) -> ImportOutcome:
@@ -56,13 +52,14 @@ def run(job: Job) -> ImportOutcome:
         training, _ = read_training_rows(job, TrainInputs(rows=inputs.rows, history=(), parent=None))
         parts = build_parts(config, training)
     ours = parts.model.state_dict()
-    match = match_names(_shapes(theirs), _shapes(ours))
-    if (why := refusal(match, ours)) is not None:
+    try:
+        match = match_names(_shapes(theirs), _shapes(ours))
+    except ValueError as error:
         raise ConfigError(
-            f"{path} holds the weights of another model than the configuration has. {why}\n"
+            f"{path} holds the weights of another model than the configuration has. {error}\n"
             "Give model.pretrained the folder whose config.json the weights belong to, or save them under the names of "
             "that model, without what does not belong to it. Nothing was written"
-        )
+        ) from error
     if config.model.pretrained is not None:
         try_release(config)
     parts.model.load_state_dict(ours | {own: _float32(path, name, theirs[name]) for own, name in match.mapped.items()})
@@ -82,13 +79,12 @@ def run(job: Job) -> ImportOutcome:
     writer.save(state)
     checkpoint = writer.wait()
     assert checkpoint is not None, "it was just written"
-    _log_unused(match)
+    print(f"ignored: {', '.join(match.ignored)}\nnew: {', '.join(match.missing)}", flush=True)
     return ImportOutcome(
         checkpoint=checkpoint,
         sha256=inputs.sha256,
         mapped=len(match.mapped),
         ignored=match.ignored,
-        unexpected=match.unexpected,
         new=match.missing,
     )
 
@@ -100,30 +96,11 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         DataError: it can't be read, is refused because reading it would run its code, or holds no state dict.
     """
     with path.open("rb") as file:
-        begin = file.read(9)
-    if begin[8:] == _JSON:  # after the length of the header, which can be any bytes
-        return _state_dict(path, _read_safetensors(path))
-    if begin.startswith((_ZIP, _PICKLE)):
-        _refuse_packed(path)
-        return _state_dict(path, _read_torch(path))
-    found = f"it begins with {begin!r}" if begin else "it is empty"
-    raise DataError(f"{path} is neither a torch.save nor a safetensors file: {found}")
-
-
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+        is_safetensors = file.read(9)[8:] == b"{"  # after the length of the header
     try:
-        return load_file(path)
+        return _state_dict(path, load_file(path) if is_safetensors else _read_torch(path))
     except SafetensorError as error:
         raise DataError(f"{path} is cut off or damaged, copy it again: {error}") from error
-
-
-def _refuse_packed(path: Path) -> None:
-    """Raise DataError for an archive that is larger than its file: reading it could take any amount of memory."""
-    damage = (zipfile.BadZipFile, ValueError, NotImplementedError)  # of which torch.load says what is wrong
-    with contextlib.suppress(*damage), zipfile.ZipFile(path) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > (size := path.stat().st_size):
-            raise DataError(f"{path} unpacks from {size:,} bytes to {unpacked:,}, and torch.save packs nothing; {SAVE}")
 
 
 def _read_torch(path: Path) -> object:
@@ -132,19 +109,16 @@ def _read_torch(path: Path) -> object:
             warnings.simplefilter("ignore")  # about old formats and TorchScript archives
             return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # torch.load raises many kinds for damaged bytes, from struct.error to EINVAL
-        text = str(error)
-        asked = re.search(r"allocate (\d+) bytes", text)
-        if classify(error) is not FailureClass.CODE and not (asked and int(asked[1]) > path.stat().st_size):
-            raise  # memory or disk failed, and not for a number of bytes that the file can't hold
-        if found := re.search(r"GLOBAL (\S+)", text):
+        if classify(error) is not FailureClass.CODE:
+            raise  # memory or disk failed
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
             raise DataError(
                 f"{path} holds a Python object of {found[1]}, and reading it would run code of the file, so it is "
                 f"refused; {SAVE}"
             ) from error
-        if "TorchScript" in text:
-            raise DataError(f"{path} is a TorchScript archive, which holds code; {SAVE}") from error
         raise DataError(
-            f"{path} can't be read: it is cut off or damaged, or torch.save did not write it. Copy it again, or {SAVE}"
+            f"{path} can't be read: it is cut off or damaged, or neither torch.save nor safetensors wrote it. Copy it "
+            f"again, or {SAVE}"
         ) from error
 
 
@@ -175,8 +149,7 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 def _float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Return a weight as the model keeps it; raises DataError if training can't continue from it."""
-    packed = tensor.dtype is torch.float4_e2m1fn_x2  # two numbers in a byte
-    if packed or not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
+    if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
         kind = "no values" if tensor.is_meta else f"{tensor.dtype} values, {tensor.layout}".replace("torch.", "")
         raise DataError(f"{path}: {name} holds {kind}; weights to train on must be dense floating point numbers")
     weight = tensor.detach().float()
@@ -186,10 +159,3 @@ def _float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
             "import an earlier checkpoint of that training"
         )
     return weight
-
-
-def _log_unused(match: Match) -> None:
-    """Log which tensors of the file were not used, and which of the model are new."""
-    for what, names in (("ignored", match.ignored), ("unexpected", match.unexpected), ("new", match.missing)):
-        if names:
-            print(f"{what}: {', '.join(names)}", flush=True)

@@ -1,9 +1,6 @@
 import importlib.util
 import itertools
-import json
-import pickle
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,7 +109,7 @@ def test_the_weights_become_the_lineages_first_checkpoint(shop: Shop):
     weights = foreign(shop)
     torch.save(weights, shop.file)
     outcome = shop.take()
-    assert (outcome.mapped, outcome.ignored, outcome.unexpected, outcome.new) == (len(weights), (), (), ())
+    assert (outcome.mapped, outcome.ignored, outcome.new) == (len(weights), (), ())
     assert outcome.checkpoint.prefix == "lineages/main/step-00000000"
     assert_equal(tensors_of(shop.store, outcome.checkpoint), weights)
     assert tensors_of(shop.store, outcome.checkpoint, "optimizer") == {}
@@ -124,13 +121,19 @@ def test_the_weights_become_the_lineages_first_checkpoint(shop: Shop):
 
 def test_missing_heads_are_new_and_unused_tensors_are_logged(shop: Shop, capsys: pytest.CaptureFixture[str]):
     weights = foreign(shop)
-    unused = {"cls.bias": torch.ones(3), "qa.weight": torch.ones(3), "bert.embeddings.position_ids": torch.arange(64)}
+    unused = {
+        "cls.bias": torch.ones(3),
+        "qa.weight": torch.ones(3),
+        "module.bert.embeddings.position_ids": torch.arange(64),
+    }
     named = {f"module.bert.{name}": weight for name, weight in bare(weights).items()}
     torch.save(named | unused, shop.file)
     outcome = shop.take()
-    assert (outcome.ignored, outcome.unexpected) == (("cls.bias", "bert.embeddings.position_ids"), ("qa.weight",))
-    log = capsys.readouterr().out
-    assert "ignored: cls.bias, bert.embeddings.position_ids\nunexpected: qa.weight\nnew: interaction." in log
+    assert outcome.ignored == tuple(unused)
+    assert (
+        "ignored: cls.bias, qa.weight, module.bert.embeddings.position_ids\nnew: interaction."
+        in capsys.readouterr().out
+    )
     heads = {name for name in weights if not name.startswith("encoder.")}
     assert set(outcome.new) == heads
     assert outcome.mapped == len(weights) - len(heads)
@@ -281,61 +284,19 @@ def cut(path: Path, form: str, share: float) -> None:
     path.write_bytes(data[: int(len(data) * share)])
 
 
-def as_torchscript(path: Path) -> None:
-    archive = zipfile.ZipFile(path, "w")
-    with archive:
-        archive.writestr("m/constants.pkl", b"")
-        archive.writestr("m/data.pkl", b"")
-        archive.writestr("m/version", b"3")
-
-
-def with_a_name_that_is_no_text(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("ü", b"")
-    path.write_bytes(path.read_bytes().replace("ü".encode(), b"\xff\xff"))
-
-
-def packed(path: Path) -> None:
-    torch.save({"a": torch.zeros(10_000)}, path)
-    with zipfile.ZipFile(path) as archive:
-        content = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, each in content.items():
-            archive.writestr(name, each)
-
-
-def with_a_lie(path: Path) -> None:
-    """An old torch file that says that its two numbers are 2**36."""
-    as_old_torch_file({"a": torch.rand(2)}, path)
-    head, _, numbers = path.read_bytes().rpartition(b"K\x02N")  # how many numbers are stored, and no view of them
-    path.write_bytes(head + b"\x8a\x05" + (2**36).to_bytes(5, "little") + b"N" + numbers)
-
-
 BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "empty": (lambda p: p.write_bytes(b""), "is neither a torch.save nor a safetensors file: it is empty"),
-    "text": (lambda p: p.write_text("version https://git-lfs"), r"it begins with b'version h'"),
-    "json": (lambda p: p.write_text(json.dumps({"weight_map": {}})), "neither a torch.save nor a safetensors"),
-    "cut torch file": (lambda p: cut(p, "torch", 0.5), "is cut off or damaged, or torch.save did not write it"),
+    "empty": (lambda p: p.write_bytes(b""), "is cut off or damaged"),
+    "text": (lambda p: p.write_text("version https://git-lfs"), "neither torch.save nor safetensors wrote it"),
+    "cut torch file": (lambda p: cut(p, "torch", 0.5), "is cut off or damaged"),
     "cut old torch file": (lambda p: cut(p, "torch before 1.6", 0.9), "is cut off or damaged"),
-    "little of a torch file": (lambda p: cut(p, "torch", 0.66), "is cut off or damaged"),
-    "very short old torch file": (lambda p: cut(p, "torch before 1.6", 0.005), "is cut off or damaged"),
     "cut safetensors": (lambda p: cut(p, "safetensors", 0.9), "is cut off or damaged, copy it again"),
-    "zip": (lambda p: zipfile.ZipFile(p, "w").close() or p.write_bytes(b"PK\x03\x04" * 9), "torch.save did not write"),
-    "pickle": (lambda p: p.write_bytes(pickle.dumps({"a": 1})), "torch.save did not write it"),
-    "a name that is no text": (with_a_name_that_is_no_text, "is cut off or damaged"),
-    "packed": (packed, r"unpacks from [\d,]+ bytes to 4\d,\d{3}, and torch.save packs nothing; where it was made"),
-    "a lie": (with_a_lie, "is cut off or damaged"),
-    "TorchScript": (as_torchscript, "is a TorchScript archive, which holds code; where it was made, save it with"),
     "whole model": (
         lambda p: torch.save(torch.nn.Linear(2, 2), p),
         r"holds a Python object of torch\.nn\.modules\.linear\.Linear, .*torch\.save\(model\.state_dict\(\), FILE\)",
     ),
     "list": (lambda p: torch.save([1], p), "holds a list, not a state dict"),
-    "tensor": (lambda p: torch.save(torch.ones(2), p), "holds a Tensor, not a state dict"),
     "nothing": (lambda p: torch.save({}, p), "holds no tensors"),
-    "nothing nested": (lambda p: torch.save({"state_dict": {}}, p), "holds no tensors"),
     "numbers": (lambda p: torch.save({"epoch": 3}, p), "holds a int under 'epoch', where only tensors belong"),
-    "unnamed": (lambda p: torch.save({1: torch.ones(2)}, p), "holds a Tensor under 1, where only tensors belong"),
     "elsewhere": (lambda p: torch.save({"net": {"a": torch.ones(2)}}, p), "a dict under 'net'.*under one of state"),
     "two models": (
         lambda p: torch.save({"model": {"a": torch.ones(2)}, "state_dict": {"a": torch.ones(2)}}, p),
