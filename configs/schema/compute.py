@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from tasks.foundation.records import Record
 
-AcceleratorName = Literal["cpu", "cuda", "xla", "neuron"]
+AcceleratorName = Literal["cpu", "cuda", "xla"]
 ACCELERATORS: tuple[AcceleratorName, ...] = get_args(AcceleratorName)
 
 

@@ -43,7 +43,7 @@ class Config(Record):
     )
     accelerator: AcceleratorName = Field(
         description="device of training and encoding: `cpu`, `cuda` (NVIDIA GPUs), `xla` (PyTorch/XLA: Trainium "
-        "and Inferentia, or a processor), `neuron` (TorchNeuron)"
+        "and Inferentia, or a processor)"
     )
     seed: int = Field(ge=0, description="seed of everything random: new weights, order of rows, dropout")
     features: FeaturesConfig
@@ -99,15 +99,6 @@ class Config(Record):
                     else "batch.processes_per_node"
                 )
                 raise ValueError(f"{wrong} must be a multiple of {key} {each}, or below it")
-        return self
-
-    @model_validator(mode="after")
-    def _native_neuron_has_its_machine(self) -> Self:
-        machine = self.health.machine
-        if self.accelerator == "neuron" and machine is not None and not machine.startswith(("trn2", "trn3")):
-            raise ValueError(
-                f"accelerator neuron needs Trn2 or Trn3, and health.machine is {machine}; use accelerator xla there"
-            )
         return self
 
     @model_validator(mode="after")

@@ -45,7 +45,6 @@ STATEMENTS = {
         "ran", "Roles allow what the stages need and nothing of the others; data is encrypted"
     ),
     "files of the images": Statement("ran", "Each image gets every file and pin that it needs, and a user of its own"),
-    "native refusals": Statement("ran", "`neuron` refuses an image without TorchNeuron, or with that of PyTorch/XLA"),
     "files for the compiler": Statement("ran", "The graphs for neuronx-cc are files that XLA itself reads"),
     "check-neuron": Statement(
         "emulated", "`make check-neuron` tries every image and level, and ends at the first step that fails"
@@ -71,7 +70,6 @@ STATEMENTS = {
     "training on Trainium": Statement(
         "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
     ),
-    "native": Statement("unproven", "TorchNeuron trains, evaluates and embeds"),
     "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
     "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
@@ -56,25 +56,14 @@ def make_accelerator(
     Raises:
         ConfigError: there is no accelerator of that name, or its packages are not installed.
     """
-    return _device(name).make(rank, config, precision)
+    if name not in DEVICES:
+        raise ConfigError(f"unknown accelerator {name!r}; use one of {', '.join(DEVICES)}")
+    return DEVICES[name](rank, config, precision)
 
 
 def uses_neuron(name: str) -> bool:
-    """Return whether an accelerator's devices here are NeuronCores. Raises ConfigError for an unknown name."""
-    return _device(name).is_neuron()
-
-
-def _device(name: str) -> Device:
-    if name not in DEVICES:
-        raise ConfigError(f"unknown accelerator {name!r}; use one of {', '.join(DEVICES)}")
-    return DEVICES[name]
-
-
-class Device(NamedTuple):
-    """How an accelerator is made, and whether its devices are NeuronCores."""
-
-    make: Callable[[Rank, Config | None, Precision | Literal["auto"]], Accelerator]
-    is_neuron: Callable[[], bool]
+    """Return whether an accelerator's devices here are NeuronCores."""
+    return name == "xla" and xla_environment.means_neuron()
 
 
 def _cpu(rank: Rank, config: Config | None, precision: str) -> Accelerator:
@@ -97,15 +86,4 @@ def _xla(rank: Rank, config: Config | None, precision: str) -> Accelerator:
     return XlaAccelerator(rank, environment)
 
 
-def _neuron(rank: Rank, config: Config | None, precision: str) -> Accelerator:
-    from tasks.worker.devices.neuron import NeuronAccelerator
-
-    return NeuronAccelerator(rank)
-
-
-DEVICES = {
-    "cpu": Device(_cpu, is_neuron=lambda: False),
-    "cuda": Device(_cuda, is_neuron=lambda: False),
-    "xla": Device(_xla, is_neuron=xla_environment.means_neuron),
-    "neuron": Device(_neuron, is_neuron=lambda: True),
-}
+DEVICES: dict[str, Callable[[Rank, Config | None, str], Accelerator]] = {"cpu": _cpu, "cuda": _cuda, "xla": _xla}

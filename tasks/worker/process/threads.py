@@ -5,7 +5,6 @@ If the scheduler chooses, two threads of one worker sometimes stay on one core: 
 
 import os
 
-UNBOUND = ("xla", "neuron")  # accelerators
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
 
 
@@ -19,7 +18,7 @@ def bind_threads(accelerator: str) -> None:
     """
     variables = _variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     os.environ.update(variables)
-    if accelerator in UNBOUND:
+    if accelerator == "xla":
         forget_binding()
 
 

@@ -34,10 +34,6 @@ REFUSED = {
         ["infer.sequence_tokens=64"],
         "infer.max_tokens 128 is longer than infer.sequence_tokens 64",
     ),
-    "native on Trn1": (
-        ["accelerator=neuron", "health.machine=trn1.32xlarge"],
-        "accelerator neuron needs Trn2 or Trn3, and health.machine is trn1.32xlarge; use accelerator xla there",
-    ),
     "no encoder": (["model.scratch=null"], "give model.pretrained or model.scratch"),
     "no head": (["heads.contrastive=null"], "at least one of heads.contrastive, heads.classification"),
     "positives unknown": (["heads.contrastive.positives_only=true"], "positives_only needs heads.classification"),

@@ -326,7 +326,9 @@ def test_an_import_lists_the_tensors_and_names_the_next_command(server: Server, 
     lines = result.out.splitlines()
     assert " 101 tensors " in lines[0]
     assert lines[0].endswith("/weights.pt: lineages/main/step-00000000")
-    assert any(line.startswith("LEFT OUT") and line.endswith("embeddings.position_ids, qa_outputs.weight") for line in lines)
+    assert any(
+        line.startswith("LEFT OUT") and line.endswith("embeddings.position_ids, qa_outputs.weight") for line in lines
+    )
     assert any(line.startswith("new") and line.endswith("(1): projection.weight") for line in lines)
     assert lines[-1] == f"next: millrace run --span 2026-02 --workspace {shop} --set model.scratch.layers=1"
     assert run_command(server, shop, *arguments).out == result.out  # found there

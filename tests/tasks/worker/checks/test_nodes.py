@@ -173,7 +173,6 @@ def test_missing_tools_stop_the_stage_without_a_strike(store, tools, monkeypatch
     ("accelerator", "installed", "device", "expected"),
     [
         ("cpu", True, None, False),
-        ("neuron", False, None, True),
         ("xla", True, None, True),
         ("xla", True, "CPU", False),
         ("xla", False, None, False),
