@@ -92,14 +92,6 @@ class XlaAccelerator(Accelerator):
         """True on NeuronCores; XLA's processor backend computes bf16 in fp32."""
         return self.environment.neuron
 
-    def to_device(self, model: nn.Module) -> None:
-        """Let the encoder's layers sum by products on a processor."""
-        super().to_device(model)
-        if not self.environment.neuron:
-            from tasks.worker.devices.sums_as_products import use_products_for_sums  # imports transformers
-
-            use_products_for_sums(model, self.upload)
-
     def synchronize(self) -> None:
         self.cut()
         xm.wait_device_ops()
