@@ -234,10 +234,6 @@ HOST_RECORD = Kind(
     "host", "hosts/{host}.json", "HostRecord", "health, the Batch launcher, `hosts --forgive`", "it exists; expires",
     Kept.always,
 )  # fmt: skip
-SPEEDS = Kind(
-    "link speeds", "hosts/speeds/{machine}-{nodes:d}.json", "LinkSpeeds", "health, after a healthy run",
-    "it exists; 5 runs make limits", Kept.always,
-)  # fmt: skip
 PACKED_RUNS = Kind(
     "runs of a month", "packs/runs/{month}.json", "Pack", "the flow, at its end; `report/daily`", NEVER, Kept.always
 )

@@ -25,7 +25,7 @@ class Rung(Record):
 
 
 class SmokeReport(Record):
-    """`smoke/<key>.json`. What health measured on the way is in `hosts/speeds/` too, and counts for its limits."""
+    """`smoke/<key>.json`."""
 
     version: Literal[1] = 1
     key: str

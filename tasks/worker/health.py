@@ -18,7 +18,6 @@ from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.runner import report
 from tasks.foundation.errors import HostError, StoreError
 from tasks.runs.host_records import this_host
-from tasks.runs.link_speeds import read_speeds
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
 from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, hand_in
 from tasks.worker.checks.matmul_check import gflops, make_problem, time_product
@@ -30,9 +29,7 @@ from tasks.worker.checks.verdicts import (
     judge_space,
     judge_speed,
     machine_of,
-    nodes_of,
     refuse,
-    remember_rates,
     slowest_to_median,
 )
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
@@ -157,10 +154,8 @@ def _judge(job: Job, before: Sequence[Check], findings: Sequence[WorkerFindings]
             checks.append(judge_speed(seconds, names, limits))
         if (machine := machine_of(limits)) is not None:
             assert limits.machine is not None
-            known = read_speeds(job.store, limits.machine, nodes_of(job))
-            checks += judge_rates(_rates(numbers, limits), len(findings), machine, known)
+            checks += judge_rates(_rates(numbers, limits), len(findings), limits.machine, machine)
     checks += judge_space(numbers, names, limits, job.store.uri)
-    remember_rates(job, checks, _rates(numbers, limits))
     conclude(job, checks, names)
     return checks
 

@@ -131,7 +131,7 @@ def run(job: Job) -> TrainOutcome:
         head=_solved(start.released, recorder.last_step),
         label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
-        communication=clock.communication(job.store, config.health.machine, start.parts.model),
+        communication=clock.communication(job.store, job.spec.run_key, start.parts.model),
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
         learning_rate=_rate(config, range(state.first_step, recorder.last_step)),

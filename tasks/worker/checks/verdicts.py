@@ -17,7 +17,6 @@ from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import ConfigError, HostError, StoreError
 from tasks.runs import host_records
 from tasks.runs.host_findings import Findings, with_verdict
-from tasks.runs.link_speeds import ENOUGH, LATENCY, LinkSpeeds, remember_speeds
 from tasks.worker.checks.matmul_check import gflops
 from tasks.worker.process.job import Job
 
@@ -66,39 +65,28 @@ def judge_product(name: str, seconds: Sequence[float], limits: HealthConfig) -> 
     return [Check.critical(f"matmul {precision}", True, sentence)]
 
 
-def judge_rates(rates: dict[str, float], world: int, machine: MachineConfig, known: LinkSpeeds) -> list[Check]:
-    """Compare bandwidth and latency of the workers' own collectives with earlier runs on as many such machines.
+def judge_rates(rates: dict[str, float], world: int, name: str, machine: MachineConfig) -> list[Check]:
+    """Compare the workers' own all-reduce with what health.machines expects of this kind of machine; both only warn.
 
-    Until there are enough such runs, what falls short of the configured expectations is a warning. A collective does
-    not show which worker is slow, so the findings are about all hosts.
+    A collective does not show which worker is slow, so the findings are about all hosts.
     """
-    limits, measured = known.limits, known.limits is not None
-    if limits is None:
-        limits = {"all_reduce_bus_gb_s": machine.min_bus_gb_s, LATENCY: machine.max_latency_us}
-    where = f"{known.nodes} x {known.machine}"
-    source = f"by {len(known.runs)} earlier runs on {where}"
-    if not measured:
-        source = f"by the configuration, until {ENOUGH} runs on {where} are recorded ({len(known.runs)} so far)"
-    return [_judge_rate(name, rates[name], limit, world, source, measured) for name, limit in limits.items()]
-
-
-def _judge_rate(name: str, observed: float, limit: float, world: int, source: str, measured: bool) -> Check:
-    slow, collective = name == LATENCY, name.removesuffix("_latency_us").removesuffix("_bus_gb_s").replace("_", "-")
-    passed = observed <= limit if slow else observed >= limit
-    sentence = f"the {collective} over {world} workers is at {observed:g} GB/s on the bus; at least {limit:g} is usual"
-    if slow:
-        sentence = f"the {collective} over {world} workers of 4 bytes takes {observed:g} us; at most {limit:g} is usual"
-    sentence += f", {source}"
-    if not passed:
-        sentence += ". Do all nodes use EFA (FI_PROVIDER=efa), in one placement group? If so, one of them is degraded"
-    return Check(
-        name=f"{collective} {'latency' if slow else 'bandwidth'}",
-        passed=passed,
-        severity="critical" if measured else "warning",
-        observed=observed,
-        sentence=sentence,
-        action="retry elsewhere" if measured and not passed else "proceed",
+    bus, latency = rates["all_reduce_bus_gb_s"], rates["all_reduce_latency_us"]
+    least, most = machine.min_bus_gb_s, machine.max_latency_us
+    found = (
+        ("bandwidth", bus >= least, bus, f"is at {bus:g} GB/s on the bus; at least {least:g} is usual"),
+        ("latency", latency <= most, latency, f"of 4 bytes takes {latency:g} us; at most {most:g} is usual"),
     )
+    checks = []
+    for kind, passed, observed, told in found:
+        sentence = f"the all-reduce over {world} workers {told}, by health.machines.{name}"
+        if not passed:
+            sentence += (
+                ". Do all nodes use EFA (FI_PROVIDER=efa), in one placement group? If so, one of them is degraded"
+            )
+        checks.append(
+            Check(name=f"all-reduce {kind}", passed=passed, severity="warning", observed=observed, sentence=sentence)
+        )
+    return checks
 
 
 def judge_space(
@@ -146,22 +134,6 @@ def conclude(job: Job, checks: Sequence[Check], names: Sequence[str]) -> None:
             _remember(job, failed, names)
     except (OSError, StoreError) as error:  # must not hide the findings
         print(f"the findings could not be written: {error}", file=sys.stderr, flush=True)
-
-
-def remember_rates(job: Job, checks: Sequence[Check], rates: dict[str, float]) -> None:
-    """Record the rates of workers that passed all checks, for later health checks of as many such machines.
-
-    Raises:
-        StoreError: the record of these machines is not readable.
-    """
-    machine = job.config.health.machine
-    if machine is not None and rates and not _failed(checks):
-        remember_speeds(job.store, machine, nodes_of(job), rates)
-
-
-def nodes_of(job: Job) -> int:
-    """Return the number of machines of this stage."""
-    return job.rank.world // job.rank.local_world
 
 
 def refuse(checks: Sequence[Check]) -> None:

@@ -1,7 +1,7 @@
 """How fast the steps of a training are, and how much of a step is communication.
 
 On a processor collectives are timed. On NeuronCores they are inside the graphs, so their part is estimated: the bytes
-of the gradients, at the rate that health last measured between as many such machines.
+of the gradients, at the rate of the all-reduce in the run's health stage.
 """
 
 import contextlib
@@ -13,10 +13,12 @@ from torch import nn
 
 from infra.store.base import Store
 from infra.store.records import read_record
+from tasks.contracts.outcomes import HealthOutcome
+from tasks.contracts.stages import Stage
 from tasks.contracts.usage import Communication, DeviceUse
 from tasks.contracts.workspace import DEVICE_USE
 from tasks.foundation.errors import StoreError
-from tasks.runs.link_speeds import read_speeds
+from tasks.runs.results import read_result
 from tasks.worker.devices.accelerators import Accelerator, uses_neuron
 from tasks.worker.devices.efa import read_counters, use_between
 from tasks.worker.devices.neuron_monitor import Reading, monitored, summarize
@@ -95,14 +97,11 @@ class StepClock:
         """Of all workers; 0 without a step."""
         return round(self._rows / self.seconds, 2) if self.seconds else 0.0
 
-    def communication(self, store: Store, machine: str | None, model: nn.Module) -> Communication | None:
-        """Return on rank 0 the part of a step that is communication; None for one worker, and where it is not known.
-
-        Args:
-            machine: the kind of node, as health's records name it.
+    def communication(self, store: Store, run_key: str, model: nn.Module) -> Communication | None:
+        """Return on rank 0 the part of a step that is communication; None for one worker, or if it is not known.
 
         Raises:
-            StoreError: health's record of these machines is not readable.
+            StoreError: the result of the run's health stage is not readable.
         """
         rank = self._accelerator.rank
         if rank.world == 1 or not rank.is_main or not self.steps:
@@ -110,11 +109,12 @@ class StepClock:
         step_seconds = self.seconds / self.steps
         if self._accelerator.communicated_seconds is not None:
             return _communication(self.communicated_seconds / self.steps, step_seconds, measured=True)
-        known = read_speeds(store, machine, rank.world // rank.local_world).runs if machine is not None else ()
-        if not known:
+        health = read_result(store, run_key, Stage.health)
+        if health is None or not isinstance(health.outcome, HealthOutcome) or not health.outcome.collectives:
             return None
+        rate = health.outcome.collectives["all_reduce_gb_s"]
         gradients = sum(weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad)
-        return _communication(gradients / GB / known[-1]["all_reduce_gb_s"], step_seconds, measured=False)
+        return _communication(gradients / GB / rate, step_seconds, measured=False)
 
 
 def _communication(seconds: float, step_seconds: float, measured: bool) -> Communication:

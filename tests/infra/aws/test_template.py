@@ -69,7 +69,7 @@ NEGATIVES = ["negatives/k/items.parquet", "quarantine/negatives/k.1/items.parque
 CHECKPOINTS = ["lineages/main/step-00000020/MANIFEST.json", "quarantine/lineages/main/step-00000020.1/state.json"]
 WRITES = {
     "validate": ["runs/r/validate/attempt-1/quarantine/quarantine.parquet", "catalogue/k/part-00000.parquet"],
-    "health": ["runs/r/health/attempt-1/probe-rank0/probe", "hosts/speeds/trn1-2.json", *COMPILED],
+    "health": ["runs/r/health/attempt-1/probe-rank0/probe", "hosts/i-1.json", *COMPILED],
     "warmup": ["runs/r/warmup/attempt-1/compile-k-found", *COMPILED],
     "train": ["runs/r/train/attempt-1/tensorboard/events", *CHECKPOINTS, *COMPILED, *TOKENS, *NEGATIVES],
     "evaluate": COMPILED,

@@ -8,7 +8,6 @@ from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import ConfigError, HostError, StoreError
 from tasks.runs import host_records
 from tasks.runs.host_findings import Findings
-from tasks.runs.link_speeds import ENOUGH, LinkSpeeds
 from tasks.worker.checks.verdicts import (
     conclude,
     judge_product,
@@ -86,14 +85,6 @@ def test_a_store_without_a_disk_has_no_check_of_space():
 RATES = {"all_reduce_latency_us": 700.0, "all_reduce_bus_gb_s": 30.0, "all_gather_bus_gb_s": 20.0}
 
 
-def judged(runs: int, **changed: float) -> dict[str, Check]:
-    """The failed checks of two machines, after so many runs with RATES."""
-    machine = machine_of(tiny_config("health.machine=trn1.32xlarge").health)
-    assert machine is not None
-    known = LinkSpeeds(machine="trn1.32xlarge", nodes=2, runs=(RATES,) * runs)
-    return {check.name: check for check in judge_rates(RATES | changed, 64, machine, known) if not check.passed}
-
-
 @pytest.mark.parametrize(
     ("changed", "slow"),
     [
@@ -103,26 +94,13 @@ def judged(runs: int, **changed: float) -> dict[str, Check]:
         ({"all_gather_bus_gb_s": 0.1}, []),
     ],
 )
-def test_until_enough_runs_are_recorded_slow_collectives_are_a_warning(changed, slow):
-    failed = judged(runs=ENOUGH - 1, **changed)
-    assert list(failed) == slow
-    assert {(check.severity, check.action) for check in failed.values()} <= {("warning", "proceed")}
-    assert all("until 5 runs on 2 x trn1.32xlarge are recorded (4 so far)" in each.sentence for each in failed.values())
-
-
-@pytest.mark.parametrize(
-    ("changed", "slow"),
-    [
-        ({"all_reduce_bus_gb_s": 15.0, "all_reduce_latency_us": 1400.0, "all_gather_bus_gb_s": 10.0}, []),
-        ({"all_reduce_bus_gb_s": 14.9}, ["all-reduce bandwidth"]),
-        ({"all_reduce_latency_us": 1400.1}, ["all-reduce latency"]),
-        ({"all_gather_bus_gb_s": 9.9}, ["all-gather bandwidth"]),
-    ],
-)
-def test_recorded_runs_say_what_every_collective_must_reach(changed, slow):
-    failed = judged(runs=ENOUGH, **changed)
-    assert list(failed) == slow
-    assert {(check.severity, check.action) for check in failed.values()} <= {("critical", "retry elsewhere")}
+def test_slow_collectives_are_a_warning(changed, slow):
+    machine = machine_of(tiny_config("health.machine=trn1.32xlarge").health)
+    assert machine is not None
+    failed = [check for check in judge_rates(RATES | changed, 64, "trn1.32xlarge", machine) if not check.passed]
+    assert [check.name for check in failed] == slow
+    assert {(check.severity, check.action) for check in failed} <= {("warning", "proceed")}
+    assert all("by health.machines.trn1.32xlarge. Do all nodes" in check.sentence for check in failed)
 
 
 def test_a_machine_without_a_name_has_no_limits():
