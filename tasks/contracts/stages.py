@@ -67,47 +67,38 @@ class BackfillPhase(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What the rest of the project must know of a stage. `shown_by_span`: its end is a column of the span table."""
+    """Facts about a stage that the rest of the project must know."""
 
-    queue: Queue
-    layout: Layout
-    workers: Callable[[Config], int]
     compute: Callable[[Config], Compute | None]  # None: where `compute` at the top of the configuration says
-    time_grows_with: Rows
-    backfill: BackfillPhase | None
-    shown_by_span: bool
-    shows_speed: bool  # in the history of the pipeline
+    queue: Queue = Queue.cpu
+    layout: Layout = Layout.single
+    workers: Callable[[Config], int] = lambda config: 1
+    time_grows_with: Rows = Rows.none
+    backfill: BackfillPhase | None = None
+    shown_by_span: bool = False  # its end is a column of the span table
+    shows_speed: bool = False  # in the history of the pipeline
 
 
 TRAITS: dict[Work, Traits] = {
     Stage.validate: Traits(
-        queue=Queue.cpu,
-        layout=Layout.single,
-        workers=lambda config: 1,
         compute=lambda config: config.validate_.compute,
         time_grows_with=Rows.window,
         backfill=BackfillPhase.training,
         shown_by_span=True,
-        shows_speed=False,
     ),
     Stage.health: Traits(
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
         compute=lambda config: config.health.compute or config.train.compute,  # the machines that will train
-        time_grows_with=Rows.none,
         backfill=BackfillPhase.training,
-        shown_by_span=False,
-        shows_speed=False,
     ),
     Stage.warmup: Traits(
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
         compute=lambda config: config.warmup.compute or config.train.compute,
-        time_grows_with=Rows.none,
         backfill=BackfillPhase.training,
-        shown_by_span=False,
         shows_speed=True,
     ),
     Stage.train: Traits(
@@ -125,10 +116,8 @@ TRAITS: dict[Work, Traits] = {
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
         compute=lambda config: config.evaluate.compute or config.train.compute,  # the machines that trained
-        time_grows_with=Rows.none,
         backfill=BackfillPhase.judging,
         shown_by_span=True,
-        shows_speed=False,
     ),
     Stage.infer: Traits(
         queue=Queue.accelerator,
@@ -141,34 +130,16 @@ TRAITS: dict[Work, Traits] = {
         shows_speed=True,
     ),
     Stage.release: Traits(
-        queue=Queue.cpu,
-        layout=Layout.single,
-        workers=lambda config: 1,
         compute=lambda config: config.release.compute,
-        time_grows_with=Rows.none,
         backfill=BackfillPhase.release,
         shown_by_span=True,
-        shows_speed=False,
     ),
     Chore.import_checkpoint: Traits(
         queue=Queue.accelerator,
-        layout=Layout.single,
-        workers=lambda config: 1,
         compute=lambda config: config.train.compute,
-        time_grows_with=Rows.none,
-        backfill=None,
-        shown_by_span=False,
-        shows_speed=False,
     ),
     Chore.publish: Traits(
-        queue=Queue.cpu,
-        layout=Layout.single,
-        workers=lambda config: 1,
         compute=lambda config: config.publish.compute,
-        time_grows_with=Rows.none,
-        backfill=None,
-        shown_by_span=False,
-        shows_speed=False,
     ),
 }
 

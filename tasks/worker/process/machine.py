@@ -5,7 +5,6 @@ Otherwise each of 32 workers would download the same checkpoint, and wait for th
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import json
@@ -13,12 +12,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-from infra.store.base import Holder, Lock, Store
+from infra.store.base import Store
+from infra.store.checked import CheckedStore
 from infra.store.factory import scheme_of
 from tasks.foundation.errors import HangError
 from tasks.worker.process.shared_folder import SharedFolder
@@ -140,7 +140,7 @@ class Machine:
         return store if scheme_of(store.uri) == "file" else SharedReads(store, self)
 
 
-class SharedReads:
+class SharedReads(CheckedStore):
     """A bucket as all workers of a machine read it: the first to ask fetches, the others wait and get its copy.
 
     For objects that no worker changes during the attempt: folders that earlier stages completed, files that are written
@@ -148,8 +148,8 @@ class SharedReads:
     """
 
     def __init__(self, store: Store, machine: Machine) -> None:
-        self._store, self._machine = store, machine
-        self.uri = store.uri
+        super().__init__(store, lambda key: None)
+        self._machine = machine
 
     def read(self, key: str) -> bytes:
         """Return the object's bytes. Raises FileNotFoundError where there is none: this is not remembered."""
@@ -185,42 +185,3 @@ class SharedReads:
 
     def _what(self, key: str) -> str:
         return f"to fetch {self.uri}/{key}"
-
-    def exists(self, key: str) -> bool:
-        return self._store.exists(key)
-
-    def list(self, prefix: str) -> list[str]:
-        return self._store.list(prefix)
-
-    def tags(self, prefix: str) -> dict[str, str]:
-        return self._store.tags(prefix)
-
-    def age_seconds(self, key: str) -> float | None:
-        return self._store.age_seconds(key)
-
-    def peek(self, key: str) -> Holder | None:
-        return self._store.peek(key)
-
-    def write(self, key: str, data: bytes) -> None:
-        self._store.write(key, data)
-
-    def create(self, key: str, data: bytes) -> None:
-        self._store.create(key, data)
-
-    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
-        self._store.swap(key, data, expected)
-
-    def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
-        self._store.upload(source, key, instead_of)
-
-    def move(self, prefix: str, target: str) -> None:
-        self._store.move(prefix, target)
-
-    def delete(self, prefix: str) -> None:
-        self._store.delete(prefix)
-
-    def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
-        self._store.discard(prefix, seen)
-
-    def lock(self, key: str) -> contextlib.AbstractContextManager[Lock]:
-        return self._store.lock(key)
