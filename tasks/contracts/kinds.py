@@ -63,6 +63,11 @@ class Kind:
     def is_folder(self) -> bool:
         return self.pattern.endswith("/")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields of the pattern."""
+        return tuple(name for name, _ in _FIELD.findall(self.pattern))
+
     def key(self, **fields: str | int) -> str:
         """Return the key of one file, or of one folder without a slash at its end.
 
@@ -95,6 +100,11 @@ class Kind:
         if self.pattern.startswith(_RUN) and not key.startswith(f"{run_folder(fields['run'])}/"):
             return None
         return fields
+
+    def folder_of(self, key: str) -> str | None:
+        """Return the folder of this kind that a file is in, or that holds the files of this kind; None for others."""
+        fields = self.match(key)
+        return None if fields is None else self.key(**fields) if self.is_folder else key.rpartition("/")[0]
 
     def fields(self, key: str) -> dict[str, Any]:
         """Return the fields of a key that is of this kind. Raises ValueError: it is of another."""

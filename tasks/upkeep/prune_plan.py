@@ -3,7 +3,6 @@
 Spans and item feeds are never in it, nor are runs without a plan, which are the sides of a comparison.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
@@ -11,25 +10,22 @@ from pydantic import Field
 
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, read_fact, read_manifest
-from tasks.contracts.workspace import PLAN
+from tasks.contracts import workspace
+from tasks.contracts.kinds import Kept
 from tasks.foundation.records import Record
 from tasks.runs.lineage import PRUNED, STATE
 from tasks.upkeep.reach import Reach
 
 Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
 
-_DEPTHS: Mapping[Kind, int] = {
-    "models": 2,
-    "vectors": 3,
-    "catalogue": 2,
-    "compile": 2,
-    "negatives": 2,
-}  # parts of a folder's key
-_CHECKPOINT = re.compile(r"lineages/[^/]+/step-\d{8}")
-_OF_A_RUN = re.compile(
-    r"(?:runs|refreshes)/[^/]+/(validate/(attempt-\d+/)?rows/[^/]+|validate/attempt-\d+/quarantine|infer/quarantine|infer/shards/[^/]+/[^/]+"
-    r"|train/attempt-\d+/tensorboard)"
-)
+_SHARED: Mapping[Kind, workspace.Kind] = {
+    "models": workspace.MODEL,
+    "vectors": workspace.VECTORS,
+    "catalogue": workspace.CATALOGUE,
+    "compile": workspace.COMPILED,
+    "negatives": workspace.NEGATIVES,
+}
+_OF_A_RUN = tuple(kind for kind in workspace.TABLE if "run" in kind.names and kind.kept in (Kept.reached, Kept.shown))
 
 
 class Folder(Record):
@@ -77,14 +73,14 @@ def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[
 
 def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
     """Yield all folders that may be deleted unless something needs them."""
-    for kind, depth in _DEPTHS.items():
+    for kind, of in _SHARED.items():
         if kind == "negatives" and reach.unfinished:
             continue  # one of these runs may use them; they can be mined again, but not in the middle of a training
-        for folder, sizes in _grouped(store.sizes(kind), depth).items():
+        for folder, sizes in _grouped(store.sizes(kind), of).items():
             if kind != "compile" or _is_compiled(store, folder, sizes):
                 yield _folder(kind, folder, sizes)
-    for folder, sizes in _grouped(store.sizes("lineages"), 3).items():
-        if not _CHECKPOINT.fullmatch(folder) or set(sizes) <= {f"{folder}/{STATE}", f"{folder}/{PRUNED}"}:
+    for folder, sizes in _grouped(store.sizes("lineages"), workspace.CHECKPOINT).items():
+        if set(sizes) <= {f"{folder}/{STATE}", f"{folder}/{PRUNED}"}:
             continue
         complete = f"{folder}/{MANIFEST}" in sizes and read_manifest(store, folder).facts.get("complete") is not False
         if complete or folder.split("/")[1] not in reach.training:
@@ -100,25 +96,21 @@ def _is_compiled(store: Store, folder: str, sizes: Mapping[str, int]) -> bool:
 
 
 def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
-    folders: dict[str, dict[str, int]] = {}
-    for key, size in sizes.items():
-        if (found := _OF_A_RUN.match(key)) is not None and len(found[0]) < len(key):
-            folders.setdefault(found[0], {})[key] = size
-    for folder, below in folders.items():
+    for folder, below in _grouped(sizes, *_OF_A_RUN).items():
         run_key = folder.split("/")[1]
-        if PLAN.key(run=run_key) not in sizes or run_key in reach.unfinished:
+        if workspace.PLAN.key(run=run_key) not in sizes or run_key in reach.unfinished:
             continue
-        if "/rows/" in folder or run_key not in reach.runs:
+        if workspace.ROWS.match(f"{folder}/{MANIFEST}") or run_key not in reach.runs:
             yield _folder("runs", folder, below)
 
 
 def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
     """Yield the tokens of rows that are gone, or that no run needs which may go on or whose release is kept."""
-    for folder, sizes in _grouped(store.sizes("tokens"), 2).items():
+    for folder, sizes in _grouped(store.sizes("tokens"), workspace.TOKENS).items():
         if f"{folder}/{MANIFEST}" in sizes:  # else they may be in the making
             rows = read_fact(store, folder, "of", str)
             run_key = rows.split("/")[1]
-            needed = run_key in reach.runs or PLAN.key(run=run_key) not in runs
+            needed = run_key in reach.runs or workspace.PLAN.key(run=run_key) not in runs
             if not needed or f"{rows}/{MANIFEST}" not in runs:
                 yield _folder("tokens", folder, sizes)
 
@@ -127,11 +119,10 @@ def _folder(kind: Kind, folder: str, sizes: Mapping[str, int]) -> Folder:
     return Folder(kind=kind, folder=folder, files=len(sizes), bytes=sum(sizes.values()))
 
 
-def _grouped(sizes: Mapping[str, int], depth: int) -> dict[str, dict[str, int]]:
-    """Return the sizes by folder, which has `depth` parts."""
+def _grouped(sizes: Mapping[str, int], *kinds: workspace.Kind) -> dict[str, dict[str, int]]:
+    """Return the sizes of the files of these kinds by their folder."""
     found: dict[str, dict[str, int]] = {}
     for key, size in sizes.items():
-        parts = key.split("/")
-        if len(parts) > depth:
-            found.setdefault("/".join(parts[:depth]), {})[key] = size
+        if folder := next((folder for kind in kinds if (folder := kind.folder_of(key)) is not None), None):
+            found.setdefault(folder, {})[key] = size
     return found
