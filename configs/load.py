@@ -21,13 +21,6 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import holds_password, masked
 
 BASE = Path(__file__).with_name("base.yaml")
-REPLACED = {  # by which keys
-    "train.shapes": "train.max_tokens, train.sequence_tokens and train.sequences",
-    "train.checkpoint_every_steps": "train.checkpoint_every, as in 'train.checkpoint_every=50 steps'",
-    "infer.token_rungs": "infer.max_tokens and infer.sequence_tokens",
-    "infer.batch_rows": "infer.batch_sequences",
-    "warmup.steps_per_shape": "warmup.steps",
-}
 EXTENDS = "extends"
 _SHOWN = 200  # characters of a wrong value
 
@@ -104,8 +97,6 @@ def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tu
     for key, value in patch.items():
         if known is not None and key not in known:
             name = ".".join((*path, str(key)))
-            if name in REPLACED:
-                raise ConfigError(f"{source}: {name!r} is no more; use {REPLACED[name]}")
             raise ConfigError(f"{source}: unknown key {name!r}{_nearest(str(key), path, known)}")
         below = tree.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict):

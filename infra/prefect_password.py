@@ -18,7 +18,7 @@ def file_of(home: Path) -> Path:
 
 
 def read(home: Path) -> str | None:
-    """Return the password; None where no server was started for `home` yet, or only one of an earlier version."""
+    """Return the password; None if no server was started for `home` yet."""
     try:
         return file_of(home).read_text().strip() or None
     except FileNotFoundError:

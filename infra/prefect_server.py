@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from infra import background, prefect_password
-from infra.prefect_health import HOST, get_json, is_open
+from infra.prefect_health import HOST, get_json
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError
 from tasks.foundation.passwords import holds_password, masked
@@ -28,7 +28,6 @@ START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an
 BUSY_SECONDS = 30.0  # a server that was found running but doesn't answer for so long is replaced
 OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
 
-_CLOSE_IT = "when no run is on: millrace down, then millrace up"
 _LOOPBACK = (f"http://{HOST}:", "http://localhost:", "http://[::1]:")
 
 _PRIVATE = {
@@ -100,8 +99,6 @@ def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
         entry = _read_entry(home)
         if entry is not None and _is_server(entry):
             if _wait(entry, home, BUSY_SECONDS):
-                if say is not None and is_open(entry.url):
-                    say(f"the Prefect server at {entry.url} is an older one that asks for no password; {_CLOSE_IT}")
                 return _server(entry, home, started=False)
             _end(entry)
         _end_strays(home)

@@ -53,7 +53,7 @@ class Ending(Record):
     message: str
     node: int
     at: float
-    leaves: bool = Field(  # a default, since endings of earlier versions lack it
+    leaves: bool = Field(
         default=False, description="the launcher ends its machine after this, which AWS Batch reports as a lost host"
     )
 

@@ -12,7 +12,6 @@ from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import VERDICTS
-from tasks.foundation.errors import CodeError
 from tasks.planning.judge_run import judge_release
 from tasks.quality.verdicts import refused
 from tasks.running.lineage_lock import confirm_turns
@@ -39,8 +38,6 @@ def release(
         judged: the evaluation of the model; for a refresh the release that it brings up to date.
         rows: of all spans that the model was trained on; their holdout has the queries.
     """
-    if inferred.catalogue is None:
-        raise CodeError(f"the vectors in {inferred.prefix} are not those of a catalogue; run infer again")
     store = open_store(plan.workspace)
     metrics = judged.metrics if isinstance(judged, Release) else judged.outcome.challenger
     before = _before(store, plan)
@@ -80,8 +77,7 @@ def release(
 
 def _before(store: Store, plan: RunPlan) -> Release | None:
     """Return the release to compare with: the current one, or the one before it if that is this run's own."""
-    earlier = next((one for one in releases.current_and_before(store) if one.run_key != plan.run_key), None)
-    return earlier if earlier is not None and earlier.catalogue is not None else None
+    return next((one for one in releases.current_and_before(store) if one.run_key != plan.run_key), None)
 
 
 def _judge(

@@ -6,7 +6,6 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.span_versions import list_feeds
-from tasks.foundation.errors import StoreError
 from tasks.planning.golden_set import store_golden_set
 from tasks.planning.preflight import check_plan
 from tasks.running.stage import run_stage, stage_task, warn_of
@@ -45,10 +44,6 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
 
 
 def catalogue_of(plan: RunPlan, validated: ValidateOutcome) -> CatalogueRef:
-    """Return the catalogue of a run. Raises StoreError: an older version, which built none, validated its rows."""
-    if validated.catalogue is None:
-        raise StoreError(
-            f"run {plan.run_key} was validated by a version that built no catalogue, so its items are not known; "
-            f"run the next span, whose catalogue holds them all"
-        )
+    """Return the catalogue that validate built for a run."""
+    assert validated.catalogue is not None, f"validate of run {plan.run_key} was not asked for a catalogue"
     return validated.catalogue

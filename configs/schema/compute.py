@@ -83,8 +83,7 @@ class BatchConfig(Record):
         description="longest attempt, in seconds; then it ends as HANG"
     )
     silence_seconds: Positive = Field(description="seconds without a heartbeat after which a node counts as lost")
-    join_seconds: Positive = Field(  # a default, since configurations of earlier runs lack it
-        default=1800,
+    join_seconds: Positive = Field(
         description="seconds that the nodes of one job wait for each other: machines start minutes apart, and "
         "each pulls an image of more than 20 GB",
     )

@@ -63,7 +63,7 @@ class Config(Record):
     schedule: ScheduleConfig = beside()
     freshness: FreshnessConfig = beside()
     links: LinksConfig = beside()
-    publish: PublishConfig = beside(PublishConfig())
+    publish: PublishConfig = beside()
 
     def tree(self) -> dict[str, Any]:
         """Return the settings with the keys that they have in YAML."""

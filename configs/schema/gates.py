@@ -27,7 +27,6 @@ class GateConfig(Record):
         "compared"
     )
     severity: Severity = Field(description="`critical`: a refusal stops the release; `warning`: it is reported")
-    # Defaults, since configurations of earlier runs lack these.
     of: Literal["challenger", "champion"] = Field(
         default="challenger",
         description="model whose number is judged; `champion` on the newest span, which it has not seen, is the "

@@ -18,7 +18,7 @@ class FeaturesConfig(Record):
         description="columns of numeric and categorical that queries have as well; items have all of them"
     )
     entity: str | None = Field(
-        default=None,  # configurations of earlier runs lack it
+        default=None,
         min_length=1,
         description="column of names with the entity type or locale of a row: its texts get the prompts of that "
         "name, and batches can be homogeneous by it; needs no interaction",
@@ -106,7 +106,6 @@ class ModelConfig(Record):
         "null: as the pretrained folder says, else the mean"
     )
     prompts: Prompts | None = Field(
-        default=None,  # configurations of earlier runs lack it
         description="texts before each query and each item, word for word, as in `query: `; null: as the "
         "pretrained folder says, else none",
     )

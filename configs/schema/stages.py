@@ -95,9 +95,7 @@ class EvaluateConfig(StageConfig):
         description="share of groups held out, by a stable hash; after a change within a lineage, groups below "
         "its largest share are not trained on, and those below its smallest are measured"
     )
-    # Configurations of earlier versions lack the next two: they split by the id of the row.
     group: str | None = Field(
-        default="row_id",
         min_length=1,
         description="groups of rows that stay on one side of the holdout: `query_and_item`, `query`, `item` "
         "(their normalised texts), or a column such as a user's id; null: as the lineage began, "

@@ -36,7 +36,6 @@ class ContrastiveHead(Record):
     weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
     positives_only: bool = Field(description="pairs are the rows of the positive class alone")
-    # The others have defaults, since configurations of earlier runs lack them.
     symmetric: bool = Field(
         default=False, description="loss is the mean of two: each query finds its item, and each item its query"
     )
@@ -80,7 +79,6 @@ class ClassificationHead(Record):
     input: Literal["query", "pair"] = Field(description="`query` alone, or the `pair` of query and item")
     negative_max: float = Field(description="greatest label of class 0; labels between the classes are not used")
     positive_min: float = Field(description="smallest label of class 1")
-    # Configurations of earlier runs lack the keys below.
     loss: Literal["plain", "balanced", "focal"] = Field(
         default="plain",
         description="`plain` cross entropy; `balanced`: rows weigh by the inverse share of their class; `focal`: "
@@ -111,7 +109,6 @@ class HeadsConfig(Record):
         description="retrieval: each query finds its own item among the items of a batch; null: not trained"
     )
     classification: ClassificationHead | None = Field(description="two classes by bounds of the label; null: none")
-    # Configurations of earlier runs lack the heads below.
     multiclass: MulticlassHead | None = Field(
         default=None, description="one of several classes, by a column; null: none"
     )
@@ -172,7 +169,6 @@ class TrainConfig(WorkersConfig):
         "keeps compiled graphs from span to span; a text without room loses its last tokens"
     )
     chunks: Positive = Field(
-        default=1,  # configurations of earlier runs lack it
         description="parts in which a worker's batch is encoded, twice each (GradCache): memory of one part, and "
         "about a third more time",
     )
@@ -182,7 +178,6 @@ class TrainConfig(WorkersConfig):
         "one value where possible; null: any rows",
     )
     row_weight: str | None = Field(
-        default=None,
         min_length=1,
         description="column with the weight of a row in all losses, a number from 0 on, divided by the mean over "
         "the run; null: all rows weigh the same",
@@ -204,13 +199,10 @@ class TrainConfig(WorkersConfig):
         "stochastically. `auto`: bf16 where the device is fast at it, else `fp32`"
     )
     after_rejection: Literal["accepted", "challenger"] = beside(
-        default="accepted",  # configurations of earlier runs lack it
         description="checkpoint that the next span continues after a rejection: the last `accepted` one, with the "
         "rejected spans trained again, or the rejected `challenger`",
     )
-    # Configurations of earlier runs lack the next four.
     replay: float = Field(
-        default=0.0,
         ge=0,
         lt=1,
         description="share of a run's pairs that come from earlier spans, by a stable hash",

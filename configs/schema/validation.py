@@ -156,7 +156,6 @@ class ValidateConfig(StageConfig):
     min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")
     # It chooses the window, as train.after_rejection does the parent; both are in the run's key themselves.
     small_spans: Literal["stop", "merge"] = beside(
-        default="stop",  # configurations of earlier runs lack it
         description="effect of fewer rows than min_rows: `stop` the run, or `merge` the span with the next",
     )
     max_quarantined_share: Share = Field(description="greatest share of bad rows; more stop the run")

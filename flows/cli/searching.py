@@ -90,9 +90,6 @@ def diff(
     if later is None or number is None:
         raise ConfigError(f"{store.uri} has no two releases to compare; list them with: millrace releases")
     earlier = releases.read(store, number)
-    for release in (earlier, later):
-        if release.catalogue is None:
-            raise ConfigError(f"release {release.number} was made before releases held all items with their texts")
     config = read_plan(store, later.run_key).config
     command = [sys.executable, "-P", "-m", "tasks.worker.search.diff", "--workspace", store.uri]
     records = (earlier, later, config)  # too long for arguments

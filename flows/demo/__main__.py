@@ -29,7 +29,7 @@ from tasks.data.ingest import IngestOptions, ingest
 from tasks.data.known_spans import Known
 from tasks.data.sources import Format
 from tasks.data.span_versions import latest_version, list_spans
-from tasks.foundation.errors import ConfigError, HostError
+from tasks.foundation.errors import HostError
 from tasks.runs.plan import read_plan
 from tasks.runs.run_report import RunReport, all_reports, run_report
 
@@ -83,19 +83,13 @@ def show(workspace: str, first: dt.date, *overrides: str) -> None:
 
 
 def _ingest(store: Store, first: dt.date) -> list[str]:
-    """Ingest the months up to the broken one, unless its correction was; return the names of all months.
-
-    Raises:
-        ConfigError: an earlier version's demo made the workspace.
-    """
+    """Ingest the months up to the broken one, unless its correction was; return the names of all months."""
     there = list_spans(store)
     first = first_day(there[0].name) if there else first
     write_shop(SOURCE, BROKEN + 1, ROWS_PER_SPAN, SEED, first, broken=BROKEN)
     write_shop(CORRECTED, SPANS, ROWS_PER_SPAN, SEED, first)
     months = [f"{month_start(first, month):%Y-%m}" for month in range(SPANS)]
     if (latest_version(store, months[BROKEN]) or 0) < 2:
-        if latest_version(store, months[-1]):
-            raise ConfigError(f"{store.uri} holds the demo of an earlier version; delete it, or move it away")
         _ingest_file(store, SOURCE)
     return months
 

@@ -56,7 +56,7 @@ class Lease(Record):
     host: str
     pid: int
     expires_at: float = Field(ge=0, lt=_YEAR_10000, description="in seconds since 1970, for people")
-    # Defaults, since leases of earlier versions lack these.
+    # Filled in when it is written.
     boot: str = Field(default="", description="of the holder's machine, whose `uptime` counts `until`")
     until: float = Field(default=0.0, description="seconds of that clock at which it ends or was released")
     ttl_seconds: float = Field(default=TTL_SECONDS, description="from the time it was written to its end")

@@ -57,7 +57,7 @@ def plan_backfill(
     spans = spans_to_train(store, on, first, last)
     wanted = windows(spans, [state for _, state in chain], first, last, config.lineage)
     before = chain[: count_before(chain, wanted[0])]
-    config = with_rule_of(store, config, before[-1][1] if before else None)
+    config = with_rule_of(config, before[-1][1] if before else None)
     start = find_branch_point(store, config, spans, chain, wanted)
     wanted = start.windows
     retrained = wanted[len(start.kept) :]

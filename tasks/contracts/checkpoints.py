@@ -92,9 +92,7 @@ class CheckpointState(Record):
     consumed: tuple[RowsRef, ...] = Field(description="all spans in the weights, oldest first; of this run if complete")
     parent: CheckpointRef | None
     seed: int
-    holdout: HoldoutRule | None = Field(
-        default=None, description="null: made by a version that split by row_id, with the share of the run's settings"
-    )
+    holdout: HoldoutRule | None = Field(default=None, description="null: no row was trained on yet")
     head: HeadSolved | None = Field(default=None, description="null: the steps alone made the head, or there is none")
     label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="heads of labels that were solved")
     losses: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.log_every_steps")

@@ -5,9 +5,9 @@ judged from it, at once or later. Its columns are named here and nowhere else.
 """
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from configs.schema.gates import GateConfig, Severity
 from configs.schema.stages import Bounds
@@ -106,7 +106,7 @@ class Measurement(Record):
     metrics: dict[str, float] = Field(description="over all holdout rows, without the golden set")
     vectors: dict[str, float] = Field(description="of its vectors of the corpus: metrics of the families of vectors")
     recall_by_width: dict[int, float] = Field(
-        default={},  # evaluations of earlier versions lack it
+        default={},
         description="recall@10 over all holdout rows, by the first numbers of its vectors alone, normalised again",
     )
 
@@ -161,7 +161,6 @@ class Verdict(Record):
     value: float | None
     baseline: float | None = Field(description="value of the baseline; null: the gate has none")
     sentence: str
-    # Empty or null in verdicts of earlier versions, which had `passed` instead of `answer`.
     of: Literal["challenger", "champion"] = Field(default="challenger", description="model that the value belongs to")
     against: str = Field(default="", description="name of the baseline")
     where: str = Field(default="", description="width, slice, span or golden set that was judged; empty: all rows")
@@ -180,14 +179,6 @@ class Verdict(Record):
     )
     rows_needed: int | None = Field(default=None, description="rows that would decide an undecided gate, about")
     undecided_refuses: bool = Field(default=False, description="true: a critical gate refuses if it is undecided")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_earlier_version(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "passed" not in data:
-            return data
-        rest = {name: value for name, value in data.items() if name != "passed"}
-        return rest | {"answer": {True: "pass", False: "fail", None: None}[data["passed"]]}
 
     @property
     def judges(self) -> str:

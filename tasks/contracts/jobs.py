@@ -180,7 +180,6 @@ class JobSpec(Record):
     workers: int = Field(ge=1)
     config: Config
     inputs: Inputs = Field(discriminator="stage")
-    # A default, since specs of earlier versions lack it.
     fences: tuple[str, ...] = Field(default=(), description="keys of records that must name this attempt, or be absent")
 
     @property

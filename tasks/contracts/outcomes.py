@@ -63,11 +63,10 @@ class ValidateOutcome(Record):
     quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
     checks: tuple[Check, ...]
     catalogue: CatalogueRef | None = Field(default=None, description="null: none was asked for, or a check failed")
-    # Empty: made before these were kept.
     profiles: dict[str, str] = Field(default={}, description="span -> key of the profile of its clean rows")
     drifts: tuple[ColumnDrift, ...] = Field(default=(), description="the columns that moved most, the first one most")
     samples: tuple[SampleRow, ...] = Field(default=(), description="a few bad rows, where a check stopped the run")
-    # Null: made by a version that did not look for them.
+    # Null: a check failed before anyone looked.
     left_out_of_training: int | None = Field(default=None, description="clean rows that are like a row held out")
     left_out_of_holdout: int | None = Field(default=None, description="clean rows that are like one trained before")
     left_out_as_golden: int | None = Field(
@@ -126,10 +125,9 @@ class TrainOutcome(Record):
     resumed_at_step: int | None
     rows_trained: int
     pairs_per_second: float
-    tokens: TokenUse | None = Field(default=None, description="null: of an earlier version, or no step")
+    tokens: TokenUse | None = Field(default=None, description="null: no step was taken")
     losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
-    # Zero, empty or null: made before there was a choice.
     rows_replayed: int = Field(default=0, description="of `rows_trained`, those of earlier spans")
     development: tuple[CurvePoint, ...] = Field(
         default=(), description="the metrics on development rows, by which train.keep_best chooses"
@@ -144,10 +142,10 @@ class TrainOutcome(Record):
         default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
     )
     communication: Communication | None = Field(
-        default=None, description="null: one worker, not known on this device, or of an earlier version"
+        default=None, description="null: one worker, or not known on this device"
     )
     mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
-    checkpoints: CheckpointUse | None = Field(default=None, description="null: made by a version that did not measure")
+    checkpoints: CheckpointUse | None = Field(default=None, description="null: no step was taken")
     learning_rate: RateUse | None = Field(default=None, description="null: no step was taken")
 
     @property
@@ -182,7 +180,6 @@ class EvaluateOutcome(Record):
     rows_left_out: int = Field(default=0, description="holdout rows about items that are deleted")
     champion_read: int = Field(default=0, description="items whose vectors were read from the champion's release")
     champion_embedded: int = Field(default=0, description="the other items, which the champion embedded")
-    # Empty or null: made before these were measured.
     measured: tuple[Measurement, ...] = Field(default=(), description="every model, the challenger first")
     rows_key: str | None = Field(default=None, description="key of the Parquet file of row results")
     spans: tuple[SpanMetrics, ...] = Field(default=(), description="the newest spans with holdout rows, oldest first")
@@ -226,8 +223,7 @@ class InferOutcome(Record):
     shards: int
     shards_reused: int = Field(description="made by an earlier attempt")
     texts_per_second: float
-    # Null or zero: made before vectors were those of a catalogue.
-    catalogue: CatalogueRef | None = None
+    catalogue: CatalogueRef
     vectors_reused: int = Field(default=0, description="of unchanged items, from earlier vectors of the same model")
     bad: int = Field(default=0, description="items without a vector, with their reasons in `quarantine`")
     quarantine: str | None = Field(default=None, description="key of the Parquet file with the bad items")
@@ -248,7 +244,6 @@ class ReleaseOutcome(Record):
     model: str
     min_cosine: float
     probed: int
-    # Empty or null: made before the whole catalogue was searched.
     min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")
     head_difference: float | None = Field(
         default=None, description="of a probability by the exported head and by the trained one, at most"
@@ -257,7 +252,7 @@ class ReleaseOutcome(Record):
         default=None, description="of an output of the exported heads of labels, as a share of the largest, at most"
     )
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
-    metrics: dict[str, float] = Field(default={}, description="empty: made before this was measured")
+    metrics: dict[str, float] = Field(default={}, description="of those queries; empty: there are none")
     before: int | None = Field(default=None, description="number of the release that it is compared with")
     shared: SharedSearch | None = Field(default=None, description="of both models alone; null: there is none before")
     changes: str | None = Field(default=None, description="key of the record of what changed since")

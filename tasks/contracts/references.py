@@ -105,8 +105,8 @@ class ReleasedRef(Record):
     model_version: str
     model_prefix: str
     vectors_prefix: str
-    model_sha256: str | None = Field(default=None, description="of the model's manifest; null: made before that")
-    vectors_sha256: str | None = Field(default=None, description="of the vectors' manifest; null: made before that")
+    model_sha256: str | None = Field(default=None, description="of the model's manifest")
+    vectors_sha256: str | None = Field(default=None, description="of the vectors' manifest")
 
 
 class MinedRelease(Record):

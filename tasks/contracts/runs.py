@@ -86,10 +86,9 @@ class Release(Record):
     vectors_prefix: str
     vectors: int
     bad: int = Field(default=0, description="items of the catalogue without a usable vector")
-    catalogue: CatalogueRef | None = Field(default=None, description="catalogue that the vectors belong to")
+    catalogue: CatalogueRef = Field(description="catalogue that the vectors belong to")
     metrics: dict[str, float] = Field(description="metrics of the evaluation, on the holdout")
     created_at: Moment
-    # Empty or null in releases that were made before these were recorded.
     model_before: int | None = Field(
         default=None, description="number of the newest release before it that is no refresh; null: none"
     )

@@ -1,8 +1,6 @@
 """What the work of a stage took: graphs, their compiling, steps by shape, devices, tokens, negatives, checkpoints."""
 
-from typing import Any
-
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from tasks.foundation.records import Record
 
@@ -43,19 +41,10 @@ class GraphUse(Record):
 class ShapeTiming(Record):
     """The steps of the trial run, on batches of one worker's shape."""
 
-    sequences: int | None = Field(description="packed ones of a batch; null: one text each, of an earlier version")
-    tokens: int = Field(description="of a sequence; of an earlier version: of a query and an item")
+    sequences: int = Field(description="packed ones of a batch")
+    tokens: int = Field(description="of a sequence")
     first_step_seconds: float
     step_seconds: float
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_a_ladder(cls, values: Any) -> Any:
-        """Read what an earlier version wrote."""
-        if isinstance(values, dict) and "query_tokens" in values:
-            rest = {key: value for key, value in values.items() if key not in ("query_tokens", "item_tokens")}
-            return rest | {"sequences": None, "tokens": values["query_tokens"] + values["item_tokens"]}
-        return values
 
 
 class EfaUse(Record):
@@ -76,7 +65,7 @@ class DeviceUse(Record):
     utilization_peak: float
     memory_gib_median: float = Field(description="of all devices of the node together")
     memory_gib_peak: float
-    efa: EfaUse | None = Field(default=None, description="null: no EFA, or of an earlier version")
+    efa: EfaUse | None = Field(default=None, description="null: no EFA")
 
 
 class Communication(Record):

@@ -51,7 +51,7 @@ class TextShape(Record):
     """How a text's vector is made: prompt, pooling, then the dense layers in their order."""
 
     pooling: Pooling
-    dense: tuple[DenseShape, ...] = ()  # models of earlier versions have none
+    dense: tuple[DenseShape, ...] = ()
     prompts: Prompts = Prompts()
 
     def text_width(self, encoder_width: int) -> int:

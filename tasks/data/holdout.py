@@ -15,11 +15,8 @@ import pyarrow.parquet as pq
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
-from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.contracts.runs import RunPlan
-from tasks.contracts.workspace import PLAN
 from tasks.data.rows import ROW_ID, below_share, group_columns, group_hashes, read_rows
 from tasks.foundation.errors import ConfigError
 
@@ -79,7 +76,7 @@ def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
     return pq.read_table(file, columns=[ROW_ID])[ROW_ID].combine_chunks()
 
 
-def with_rule_of(store: Store, config: Config, state: CheckpointState | None) -> Config:
+def with_rule_of(config: Config, state: CheckpointState | None) -> Config:
     """Return the configuration with the group that decides what is held out after this state of a lineage.
 
     Args:
@@ -87,11 +84,11 @@ def with_rule_of(store: Store, config: Config, state: CheckpointState | None) ->
 
     Raises:
         ConfigError: the configuration has another group; says the ways out.
-        StoreError: the plan of an earlier version's run is not readable.
     """
     group = HoldoutRule.of(config.evaluate).group
     if state is not None and state.consumed:
-        before = _rule_of(store, state).group
+        assert state.holdout is not None, "a checkpoint that consumed spans has the rule by which it held rows out"
+        before = state.holdout.group
         if config.evaluate.group is None:
             group = before
         if group != before:
@@ -104,10 +101,3 @@ def with_rule_of(store: Store, config: Config, state: CheckpointState | None) ->
             )
     evaluate = config.evaluate.model_copy(update={"group": group})
     return config.model_copy(update={"evaluate": evaluate})
-
-
-def _rule_of(store: Store, state: CheckpointState) -> HoldoutRule:
-    if state.holdout is not None:
-        return state.holdout
-    plan = read_record(store, PLAN.key(run=state.run_key), RunPlan, "restore it from a backup")
-    return HoldoutRule.of(plan.config.evaluate)  # the group of a configuration without one is row_id

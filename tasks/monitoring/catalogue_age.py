@@ -26,7 +26,7 @@ class CatalogueAge(Record):
     """The catalogue of a release, compared with what has arrived since."""
 
     release: int = Field(description="number of the release")
-    items: int | None = Field(description="live items in the catalogue")
+    items: int = Field(description="live items in the catalogue")
     vectors: int
     bad: int = Field(description="items of the catalogue without a usable vector")
     waiting: tuple[WaitingSource, ...] = Field(
@@ -67,7 +67,7 @@ def catalogue_age(store: Store, release: Release) -> CatalogueAge:
     waiting = [_waiting(store, source) for source in known_items(store, release).waiting]
     return CatalogueAge(
         release=release.number,
-        items=release.catalogue.items if release.catalogue else None,
+        items=release.catalogue.items,
         vectors=release.vectors,
         bad=release.bad,
         waiting=tuple(sorted(waiting, key=lambda each: (each.since or "", each.source))),

@@ -90,7 +90,7 @@ def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateCo
     Args:
         vectors: all that the queries were searched among.
     """
-    if not exported.queries:  # the rows of an old release are not known
+    if not exported.queries:
         return ()
     return tuple(verdict for gate in gates for verdict in verdicts.judge(_searched(exported, vectors, gate), [gate]))
 

@@ -48,7 +48,7 @@ def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
 
 def _current(store: Store) -> MinedRelease | None:
     release = releases.current(store)
-    if release is None or release.catalogue is None:
+    if release is None:
         return None
     return MinedRelease(
         number=release.number, model=release.model, vectors=release.vectors_prefix, catalogue=release.catalogue

@@ -42,7 +42,7 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
     config = on_active(store, config)
     spans, wanted = _spans(store, config, span)
     start = find_start(store, config)
-    config = with_rule_of(store, config, start.parent[1] if start.parent else None)
+    config = with_rule_of(config, start.parent[1] if start.parent else None)
     if start.head is None or not start.head[1].consumed:
         return plan_window(store, config, _first_window(store, config, spans, wanted), start.head)
     state = start.head[1]
@@ -67,7 +67,7 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
     trained = None if head is None else next((rows.span for rows in head[1].consumed if rows.span.name == span), None)
     if head is None or trained is None:
         return plan_run(store, config, span)
-    config = with_rule_of(store, config, head[1])
+    config = with_rule_of(config, head[1])
     then = _plan_that_trained(store, config.lineage, trained)
     key = run_key(config, then.window, then.parent)
     return then.model_copy(update={"config": config, "run_key": key, "workspace": store.uri, "branch": None})

@@ -18,8 +18,6 @@ from tasks.planning.preflight_encoder import check_encoder
 def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
     """Check that each span of a run has the columns that features and slices name.
 
-    Spans that an earlier version ingested without a list of columns are left to validate.
-
     Raises:
         DataError: a span lacks one; names span, key and column.
     """
@@ -53,7 +51,7 @@ def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> Non
     if not heads or not window:
         return
     facts = [read_manifest(store, span.prefix).facts for span in window]
-    if all(each.get("labels") == 0 for each in facts):  # earlier versions did not count them
+    if all(each.get("labels") == 0 for each in facts):
         names = window[0].name if len(window) == 1 else f"{window[0].name} to {window[-1].name}"
         raise ConfigError(
             f"{heads[0]} learns from labels, and no row of {names} has one; ingest again with "

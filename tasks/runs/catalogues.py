@@ -52,7 +52,7 @@ def known_items(store: Store, release: Release, trained_on: str | None = None) -
     return KnownItems(
         rows=newest_rows(_released_rows(store, release, made_by, trained), trained),
         feeds=tuple(list_feeds(store)),
-        released=frozenset(_sources(store, release.catalogue)) if release.catalogue else frozenset(),
+        released=frozenset(_sources(store, release.catalogue)),
     )
 
 
@@ -67,7 +67,7 @@ def bases(store: Store, plan: RunPlan) -> tuple[CatalogueRef, ...]:
     """Return earlier catalogues, best first: that of the current release, and that of the run that made the parent."""
     found = []
     serving = releases.current(store)
-    if serving is not None and serving.catalogue is not None:
+    if serving is not None:
         found.append(serving.catalogue)
     states = (state for ref, state in lineage.completed(store, plan.config.lineage) if ref == plan.parent)
     if (state := next(states, None)) is not None and (own := of_run(store, state.run_key)) is not None:
@@ -85,7 +85,7 @@ def others(store: Store, plan: RunPlan) -> tuple[RowsRef, ...]:
         StoreError: the release, its plan or its catalogue is not readable.
     """
     serving = releases.current(store)
-    if serving is None or serving.catalogue is None:
+    if serving is None:
         return ()
     made_by = read_plan(store, serving.run_key)
     if branches.root(store, made_by.config.lineage) != branches.root(store, plan.config.lineage):
@@ -108,13 +108,11 @@ def of_run(store: Store, run_key: str) -> CatalogueRef | None:
 def _released_rows(
     store: Store, release: Release, made_by: RunPlan, known: Sequence[RowsRef] = ()
 ) -> tuple[RowsRef, ...]:
-    """Return the rows in the released catalogue; of a release without one, those before its run.
+    """Return the rows in the released catalogue.
 
     Args:
         known: references that need not be read from the workspace.
     """
-    if release.catalogue is None:
-        return made_by.history
     by_prefix = {rows.prefix: rows for rows in (*made_by.history, *known)}
     prefixes = [prefix for prefix in _sources(store, release.catalogue) if prefix.startswith("runs/")]
     return tuple(by_prefix.get(prefix) or _rows_of(store, prefix) for prefix in prefixes)

@@ -43,7 +43,7 @@ def plan_window(
     Raises:
         ConfigError: rows would be held out by another group than the parent's.
     """
-    config = with_rule_of(store, config, parent[1] if parent else None)
+    config = with_rule_of(config, parent[1] if parent else None)
     ref, history = (parent[0], parent[1].consumed) if parent else (None, ())
     return RunPlan(
         run_key=run_key(config, window, ref),

@@ -41,7 +41,7 @@ def plan_refresh(store: Store, config: Config, trained_on: str | None = None) ->
         raise NothingToDo(f"nothing to do: {store.uri} has no release to refresh; first: millrace run")
     made_by = read_plan(store, release.run_key)
     known = known_items(store, release, trained_on)
-    if release.catalogue is not None and known.all_released:
+    if known.all_released:
         raise NothingToDo(f"nothing to do: release {release.number} holds every item that the workspace knows")
     settings = _settings(made_by.config, config)
     plan = RunPlan(

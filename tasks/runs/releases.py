@@ -80,8 +80,7 @@ def with_new_models(store: Store) -> Iterator[Release]:
         release = read(store, number)
         if release.refreshed is None:
             yield release
-        # Earlier versions did not record it, so what is before their releases is read one by one.
-        number = number - 1 if release.model_before is None else release.model_before
+        number = release.model_before
 
 
 def origin(store: Store, version: str) -> Release | None:

@@ -41,7 +41,6 @@ class Judgement(Record):
     outcome: EvaluateOutcome
     verdicts: tuple[Verdict, ...]
     release_verdicts: tuple[Verdict, ...] = Field(default=(), description="empty until the release is judged")
-    # Defaults, since judgements of earlier versions lack these.
     number: int = Field(default=1, ge=1, description="how often the run was judged")
     at: str = Field(default="", description="time in UTC, ISO 8601")
     rules: Rules | None = Field(default=None, description="null: those of the run's plan")

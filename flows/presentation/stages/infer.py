@@ -33,9 +33,7 @@ def section(of: StageFacts) -> Section:
 
 
 def _coverage(value: InferOutcome) -> str:
-    """Return a sentence on the items of the catalogue; empty for vectors made before there were catalogues."""
-    if value.catalogue is None:
-        return ""
+    """Return a sentence on the items of the catalogue."""
     if not value.bad:
         return f" Every one of the {plural(value.catalogue.items, 'live item')} has its vector."
     return f" {count(value.bad)} of the {plural(value.catalogue.items, 'live item')} got no usable vector."

@@ -13,7 +13,7 @@ def section(of: StageFacts) -> Section:
     steps = [shape.step_seconds for shape in value.shapes]
     rows = [
         (
-            f"{s.tokens} tokens a pair" if s.sequences is None else f"{s.sequences} × {s.tokens}",
+            f"{s.sequences} × {s.tokens}",
             f"{s.first_step_seconds:.3f}",
             f"{s.step_seconds:.3f}",
         )

@@ -8,7 +8,7 @@ import pyarrow as pa
 from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.export.head import FOLDER, score
+from tasks.worker.export.head import score
 from tasks.worker.export.label_heads import exported_outputs
 from tasks.worker.model.classify import classify, label_outputs
 from tasks.worker.process.job import Job
@@ -31,8 +31,7 @@ def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np
         CodeError: further than MOST_DIFFERENCE.
     """
     model = parts.model
-    there = (folder / FOLDER).is_dir()  # not by an earlier version
-    if model.classifier is None or not there or not queries.num_rows:
+    if model.classifier is None or not queries.num_rows:
         return None
     ours = trained_queries(job, parts, queries)
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:

@@ -12,7 +12,6 @@ from infra.store.base import Store, sha256_of
 from infra.store.manifest import MANIFEST, CorruptFolder, check_sizes, expect_manifest
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
-from tasks.foundation.errors import ConfigError
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.catalogue.shards import expect_vectors
 from tasks.worker.export.target import PARTITION, Shape
@@ -29,17 +28,11 @@ class ReleaseVectors:
 
         Raises:
             MissingFolder, CorruptFolder: it is not complete, not what was released, or holds vectors by another model.
-            ConfigError: it was made before vectors had partitions.
         """
         manifest = check_sizes(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
         facts = manifest.facts
         expect_vectors(store, prefix, manifest, model_version)
-        if "ids_sha256" not in facts:
-            raise ConfigError(
-                f"{store.uri}/{prefix} was made before a release held every item, so it can't be published; "
-                "release again: millrace run"
-            )
         self.model_version = model_version
         self.sha256 = manifest.sha256
         self.count: int = facts["vectors"]

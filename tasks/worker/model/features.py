@@ -25,7 +25,7 @@ class Scale(Record):
 
     mean: float
     deviation: float
-    # Null: made before numbers were clipped.
+    # Null: the first run's rows had no value.
     low: float | None = Field(default=None, description="the 0.1 % quantile of the first run's rows")
     high: float | None = Field(default=None, description="the 99.9 % quantile")
 
@@ -68,19 +68,17 @@ def _parts(file: IO[bytes]) -> Iterator[np.ndarray]:
 
 
 FILE = "features.json"
+NEVER_SEEN, FIRST = 1, 2  # of a categorical feature: the index of a value never seen, and that of its first category
 Side = Literal["query", "item"]
 
 
 class FeatureTable(Record):
-    """How columns become inputs. Index 0 of a category is 'absent', 1 'never seen', then come those of `categorical`.
-
-    In tables that were made before vocabularies grew, index 0 is both 'absent' and 'never seen'; `rows` lacks them.
-    """
+    """How columns become inputs. Index 0 of a category is 'absent', 1 'never seen', then those of `categorical`."""
 
     numeric: dict[str, Scale]
     categorical: dict[str, tuple[str, ...]]
     query: tuple[str, ...]
-    rows: dict[str, int] = Field(default={}, description="of each categorical feature's embedding, with spare ones")
+    rows: dict[str, int] = Field(description="of each categorical feature's embedding, with spare ones")
     entity: str | None = Field(default=None, description="the column by which texts have prompts; it is no input")
 
     @property
@@ -96,11 +94,7 @@ class FeatureTable(Record):
     @property
     def categories(self) -> list[int]:
         """Rows of each categorical feature's embedding."""
-        return [self.rows.get(name, self.first(name) + len(values)) for name, values in self.categorical.items()]
-
-    def first(self, name: str) -> int:
-        """Return the index of a feature's first category; the one before it is that of a category never seen."""
-        return 2 if name in self.rows else 1
+        return [self.rows[name] for name in self.categorical]
 
 
 @dataclass(frozen=True)
@@ -148,7 +142,7 @@ def grown_features(table: FeatureTable, rows: Iterable[pa.Table]) -> FeatureTabl
         _see(values, some)
     grown = {name: (*known, *sorted(values[name].difference(known))) for name, known in table.categorical.items()}
     held = {
-        name: spare if table.first(name) + len(grown[name]) <= spare else _with_spare(len(grown[name]))
+        name: spare if FIRST + len(grown[name]) <= spare else _with_spare(len(grown[name]))
         for name, spare in table.rows.items()
     }
     return table.model_copy(update={"categorical": grown, "rows": held})
@@ -175,10 +169,9 @@ def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureA
             numeric[:, column] = np.nan_to_num(scaled, nan=0.0)
     for column, (name, values) in enumerate(table.categorical.items()):
         if side == "item" or name in table.query:
-            first = table.first(name)
-            number = {None: 0, **{value: position for position, value in enumerate(values, start=first)}}
+            number = {None: 0, **{value: position for position, value in enumerate(values, start=FIRST)}}
             found = rows[name].cast(pa.string()).to_pylist()
-            categorical[:, column] = [number.get(value, first - 1) for value in found]
+            categorical[:, column] = [number.get(value, NEVER_SEEN) for value in found]
     return FeatureArrays(numeric, categorical)
 
 

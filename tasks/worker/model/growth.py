@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tasks.worker.model.embedding_model import EmbeddingModel
-from tasks.worker.model.features import FeatureTable, grown_features
+from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, grown_features
 
 
 def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
@@ -43,6 +43,5 @@ def widen(model: EmbeddingModel, before: FeatureTable, after: FeatureTable) -> N
 
 def _with_rows(weight: torch.Tensor, rows: int, name: str, before: FeatureTable) -> torch.Tensor:
     """Return (rows, width): the rows in use, then copies of the row of a category never seen."""
-    first = before.first(name)
-    used = first + len(before.categorical[name])
-    return torch.cat([weight[:used], weight[first - 1].repeat(rows - used, 1)])
+    used = FIRST + len(before.categorical[name])
+    return torch.cat([weight[:used], weight[NEVER_SEEN].repeat(rows - used, 1)])

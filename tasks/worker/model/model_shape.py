@@ -38,8 +38,8 @@ class ModelShape(TextShape):
     width: int
     interaction: InteractionShape | None
     classifier: Literal["query", "pair"] | None
-    learnt_scale: float | None = None  # where it begins; null: fixed, as in models that were made before it was learnt
-    label_heads: dict[str, LabelHeadShape] = Field(default={}, description="earlier models have none")
+    learnt_scale: float | None = None  # where it begins; null: fixed
+    label_heads: dict[str, LabelHeadShape] = Field(default={})
 
 
 def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:

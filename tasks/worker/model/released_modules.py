@@ -42,8 +42,8 @@ class FeatureTransformer(Transformer):
         found = []
         for name, values in self.table["categorical"].items():
             value = _name(record.get(name))
-            first = 2 if name in self.table.get("rows", {}) else 1  # before it: a category never seen
-            found.append(0 if value is None else values.index(value) + first if value in values else first - 1)
+            # 0: absent, 1: a category never seen.
+            found.append(0 if value is None else values.index(value) + 2 if value in values else 1)
         return found
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:

@@ -51,7 +51,7 @@ def find_sides(
     """Return the references of a window with `sides`, one folder for each span below `prefix`, and what is left out.
 
     Args:
-        window: oldest first, as `history`; spans of it that an earlier version validated are not compared with.
+        window: oldest first, as `history`.
         scratch: an empty local folder.
         golden: key of the golden set; None: there is none.
 

@@ -49,9 +49,3 @@ def test_where_releases_are_published_is_no_part_of_the_work() -> None:
     published = load_config(overrides=[PG.format("postgresql://writer@db/shop"), "publish.min_recall=0.8"])
     assert config_hash(published) == config_hash(plain)
     assert published.same_work_as(plain)
-
-
-def test_a_configuration_from_before_targets_is_still_read() -> None:
-    tree = load_config().tree()
-    del tree["publish"]
-    assert type(load_config()).model_validate(tree) == load_config()

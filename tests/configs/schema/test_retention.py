@@ -27,10 +27,3 @@ def test_settings_that_can_not_work_are_refused(settings: tuple[str, ...], messa
     with pytest.raises(ConfigError) as caught:
         load_config(overrides=settings)
     assert message in str(caught.value)
-
-
-def test_a_configuration_from_before_is_still_read() -> None:
-    tree = load_config().tree()
-    for name in ("replay", "averaging", "keep_best", "decay_before_release"):
-        del tree["train"][name]
-    assert type(load_config()).model_validate(tree) == load_config()

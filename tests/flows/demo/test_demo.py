@@ -10,7 +10,6 @@ import pytest
 from flows.demo import __main__ as demo
 from infra.store.directory import DirectoryStore
 from tasks.data.span_versions import list_spans
-from tasks.foundation.errors import ConfigError
 
 FIRST = dt.date(2026, 7, 1)
 MONTHS = ["2026-07", "2026-08", "2026-09", "2026-10"]
@@ -45,13 +44,3 @@ def test_the_broken_export_comes_first_and_its_correction_is_a_second_version(st
     assert demo._ingest(store, dt.date(2027, 3, 1)) == MONTHS  # repeated in a later month
     demo._ingest_file(store, demo.CORRECTED)
     assert versions(store) == corrected
-
-
-def test_a_demo_of_an_earlier_version_is_left_alone(store: DirectoryStore) -> None:
-    demo._ingest(store, FIRST)
-    store.delete("spans/2026-09/v1/MANIFEST.json")
-    demo._ingest_file(store, demo.CORRECTED)
-    before = versions(store)
-    with pytest.raises(ConfigError, match="holds the demo of an earlier version; delete it, or move it away"):
-        demo._ingest(store, FIRST)
-    assert versions(store) == before

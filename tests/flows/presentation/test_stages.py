@@ -164,12 +164,6 @@ def test_warmup_shows_shapes_memory_graphs_and_environment(done: Done) -> None:
     assert row(made, "7 compiled graphs") == ["compile/k-1"]
 
 
-def test_the_shapes_of_a_warmup_before_packing_are_shown(done: Done) -> None:
-    timing = {"query_tokens": 16, "item_tokens": 32, "first_step_seconds": 13.0, "step_seconds": 0.07}
-    made = done.of(Stage.warmup, done.run.warm, shapes=(ShapeTiming.model_validate(timing),))
-    assert row(made, "48 tokens a pair") == ["13.000", "0.070"]
-
-
 def test_a_device_that_compiles_nothing_has_no_graphs(done: Done) -> None:
     made = done.of(Stage.warmup, done.run.warm)
     assert {"Graphs", "Environment"}.isdisjoint(each.title for each in parts(made))

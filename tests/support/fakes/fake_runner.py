@@ -15,7 +15,7 @@ from configs.load import config_hash, load_config
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import Manifest, commit
-from tasks.contracts.checkpoints import CheckpointState, CurvePoint
+from tasks.contracts.checkpoints import CheckpointState, CurvePoint, HoldoutRule
 from tasks.contracts.jobs import (
     EvaluateInputs,
     HealthInputs,
@@ -216,6 +216,7 @@ class FakeRunner:
                 consumed=(*inputs.history, *inputs.rows),
                 parent=inputs.parent,
                 seed=spec.config.seed,
+                holdout=HoldoutRule.of(spec.config.evaluate),
                 losses=losses,
                 curve=curve,
             ),

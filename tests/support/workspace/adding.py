@@ -12,6 +12,7 @@ from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.runs import releases
 from tests.support.fakes.fake_runner import commit_files
+from tests.support.workspace.specs import CATALOGUE
 
 
 def write_outputs(store: DirectoryStore, run_key: str) -> None:
@@ -34,7 +35,13 @@ def add(
         model=model,
         exported=ReleaseOutcome(model=f"models/m-{run_key}", min_cosine=1.0, probed=8),
         inferred=InferOutcome(
-            prefix=f"vectors/m-{run_key}/2021-Q1", vectors=7, width=4, shards=1, shards_reused=0, texts_per_second=1.0
+            prefix=f"vectors/m-{run_key}/2021-Q1",
+            vectors=7,
+            width=4,
+            shards=1,
+            shards_reused=0,
+            texts_per_second=1.0,
+            catalogue=CATALOGUE,
         ),
         metrics={"recall@10": 0.5},
         refreshed=refreshed,

@@ -197,6 +197,7 @@ def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> Non
     release = Release(
         number=count,
         previous=count - 1 or None,
+        model_before=count - 1 or None,
         span=plan.span,
         run_key=plan.run_key,
         model=ModelRef(version=outcome.model_version, checkpoint=outcome.checkpoint),

@@ -51,6 +51,7 @@ def write_release(store: Store, number: int, items: int = 24, fp16: bool = False
     release = Release(
         number=number,
         previous=number - 1 or None,
+        model_before=number - 1 or None,
         span=SpanRef(name=f"2026-{number:02d}", version=1),
         run_key=f"{number:016x}",
         model=ModelRef(version=version, checkpoint=CheckpointRef(prefix=f"lineages/{number}", step=number, sha256="0")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infra.store.base import Store
-from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.evaluation import Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
@@ -16,6 +16,7 @@ from tasks.runs.plan import save_plan
 from tasks.runs.releases import Numbered, numbers
 from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import write_checkpoint
+from tests.support.workspace.specs import CATALOGUE
 
 
 def checkpoint_state(step: int, **changes: Any) -> CheckpointState:
@@ -29,6 +30,7 @@ def checkpoint_state(step: int, **changes: Any) -> CheckpointState:
         "consumed": (),
         "parent": None,
         "seed": 17,
+        "holdout": HoldoutRule(group="query_and_item", share=0.1),
         "losses": (),
         "curve": (),
     }
@@ -40,7 +42,8 @@ def trained_only(store: Store, plan: RunPlan, adopt: bool = True) -> CheckpointR
     save_plan(store, plan)
     rows = tuple(RowsRef(span=span, prefix=f"runs/{plan.run_key}/{span.name}", rows=4) for span in plan.window)
     step = plan.parent.step if plan.parent else 0
-    facts = {"consumed": (*plan.history, *rows), "parent": plan.parent, "first_step": step}
+    holdout = HoldoutRule.of(plan.config.evaluate)
+    facts = {"consumed": (*plan.history, *rows), "parent": plan.parent, "first_step": step, "holdout": holdout}
     state = checkpoint_state(step + 10, lineage=plan.config.lineage, run_key=plan.run_key, **facts)
     checkpoint = write_checkpoint(store, state)
     if adopt:
@@ -74,6 +77,7 @@ def release(store: Store, plan: RunPlan, checkpoint: CheckpointRef) -> None:
         model_prefix=f"models/m{number}",
         vectors_prefix=f"vectors/m{number}",
         vectors=4,
+        catalogue=CATALOGUE,
         metrics={},
         created_at="2026-11-22T12:00:00+00:00",
     )

@@ -290,17 +290,6 @@ def test_a_lineage_keeps_the_group_that_it_began_with(store: DirectoryStore):
     assert plan_run(store, small_config("lineage=other"), "2021-Q2").config.evaluate.group == "item"
 
 
-def test_a_lineage_of_an_earlier_version_is_split_by_row_id(store: DirectoryStore):
-    plan = plan_run(store, small_config("evaluate.holdout_share=0.3"), "2021-Q1")
-    released(store, plan)
-    written = json.loads(store.read(f"runs/{plan.run_key}/plan.json"))
-    del written["config"]["evaluate"]["group"], written["config"]["evaluate"]["near_duplicates"]
-    store.write(f"runs/{plan.run_key}/plan.json", json.dumps(written).encode())
-    assert plan_run(store, small_config("evaluate.holdout_share=0.3")).config.evaluate.group == "row_id"
-    with pytest.raises(ConfigError, match=r"evaluate.group=row_id, and the configuration has evaluate.group=query"):
-        plan_run(store, small_config("evaluate.group=query"))
-
-
 def test_another_group_is_refused_once_rows_were_trained_on(store: DirectoryStore):
     train_in_order(store, "2021-Q1", "2021-Q2")
     change = "evaluate.group=query"

@@ -12,10 +12,10 @@ from infra.store.directory import DirectoryStore
 from tasks.backfill.planner import plan_backfill
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_labels, check_plan
+from tasks.planning.preflight import check_plan
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.validate import validate
-from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.workspace.inputs import MAP, ROWS, run, write_input
 
 HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 1.0, positive_min: 3.0}"
@@ -78,13 +78,6 @@ def test_a_head_without_one_label_is_named(tmp_path: Path) -> None:
     check(store)
     with pytest.raises(ConfigError, match=r"heads\.classification .* no row of 2026-01 to 2026-02 .*label=COLUMN"):
         check(store, HEAD)
-
-
-def test_spans_of_an_earlier_version_are_left_to_validate(tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "old")
-    ingest(store, "2026-02")  # a manifest without columns and labels
-    check(store, HEAD, "evaluate.slices=[locale]")
-    check_labels(store, load_config(overrides=[HEAD]), ())  # a refresh has no span
 
 
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])

@@ -151,17 +151,6 @@ def test_the_gates_of_base_yaml_hold_a_first_release_and_a_later_one():
     assert refusing(good, champion={**good, "recall@10": 0.404}, best=decayed) == ["best"], "each drop was allowed"
 
 
-def test_a_verdict_of_an_earlier_version_is_read():
-    old = {"metric": "auc", "severity": "critical", "value": 0.1, "baseline": None, "sentence": "auc is low"}
-    found = [Verdict.model_validate({**old, "passed": passed}) for passed in (True, False, None)]
-    assert [(v.answer, v.passed, v.refuses) for v in found] == [
-        ("pass", True, False),
-        ("fail", False, True),
-        (None, None, False),
-    ]
-    assert Verdict.model_validate_json(found[1].to_json()) == found[1]
-
-
 def test_great_expectations_is_not_imported_before_it_is_needed():
     heavy = "{'great_expectations', 'pandas', 'torch'}"
     program = f"import sys, tasks.quality.verdicts; print({heavy} & set(sys.modules))"

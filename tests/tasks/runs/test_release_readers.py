@@ -27,6 +27,7 @@ from tasks.contracts.runs import Release
 from tasks.runs import releases
 from tasks.runs.adding_releases import add
 from tasks.runs.rollback import rollback
+from tests.support.workspace.specs import CATALOGUE
 from tests.support.workspace.stores import STORES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -94,6 +95,7 @@ class Writer:
                 shards=SHARDS,
                 shards_reused=0,
                 texts_per_second=1.0,
+                catalogue=CATALOGUE,
             ),
             metrics={},
             refreshed=refreshed,

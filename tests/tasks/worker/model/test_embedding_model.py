@@ -24,8 +24,9 @@ TABLE = FeatureTable(
     numeric={"price": Scale(mean=1.0, deviation=2.0)},
     categorical={"locale": ("de", "en"), "gift": ("false", "true")},
     query=("locale",),
+    rows={"locale": 8, "gift": 8},
 )
-NO_FEATURES = FeatureTable(numeric={}, categorical={}, query=())
+NO_FEATURES = FeatureTable(numeric={}, categorical={}, query=(), rows={})
 
 
 def make(*overrides: str, dropout: float = 0.0) -> EmbeddingModel:

@@ -60,16 +60,6 @@ def test_vocabularies_grow_at_their_end():
     assert grown_features(grown, [later]) == grown
 
 
-def test_tables_made_before_vocabularies_grew_keep_their_indices():
-    old = FeatureTable(numeric={}, categorical={"locale": ("de", "en")}, query=())
-    rows = pa.table({"locale": ["de", "fr", None]})
-    assert old.categories == [3]
-    assert encode_features(old, rows, "item").categorical.tolist() == [[1], [0], [0]]
-    grown = grown_features(old, [rows])
-    assert grown.categories == [4]
-    assert encode_features(grown, rows, "item").categorical.tolist() == [[1], [3], [0]]
-
-
 def test_numbers_are_clipped_to_the_first_rows_quantiles():
     values = [*np.linspace(0.0, 1.0, 5000).tolist(), 1e9]
     config = FeaturesConfig(numeric=("price",), categorical=(), query=())

@@ -21,7 +21,7 @@ LENGTHS = (9, 3, 9, 1, 5, 3)
 ROWS = np.array([0, 2, 4, 1, 5, 3])  # the longest first
 BERT: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 CAUSAL = LlamaConfig(vocab_size=50, **dict(BERT, num_attention_heads=4), num_key_value_heads=2, pad_token_id=0)
-NO_FEATURES = FeatureTable(numeric={}, categorical={}, query=())
+NO_FEATURES = FeatureTable(numeric={}, categorical={}, query=(), rows={})
 ENCODERS = (
     BertConfig(vocab_size=50, **BERT),
     RobertaConfig(vocab_size=50, max_position_embeddings=16, **BERT),

@@ -68,7 +68,8 @@ def test_a_profile_does_not_depend_on_the_pieces(
 
 
 def test_what_the_parent_has_never_seen_is_a_warning(store: DirectoryStore, tmp_path: Path):
-    table = FeatureTable(numeric={}, categorical={"brand": ("acme",), "locale": ("de", "en")}, query=())
+    sizes = {"brand": 4, "locale": 8}
+    table = FeatureTable(numeric={}, categorical={"brand": ("acme",), "locale": ("de", "en")}, query=(), rows=sizes)
     store.write(f"{PARENT.prefix}/features.json", table.to_json())
     texts = (str(value[side]) for value in rows(40) for side in ("query", "item"))
     store.write(f"{PARENT.prefix}/tokenizer.json", train_tokenizer(texts, 200).to_str().encode())
