@@ -1,13 +1,17 @@
-"""A toy stage and a toy metric, added to a copy of the source: what is missing is named, and then both work."""
+"""A toy stage, a toy metric and a toy command, added to a copy of the source: gaps are named, then all work."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from infra.store.directory import DirectoryStore
+from tests.support.fakes.fake_runner import ingest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,6 +52,28 @@ OUTCOME = """class PolishOutcome(Record):
 
 
 """
+COMMAND = '''
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import say
+from infra.store.base import Store
+from tasks.foundation.records import Record
+
+
+class Greeting(Record):
+    """`millrace greet`."""
+
+    words: str
+
+
+def show(output: Greeting) -> None:
+    say(output.words)
+
+
+@command(show)
+def greet(store: Store) -> Greeting:
+    """Greet whoever opens a workspace."""
+    return Greeting(words=f"good day to {store.uri}")
+'''
 USE = """
 import sys
 from pathlib import Path
@@ -157,3 +183,25 @@ def test_a_stage_and_a_metric_are_added_by_following_the_messages(copy: Path, tm
     assert (left.returncode, left.stdout.strip()) == (0, ""), left.stdout + left.stderr
     used = run(copy, "-c", USE, str(tmp_path / "workspace"))
     assert used.returncode == 0, used.stdout + used.stderr
+
+
+def test_a_command_is_added_by_three_edits(copy: Path, tmp_path: Path) -> None:
+    insert(copy / "flows/cli/app.py", '        "doctor": ', '        "greet": "greeting",\n')
+    sentences = run(copy, "-m", "tests.planes.recipes").stdout.splitlines()
+    assert sentences == [
+        "command greet: add its function to flows/cli/greeting.py, with `@command`",
+        "command greet: add its row to docs/cli.md",
+    ]
+    (copy / "flows/cli/greeting.py").write_text(COMMAND)
+    insert(copy / "docs/cli.md", "| `millrace doctor` |", "| `millrace greet` | greets |\n")
+    assert run(copy, "-m", "tests.planes.recipes").stdout.strip() == ""
+
+    ingest(DirectoryStore(tmp_path / "workspace"), "2026-01")
+    millrace = ("-c", "from flows.cli import main; main()")
+    assert "Greet whoever opens a workspace." in run(copy, *millrace, "--help").stdout
+    greeted = run(copy, *millrace, "greet", "--workspace", str(tmp_path / "workspace"))
+    assert (greeted.returncode, greeted.stdout) == (0, f"good day to {tmp_path}/workspace\n"), greeted.stderr
+    as_json = run(copy, *millrace, "greet", "--json", "--workspace", str(tmp_path / "workspace"))
+    assert json.loads(as_json.stdout) == {"words": f"good day to {tmp_path}/workspace"}
+    nowhere = run(copy, *millrace, "greet", "--workspace", str(tmp_path / "typo"))
+    assert (nowhere.returncode, "holds no span" in nowhere.stderr) == (78, True)

@@ -1,10 +1,11 @@
-"""What adding a stage, metric, accelerator, store, loss, label head or target takes: what is missing, as sentences.
+"""The gaps of a new stage, metric, accelerator, store, loss, label head, target or command, as sentences.
 
 `python -m tests.planes.recipes` prints the sentences and exits with 1 if there are any.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 import tomllib
@@ -21,6 +22,7 @@ from configs.schema.label_heads import LabelHead
 from configs.schema.metrics import METRICS, Family
 from configs.schema.publishing import KINDS
 from configs.schema.training import HeadsConfig
+from flows.cli.app import MODULES
 from infra.store.base import Store
 from infra.store.factory import STORES, open_store
 from tasks.contracts.jobs import Inputs
@@ -46,6 +48,9 @@ def missing() -> Iterator[str]:
             yield from _of_label_head(head)
     for kind in KINDS:
         yield from _of_target(kind)
+    for modules in MODULES.values():
+        for name, module in modules.items():
+            yield from _of_command(name, f"flows/cli/{module}.py")
 
 
 def _of_work(work: Stage | Chore) -> Iterator[str]:
@@ -167,6 +172,14 @@ def _of_target(kind: str) -> Iterator[str]:
     yield from _untested(about, f"{kind}_place", "tests/tasks/worker/export/conftest.py")
     if f"## {kind}\n" not in _text("docs/publish.md"):
         yield f"{about}: add what its consumers read to docs/publish.md, under the title {kind}"
+
+
+def _of_command(name: str, path: str) -> Iterator[str]:
+    body = ast.parse(_text(path)).body if (ROOT / path).is_file() else []
+    if name.replace("-", "_") not in {each.name for each in body if isinstance(each, ast.FunctionDef)}:
+        yield f"command {name}: add its function to {path}, with `@command`"
+    if f"\n| `millrace {name}` | " not in _text("docs/cli.md"):
+        yield f"command {name}: add its row to docs/cli.md"
 
 
 def _records_of(work: Stage | Chore, union: Any) -> list[type]:
