@@ -3,6 +3,7 @@
 from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
+from tasks.contracts.evaluation import undecided
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef
@@ -13,7 +14,6 @@ from tasks.planning.golden_set import store_golden_set
 from tasks.planning.judge_run import judge_evaluation
 from tasks.planning.rivals import begun_with, rivals_for
 from tasks.quality.fall import CHAMPION_BEFORE
-from tasks.quality.verdicts import undecided
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.evaluation import Verdict
+from tasks.contracts.evaluation import Verdict, refused
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
@@ -13,7 +13,6 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import VERDICTS
 from tasks.planning.judge_run import judge_release
-from tasks.quality.verdicts import refused
 from tasks.running.lineage_lock import confirm_turns
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger

@@ -14,12 +14,11 @@ from flows.presentation.model import Cell, Section
 from flows.presentation.stages.evaluate import answered, by_human, gates
 from flows.presentation.wording import NONE, number
 from infra.store.base import Store
-from tasks.contracts.evaluation import Override, Verdict
+from tasks.contracts.evaluation import Override, Verdict, refused
 from tasks.contracts.runs import RunState
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.judge_again import judge_again, let_pass, plan_again
-from tasks.quality.verdicts import refused
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import branches, releases
 from tasks.runs.results import Judgement

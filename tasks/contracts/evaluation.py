@@ -4,6 +4,7 @@ The answers to each holdout row are one Parquet file, `EvaluateOutcome.rows_key`
 judged from it, at once or later. Its columns are named here and nowhere else.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -196,6 +197,22 @@ class Verdict(Record):
         """Whether it stops the release."""
         refused = self.answer == "fail" or (self.answer == "undecided" and self.undecided_refuses)
         return refused and self.severity == "critical"
+
+
+def refused(verdicts: Sequence[Verdict]) -> bool:
+    """Return whether a critical gate refuses. Warnings, and gates that do not apply, never do."""
+    return any(verdict.refuses for verdict in verdicts)
+
+
+def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return the sentences of the gates that refused."""
+    return tuple(verdict.sentence for verdict in verdicts if verdict.refuses)
+
+
+def undecided(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """Return the sentences of the critical gates that could not tell; nothing hangs on the others."""
+    unsure = (verdict for verdict in verdicts if verdict.answer == "undecided")
+    return tuple(verdict.sentence for verdict in unsure if verdict.severity == "critical")
 
 
 class Override(Record):

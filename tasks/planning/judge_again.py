@@ -6,7 +6,7 @@ from pathlib import Path
 from configs.load import load_config
 from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
-from tasks.contracts.evaluation import Override, Rules
+from tasks.contracts.evaluation import Override, Rules, refusals
 from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, ReleaseOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
@@ -14,7 +14,6 @@ from tasks.contracts.workspace import CONFIG, VERDICTS
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.planning.judge_run import judge_evaluation, judge_release, rules_of
-from tasks.quality.verdicts import refusals
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import Judgement, read_judgement, read_result

@@ -34,22 +34,6 @@ def judge(measured: Measured, gates: Sequence[GateConfig]) -> tuple[Verdict, ...
     return tuple(_verdict(measured, c, _answer(c, name, within)) for name, c in zip(names, found, strict=True))
 
 
-def refused(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether a critical gate refuses. Warnings, and gates that do not apply, never do."""
-    return any(verdict.refuses for verdict in verdicts)
-
-
-def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the sentences of the gates that refused."""
-    return tuple(verdict.sentence for verdict in verdicts if verdict.refuses)
-
-
-def undecided(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the sentences of the critical gates that could not tell; nothing hangs on the others."""
-    unsure = (verdict for verdict in verdicts if verdict.answer == "undecided")
-    return tuple(verdict.sentence for verdict in unsure if verdict.severity == "critical")
-
-
 def _judged(comparison: Comparison) -> dict[str, float]:
     """Return the numbers that are held against the threshold: the number itself, or the two ends of its interval."""
     if comparison.absent or comparison.unknown:

@@ -15,7 +15,6 @@ from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
 from tasks.contracts.workspace import CONFIG, PLAN, PRUNED_RUN
-from tasks.data.holdout import with_rule_of
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.runs import branches
@@ -43,6 +42,8 @@ def plan_window(
     Raises:
         ConfigError: rows would be held out by another group than the parent's.
     """
+    from tasks.data.holdout import with_rule_of  # loads pyarrow, which those who read a plan do not need
+
     config = with_rule_of(config, parent[1] if parent else None)
     ref, history = (parent[0], parent[1].consumed) if parent else (None, ())
     return RunPlan(

@@ -9,7 +9,7 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
 from infra.store.records import find_record, read_record
-from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict
+from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict, refusals, refused
 from tasks.contracts.jobs import Inputs, JobSpec
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
@@ -25,7 +25,6 @@ from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import CHANGED, RESULT, SPEC, VERDICTS
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record, decides
-from tasks.quality.verdicts import refusals, refused
 
 
 class UnusableResult(StoreError):

@@ -5,14 +5,13 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
-from tasks.contracts.evaluation import Override, Verdict
+from tasks.contracts.evaluation import Override, Verdict, refusals
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.records import Record
-from tasks.quality.verdicts import refusals
 from tasks.runs import ledger, lineage, releases
 from tasks.runs.plan import planned_runs, read_plan
 from tasks.runs.results import read_judgement, read_result

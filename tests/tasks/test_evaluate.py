@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.contracts.evaluation import Role
+from tasks.contracts.evaluation import Role, refused
 from tasks.contracts.jobs import EvaluateInputs, ValidateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
@@ -94,7 +94,7 @@ def test_an_evaluation_that_ran_again_is_judged_again(store, runner):
     runner.metrics = {"recall@10": 0.1, "mrr@10": 0.1}
     judged = evaluate.fn(plan, run.validated, run.warm, run.trained)
     assert judged.outcome.challenger["recall@10"] == 0.1
-    assert verdicts.refused(judged.verdicts)
+    assert refused(judged.verdicts)
 
 
 def test_a_later_release_does_not_repeat_a_done_evaluation(store, runner, judgements):

@@ -10,11 +10,10 @@ from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import NONE, count, difference, moment, number, plural
-from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
+from tasks.contracts.evaluation import Override, SliceMetrics, Verdict, refusals, undecided
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.workspace import VERDICTS
 from tasks.quality.label_metrics import SKILLS
-from tasks.quality.verdicts import refusals, undecided
 from tasks.runs.results import Judgement
 
 

@@ -8,10 +8,10 @@ from flows.presentation.model import Cell, Command, Section, Table, facts, table
 from flows.presentation.stages.evaluate import by_human, gates
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, moment, number, plural
+from tasks.contracts.evaluation import refusals, refused
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import RELEASE
-from tasks.quality.verdicts import refusals, refused
 
 
 def section(of: StageFacts) -> Section:

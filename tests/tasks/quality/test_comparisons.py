@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from configs.schema.gates import GateConfig
-from tasks.contracts.evaluation import GOLDEN, Role, Verdict
+from tasks.contracts.evaluation import GOLDEN, Role, Verdict, refused
 from tasks.foundation.errors import ConfigError
 from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
-from tasks.quality.verdicts import judge, refused
+from tasks.quality.verdicts import judge
 from tests.support.measures.row_results import row_results
 
 CHALLENGER, CHAMPION = Role.challenger, Role.champion

@@ -8,10 +8,10 @@ import pytest
 
 from configs.load import load_config
 from configs.schema.gates import GateConfig
-from tasks.contracts.evaluation import Role, Verdict
+from tasks.contracts.evaluation import Role, Verdict, refused
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.quality.comparisons import Measured
-from tasks.quality.verdicts import judge, refused
+from tasks.quality.verdicts import judge
 
 
 def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
