@@ -17,8 +17,7 @@ from infra import prefect_server
 from infra.store.base import Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
-from tasks.backfill.backfill_runs import is_lost
-from tasks.backfill.backfill_state import BackfillState, State, planned
+from tasks.backfill.backfill_state import BackfillState, State, is_lost, planned
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import SpanRef
 from tasks.foundation.errors import ConfigError, HostError

@@ -15,8 +15,7 @@ from flows.running.span_run_pool import SpanRunPool
 from infra.store.base import Conflict, Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan, SpanPlan
-from tasks.backfill.backfill_runs import adopt, check_not_overtaken, locks, run_of
-from tasks.backfill.backfill_state import BackfillState, State
+from tasks.backfill.backfill_state import BackfillState, State, adopt, check_not_overtaken, locks, run_of
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ERRORS, FailureClass, classify
 from tasks.running.lineage_lock import hold_lineage

@@ -16,7 +16,7 @@ from prefect.states import Crashed
 
 from infra.store.base import Store
 from tasks.backfill import backfill_state
-from tasks.backfill.backfill_runs import is_lost
+from tasks.backfill.backfill_state import is_lost
 from tasks.monitoring.deadlines import START_MINUTES, is_held
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.running.stage_output import logger

@@ -1,4 +1,4 @@
-"""The kinds of encoder that can be trained, by `model_type` of their config.json."""
+"""The kinds of encoder that can be trained, by `model_type` of their config.json; their shapes and prompts."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple

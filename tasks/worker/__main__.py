@@ -22,12 +22,9 @@ from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
-from tasks.worker.process.kept_memory import keep_freed_memory
-from tasks.worker.process.libraries import QUIET, name_user
 from tasks.worker.process.machine import Machine
-from tasks.worker.process.parent_death import die_with_parent
-from tasks.worker.process.sigterm import terminate
-from tasks.worker.process.threads import bind_threads
+from tasks.worker.process.sigterm import die_with_parent, terminate
+from tasks.worker.process.threads import QUIET, bind_threads, keep_freed_memory, name_user
 
 STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: when it requested the process, seconds since the epoch
 

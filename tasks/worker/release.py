@@ -22,12 +22,10 @@ from tasks.worker.export.head_proof import head_difference, label_difference
 from tasks.worker.export.model_card import NAME, model_card
 from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.job import Job
-from tasks.worker.search.changes import compare
+from tasks.worker.search.changes import compare, holdout_queries, shared_items
 from tasks.worker.search.index import Index
 from tasks.worker.search.measure import MODEL_KIND, Searched, compare_models, released_folder, search
 from tasks.worker.search.proof import Proof, prove
-from tasks.worker.search.queries import holdout_queries
-from tasks.worker.search.shared_items import shared_items
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
 VECTORS_KEPT_BYTES = 0  # a few searches read the shards, so that memory does not grow with the catalogue

@@ -21,14 +21,14 @@ from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.search.find_negatives import Mining, find_negatives, negative_arrays
-from tasks.worker.tokens.known import Known, open_known
 from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import Batches, plan_for, shape_for
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
-from tasks.worker.training.checkpoint_interval import Failures, Pace, recorded_failures
+from tasks.worker.training.checkpoint_interval import Failures, Pace, Replicas, recorded_failures
 from tasks.worker.training.compile_cache import graph_use
 from tasks.worker.training.forgetting import merged, put_weights
 from tasks.worker.training.holdout import Holdout, sample_holdout
+from tasks.worker.training.known_pairs import Known, open_known
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.training.pairs import (
@@ -39,7 +39,6 @@ from tasks.worker.training.pairs import (
     replayed_rows,
     said_rows,
 )
-from tasks.worker.training.replicas import Replicas
 from tasks.worker.training.start import (
     Start,
     find_source,

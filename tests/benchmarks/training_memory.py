@@ -114,9 +114,9 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     """Return peak memory with the model alone and after the steps, MiB, and seconds of what was done."""
     from tasks.worker.devices.accelerators import open_accelerator
     from tasks.worker.process.job import Job, PhaseClock, Rank
-    from tasks.worker.tokens.known import open_known
     from tasks.worker.training.batches import Batches, plan_for, shape_for
     from tasks.worker.training.build import build_parts
+    from tasks.worker.training.known_pairs import open_known
     from tasks.worker.training.optimizer import make_optimizer
     from tasks.worker.training.pairs import first_rows, open_pairs, read_training_rows, replayed_rows, said_rows
     from tasks.worker.training.step import TrainStep

@@ -19,8 +19,7 @@ import torch
 from configs.load import load_config
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.process.kept_memory import keep_freed_memory
-from tasks.worker.process.threads import bind_threads
+from tasks.worker.process.threads import bind_threads, keep_freed_memory
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.optimizer import make_optimizer

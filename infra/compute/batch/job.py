@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from configs.schema.compute import BatchConfig
-from infra.compute.batch.api import Api, Definition, MaybeAccepted, NotAccepted, Queue
-from infra.compute.batch.backoff import Backoff
+from infra.compute.batch.api import Api, Backoff, Definition, MaybeAccepted, NotAccepted, Queue
 from infra.compute.batch.claim import owner_of
 from infra.compute.batch.job_detail import JobDetail
 from infra.store.base import Store

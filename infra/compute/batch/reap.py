@@ -10,8 +10,7 @@ from uuid import UUID
 from pydantic import Field
 
 from configs.schema.config import Config
-from infra.compute.batch.api import Api
-from infra.compute.batch.backoff import WaitPolicy
+from infra.compute.batch.api import Api, WaitPolicy
 from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
 from infra.compute.batch.job import WORKSPACE_TAG, queues_of, tag_value
 from infra.compute.batch.job_detail import JobDetail

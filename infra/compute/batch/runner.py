@@ -3,8 +3,7 @@
 import datetime as dt
 
 from configs.schema.config import Config
-from infra.compute.batch.api import LOG_GROUP, Api, Definition, Queue
-from infra.compute.batch.backoff import WaitPolicy
+from infra.compute.batch.api import LOG_GROUP, Api, Definition, Queue, WaitPolicy
 from infra.compute.batch.claim import Claim, advance, claims_below, make_claim, read_claim
 from infra.compute.batch.ending import end_and_wait
 from infra.compute.batch.job import checked, definition_of, job_name, keep_one, look_up, queue_of, submission, submit

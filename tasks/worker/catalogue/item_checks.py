@@ -6,7 +6,7 @@ from configs.schema.stages import Bounds
 from configs.schema.validation import ItemsConfig
 from tasks.contracts.outcomes import Check
 from tasks.worker.catalogue.against import SpanItems
-from tasks.worker.checks.bounds import check_share, not_judged
+from tasks.worker.checks.verdicts import check_share, not_judged
 
 _JOINED = (
     "Are ids and texts joined rightly in the export? If they are not, correct it and ingest the span again. If the "

@@ -11,8 +11,7 @@ from torch import nn
 
 from tasks.worker.devices.base import Accelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.process.kept_memory import keep_freed_memory
-from tasks.worker.process.threads import forget_binding
+from tasks.worker.process.threads import forget_binding, keep_freed_memory
 
 
 class CpuAccelerator(Accelerator):

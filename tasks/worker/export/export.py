@@ -13,12 +13,11 @@ from torch import nn
 
 from configs.schema.config import Config
 from tasks.data.encoders import Activation, to_names
-from tasks.worker.export.head import write_head
-from tasks.worker.export.label_heads import write_label_heads
+from tasks.worker.export.head import write_head, write_label_heads
 from tasks.worker.model import features, released_code, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel
-from tasks.worker.tokens.settings import lower_cases, write_settings
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.tokenised import lower_cases, write_settings
 
 _LIBRARY = "sentence_transformers.models"
 # The keys of pooling modes, as every version reads them; mean and no other would be the default.

@@ -8,8 +8,7 @@ import pyarrow as pa
 from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.export.head import score
-from tasks.worker.export.label_heads import exported_outputs
+from tasks.worker.export.head import exported_outputs, score
 from tasks.worker.model.classify import classify, label_outputs
 from tasks.worker.process.job import Job
 from tasks.worker.search.proof import trained_queries

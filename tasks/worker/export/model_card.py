@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from configs.schema.model import Prompts
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.data.encoders import entity_names
-from tasks.worker.export.head import scoring_code
-from tasks.worker.export.label_heads import label_scoring_code
+from tasks.worker.export.head import label_scoring_code, scoring_code
 from tasks.worker.training.checkpoint import ModelParts
 
 NAME = "README.md"

@@ -12,8 +12,7 @@ from pydantic import Field
 
 from tasks.foundation.errors import classify
 from tasks.foundation.records import Record
-from tasks.worker.process.parent_death import die_with_parent
-from tasks.worker.process.sigterm import RUNNER_PID
+from tasks.worker.process.sigterm import RUNNER_PID, die_with_parent
 
 REPORT = "MILLRACE_REPORT"  # set by the launcher: file descriptor of the pipe
 MESSAGE_CHARACTERS = 4000

@@ -1,14 +1,32 @@
-"""SIGTERM ends a worker at once; the training loop holds it back until a checkpoint is written.
+"""SIGTERM and the death of its parent end a worker at once.
+
+The training loop holds SIGTERM back until a checkpoint is written.
 
 The loop decides what it writes, and at which step.
 """
 
 import contextlib
+import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import NoReturn
+
+
+def die_with_parent() -> None:
+    """Let the kernel send SIGTERM when the parent dies, so that no worker outlives a killed orchestrator.
+
+    Raises:
+        SystemExit: the runner that started this process died before this call.
+    """
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if runner_is_gone():
+        raise SystemExit("the runner died before this worker began")
+
 
 RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by a runner whose child this process is
 SAME_SECONDS = 2.0  # a service manager and the runner it stops both send one, for one request

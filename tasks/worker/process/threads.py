@@ -1,9 +1,53 @@
-"""Each worker's share of the cores of its machine, set for OpenMP before anything loads it.
+"""The threads, libraries and memory of a worker's process, set before anything loads OpenMP.
+
+Each worker has its share of the cores of its machine.
 
 If the scheduler chooses, two threads of one worker sometimes stay on one core: steps then take several times as long.
 """
 
+import ctypes
 import os
+import pwd
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # malloc.h
+
+
+def keep_freed_memory(in_all_threads: bool = False) -> None:
+    """Make the C library keep large freed blocks, and not return each one to the kernel.
+
+    A training step allocates and frees the same tens of megabytes again and again; by default glibc maps and
+    unmaps them, and the step pays for the page faults.
+
+    Args:
+        in_all_threads: for XLA, which allocates in threads of its own. The settings hold for glibc's first arena, so
+            all threads share that one. Call this before there are other threads.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc
+        settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**31 - 1), (M_TOP_PAD, 64 * 2**20))
+        for parameter, value in (*settings, (M_ARENA_MAX, 1)) if in_all_threads else settings:
+            libc.mallopt(parameter, value)
+
+
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "USE_TORCH_XLA": "0",  # transformers does not need it here, and importing it fixes the device
+}
+
+
+def name_user() -> None:
+    """Set USER where the machine has no name for this process's user, as in an image that was made for another one.
+
+    torch and others ask for the name, for folders of their own, and fail without one.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        os.environ.setdefault("USER", f"user-{os.getuid()}")
+
 
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
 

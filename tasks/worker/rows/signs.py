@@ -12,7 +12,7 @@ import pyarrow.compute
 from configs.schema.validation import SignsConfig
 from tasks.contracts.outcomes import Check
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, TIME, normal_text
-from tasks.worker.checks.bounds import check_share, not_judged
+from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

@@ -14,7 +14,7 @@ from tasks.contracts.checkpoints import QUERY_AND_ITEM
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import RowsRef
 from tasks.data.rows import ITEM, QUERY, group_hashes
-from tasks.worker.checks.bounds import check_share, not_judged
+from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
 from tasks.worker.rows.holdout_read import HeldSpan
 

@@ -8,8 +8,8 @@ from typing import NoReturn
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.foundation.records import Record
-from tasks.worker.process.libraries import QUIET
-from tasks.worker.process.parent_death import die_with_parent
+from tasks.worker.process.sigterm import die_with_parent
+from tasks.worker.process.threads import QUIET
 
 Answering = Callable[[Record], None]
 

@@ -9,12 +9,63 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import RowsRef
 from tasks.contracts.search import Changes, ListedItem, QueryChange, SharedSearch
+from tasks.data.holdout import read_sides
 from tasks.data.items import CONTENT, TEXT
-from tasks.data.rows import ITEM, ITEM_ID, QUERY
-from tasks.worker.catalogue.records import connect
+from tasks.data.label_columns import pair_mask
+from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY
+from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.search.index import ABSENT, Index
 from tasks.worker.search.measure import Searched
+
+
+def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:
+    """Return at most `release.queries` holdout rows whose query and item belong together, oldest first.
+
+    They have the core columns, the features of `features.query`, and `features.entity`.
+
+    Raises:
+        MissingFolder, CorruptFolder: the rows of a span are gone or damaged.
+        DataError: a span lacks a feature.
+    """
+    left, parts = config.release.queries, [pa.schema(CORE).empty_table()]
+    entity = [config.features.entity] if config.features.entity else []
+    columns = list(dict.fromkeys([*config.features.query, *entity]))
+    for _, held in read_sides(store, refs, HoldoutRule.of(config.evaluate, refs), columns, newest_first=True):
+        pairs = held.filter(pa.array(np.asarray(pair_mask(held, config.heads), dtype=bool)))
+        parts.insert(1, pairs.slice(max(0, pairs.num_rows - left)))
+        left -= parts[1].num_rows
+        if not left:
+            break
+    return pa.concat_tables(parts, promote_options="permissive")
+
+
+BATCH_ITEMS = 2**20
+
+
+def shared_items(before: Index, after: Index) -> tuple[np.ndarray, np.ndarray]:
+    """Return which vectors of each release are of such items, bool (vectors,) each; DuckDB joins them on the disk."""
+    found = np.zeros(before.vectors, dtype=bool), np.zeros(after.vectors, dtype=bool)
+    with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
+        for name, index in (("earlier", before), ("later", after)):
+            parts = [
+                f"SELECT {ITEM_ID}, {CONTENT}, file_row_number + {start} AS place "
+                f"FROM read_parquet({literal(str(path))}, file_row_number = true)"
+                for path, start in zip(index.paths, index.starts.tolist(), strict=False)
+            ]
+            database.sql(" UNION ALL ".join(parts)).create_view(name)
+        both = database.sql(
+            f"SELECT earlier.place, later.place FROM earlier JOIN later USING ({ITEM_ID}, {CONTENT})"
+        ).to_arrow_reader(BATCH_ITEMS)
+        for batch in both:
+            for mask, places in zip(found, batch.columns, strict=True):
+                mask[places.to_numpy()] = True
+    return found
+
 
 SAMPLE = 2000  # items whose two vectors are compared
 LISTED = 10  # new items, gone items, wins, losses

@@ -17,7 +17,7 @@ from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError, HostError
 from tasks.worker.model.features import FILE, FeatureTable
 from tasks.worker.model.released_code import needs_trust
-from tasks.worker.process.libraries import QUIET
+from tasks.worker.process.threads import QUIET
 from tasks.worker.search import encode_released
 
 _LAST_LINES = 3  # of a failed process, in the message

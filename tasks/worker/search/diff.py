@@ -19,10 +19,8 @@ def main() -> None:
     arguments = parser.parse_args()
 
     def work(give: Answering) -> None:
-        from tasks.worker.search.changes import compare
+        from tasks.worker.search.changes import compare, holdout_queries, shared_items
         from tasks.worker.search.measure import ONE_OF_TWO_BYTES, compare_models, open_released, search
-        from tasks.worker.search.queries import holdout_queries
-        from tasks.worker.search.shared_items import shared_items
 
         store = open_store(arguments.workspace)
         before, after = (Release.model_validate_json(sys.stdin.readline()) for _ in range(2))

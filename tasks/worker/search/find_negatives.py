@@ -24,11 +24,11 @@ from tasks.worker.process.job import Job
 from tasks.worker.search import negatives
 from tasks.worker.search.mine_negatives import mine, open_release
 from tasks.worker.search.negatives import Found
-from tasks.worker.tokens.known import Known
-from tasks.worker.tokens.tokenised import id_keys, text_keys
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.known_pairs import Known
 from tasks.worker.training.pair_arrays import HardNegatives
 from tasks.worker.training.pairs import feature_columns
+from tasks.worker.training.tokenised import id_keys, text_keys
 
 
 def negative_arrays(found: Found, rows: int, parts: ModelParts, config: Config) -> HardNegatives | None:

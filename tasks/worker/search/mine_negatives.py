@@ -24,10 +24,10 @@ from tasks.worker.model.features import Side
 from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES
 from tasks.worker.search.released_items import ReleasedItems
-from tasks.worker.tokens.known import Known
-from tasks.worker.tokens.tokenised import id_keys, text_keys
 from tasks.worker.training.holdout import side_of
+from tasks.worker.training.known_pairs import Known
 from tasks.worker.training.pairs import feature_columns
+from tasks.worker.training.tokenised import id_keys, text_keys
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 

@@ -8,7 +8,7 @@ from infra.store.base import Store
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID
 from tasks.worker.search.index import Index
-from tasks.worker.tokens.tokenised import id_keys, text_keys
+from tasks.worker.training.tokenised import id_keys, text_keys
 
 
 class ReleasedItems(NamedTuple):

@@ -20,8 +20,8 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, fit_features
 from tasks.worker.model.model_shape import ModelShape, shape_of
 from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
-from tasks.worker.tokens.settings import lower_cases, own_settings, read_settings
 from tasks.worker.training.checkpoint import ModelParts, set_dropout
+from tasks.worker.training.tokenised import lower_cases, own_settings, read_settings
 
 
 def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:

@@ -28,8 +28,8 @@ from tasks.worker.model import features, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.model.model_shape import ModelShape
-from tasks.worker.tokens.settings import TokenizerSettings, read_settings, write_settings
 from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
+from tasks.worker.training.tokenised import TokenizerSettings, read_settings, write_settings
 
 KIND = "checkpoint"
 RELEASED = "model.safetensors"  # what is evaluated and released

@@ -1,4 +1,6 @@
-"""Means of weights: a running one during training, and one of a run's weights with those that it began with.
+"""Against forgetting: replayed rows of earlier spans, the best step of a run, and means of weights.
+
+A mean is a running one during training, or one of a run's weights with those that it began with.
 
 The running mean is evaluated and released, and training goes on from the weights themselves. Everything here is fp32,
 also where the model is trained in bf16.

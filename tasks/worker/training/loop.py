@@ -23,10 +23,9 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_partials
-from tasks.worker.training.checkpoint_interval import Pace
+from tasks.worker.training.checkpoint_interval import Pace, Replicas
 from tasks.worker.training.forgetting import best_step, out_of_patience
 from tasks.worker.training.holdout import Holdout, judge
-from tasks.worker.training.replicas import Replicas
 from tasks.worker.training.step import TrainStep
 
 

@@ -29,13 +29,9 @@ from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.row_sums import RowSums
 from tasks.worker.process.job import Job
-from tasks.worker.tokens.cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
-from tasks.worker.tokens.known import SAID, Known, SaidRows, known_of
-from tasks.worker.tokens.popularity import write_popularity
-from tasks.worker.tokens.positives import ROWS_AT_ONCE
-from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.forgetting import Replay, ReplayedRows, without_development_rows
+from tasks.worker.training.known_pairs import SAID, Known, SaidRows, known_of
 from tasks.worker.training.pair_arrays import (
     CLASSES,
     POPULARITY,
@@ -44,7 +40,11 @@ from tasks.worker.training.pair_arrays import (
     read_pair_files,
     row_type,
     write_facts,
+    write_popularity,
 )
+from tasks.worker.training.positives import ROWS_AT_ONCE
+from tasks.worker.training.token_cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
+from tasks.worker.training.tokenised import BEGINS, ROW, Recipe
 
 MADE = "pairs"  # names the folder that the first worker of a machine has made
 

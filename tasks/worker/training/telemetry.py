@@ -1,4 +1,4 @@
-"""How fast the steps of a training are, and how much of a step is communication.
+"""Measures a training: the speed of its steps, their communication, and the use of NeuronCores and EFA.
 
 On a processor collectives are timed. On NeuronCores they are inside the graphs, so their part is estimated: the bytes
 of the gradients, at the rate of the all-reduce in the run's health stage.

@@ -38,11 +38,11 @@ from tasks.worker import train
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
-from tasks.worker.tokens.known import SAID, SaidRows
-from tasks.worker.tokens.tokenised import id_keys, text_keys
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import side_of
+from tasks.worker.training.known_pairs import SAID, SaidRows
 from tasks.worker.training.pairs import TrainingRows
+from tasks.worker.training.tokenised import id_keys, text_keys
 from tests.support.workspace.jobs import all_rows, infer_vectors, make_catalogue, make_job, model_of
 
 RIGHT, ASKED, NEAREST = 5, 4, 1  # items of a topic; ways to ask for one; items that are looked at

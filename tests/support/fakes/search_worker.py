@@ -15,7 +15,7 @@ import time
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit, Question, Searchable
 from tasks.foundation.errors import POLICIES, FailureClass
-from tasks.worker.process.parent_death import die_with_parent
+from tasks.worker.process.sigterm import die_with_parent
 
 LOST, SLOW = 9, 8
 SLOW_SECONDS = 3.0

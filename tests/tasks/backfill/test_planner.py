@@ -8,8 +8,17 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.backfill.backfill_estimate import wall_seconds
 from tasks.backfill.backfill_plan import BackfillPlan, duration
-from tasks.backfill.backfill_runs import adopt, check_not_overtaken, locks, run_of
-from tasks.backfill.backfill_state import begin, planned, read, read_all, save
+from tasks.backfill.backfill_state import (
+    adopt,
+    begin,
+    check_not_overtaken,
+    locks,
+    planned,
+    read,
+    read_all,
+    run_of,
+    save,
+)
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import Stage

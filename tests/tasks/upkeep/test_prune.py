@@ -14,7 +14,7 @@ from infra.store.kernel_lock import KernelLock
 from infra.store.lease import LostLease
 from infra.store.manifest import MissingFolder, open_folder, read_manifest
 from tasks.backfill import backfill_state
-from tasks.backfill.backfill_runs import run_of
+from tasks.backfill.backfill_state import run_of
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage

@@ -23,8 +23,8 @@ from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.search import proof
+from tasks.worker.search.changes import holdout_queries
 from tasks.worker.search.consumer import Encoded, Given, encode_apart
-from tasks.worker.search.queries import holdout_queries
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.fakes.encoding import encode_here
 from tests.support.workspace.jobs import (

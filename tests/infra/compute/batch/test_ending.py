@@ -6,8 +6,7 @@ from typing import Any
 import boto3
 import pytest
 
-from infra.compute.batch.api import Api
-from infra.compute.batch.backoff import WaitPolicy
+from infra.compute.batch.api import Api, WaitPolicy
 from infra.compute.batch.claim import Claim, make_claim, read_claim
 from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
 from infra.compute.batch.job import tags_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.compute.batch import backoff, runner
+from infra.compute.batch import api, runner
 from infra.compute.batch import job as batch_job
 from infra.compute.batch.claim import Claim, advance, make_claim, owner_of, read_claim
 from infra.compute.batch.job import job_name
@@ -87,7 +87,7 @@ def test_a_second_job_that_gets_no_machine_is_not_waited_for(batch, store, quick
 
 
 def test_lost_contact_leaves_the_job_and_running_again_finds_it(batch, store, monkeypatch) -> None:
-    monkeypatch.setattr(backoff, "CONTACT_SECONDS", 0.5)
+    monkeypatch.setattr(api, "CONTACT_SECONDS", 0.5)
     containers_do(store, WAITS)
     spec = written_spec(store, Stage.validate)
     with pytest.raises(HostError, match=r"lost contact with AWS Batch in us-east-1.* running the span again finds it"):

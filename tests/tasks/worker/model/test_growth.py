@@ -10,8 +10,8 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.worker.model.features import FeatureArrays, encode_features
-from tasks.worker.model.growth import grow
 from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tasks.worker.training.start import grow
 from tests.support.workspace.jobs import (
     FEATURES,
     all_rows,

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[4]
 CODE = """
 import resource, sys, threading
-from tasks.worker.process.kept_memory import keep_freed_memory
+from tasks.worker.process.threads import keep_freed_memory
 
 def allocate_and_free():
     for _ in range(20):

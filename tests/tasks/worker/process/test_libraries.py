@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from tasks.worker.process.libraries import name_user
+from tasks.worker.process.threads import name_user
 
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch):

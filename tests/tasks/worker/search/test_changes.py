@@ -10,10 +10,9 @@ import pytest
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.search import Changes
-from tasks.worker.search.changes import compare
+from tasks.worker.search.changes import compare, shared_items
 from tasks.worker.search.index import Index
 from tasks.worker.search.measure import Searched, compare_models
-from tasks.worker.search.shared_items import shared_items
 
 WIDTH = 32
 QUERIES = pa.table({"query": ["q lamp", "q vase", "q chair"], "item": ["lamp", "vase", "chair"],

@@ -22,9 +22,9 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.search.find_negatives import find_negatives
 from tasks.worker.search.negatives import Found
-from tasks.worker.tokens.known import open_known
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import side_of
+from tasks.worker.training.known_pairs import open_known
 from tasks.worker.training.pairs import TrainingRows, said_rows
 from tests.support.models.mined import CONFIG, SETTINGS, Made, make_mined
 from tests.support.processes.ranks import run_ranks

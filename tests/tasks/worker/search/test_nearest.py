@@ -11,9 +11,9 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.worker.search.mine_negatives import RightItems, nearest_negatives
 from tasks.worker.search.released_items import ReleasedItems
-from tasks.worker.tokens.known import Known
-from tasks.worker.tokens.positives import Positives
-from tasks.worker.tokens.tokenised import id_keys, text_keys
+from tasks.worker.training.known_pairs import Known
+from tasks.worker.training.positives import Positives
+from tasks.worker.training.tokenised import id_keys, text_keys
 
 WIDTH, ITEMS, QUERIES, COUNT = 8, 90, 40, 3
 RANDOM = np.random.default_rng(3)

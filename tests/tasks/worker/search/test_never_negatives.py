@@ -20,12 +20,12 @@ from tasks.contracts.references import MinedRelease, RowsRef
 from tasks.data.rows import normal_text
 from tasks.worker import train
 from tasks.worker.process.job import Rank
-from tasks.worker.tokens.tokenised import id_keys, text_keys
 from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, BatchShape
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
 from tasks.worker.training.pairs import TrainingRows
 from tasks.worker.training.plan import parts_of
+from tasks.worker.training.tokenised import id_keys, text_keys
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
     CLASSIFIER,

@@ -13,12 +13,12 @@ from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
-from tasks.worker.tokens.known import Known
-from tasks.worker.tokens.positives import Positives
 from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, Batches, BatchShape, make_batch, plan_for, shape_for
+from tasks.worker.training.known_pairs import Known
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.plan import PADDING, parts_of
+from tasks.worker.training.positives import Positives
 from tests.support.workspace.jobs import tiny_config
 
 ALONE = Rank(0, 1, 0)

@@ -12,9 +12,9 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch, make_batch, plan_for, shape_for
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.chunks import Chunks
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.pairs import make_pairs
+from tasks.worker.training.step import Chunks
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config, train_model
 
 ALONE = Rank(0, 1, 0)

@@ -13,12 +13,10 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
-from tasks.worker.tokens.cache import open_tokens
-from tasks.worker.tokens.columns import Column
-from tasks.worker.tokens.known import known_of, open_known
 from tasks.worker.training import pairs
 from tasks.worker.training.batches import plan_for
 from tasks.worker.training.build import build_parts
+from tasks.worker.training.known_pairs import known_of, open_known
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.pairs import (
     TrainingRows,
@@ -30,6 +28,8 @@ from tasks.worker.training.pairs import (
     replayed_rows,
     said_rows,
 )
+from tasks.worker.training.token_cache import open_tokens
+from tasks.worker.training.token_columns import Column
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,

@@ -12,7 +12,7 @@ from infra.store.manifest import read_manifest
 from tasks.worker.devices.base import Precision
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.training.replicas import Replicas, checksum
+from tasks.worker.training.checkpoint_interval import Replicas, checksum
 from tests.faults.test_resume import COMMITTED
 from tests.support.processes.ends import LAST_STEP, End, assert_same_end, job_of
 from tests.support.processes.kills import Kill, train_rank_and_die

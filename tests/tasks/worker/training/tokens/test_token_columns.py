@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.worker.tokens import columns
-from tasks.worker.tokens.columns import Column, File
+from tasks.worker.training import token_columns
+from tasks.worker.training.token_columns import Column, File
 
 KIND = np.dtype([("key", "<i8"), ("pair", "<f4"), ("numbers", "<f4", (2,)), ("none", "<i8", (0,))], align=True)
 
@@ -35,8 +35,8 @@ def test_neighbours_of_a_file_of_numbers_are_read_at_once(tmp_path: Path, monkey
     values = np.arange(100, 200, dtype=np.int32)
     values.tofile(tmp_path / "ids")
     column, reads = Column(File(tmp_path / "ids", np.int32)), []
-    read = columns.os.pread
-    monkeypatch.setattr(columns.os, "pread", lambda *arguments: reads.append(arguments) or read(*arguments))
+    read = token_columns.os.pread
+    monkeypatch.setattr(token_columns.os, "pread", lambda *arguments: reads.append(arguments) or read(*arguments))
     rows = np.array([7, 8, 9, 50, 51, 3])
     assert column[rows].tolist() == values[rows].tolist()
     assert len(reads) == 3
@@ -45,12 +45,12 @@ def test_neighbours_of_a_file_of_numbers_are_read_at_once(tmp_path: Path, monkey
 def test_the_fields_of_a_batch_are_read_at_once(tmp_path: Path, records: np.ndarray, monkeypatch: pytest.MonkeyPatch):
     file, rows = File(tmp_path / "records", KIND), np.array([4, 31])
     assert Column(file, "key")[rows].tolist() == records["key"][rows].tolist()
-    monkeypatch.setattr(columns.os, "pread", never)
+    monkeypatch.setattr(token_columns.os, "pread", never)
     assert Column(file, "pair")[rows].tolist() == records["pair"][rows].tolist()
     monkeypatch.undo()
-    for others in range(columns.REMEMBERED):
+    for others in range(token_columns.REMEMBERED):
         assert Column(file, "pair")[np.arange(others + 1)].tolist() == list(range(others + 1))
-    monkeypatch.setattr(columns.os, "pread", never)
+    monkeypatch.setattr(token_columns.os, "pread", never)
     with pytest.raises(AssertionError, match="read"):
         Column(file, "pair")[rows]
 
@@ -61,7 +61,7 @@ def never(*_: object) -> bytes:
 
 @pytest.mark.parametrize("count", [0, 1, 7, 64])
 def test_a_sorted_column_is_searched_like_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int):
-    monkeypatch.setattr(columns, "INDEXED", 8)
+    monkeypatch.setattr(token_columns, "INDEXED", 8)
     values = np.sort(np.random.default_rng(count).integers(0, 50, count))
     values.tofile(tmp_path / "sorted")
     wanted = np.arange(-1, 52)

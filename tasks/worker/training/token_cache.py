@@ -30,7 +30,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.contracts.workspace import TOKENS
 from tasks.data.holdout import read_sides
-from tasks.worker.tokens.tokenised import BEGINS, ROW, Recipe, tokenised
+from tasks.worker.training.tokenised import BEGINS, ROW, Recipe, tokenised
 
 KIND = "tokens"
 ROWS, QUERY_IDS, ITEM_IDS = "rows.bin", "query.int32", "item.int32"  # little-endian, without a header

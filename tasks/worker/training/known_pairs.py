@@ -24,8 +24,8 @@ from tasks.contracts.references import RowsRef
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, read_rows
 from tasks.worker.process.job import Job
-from tasks.worker.tokens.positives import ROWS_AT_ONCE, Buckets, Positives, PositivesFile
-from tasks.worker.tokens.tokenised import KEYS, id_keys, text_keys
+from tasks.worker.training.positives import ROWS_AT_ONCE, Buckets, Positives, PositivesFile
+from tasks.worker.training.tokenised import KEYS, id_keys, text_keys
 
 SAID = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # the keys of a row; whether it is a pair
 MADE = "known"  # names the folder that the first worker of a machine has made

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.worker.tokens import popularity, positives
-from tasks.worker.tokens.popularity import write_popularity
+from tasks.worker.training import pair_arrays, positives
+from tasks.worker.training.pair_arrays import write_popularity
 
 KIND = np.dtype([("item_key", "<i8"), ("pair", "<f4")])
 
@@ -15,7 +15,7 @@ KIND = np.dtype([("item_key", "<i8"), ("pair", "<f4")])
 def test_it_is_the_share_of_the_rows_times_the_number_of_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str | None
 ):
-    for module in (popularity, positives):
+    for module in (pair_arrays, positives):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 32)
     random = np.random.default_rng(3)
     rows = np.zeros(201, dtype=KIND)  # the last record is no row

@@ -10,7 +10,7 @@ from typing import BinaryIO, Self, cast
 
 import numpy as np
 
-from tasks.worker.tokens.columns import Column, File
+from tasks.worker.training.token_columns import Column, File
 
 ROWS_AT_ONCE = 2**18  # in memory
 _KEY_BITS = 63

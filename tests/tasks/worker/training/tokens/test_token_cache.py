@@ -17,9 +17,9 @@ from tasks.contracts.references import RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.model.tokens import tokenize, train_tokenizer
-from tasks.worker.tokens import cache
-from tasks.worker.tokens.cache import open_tokens, write_tokens
-from tasks.worker.tokens.tokenised import ROW, Recipe
+from tasks.worker.training import token_cache
+from tasks.worker.training.token_cache import open_tokens, write_tokens
+from tasks.worker.training.tokenised import ROW, Recipe
 from tests.support.workspace.jobs import all_rows, make_workspace, tiny_config
 from tests.support.workspace.stores import STORES
 
@@ -61,7 +61,7 @@ def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef
     prompted = RECIPE._replace(prompts=Prompts(query="want ", item="blue "))
     folder, manifest = open_tokens(store, rows, RULE, prompted)
     training = split_holdout(all_rows(store, [rows], tiny_config()), RULE).training
-    records = np.fromfile(folder / cache.ROWS, ROW)
+    records = np.fromfile(folder / token_cache.ROWS, ROW)
     assert manifest.facts["rows"] == training.num_rows == len(records) - 1
     assert manifest.facts["of"] == rows.prefix
     for column, side, most, prompt in ((QUERY, "query", 7, "want "), (ITEM, "item", 5, "blue ")):
@@ -78,7 +78,7 @@ def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef
 def test_tokens_are_made_once(store: Store, rows: RowsRef, monkeypatch: pytest.MonkeyPatch):
     first = open_tokens(store, rows, RULE, RECIPE)
     before = contents(first[0])
-    monkeypatch.setattr(cache, "tokenised", never)
+    monkeypatch.setattr(token_cache, "tokenised", never)
     again = open_tokens(store, rows, RULE, RECIPE)
     assert (contents(again[0]), again[1]) == (before, first[1])
 
@@ -88,7 +88,7 @@ def test_rows_with_the_same_content_share_their_tokens(store: Store, rows: RowsR
     other = rows.model_copy(update={"prefix": "runs/other/validate/rows/2026-01"})
     for key in store.list(rows.prefix):
         store.write(key.replace(rows.prefix, other.prefix), store.read(key))
-    monkeypatch.setattr(cache, "tokenised", never)
+    monkeypatch.setattr(token_cache, "tokenised", never)
     open_tokens(store, other, RULE, RECIPE)
 
 
@@ -161,8 +161,8 @@ def test_two_that_need_them_at_once_make_them_once(tmp_path: Path, monkeypatch: 
         both.wait()
         open_tokens(store, rows, RULE, RECIPE)
 
-    monkeypatch.setattr(cache, "write_tokens", slow)
-    monkeypatch.setattr(cache, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(token_cache, "write_tokens", slow)
+    monkeypatch.setattr(token_cache, "POLL_SECONDS", 0.05)
     others = [threading.Thread(target=need) for _ in range(2)]
     for other in others:
         other.start()

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from configs.load import load_config
-from tasks.worker.tokens import known, positives
-from tasks.worker.tokens.known import SAID, SaidRows, known_of
-from tasks.worker.tokens.tokenised import id_keys, text_keys
+from tasks.worker.training import known_pairs, positives
+from tasks.worker.training.known_pairs import SAID, SaidRows, known_of
+from tasks.worker.training.tokenised import id_keys, text_keys
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace, tiny_config
 
 
@@ -19,7 +19,7 @@ from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace
 def test_an_item_is_right_by_its_id_and_by_each_text_that_any_row_gives_it(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ):
-    for module in (known, positives):
+    for module in (known_pairs, positives):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
     random = np.random.default_rng(4)
     said = np.zeros(300, dtype=SAID)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.worker.tokens import positives
-from tasks.worker.tokens.positives import Buckets, Positives, PositivesFile
+from tasks.worker.training import positives
+from tasks.worker.training.positives import Buckets, Positives, PositivesFile
 
 
 @settings(deadline=None, max_examples=60)
