@@ -101,14 +101,6 @@ def test_a_value_may_hold_an_equals_sign() -> None:
         ("validate_", "unknown key 'validate_'; did you mean 'validate'?"),
         ("heads.classification.inptu", "did you mean 'heads.classification.input'?"),
         ("retry.xyz", "unknown key 'retry.xyz'; known here: attempts, jitter"),
-        ("train.shapes", "'train.shapes' is no more; use train.max_tokens, train.sequence_tokens and train.sequences"),
-        (
-            "train.checkpoint_every_steps",
-            "use train.checkpoint_every, as in 'train.checkpoint_every=50 steps'",
-        ),
-        ("infer.token_rungs", "'infer.token_rungs' is no more; use infer.max_tokens and infer.sequence_tokens"),
-        ("infer.batch_rows", "'infer.batch_rows' is no more; use infer.batch_sequences"),
-        ("warmup.steps_per_shape", "'warmup.steps_per_shape' is no more; use warmup.steps"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, key: str, message: str) -> None:
