@@ -13,7 +13,6 @@ from flows.presentation import parity as presentation
 from flows.presentation import terminal
 from tasks.foundation.records import Record
 from tasks.upkeep.parity_report import ParityReport
-from tasks.upkeep.parity_runs import plan_parity_runs
 
 
 class ParityOutput(Record):
@@ -38,11 +37,13 @@ def show(output: ParityOutput) -> None:
 def parity(
     options: RunOptions,
     span: Annotated[str, typer.Option(help="For example 2022-Q4; may be trained already.")],
-    left: Annotated[str, typer.Option(help="Accelerator: cpu, cuda, xla or neuron.")] = "cpu",
+    left: Annotated[str, typer.Option(help="Accelerator: cpu, cuda or xla.")] = "cpu",
     right: Annotated[str, typer.Option(help="Accelerator to compare with it.")] = "xla",
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> ParityOutput:
     """Train one span on two accelerators from the same checkpoint, and compare the holdout metrics."""
+    from tasks.upkeep.parity_runs import plan_parity_runs  # loads Prefect
+
     plan_parity_runs(options.store, options.config(), span, left, right)  # what can't be planned needs no server
     done = run_flow("parity", verbose, options.store.uri, span, left, right, *options.flow_settings())
     report = done.value

@@ -186,6 +186,7 @@ SKIP = Kind(
 # What many runs share
 COMPILED = Kind("compiled graphs", "compile/{key}/", "graphs", "warmup", "manifest that says `complete`", Kept.reached)
 COMPILE_LEASE = Kind("lease of a compilation", "compile/{key}.lease", "Lease", "warmup", "expires", Kept.done)
+TOKENS_LEASE = Kind("lease of tokens", "tokens/{key}.lease", "Lease", "train", "expires", Kept.done)
 TOKENS = Kind(
     "tokens", "tokens/{key}/", "tokens", "train, for the rows of a span and a tokenizer", MANIFEST, Kept.reached
 )

@@ -28,7 +28,7 @@ from infra.store.manifest import (
 )
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.contracts.workspace import TOKENS
+from tasks.contracts.workspace import TOKENS, TOKENS_LEASE
 from tasks.data.holdout import read_sides
 from tasks.worker.training.tokenised import BEGINS, ROW, Recipe, tokenised
 
@@ -55,11 +55,12 @@ def open_tokens(
     """
     rows = shared or store
     made_of = _made_of(rows, ref, rule, recipe)
-    prefix = TOKENS.key(key=hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16])
+    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    prefix = TOKENS.key(key=key)
     try:
         found = open_folder(store, prefix, KIND)
     except (MissingFolder, CorruptFolder):
-        with lease.wait_for(store, f"{prefix}.lease", say=_say, poll_seconds=POLL_SECONDS) as held:
+        with lease.wait_for(store, TOKENS_LEASE.key(key=key), say=_say, poll_seconds=POLL_SECONDS) as held:
             assert held is not None  # nothing else ends the waiting
             _make_if_needed(store, prefix, read_sides(rows, [ref], rule, recipe.columns), recipe, made_of, ref)
             held.check()
