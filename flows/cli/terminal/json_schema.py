@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from tasks.foundation.records import Record
 
 MEANINGS = {
-    "accelerator": "accelerator: cpu, cuda, xla or neuron",
+    "accelerator": "accelerator: cpu, cuda or xla",
     "action": "action that was taken",
     "at": "time, ISO 8601 in UTC",
     "attempt": "number of the attempt, from 1",

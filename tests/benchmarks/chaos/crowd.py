@@ -26,7 +26,7 @@ from tests.benchmarks.chaos.judge import Rolled, judged
 from tests.benchmarks.chaos.place import Ended, Place, Scene, first_stage
 from tests.benchmarks.chaos.sealed import Watcher
 
-LOOKS = (("freshness",), ("status",), ("history",), ("releases",), ("ledger",), ("backfills",))
+LOOKS = (("freshness",), ("status",), ("history",), ("releases",), ("history", "--ledger"), ("backfill", "list"))
 TRACEBACK = "Traceback (most recent call last)"
 # States in which the flow of the run, or of a refresh, may end; all else is a failure class.
 WELL = {"Released", "NothingToDo", "Held", "Rejected", "done", "killed"}

@@ -32,8 +32,8 @@ COMMANDS = {
     "status": ("status", "--json"),
     "freshness": ("freshness", "--json"),
     "history": ("history", "--json"),
-    "metrics": ("metrics",),
-    "ledger": ("ledger", "--json"),
+    "metrics": ("history", "--prometheus", "-"),
+    "ledger": ("history", "--ledger", "--json"),
 }
 MOST_REQUESTS, MOST_SECONDS, MOST_MIB = 200, 2.0, 500
 

@@ -74,13 +74,24 @@ def test_whoever_brings_data_may_do_what_ingest_does(s3: S3Server, tmp_path: Pat
     assert refused("IngesterPolicy", s3, workspace) == []
 
 
-@pytest.mark.parametrize("command", ["status", "releases", "freshness", "history", "metrics", "ledger", "backfills"])
-def test_whoever_reads_needs_to_read_alone(s3: S3Server, capsys, command: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("status",),
+        ("releases",),
+        ("freshness",),
+        ("history",),
+        ("history", "--ledger"),
+        ("history", "--prometheus", "-"),
+        ("backfill", "list"),
+    ],
+)
+def test_whoever_reads_needs_to_read_alone(s3: S3Server, capsys, command: tuple[str, ...]) -> None:
     workspace = s3.new_workspace()
     write_past(open_store(workspace), 2)
     open_store(workspace).write("spans/2026-W01/v1/part-0.parquet", b"")
     s3.requests.clear()
-    call(capsys, command, "--workspace", workspace)
+    call(capsys, *command, "--workspace", workspace)
     assert asked(s3, workspace)
     assert refused("ReaderPolicy", s3, workspace) == []
 
