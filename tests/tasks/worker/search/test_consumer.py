@@ -15,7 +15,7 @@ from tasks.worker.model import released_code
 from tasks.worker.search.consumer import Consumer, Given, encode_apart
 
 EVIL = "open({!r}, 'w').write('ran')\n"
-FEATURES = {"numeric": {}, "categorical": {}, "query": []}
+FEATURES = {"numeric": {}, "categorical": {}, "query": [], "rows": {}}
 
 
 def _crossed(folder: Path) -> None:
