@@ -20,10 +20,11 @@ from tasks.foundation.errors import HostError, StoreError
 from tasks.runs.host_records import this_host
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
 from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, hand_in
-from tasks.worker.checks.matmul_check import gflops, make_problem, time_product
+from tasks.worker.checks.matmul_check import make_problem, time_product
 from tasks.worker.checks.nodes import check_nodes, folder, once_for_machine
 from tasks.worker.checks.verdicts import (
     conclude,
+    gflops,
     judge_product,
     judge_rates,
     judge_space,

@@ -66,11 +66,6 @@ def time_product(accelerator: Accelerator, problem: Problem, precision: Precisio
     return statistics.median(seconds)
 
 
-def gflops(size: int, seconds: float) -> float:
-    """Return billions of floating-point operations a second, for a product of (size, size) matrices."""
-    return round(2 * size**3 / seconds / 1e9, 3)
-
-
 def _check(accelerator: Accelerator, problem: Problem, precision: Precision, product: torch.Tensor) -> None:
     got = product.cpu().double()
     allowed = problem.answer.abs() * (BF16_BOUND if precision == "bf16" else 0.0)

@@ -18,7 +18,6 @@ from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import ConfigError, HostError, StoreError
 from tasks.runs import host_records
 from tasks.runs.host_findings import Findings, with_verdict
-from tasks.worker.checks.matmul_check import gflops
 from tasks.worker.process.job import Job
 
 
@@ -63,6 +62,11 @@ def machine_of(limits: HealthConfig) -> MachineConfig | None:
 def slowest_to_median(seconds: Sequence[float]) -> float:
     """Return slowest over median; of two middle workers the faster counts, so that one slow of two shows."""
     return max(seconds) / statistics.median_low(seconds)
+
+
+def gflops(size: int, seconds: float) -> float:
+    """Return billions of floating-point operations a second, for a product of (size, size) matrices."""
+    return round(2 * size**3 / seconds / 1e9, 3)
 
 
 def judge_speed(seconds: Sequence[float], names: Sequence[str], limits: HealthConfig) -> Check:

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from tasks.foundation.errors import HostError
-from tasks.worker.checks.matmul_check import EXACT_IN_FP32, gflops, make_problem, time_product
+from tasks.worker.checks.matmul_check import EXACT_IN_FP32, make_problem, time_product
+from tasks.worker.checks.verdicts import gflops
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tests.support.fakes.broken import break_product

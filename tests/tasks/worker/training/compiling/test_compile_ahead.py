@@ -31,7 +31,7 @@ from tests.support.processes.ranks import run_ranks
 from tests.support.processes.xla import warm_up
 from tests.support.workspace.jobs import make_job, make_workspace, tiny_config
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[5]
 FAST = (
     "accelerator=xla",
     "warmup.steps=1",
