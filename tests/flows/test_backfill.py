@@ -331,6 +331,7 @@ def test_only_requested_stages_run(begun: DirectoryStore, runner: Failing) -> No
     assert runner.stages == ["evaluate", "release"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_missing_stages_of_the_lineages_own_runs_are_run(begun: DirectoryStore, runner: Failing) -> None:
     runs = {state.consumed[-1].span.name: state.run_key for _, state in lineage.completed(begun, "main")}
     for name in ("2021-Q1", "2021-Q2"):

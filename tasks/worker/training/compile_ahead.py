@@ -98,7 +98,7 @@ def compiled_graphs(
             before = compile_cache.fetch(job.store, key, into)
             ahead = CompileSession(job.store, accelerator, made_of, before, holds_lease=held is not None)
             _say(_found(before, key, accelerator))
-            _signal(job, key, FOUND)
+            _signal(job, key, FOUND, before.to_json())
             try:
                 if into is not None and not before.complete:
                     ahead.compiled = _compile(job, accelerator.variables, into)
@@ -119,9 +119,9 @@ def compiled_graphs(
         if job.rank.local > 0:
             before = Cached.model_validate_json(job.machine.wait_for(PREPARED.format(key=key), "its compiled graphs"))
         else:
-            _wait_for(job, key, FOUND)
+            found = Cached.model_validate_json(_wait_for(job, key, FOUND))
             before = compile_cache.fetch(job.store, key, into)
-            if into is not None and not before.complete:
+            if into is not None and not found.complete:  # worker 0 waits for this machine, also if all is there by now
                 _collect(job, key, accelerator.variables, into)
             _prepared(job, key, before)
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
@@ -140,15 +140,17 @@ def _lease(key: str) -> str:
     return COMPILE_LEASE.key(key=key)
 
 
-def _signal(job: Job, key: str, what: str) -> None:
+def _signal(job: Job, key: str, what: str, content: bytes = b"") -> None:
     """Notify the other workers through the store: the process group is not there yet, and its time limit is short."""
     if job.rank.world > 1:
-        job.store.write(COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}"), b"")
+        job.store.write(COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}"), content)
 
 
-def _wait_for(job: Job, key: str, what: str) -> None:
-    while not job.store.exists(COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}")):
+def _wait_for(job: Job, key: str, what: str) -> bytes:
+    signal = COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}")
+    while not job.store.exists(signal):
         time.sleep(POLL_SECONDS)
+    return job.store.read(signal)
 
 
 def _prepared(job: Job, key: str, before: Cached) -> None:

@@ -29,6 +29,7 @@ from tests.support.workspace.jobs import make_job, tiny_config
 MACHINES, CORES = 2, 4
 RANKS = [Rank(index, MACHINES * CORES, index % CORES, CORES) for index in range(MACHINES * CORES)]
 GRAPHS = ("MODULE_1+a", "MODULE_2+a")
+PROGRAM = {"program": 1}
 
 
 class CountingStore(DirectoryStore):
@@ -141,8 +142,11 @@ def test_graphs_are_compiled_once_and_fetched_once_on_each_machine(tmp_path: Pat
         assert list(list_graphs(device.graph_folder)) == list(GRAPHS)
 
 
-def test_a_machine_whose_workers_meet_other_graphs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As when the number of a worker is a constant of its program."""
+@pytest.mark.parametrize("complete", [False, True], ids=["in-time", "late"])
+def test_a_machine_whose_workers_meet_other_graphs_is_refused(
+    complete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As when the number of a worker is a constant of its program; also where all is compiled before it looks."""
     store = DirectoryStore(tmp_path / "workspace")
     monkeypatch.setattr(compile_ahead, "collect", lambda *_: frozenset([GRAPHS[0], "MODULE_9+a"]))
     prepare(monkeypatch)
@@ -151,10 +155,10 @@ def test_a_machine_whose_workers_meet_other_graphs_is_refused(tmp_path: Path, mo
     for name in GRAPHS:
         (device.graph_folder / COMPILER / name).mkdir(parents=True)
     met = [Graph(name, "ahead of time", 1.0, 1) for name in GRAPHS]
-    compile_cache.publish(store, {"program": 1}, compile_cache.NOTHING, met, device.graph_folder, complete=False)
-    job = make_job(store, tiny_config(), WarmupInputs(rows=(), parent=None), rank=rank)
-    for word in (compile_ahead.FOUND, compile_ahead.COMPILED):
-        compile_ahead._signal(job, compile_cache.key_of({"program": 1}), word)
+    compile_cache.publish(store, PROGRAM, compile_cache.NOTHING, met, device.graph_folder, complete)
+    job, key = make_job(store, tiny_config(), WarmupInputs(rows=(), parent=None), rank=rank), compile_cache.key_of(PROGRAM)
+    compile_ahead._signal(job, key, compile_ahead.FOUND, compile_cache.NOTHING.to_json())
+    compile_ahead._signal(job, key, compile_ahead.COMPILED)
     with (
         pytest.raises(CompileError, match=r"met 1 graphs that worker 0 did not meet, such as MODULE_9\+a"),
         compile_ahead.compiled_graphs(job, device, None, None),  # type: ignore[arg-type]
@@ -165,7 +169,7 @@ def test_a_machine_whose_workers_meet_other_graphs_is_refused(tmp_path: Path, mo
 def prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     """One program, workers who meet somewhere, and nobody who waits for long."""
     monkeypatch.setattr(compile_ahead, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(compile_cache, "ingredients", lambda *_: {"program": 1})
+    monkeypatch.setattr(compile_cache, "ingredients", lambda *_: PROGRAM)
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
 
