@@ -1,7 +1,7 @@
-"""From files and overrides to one resolved `Config`: base.yaml, then one config file, then `key=value`.
+"""Resolve files and overrides to one `Config`: base.yaml, then one config file, then `key=value`.
 
-A config file may change another one, which its key `extends` names by the path from its own folder. Strict on purpose:
-a key that the schema does not know is an error that names the nearest one it does.
+A config file may build on another one: its key `extends` holds that file's path, relative to its own folder. An unknown
+key is an error that names the nearest known one.
 """
 
 import difflib
@@ -29,8 +29,8 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
     """Resolve the configuration.
 
     Args:
-        config_file: a YAML file whose keys replace those of base.yaml, and of the file that it extends; None or empty:
-            base.yaml alone.
+        config_file: a YAML file whose keys override base.yaml and the file that it extends; None or empty: base.yaml
+            alone.
         overrides: `dotted.key=value`, values in YAML; a later one wins.
 
     Raises:
@@ -61,7 +61,7 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
 
 
 def config_hash(config: Config) -> str:
-    """Return the hex SHA-256 over all settings that decide a run's model and vectors, however they were written."""
+    """Return the hex SHA-256 over all resolved settings that decide a run's model and vectors."""
     return hashlib.sha256(json.dumps(config.work(), sort_keys=True).encode()).hexdigest()
 
 
@@ -78,7 +78,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _layers(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the files that `path` extends, the one that extends none first, then `path` itself, each with its keys."""
+    """Yield the chain of files that `path` extends, base first, and `path` last, each with its keys."""
     tree = _read(path)
     below = tree.pop(EXTENDS, None)
     if below is not None:
@@ -92,7 +92,7 @@ def _layers(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, di
 
 
 def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> None:
-    """Put `patch` over `tree` in place, refusing keys that the schema does not know at that path."""
+    """Merge `patch` into `tree` in place; raise ConfigError for a key that the schema does not know at that path."""
     known = _known_keys(path)
     for key, value in patch.items():
         if known is not None and key not in known:
@@ -108,7 +108,7 @@ def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tu
 
 
 def _known_keys(path: tuple[str, ...]) -> list[str] | None:
-    """Return the keys that the schema allows below `path`; None where the schema has no keys there."""
+    """Return the keys that the schema allows below `path`; None if the keys there are free."""
     model: type[BaseModel] | None = Config
     for part in path:
         model = _submodel(model, part)
@@ -164,7 +164,7 @@ def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"]) or "config"
-        shown = problem["loc"] and problem["loc"][0] != "publish"  # where people may have written a password
+        shown = problem["loc"] and problem["loc"][0] != "publish"  # it may hold a password
         got = f" (got {masked(repr(problem['input'])):.{_SHOWN}})" if shown else ""
         lines.append(f"{key}: {problem['msg']}{got}" if problem["loc"] else problem["msg"])
     return "configuration: " + "; ".join(lines)

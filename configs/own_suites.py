@@ -1,4 +1,4 @@
-"""Files with expectations of one's own, which become part of the configuration that names them."""
+"""Expectation files of the user; their content becomes part of the configuration that names them."""
 
 from pathlib import Path
 from typing import Any
@@ -8,16 +8,16 @@ from tasks.foundation.errors import ConfigError
 
 
 def take_in(tree: dict[str, Any]) -> None:
-    """Put the expectations of `validate.suites` before those of `validate.expectations`, and the files' names away.
+    """Move the expectations in the files of `validate.suites` to the front of `validate.expectations`.
 
-    A resolved configuration so says what is judged wherever it is read, also where the files are not.
+    So a resolved configuration can be read on a machine without the files.
 
     Raises:
         ConfigError: a file can't be read, or is not a list of expectations; names it.
     """
     section = tree["validate"]
     if not isinstance(section, dict) or not all(isinstance(section[key], list) for key in ("suites", "expectations")):
-        return  # the schema names what is wrong
+        return  # the schema reports the fault
     read = [entry for name in section["suites"] for entry in _read(name)]
     section["expectations"] = [*read, *section["expectations"]]
     section["suites"] = []

@@ -1,4 +1,4 @@
-"""YAML as people write it in configurations; a key that is there twice, or a file too long to read, is refused."""
+"""Read YAML files that people write. A duplicate key, or a file that is too long, is an error."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,16 +11,16 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tasks.foundation.errors import ConfigError
 
-LONGEST = 2**18  # characters of a file, counting those of an alias wherever it stands
-DEEPEST = 50  # levels of lists and keys, aliases followed
+LONGEST = 2**18  # characters of a file, aliases expanded
+DEEPEST = 50  # nesting levels of lists and keys, aliases expanded
 _NUMBER_BITS = 64
 
 
 def read_yaml_file(path: Path, label: str = "") -> Any:
-    """Return the content of a YAML file. `label` begins the messages, as the key that names the file.
+    """Return the content of a YAML file. `label` begins the error messages, for example with the key of the file.
 
     Raises:
-        ConfigError: there is no such file, or it can't be read as `read_yaml` says.
+        ConfigError: the file doesn't exist, or `read_yaml` can't read it.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -35,7 +35,7 @@ def read_yaml(text: str) -> Any:
     """Return the content of a YAML text, in bounded time and memory.
 
     Raises:
-        yaml.YAMLError: it is no YAML, has a key twice, or is too long, too deep or too large; says where.
+        yaml.YAMLError: invalid YAML, a duplicate key, or too long, too deep or too large; names the position.
     """
     if len(text) > LONGEST:
         raise yaml.YAMLError(f"more than {LONGEST:,} characters")
@@ -43,7 +43,7 @@ def read_yaml(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader takes the last of two equal keys, and follows aliases and levels as far as they go."""
+    """SafeLoader with limits: plain SafeLoader keeps the last duplicate key and expands aliases without end."""
 
     _depth = 0
     _left = LONGEST
@@ -63,14 +63,14 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, KeyError, AttributeError) as error:  # as of 2026-13-45, or of `!!bool perhaps`
+        except (ValueError, KeyError, AttributeError) as error:  # as for 2026-13-45, or `!!bool perhaps`
             raise ConstructorError(None, None, f"{node.value!r:.50} is none of {node.tag}", node.start_mark) from error
         if isinstance(value, int) and value.bit_length() > _NUMBER_BITS:
             raise ConstructorError(None, None, f"a number of more than {_NUMBER_BITS} bits", node.start_mark)
         return value
 
     def _check(self, node: Node, depth: int) -> None:
-        """Raise ConstructorError for a key that is there twice, and for aliases that grow too large or without end."""
+        """Raise ConstructorError for a duplicate key, and for aliases that expand too far."""
         self._left -= 1 + len(node.value)  # characters, or parts
         if depth > DEEPEST or self._left < 0:
             what = f"{DEEPEST} levels or {LONGEST:,} characters"

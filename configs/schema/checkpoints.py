@@ -1,4 +1,4 @@
-"""How often a training writes a checkpoint to go on from, as the configuration says it."""
+"""The interval between a training's checkpoints, as the configuration writes it: `50 steps`."""
 
 import re
 from typing import Annotated, Any, Literal, NamedTuple
@@ -21,7 +21,7 @@ Every = Annotated[str, BeforeValidator(_checked)]
 
 
 class Interval(NamedTuple):
-    """So many steps, or so many seconds."""
+    """A number of steps or seconds."""
 
     number: int
     unit: Literal["steps", "seconds"]
@@ -36,7 +36,7 @@ def interval_of(every: str) -> Interval | None:
 
 
 def with_interval(values: Any) -> Any:
-    """Return the settings of train in their present form; those of an earlier run have a number of steps."""
+    """Return the settings of train in today's form; earlier runs stored `checkpoint_every_steps`."""
     if isinstance(values, dict) and BEFORE in values and "checkpoint_every" not in values:
         rest = {key: value for key, value in values.items() if key != BEFORE}
         return rest | {"checkpoint_every": f"{values[BEFORE]} steps"}

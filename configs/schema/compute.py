@@ -18,7 +18,7 @@ Positive = Annotated[int, Field(gt=0)]
 class MachineConfig(Record):
     """Hardware and expected speeds of one kind of node; a slower one is a warning.
 
-    Once health has recorded enough runs on as many nodes, these give the limits of their collectives.
+    The speeds of collectives are limits only until health has recorded enough runs on the same number of nodes.
     """
 
     devices: int = Field(ge=0, description="Neuron devices of one node")
@@ -68,8 +68,7 @@ class BatchConfig(Record):
     infer: InferMachines | None = Field(default=None, description="machines of infer; null: as accelerator_queue")
     cuda: OtherMachines | None = Field(
         default=None,
-        description="machines on which `millrace parity` trains its cuda side, on one node; null: those of "
-        "accelerator_queue",
+        description="machines of the cuda side of `millrace parity`, which uses one node; null: as accelerator_queue",
     )
     share: str = Field(pattern=r"^[A-Za-z0-9]+$", description="share identifier; used on fair-share queues only")
     priority: int = Field(
@@ -84,8 +83,8 @@ class BatchConfig(Record):
     )
     silence_seconds: Positive = Field(description="seconds without a heartbeat after which a node counts as lost")
     join_seconds: Positive = Field(
-        description="seconds that the nodes of one job wait for each other: machines start minutes apart, and "
-        "each pulls an image of more than 20 GB",
+        description="rendezvous timeout of a job's nodes, in seconds: machines start minutes apart, and each pulls an "
+        "image of more than 20 GB",
     )
     cpu_dollars_per_node_hour: float = Field(ge=0, description="price of one node of cpu_queue, in dollars an hour")
     accelerator_dollars_per_node_hour: float = Field(
@@ -106,7 +105,7 @@ class BatchConfig(Record):
 
 
 class CompilerConfig(Record):
-    """The compiler and runtime of the xla accelerator. On a CPU only `optlevel` counts, the rest is Neuron's."""
+    """The compiler and runtime of the xla accelerator. On a CPU only `optlevel` has an effect."""
 
     optlevel: Literal[1, 2, 3] | None = Field(
         description="optimization level; 1 compiles fastest; null: the compiler's own default"

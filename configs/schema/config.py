@@ -27,7 +27,7 @@ from configs.schema.training import HeadsConfig, TrainConfig
 from configs.schema.validation import ValidateConfig
 from tasks.foundation.records import Record, beside, decides
 
-# Columns that every row has and that are no values to learn or to weigh by.
+# Columns of every row that can be neither a label nor a weight.
 TEXTS_AND_IDS = ("row_id", "time", "query", "item", "item_id")
 
 
@@ -83,7 +83,7 @@ class Config(Record):
         return tree
 
     def same_work_as(self, other: Config) -> bool:
-        """Return True if both make the same model and vectors; settings of judging, place and time may differ."""
+        """Return True if both make the same model and vectors; gates, machines and schedule may differ."""
         return self.work() == other.work()
 
     @model_validator(mode="after")
@@ -200,13 +200,13 @@ class Config(Record):
 
     @property
     def measured_widths(self) -> tuple[int, ...]:
-        """The widths below the embedding's that models are measured at, the narrowest first."""
+        """The truncated widths that models are measured at, the narrowest first."""
         gated = (gate.width for gate in self.evaluate.gates if gate.width is not None)
         return tuple(sorted({*self.heads.matryoshka, *gated}))
 
     @property
     def longest_tokens(self) -> int:
-        """The longest text that any batch holds, in tokens."""
+        """The longest text of any batch, in tokens."""
         return max(self.train.max_tokens.query, self.train.max_tokens.item, self.infer.max_tokens)
 
     @model_validator(mode="after")
@@ -220,5 +220,5 @@ class Config(Record):
         return self
 
 
-# Sections that change what is judged, reported or waited for, where, when and how often, but not what is made.
+# Sections that don't change a run's model and vectors, such as batch, schedule and links.
 BESIDE_THE_WORK = tuple(name for name, field in Config.model_fields.items() if not decides(field))

@@ -1,4 +1,4 @@
-"""The gates: the number of a model that is judged, its rows, its baseline, and the confidence of the answer."""
+"""The gates: the metric to judge, its rows, its baseline, and the confidence level."""
 
 from typing import Annotated, Literal, Self
 
@@ -14,7 +14,7 @@ NEWEST, EACH = "newest", "each"  # spans that a gate may name apart from a span'
 
 
 class GateConfig(Record):
-    """One condition on a metric. With a baseline, the threshold is on the difference to it."""
+    """One condition on a metric. With a baseline, the threshold limits the difference to it."""
 
     metric: MetricName = Field(description="metric that is judged, for example `recall@10`")
     direction: Literal["higher", "lower"] = Field(description="better values: `higher` or `lower`")
@@ -52,7 +52,7 @@ class GateConfig(Record):
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] | None = Field(
         default=None,
-        description="one-sided confidence level, for example 0.95; null: the number decides, however few rows it is of",
+        description="one-sided confidence level, for example 0.95; null: the number alone decides, even of few rows",
     )
     min_rows: int = Field(default=0, ge=0, description="least number of rows; with fewer the answer is undecided")
     undecided: Literal["accept", "refuse"] = Field(
@@ -61,7 +61,7 @@ class GateConfig(Record):
 
     @property
     def of_rows(self) -> bool:
-        """True: the metric is a number of rows, so that rows can be chosen; else it is of all vectors of a model."""
+        """True: the metric is computed from rows, so a gate can choose rows; False: from all vectors of a model."""
         return METRICS[self.metric].family.of_rows
 
     @property
@@ -70,13 +70,13 @@ class GateConfig(Record):
 
     @property
     def slice_value(self) -> str | None:
-        """The value of the column; None where each value is judged."""
+        """The value of the column; None if each value is judged."""
         _, sign, value = (self.slice or "").partition("=")
         return value if sign else None
 
     @property
     def narrowed(self) -> str:
-        """The part of the vectors that it is measured by, in words; empty: all of them."""
+        """The truncated width in words, as in `the first 64 numbers`; empty: the whole vectors."""
         return "" if self.width is None else f"the first {self.width} numbers"
 
     @field_validator("slice")

@@ -27,8 +27,8 @@ class LabelHead(Record):
     )
     refit_rows: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="newest training rows with a value on which the head is solved after the last step; null: it "
-        "stays as the steps left it",
+        description="number of newest training rows with a value on which the head is solved after the last step; "
+        "null: it stays as trained",
     )
 
     @property
@@ -44,16 +44,16 @@ class LabelHead(Record):
     @property
     @abstractmethod
     def meaning(self) -> dict[str, float | list[str]]:
-        """Settings that define the outputs; a lineage keeps them."""
+        """The settings that define the outputs; they are fixed for a lineage."""
 
     @property
     @abstractmethod
     def why_not(self) -> str:
-        """The fault of a value that the head can't learn, in words that follow the column's name."""
+        """The fault of a value that the head can't learn, as an end of a sentence after the column's name."""
 
     @abstractmethod
     def learnt_of(self, values: Sequence[Any]) -> list[float]:
-        """Return the number that the head learns for each value in its column; NaN if none."""
+        """Return the target for each value in its column; NaN if it has none."""
 
 
 class MulticlassHead(LabelHead):
@@ -69,7 +69,7 @@ class MulticlassHead(LabelHead):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, values: Any) -> Any:
-        """Take numbers for names, as YAML reads `[1, 2, 3]`."""
+        """Convert numbers to names, since YAML reads `[1, 2, 3]` as numbers."""
         if isinstance(values, dict) and isinstance(classes := values.get("classes"), Sequence):
             if isinstance(classes, str):
                 raise ValueError(f"heads.multiclass.classes must be a list, as in [{classes}, other]")
@@ -127,12 +127,12 @@ class RegressionHead(LabelHead):
         return f"is not from {self.low:.10g} to {self.high:.10g} (heads.regression)"
 
     def learnt_of(self, values: Sequence[Any]) -> list[float]:
-        """Return the numbers that are between the bounds."""
+        """Return each value as a number; NaN if it is out of bounds."""
         return [number if self.low <= number <= self.high else math.nan for number in map(number_of, values)]
 
 
 def class_name(value: Any) -> Any:
-    """Return the name of a value as rows have it: `5` for 5.0, `true` for True; other things as they are."""
+    """Return the class name of a row's value: `5` for 5.0, `true` for True; anything else unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():

@@ -1,6 +1,6 @@
 """The metrics: one table of their names and needs.
 
-How each is computed is in tasks/quality: row_metrics.py, label_metrics.py and vector_metrics.py.
+The computations are in tasks/quality: row_metrics.py, label_metrics.py and vector_metrics.py.
 """
 
 import enum
@@ -12,16 +12,16 @@ from pydantic import AfterValidator
 class Family(enum.StrEnum):
     """Kinds of metric, by the data that they are computed from."""
 
-    ranking = "ranking"  # the rank of each query's own item among all items that are not as right
+    ranking = "ranking"  # the rank of each query's own item; other relevant items are ignored
     likelihood = "likelihood"  # the cross entropy of each query's own item among the same items
     classification = "classification"  # the class of each row
-    label = "label"  # the value of each row in the column that a head learns from
+    label = "label"  # the value of each row in a head's column
     vectors = "vectors"  # a model's vectors of the corpus; one number for each model
     compatibility = "compatibility"  # the challenger's vectors next to the champion's; one number
 
     @property
     def of_rows(self) -> bool:
-        """True: each row has a part in the number, so that it can be of some rows alone."""
+        """True: the number is computed row by row, so it exists for any choice of rows."""
         return self in (Family.ranking, Family.likelihood, Family.classification, Family.label)
 
 

@@ -1,4 +1,4 @@
-"""The configuration of the model: the columns and texts that it sees, its encoder, its embedding."""
+"""The configuration of the model: its input columns and prompts, its encoder, its embedding."""
 
 from typing import Literal, Self
 
@@ -10,7 +10,7 @@ from tasks.foundation.records import Record
 
 
 class FeaturesConfig(Record):
-    """Columns that the interaction MLP sees in addition to the text. Items have all of them."""
+    """Input columns of the interaction MLP, in addition to the text. Items have all of them."""
 
     numeric: tuple[str, ...] = Field(description="columns of numbers; clipped and standardised by the first run's rows")
     categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary grows with each run")
@@ -20,8 +20,8 @@ class FeaturesConfig(Record):
     entity: str | None = Field(
         default=None,
         min_length=1,
-        description="column of names with the entity type or locale of a row: its texts get the prompts of that "
-        "name, and batches can be homogeneous by it; needs no interaction",
+        description="column with the entity type or locale of a row, by name; it chooses the prompts of the row's "
+        "texts, and batches can be homogeneous by it; needs no interaction",
     )
 
     @model_validator(mode="after")
@@ -69,7 +69,7 @@ class InteractionConfig(Record):
 
 
 class EntityPrompts(Record):
-    """Texts before the query and item of rows with one value of features.entity."""
+    """Prompts of rows with one value of features.entity."""
 
     query: str | None = Field(default=None, description="text before each query; null: as for all rows")
     item: str | None = Field(default=None, description="text before each item; null: as for all rows")
@@ -86,7 +86,7 @@ class Prompts(Record):
 
     @property
     def any(self) -> bool:
-        """True: some text gets a prompt."""
+        """True: at least one kind of text gets a prompt."""
         return any((self.query, self.item, *(each.query or each.item for each in self.by_entity.values())))
 
 
@@ -102,7 +102,7 @@ class ModelConfig(Record):
     )
     scratch: ScratchEncoder | None = Field(description="new encoder, used if `pretrained` is null")
     pooling: Pooling | None = Field(
-        description="vector of a text, of its tokens' vectors: their `mean`, the first (`cls`) or the `last`; "
+        description="a text's vector from its tokens' vectors: their `mean`, the first (`cls`) or the `last`; "
         "null: as the pretrained folder says, else the mean"
     )
     prompts: Prompts | None = Field(
@@ -121,5 +121,5 @@ class ModelConfig(Record):
 
     @property
     def from_scratch(self) -> ScratchEncoder | None:
-        """The new encoder to make; None where a pretrained one is named."""
+        """The new encoder to make; None if a pretrained one is configured."""
         return self.scratch if self.pretrained is None else None

@@ -1,6 +1,6 @@
 """The configuration of operation: the schedule of runs, the age of vectors, addresses of pages.
 
-Nothing here changes what a run makes, so none of it is part of a run's key.
+Nothing here changes a run's model or vectors, so none of it is part of a run's key.
 """
 
 import zoneinfo
@@ -12,7 +12,7 @@ from tasks.foundation.records import Record
 
 
 class ScheduleConfig(Record):
-    """When the deployed pipeline runs. A run takes the last span that was over by its scheduled time in `timezone`."""
+    """The schedule of the deployed pipeline. A run takes the last span that ended before its scheduled time."""
 
     cron: str = Field(
         pattern=r"^\S+( \S+){4}$",
@@ -30,7 +30,7 @@ class ScheduleConfig(Record):
 
 
 class FreshnessConfig(Record):
-    """Limits of age and time that the service was promised."""
+    """The service's promised limits of age and time."""
 
     target_hours: Annotated[float, Field(gt=0)] = Field(
         description="greatest age of the released vectors' data, in hours from the end of their newest span"

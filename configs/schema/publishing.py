@@ -1,6 +1,6 @@
-"""The configuration of publishing: the search services that get every release, and how good their index must be.
+"""The configuration of publishing: the search services that get every release, and the required recall of their index.
 
-No password belongs here: a configuration is stored with every run.
+Don't write passwords here: a configuration is stored with every run.
 """
 
 from typing import Annotated, Literal
@@ -34,7 +34,7 @@ class LancedbTarget(Record):
 
     @property
     def is_folder(self) -> bool:
-        """True: it is on the machine of the worker."""
+        """True: the database is a folder on the worker's machine."""
         return "://" not in self.uri
 
 
@@ -52,7 +52,7 @@ class PgvectorTarget(Record):
 
     @property
     def is_folder(self) -> bool:
-        """Return False: a database is a server's."""
+        """False: Postgres is a server."""
         return False
 
 
@@ -68,7 +68,7 @@ class QdrantTarget(Record):
 
     @property
     def is_folder(self) -> bool:
-        """True: it is Qdrant's local mode, on the machine of the worker."""
+        """True: it is Qdrant's local mode, a folder on the worker's machine."""
         return "://" not in self.url
 
 
@@ -77,7 +77,7 @@ KINDS: dict[str, type[Record]] = {"lancedb": LancedbTarget, "pgvector": Pgvector
 
 
 class PublishConfig(StageConfig):
-    """The services to which each release is brought. Where and how is not the work of a run: no part of its key."""
+    """The services that get each release. They don't change a run's model, so they are not part of its key."""
 
     targets: tuple[AnyTarget, ...] = Field(default=(), description="search services that get each release")
     min_recall: Share = Field(

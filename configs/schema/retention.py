@@ -16,7 +16,7 @@ Inside = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
 class AveragingConfig(Record):
-    """The mean of weights that is evaluated and released; one of the two."""
+    """The averaged weights that are evaluated and released: an EMA, or a mean with the parent."""
 
     ema_half_life_steps: float | None = Field(
         default=None,
@@ -38,7 +38,7 @@ class AveragingConfig(Record):
 
 
 class KeepBestConfig(Record):
-    """The step whose weights a run keeps: the best by development rows, which are split off the training rows."""
+    """Early stopping: a run keeps the weights of its best step on development rows, split off the training rows."""
 
     metric: MetricName = Field(
         description="metric that chooses the best step, measured every evaluate_every_steps; of ranking, classes "
@@ -49,7 +49,7 @@ class KeepBestConfig(Record):
         "tenth of them"
     )
     patience: Positive | None = Field(
-        description="evaluations without a gain after which the run ends; null: it never ends early"
+        description="number of evaluations without a gain after which the run ends; null: it never ends early"
     )
 
     @field_validator("metric")
@@ -65,7 +65,7 @@ class KeepBestConfig(Record):
 
 
 class DecayConfig(Record):
-    """The end of a run: the rate falls linearly below that of the schedule, which goes on with the next run."""
+    """Linear learning-rate decay at the end of a run; the next run resumes the schedule."""
 
     share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         description="share of the run's steps in which the rate falls linearly, at its end"

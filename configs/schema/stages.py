@@ -13,7 +13,7 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Bounds(Record):
-    """Shares above which something is a warning, and above which it stops run or release; null: never."""
+    """Two limits of a share: above `warn` it is a warning, above `stop` the run or release stops; null: never."""
 
     warn: Share | None = Field(description="share above which a warning is reported; null: never")
     stop: Share | None = Field(description="share above which the run or the release is stopped; null: never")
@@ -30,8 +30,8 @@ class StageConfig(Record):
 
     compute: Compute | None = Field(
         default=None,
-        description="place where the stage runs: `local` or `batch`; null: as the top-level key, or as train for "
-        "health, warmup and evaluate",
+        description="the stage's machines: `local` or `batch`; null: as the top-level key, or as train for health, "
+        "warmup and evaluate",
     )
 
 
@@ -66,7 +66,7 @@ class HealthConfig(StageConfig):
 
 
 class WarmupConfig(StageConfig):
-    """The length of the trial run."""
+    """The trial run before a training."""
 
     steps: Positive = Field(description="training steps of the trial run, on one batch")
 
@@ -80,11 +80,11 @@ class WarmupConfig(StageConfig):
 
 
 class NearDuplicatesConfig(Record):
-    """Rows so alike that they must not be on both sides of the holdout."""
+    """Near-duplicate rows, which must not be on both sides of the holdout."""
 
     similarity: Annotated[float, Field(ge=0.8, le=1.0)] = Field(
-        description="share of runs of three words, of those in either row, from which two rows are "
-        "near-duplicates; those on the other side of the holdout are left out of training"
+        description="Jaccard similarity of two rows' word trigrams (runs of three words) from which they are "
+        "near-duplicates; near-duplicates of the other side of the holdout are left out of training"
     )
 
 
@@ -93,7 +93,7 @@ class EvaluateConfig(StageConfig):
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
         description="share of groups held out, by a stable hash; after a change within a lineage, groups below "
-        "its largest share are not trained on, and those below its smallest are measured"
+        "its largest share are not trained on, and groups below its smallest are measured"
     )
     group: str | None = Field(
         min_length=1,
@@ -105,7 +105,7 @@ class EvaluateConfig(StageConfig):
         default=None,
         description="search for near-duplicates across the holdout; null: only equal texts or ids are found",
     )
-    slices: tuple[str, ...] = beside(description="columns by whose values metrics are reported too")
+    slices: tuple[str, ...] = beside(description="columns; metrics are also reported for each of their values")
     min_slice_rows: Positive = beside(
         description="least number of holdout rows of a slice; smaller slices are not reported"
     )
@@ -116,19 +116,18 @@ class EvaluateConfig(StageConfig):
     )
     corpus_items: Positive = Field(
         default=20_000,
-        description="most items of a catalogue that is searched whole by every model; of a larger one, challenger "
-        "and releases meet among all items that both hold, and other models among a sample of this "
-        "size",
+        description="largest catalogue, in items, that every model searches whole; in a larger one, challenger and "
+        "releases are compared on all items that both have, and other models on a sample of this size",
     )
     golden: str | None = beside(
         default=None,
-        description="Parquet, CSV or JSON Lines file with the columns query, item and, if you like, item_id, on "
-        "which all models are measured apart from the holdout; null: none",
+        description="Parquet, CSV or JSON Lines file with the columns query, item and optionally item_id, on which "
+        "all models are measured in addition to the holdout; null: none",
     )
     champion_loss: Bounds = beside(
         default=Bounds(warn=0.1, stop=0.3),
-        description="relative loss of the champion's recall@10 on the newest span, against the spans before, that "
-        "means wrong rows",
+        description="relative drop of the champion's recall@10 on the newest span, against the spans before; a larger "
+        "one suggests wrong rows",
     )
     gates: tuple[GateConfig, ...] = beside(description="conditions of a release")
 
@@ -139,14 +138,13 @@ class InferConfig(WorkersConfig):
     max_tokens: Positive = Field(description="longest text of an item or query, in tokens; longer ones are cut")
     sequence_tokens: Positive = Field(description="length of the sequences that texts are packed into, in tokens")
     batch_sequences: Positive = Field(
-        description="sequences in one worker's batch; a processor packs nothing, and takes texts of as many "
-        "tokens in all"
+        description="sequences in one worker's batch; a CPU packs no texts, and its batch has the same number of tokens"
     )
     shard_rows: Positive = Field(
-        description="items in one partition of the catalogue, and so in one shard of vectors, at most about"
+        description="approximate number of items in one partition of the catalogue, and so in one shard of vectors"
     )
     precision: Literal["auto", "bf16", "fp32"] = Field(
-        description="arithmetic of the encoder: `fp32`, `bf16`, or `auto` (bf16 where the device is fast at it)"
+        description="arithmetic of the encoder: `fp32`, `bf16`, or `auto` (bf16 if the device is fast at it)"
     )
     vectors: Literal["fp32", "fp16"] = Field(default="fp32", description="type that vectors are stored in")
     max_bad_share: Share = Field(
@@ -174,18 +172,20 @@ class InferConfig(WorkersConfig):
 
 
 class ReleaseConfig(StageConfig):
-    """The proof that the exported folder gives the vectors that are released with it, and the last look before."""
+    """The last checks of a release: the exported folder reproduces the released vectors, and a search finds items."""
 
     min_cosine: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="lowest cosine between a released vector and that of the exported folder, opened in a fresh process"
+        description="lowest cosine between a released vector and the exported folder's vector, made in a fresh process"
     )
-    probe_rows: Positive = Field(description="items, and queries, that are encoded again with the exported folder")
+    probe_rows: Positive = Field(
+        description="number of items, and of queries, that are encoded again with the exported folder"
+    )
     queries: Positive = Field(
-        default=2000, description="holdout queries, the newest, with which all vectors of the release are searched"
+        default=2000, description="number of newest holdout queries that search all vectors of the release"
     )
     gates: tuple[GateConfig, ...] = beside(
         default=(),
-        description="conditions on ranking metrics of that search; their champion is the current release, with "
+        description="conditions on that search's ranking metrics; the champion is the current release, searched with "
         "the same queries",
     )
 

@@ -11,13 +11,13 @@ from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfi
 from configs.schema.stages import WorkersConfig
 from tasks.foundation.records import Record, beside
 
-LARGEST_SCALE = 100.0  # learnt scales above it are known to make training unstable
+LARGEST_SCALE = 100.0  # larger learnt scales are known to make training unstable
 
 
 class NegativesConfig(Record):
-    """Hard negatives: items that the released model finds near a query, as extra items of each batch.
+    """Hard negatives: items near a query by the current release's vectors, as extra items of each batch.
 
-    They are mined from the vectors of the current release; a lineage without one has none yet.
+    A lineage without a release has none yet.
     """
 
     per_query: Positive = Field(description="hard negatives of each pair; each is one more item to embed at every step")
@@ -35,7 +35,7 @@ class ContrastiveHead(Record):
 
     weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
-    positives_only: bool = Field(description="pairs are the rows of the positive class alone")
+    positives_only: bool = Field(description="train on rows of the positive class only")
     symmetric: bool = Field(
         default=False, description="loss is the mean of two: each query finds its item, and each item its query"
     )
@@ -73,7 +73,7 @@ class ContrastiveHead(Record):
 
 
 class ClassificationHead(Record):
-    """Two classes from the label: at most `negative_max` is 0, at least `positive_min` is 1, between is unlabelled."""
+    """Two classes from the label: 0 up to `negative_max`, 1 from `positive_min`; labels between are not used."""
 
     weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     input: Literal["query", "pair"] = Field(description="`query` alone, or the `pair` of query and item")
@@ -82,7 +82,7 @@ class ClassificationHead(Record):
     loss: Literal["plain", "balanced", "focal"] = Field(
         default="plain",
         description="`plain` cross entropy; `balanced`: rows weigh by the inverse share of their class; `focal`: "
-        "rows that are judged right already weigh little",
+        "correctly classified rows weigh little",
     )
     learning_rate_factor: float = Field(
         default=1.0,
@@ -91,8 +91,8 @@ class ClassificationHead(Record):
     )
     refit_rows: Positive | None = Field(
         default=None,
-        description="newest training rows with a class on which the head is solved after the last step, "
-        "calibrated, with a threshold; null: it stays as the steps left it",
+        description="number of newest training rows with a class on which the head is solved after the last step, "
+        "calibrated, with a threshold; null: it stays as trained",
     )
 
     @model_validator(mode="after")
@@ -103,7 +103,7 @@ class ClassificationHead(Record):
 
 
 class HeadsConfig(Record):
-    """Tasks that the embedding is trained for; one head or several."""
+    """The embedding's training tasks: one head or several."""
 
     contrastive: ContrastiveHead | None = Field(
         description="retrieval: each query finds its own item among the items of a batch; null: not trained"
@@ -133,13 +133,13 @@ class HeadsConfig(Record):
 
     @property
     def learnt_scale(self) -> float | None:
-        """Where the model's own scale of the contrastive softmax begins; None: it has none."""
+        """The initial value of the learnt scale of the contrastive softmax; None: the scale is fixed."""
         head = self.contrastive
         return head.scale if head is not None and head.temperature == "learnt" else None
 
     @property
     def matryoshka(self) -> tuple[int, ...]:
-        """The widths that are trained besides the whole embedding's."""
+        """The truncated widths that are also trained."""
         return self.contrastive.matryoshka if self.contrastive else ()
 
     def check_widths(self, width: int) -> None:
@@ -152,25 +152,25 @@ class HeadsConfig(Record):
 
 
 class TokenLimits(Record):
-    """Where training cuts texts, in tokens."""
+    """The longest texts of training, in tokens; longer ones are cut."""
 
     query: Positive = Field(description="longest query, in tokens")
     item: Positive = Field(description="longest item, in tokens")
 
 
 class TrainConfig(WorkersConfig):
-    """The optimisation; everything that is counted in steps counts global steps along the lineage."""
+    """The optimisation. Steps are global steps along the lineage."""
 
     batch_rows: Positive = Field(description="rows of the global batch")
-    max_tokens: TokenLimits = Field(description="lengths at which texts are cut in training")
+    max_tokens: TokenLimits = Field(description="longest texts in training; longer ones are cut")
     sequence_tokens: Positive = Field(description="length of the sequences that texts are packed into, in tokens")
     sequences: Positive | None = Field(
         description="sequences of the global batch; null: as many as the first rows of the run need. A number "
         "keeps compiled graphs from span to span; a text without room loses its last tokens"
     )
     chunks: Positive = Field(
-        description="parts in which a worker's batch is encoded, twice each (GradCache): memory of one part, and "
-        "about a third more time",
+        description="parts of a worker's batch for GradCache, each encoded twice: the memory of one part, for about a "
+        "third more time",
     )
     homogeneous: str | None = Field(
         default=None,
@@ -179,8 +179,8 @@ class TrainConfig(WorkersConfig):
     )
     row_weight: str | None = Field(
         min_length=1,
-        description="column with the weight of a row in all losses, a number from 0 on, divided by the mean over "
-        "the run; null: all rows weigh the same",
+        description="column with the weight of a row in all losses, at least 0, divided by the run's mean; null: all "
+        "rows weigh the same",
     )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="peak of the learning rate, reached after warmup_steps")
@@ -196,7 +196,7 @@ class TrainConfig(WorkersConfig):
     precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
         description="arithmetic of training. `bf16`: the whole encoder computes in it; weights, pooling, heads "
         "and losses stay fp32. `bf16-weights`: the encoder's weights are bf16 too, rounded "
-        "stochastically. `auto`: bf16 where the device is fast at it, else `fp32`"
+        "stochastically. `auto`: bf16 if the device is fast at it, else `fp32`"
     )
     after_rejection: Literal["accepted", "challenger"] = beside(
         description="checkpoint that the next span continues after a rejection: the last `accepted` one, with the "
@@ -209,28 +209,28 @@ class TrainConfig(WorkersConfig):
     )
     averaging: AveragingConfig | None = Field(
         default=None,
-        description="weights that are released: a moving average, or a mean with the parent; null: the last step's",
+        description="released weights: a moving average, or a mean with the parent; null: the last step's",
     )
     keep_best: KeepBestConfig | None = Field(
         default=None,
-        description="early stopping: the step with the best development metric is kept; null: the last step is",
+        description="early stopping: keep the step with the best development metric; null: the last step",
     )
     decay_before_release: DecayConfig | None = Field(
         default=None,
         description="decay of the rate at the end of each run, below the schedule; null: the schedule alone",
     )
     on_new_graph: Literal["fail", "warn"] = Field(
-        description="effect of a graph that warmup has not compiled: `fail` or `warn`"
+        description="reaction to a graph that warmup has not compiled: `fail` or `warn`"
     )
     evaluate_every_steps: Positive = Field(description="steps between two evaluations within the training")
     evaluate_rows: Positive = Field(description="most holdout rows of an evaluation within the training")
     checkpoint_every: Every = beside(
         description="interval of checkpoints: `50 steps`, `300 seconds` (at the next step whose losses are read), "
-        "or `auto`, as often as pays off by the measured write time and the failures on record"
+        "or `auto`: the best interval by the measured write time and the recorded failures"
     )
     log_every_steps: Positive = beside(description="steps between two lines of the log")
     hang_seconds: Positive = beside(
-        description="seconds without a step after which an attempt is ended as HANG; longer than any step"
+        description="watchdog: seconds without a step after which an attempt is ended as HANG; longer than any step"
     )
 
     @model_validator(mode="after")

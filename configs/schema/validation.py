@@ -24,10 +24,8 @@ class ExpectationConfig(Record):
     severity: Severity = Field(
         default="warning", description="`critical`: a failure stops the run; `warning`: it is reported"
     )
-    mostly: Share = Field(
-        default=1.0, description="least share of rows that must pass, for expectations that judge rows"
-    )
-    quarantine: bool = Field(default=False, description="set rows apart that don't pass")
+    mostly: Share = Field(default=1.0, description="least share of rows that must pass, for expectations on rows")
+    quarantine: bool = Field(default=False, description="quarantine rows that don't pass")
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
@@ -44,12 +42,12 @@ class ExpectationConfig(Record):
 
     @property
     def kind(self) -> str:
-        """Its class in great-expectations, as ExpectColumnValuesToBeInSet."""
+        """Its class in great-expectations, as in ExpectColumnValuesToBeInSet."""
         return "".join(part.capitalize() for part in self.expectation.split("_"))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it is about; they need not be there for an expectation on the table's columns."""
+        """The columns that the expectation judges; an expectation on the table's columns may name missing ones."""
         pair = [self.arguments[name] for name in ("column_A", "column_B") if name in self.arguments]
         listed = self.arguments.get("column_list", ()) if self.scope is Scope.rows else ()
         return tuple(dict.fromkeys([*([self.column] if self.column else ()), *pair, *listed]))
@@ -63,7 +61,7 @@ class ColumnDriftConfig(Record):
 
 
 class DriftConfig(Record):
-    """How far a column may move from the spans before; a limit is a population stability index."""
+    """Limits of a column's drift from earlier spans, as a population stability index."""
 
     limit: float = Field(
         default=0.25,
@@ -90,9 +88,9 @@ class DriftConfig(Record):
 
 
 class ItemsConfig(Record):
-    """How the items of a span may differ from the catalogue before it."""
+    """Limits of how a span's items differ from the catalogue before it."""
 
-    min_items: Positive = Field(default=100, description="least number of items of which a share is judged")
+    min_items: Positive = Field(default=100, description="least number of items; with fewer, shares are not judged")
     changed: Bounds = Field(
         default=Bounds(warn=0.1, stop=0.3), description="share of the span's known items that have another text"
     )
@@ -110,7 +108,7 @@ class ItemsConfig(Record):
 
 
 class SignsConfig(Record):
-    """Signs of a wrong export: by how much their share of the rows may be above that of the spans before."""
+    """Signs of a wrong export; each limits the rise of a share of rows over earlier spans."""
 
     query_is_item: Bounds = Field(
         default=Bounds(warn=0.1, stop=0.5), description="rows whose query is the item's text: the rise of their share"
@@ -138,23 +136,23 @@ class SignsConfig(Record):
 
 
 class BeforeConfig(Record):
-    """How many of the usual rows a window may lack, and how many it may share with the span before it."""
+    """Limits of a window's missing rows, and of its repeated rows of the span before."""
 
     missing: Bounds = Field(
         default=Bounds(warn=0.6, stop=None),
-        description="share of the usual number of rows, the median of the spans before, that a span lacks",
+        description="missing rows of a span, as a share of the median number of earlier spans",
     )
     again: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
-        description="share of rows whose query and item the span before has too, less the same share of that span",
+        description="share of rows whose query and item are in the span before too, minus the same share of that span",
     )
 
 
 class ValidateConfig(StageConfig):
-    """Limits that great-expectations holds the rows of a run against."""
+    """Limits for the rows of a run."""
 
     min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")
-    # It chooses the window, as train.after_rejection does the parent; both are in the run's key themselves.
+    # Beside: this key only chooses the window, which is in the run's key itself, as is the parent.
     small_spans: Literal["stop", "merge"] = beside(
         description="effect of fewer rows than min_rows: `stop` the run, or `merge` the span with the next",
     )
@@ -187,7 +185,7 @@ class ValidateConfig(StageConfig):
     @model_validator(mode="before")
     @classmethod
     def _limits_of_earlier_versions(cls, values: Any) -> Any:
-        """Read the two limits that plans were stored with before each column had its own."""
+        """Read the two limits of earlier plans, from before each column had its own."""
         if not isinstance(values, dict) or "max_label_drift" not in values or "drift" in values:
             return values
         kept = {name: value for name, value in values.items() if name not in ("max_label_drift", "max_length_drift")}
