@@ -1,6 +1,6 @@
-"""The items of a span against the catalogue before it: other contents, new items, new ids of known items.
+"""Comparison of a span's items with the catalogue before it: changed contents, new items, known items with new ids.
 
-DuckDB joins them, in bounded memory; in this process are a batch of items at a time, and 16 bytes for each new one.
+DuckDB joins them in bounded memory; this process holds one batch of items and 16 bytes for each new item.
 """
 
 import tempfile
@@ -37,10 +37,10 @@ class SpanItems(NamedTuple):
     span: str
     items: int
     known: int  # in the catalogue before
-    changed: int  # of those known, with another text; texts are compared as `normal_text` has them
-    values: dict[str, int]  # of those known, with another value of a feature
-    same_id: int  # of those new, whose id is that of a known item but for its form
-    same_text: int  # of the others that are new, with exactly the text of a known item
+    changed: int  # known items with another text, compared after `normal_text`
+    values: dict[str, int]  # feature -> known items with another value
+    same_id: int  # new items with a known item's id in another form
+    same_text: int  # other new items with exactly the text of a known item
     changes: tuple[str, ...] = ()
     doubles: tuple[str, ...] = ()
 
@@ -50,22 +50,22 @@ class SpanItems(NamedTuple):
 
     @property
     def doubled(self) -> int:
-        """New items that are known ones under another id, as it seems."""
+        """New items that are probably known items under another id."""
         return self.same_id + self.same_text
 
 
 def compare_items(
     store: Store, span: str, rows: Path, before: Sources, bases: Sequence[CatalogueRef], config: Config
 ) -> SpanItems | None:
-    """Return how the items of a span differ from what was known of them; None if nothing is known of any item.
+    """Return the differences between a span's items and their earlier contents; None if no item was known before.
 
     Args:
         rows: the Parquet file with the span's clean rows.
-        before: the rows and item feeds that the catalogue before the span is made of.
-        bases: earlier catalogues, as for `build`; one that was made of a part of `before` saves reading that part.
+        before: the sources of the catalogue before the span.
+        bases: earlier catalogues, as for `build`; one made of a part of `before` saves reading that part.
 
     Raises:
-        MissingFolder, CorruptFolder: a source is gone or damaged; names the file.
+        MissingFolder, CorruptFolder: a source is missing or damaged; names the file.
     """
     base, left = on_base(store, bases, before, feature_names(config))
     known = [*inputs_of(store, left, base)]
@@ -127,7 +127,7 @@ def _other(feature: str) -> str:
 
 
 def _joined(database: duckdb.DuckDBPyConnection, types: dict[str, str]) -> Iterator[pa.Table]:
-    """Yield the span's items with both texts, the one before null for a new item, and which features differ."""
+    """Yield the span's items with both texts (null before for a new item) and one flag per feature that differs."""
     now, before = (f"{table}.{_CONTENT}" for table in (_NOW, _BEFORE))
     others = "".join(
         f", {now}.{quoted(name)} IS DISTINCT FROM {before}.{quoted(name)} AS {quoted(_other(name))}" for name in types
@@ -147,7 +147,7 @@ def _doubles(
     ids: pa.ChunkedArray,
     texts: np.ndarray,
 ) -> tuple[int, int, tuple[str, ...]]:
-    """Return how many new items have a known item's id but for its form, how many others its text, and some ids.
+    """Count new items with a known item's id in another form, and others with its text; also return some ids.
 
     Args:
         ids: of the new items.
@@ -167,7 +167,7 @@ def _doubles(
 
 
 class _Sought:
-    """Hashes that are looked for among many others, a batch at a time."""
+    """Hashes to find among many others, a batch at a time."""
 
     def __init__(self, hashes: np.ndarray) -> None:
         self._sorted, self._place = np.unique(hashes, return_inverse=True)
@@ -179,7 +179,7 @@ class _Sought:
 
     @property
     def found(self) -> np.ndarray:
-        """Which of the hashes were met, bool."""
+        """A bool for each hash: True if it was found."""
         return self._met[self._place]
 
 

@@ -1,7 +1,7 @@
 """Builds a catalogue: every live item with its newest text and features, in partitions by item id.
 
-DuckDB reads the sources, a batch at a time; the records are split into partitions on disk, and each partition is then
-merged on its own. So memory is the same for any number of items.
+DuckDB reads the sources in batches. The records are split into partitions on disk, and each partition is merged on its
+own, so memory does not grow with the number of items.
 """
 
 import hashlib
@@ -53,7 +53,7 @@ _FORMAT = 1  # part of the key: raise it when the same sources give other files
 
 
 class Sources(NamedTuple):
-    """What a catalogue is made of. Rows of a span and versions of a feed never change."""
+    """The sources of a catalogue. Rows of a span and versions of a feed never change."""
 
     rows: tuple[RowsRef, ...]
     feeds: tuple[FeedRef, ...]
@@ -64,13 +64,13 @@ class Sources(NamedTuple):
 
 
 def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config: Config) -> CatalogueRef:
-    """Return the catalogue of these sources, built unless the workspace has it.
+    """Return the catalogue of these sources; build it if the workspace lacks it.
 
     Args:
-        bases: earlier catalogues; the first is used that was made of a part of the sources, with the same features.
+        bases: earlier catalogues; the first one made of a part of the sources, with the same features, is used.
 
     Raises:
-        MissingFolder, CorruptFolder: a source is gone or damaged; names the file.
+        MissingFolder, CorruptFolder: a source is missing or damaged; names the file.
     """
     features = feature_names(config)
     key = {"format": _FORMAT, "sources": sources.names, "features": features,
@@ -99,7 +99,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
 
 
 def feature_names(config: Config) -> list[str]:
-    """Return the columns that are kept of each item."""
+    """Return the feature columns of each item."""
     features = config.features
     return list(
         dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
@@ -116,7 +116,7 @@ def reference(store: Store, prefix: str) -> CatalogueRef:
 def on_base(
     store: Store, bases: Sequence[CatalogueRef], sources: Sources, features: list[str]
 ) -> tuple[CatalogueRef | None, Sources]:
-    """Return the first base that can be used, and the sources that it lacks."""
+    """Return the first usable base, and the sources that it lacks."""
     for base in bases:
         try:
             facts = read_manifest(store, base.prefix).facts
@@ -127,7 +127,7 @@ def on_base(
             rows = tuple(each for each in sources.rows if each.prefix not in there)
             feeds = tuple(each for each in sources.feeds if each.prefix not in there)
             return base, Sources(rows, feeds)
-    return None, sources  # also where a source was corrected: its old version must leave
+    return None, sources  # also if a source was corrected: its old version must not stay
 
 
 def _files(store: Store, prefix: str, kind: str) -> list[Path]:
@@ -148,7 +148,7 @@ def inputs_of(store: Store, sources: Sources, base: CatalogueRef | None) -> Iter
 
 
 def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_rows: int) -> int:
-    """Return a power of two, so that each partition of a smaller catalogue becomes two of a larger one."""
+    """Return the number of partitions, a power of two: a partition of a smaller catalogue splits in two."""
     most = sum(rows.rows for rows in left.rows)
     most += sum(read_fact(store, feed.prefix, "rows", int) for feed in left.feeds)
     count = base.partitions if base else 1
@@ -159,7 +159,7 @@ def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_ro
 
 
 def feature_types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
-    """Return the DuckDB type of each feature: a category keeps its type if all files agree, else it is text."""
+    """Return the DuckDB type of each feature; a category keeps its type if all files agree, and is text otherwise."""
     kinds = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
     schemas = [pq.read_schema(path) for source in inputs for path in source.files]
     types = dict.fromkeys(config.features.numeric, "DOUBLE")
@@ -179,7 +179,7 @@ def _records(
 def _merge(
     database: duckdb.DuckDBPyConnection, store: Store, prefix: str, features: Sequence[str], number: int, scratch: Path
 ) -> Iterator[tuple[FileEntry, int, int]]:
-    """Write the files of a partition; yield each one's entry, with its live and its deleted items."""
+    """Write the files of a partition; yield each file's entry with its numbers of live and deleted items."""
     records = scattered(scratch, number)
     if records is None:  # by chance no item falls into it
         return
@@ -197,7 +197,7 @@ def _merge(
 
 
 def _split(reader: pa.RecordBatchReader, live: Path, gone: Path) -> tuple[int, int]:
-    """Write the live items and the deleted ones to two files, without and with DELETED; return how many of each."""
+    """Write live items, without DELETED, and deleted items, with it, to two files; return both counts."""
     utc = pa.timestamp("us", tz="UTC")  # DuckDB names the machine's own time zone, for the same moments
     schema = pa.schema(
         [field.with_type(utc) if field.name in (UPDATED_AT, FEED_AT) else field for field in reader.schema]

@@ -1,4 +1,4 @@
-"""Chooses a part of a catalogue: items that are named, and a sample of the others."""
+"""Chooses a part of a catalogue: named items and a sample of the others."""
 
 import tempfile
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ from tasks.worker.catalogue.records import connect, literal, quoted
 
 
 def choose(store: Store, ref: CatalogueRef, named: Sequence[str], others: int, features: Sequence[str]) -> pa.Table:
-    """Return the live items among `named`, and `others` more, by item id; only they are in memory.
+    """Return the live items among `named` and `others` more, by item id; memory holds only these.
 
-    The others are those with the lowest hash of their id. So a larger number adds to a smaller one, and a new item
-    takes the place of at most one.
+    The others are the items with the lowest id hashes: a larger sample contains a smaller one, and a new item replaces
+    at most one.
 
     Args:
-        features: columns to return as well; one that the catalogue lacks is null.
+        features: further columns; null if the catalogue lacks them.
 
     Returns:
         The columns ITEM_ID, TEXT, CONTENT, and the features.
 
     Raises:
-        MissingFolder, CorruptFolder: the catalogue is gone or damaged.
+        MissingFolder, CorruptFolder: the catalogue is missing or damaged.
     """
     folder, manifest = open_folder(store, ref.prefix, CATALOGUE_KIND)
     files = [folder / entry.name for entry in manifest.files if not is_deleted_name(entry.name)]

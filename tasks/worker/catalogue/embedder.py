@@ -1,4 +1,4 @@
-"""Embeds the items of a partition, a few thousand at a time, into the shard of that partition."""
+"""Embeds the items of a partition in batches and writes its shard."""
 
 import contextlib
 import hashlib
@@ -28,7 +28,7 @@ from tasks.worker.training.checkpoint import ModelParts
 
 BATCH_ITEMS = 4096  # in memory at once, with their vectors
 NORM_TOLERANCE = 1e-3
-A_MODELS_FAULT = 16  # so many bad vectors in a row, and no good one, are not the fault of single items
+A_MODELS_FAULT = 16  # a batch of at least this many items, all with bad vectors, is the model's fault
 _REASON = "its vector is not finite or not of unit length"
 
 
@@ -54,7 +54,7 @@ class Embedder:
 
     @contextlib.contextmanager
     def shard(self, number: int) -> Iterator[tuple[Path, ShardNote]]:
-        """Give the shard of a partition as a local file, with its note.
+        """Yield the shard of a partition as a local file, with its note.
 
         Raises:
             CodeError: no vector of a whole batch of items is usable.
@@ -99,7 +99,7 @@ class Embedder:
             )
 
     def _vectors(self, items: pa.Table, earlier: dict[tuple[str, str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return vectors, float32 (items, width), and which of them are earlier ones, bool (items,)."""
+        """Return vectors, float32 (items, width), and bool (items,): True for a reused vector."""
         keys = zip(items[ITEM_ID].to_pylist(), items[CONTENT].to_pylist(), strict=True)
         known = [earlier.get(key) for key in keys]
         kept = np.array([vector is not None for vector in known], dtype=bool)
@@ -111,7 +111,7 @@ class Embedder:
         return found, kept
 
     def _embed(self, items: pa.Table) -> np.ndarray:
-        """Return vectors, float32 (items, width), made by this worker alone."""
+        """Return vectors, float32 (items, width), computed by this worker alone."""
         infer, parts = self._job.config.infer, self._parts
         settings = embed_settings(self._job.config, self._accelerator, infer.precision)
         prompt = prompts_of(items, "item", parts.model.shape.prompts, parts.features.entity)

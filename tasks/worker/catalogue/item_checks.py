@@ -1,4 +1,4 @@
-"""The checks of a span's items against the catalogue before it: a month that is wrong where no single row shows it."""
+"""Checks of a span's items against the catalogue before it: find errors that no single row shows."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ _RENAMED = (
 
 
 def item_checks(found: Sequence[SpanItems], limits: ItemsConfig) -> list[Check]:
-    """Return the checks of the spans that were compared, each about the worst span; none without one."""
+    """Return the checks of the compared spans, each for the worst span; empty without spans."""
     if not found:
         return []
     features = dict.fromkeys(name for each in found for name in each.values)
@@ -35,7 +35,7 @@ def item_checks(found: Sequence[SpanItems], limits: ItemsConfig) -> list[Check]:
     ]  # fmt: skip
 
 
-_Count = tuple[int, int, str]  # so many, of so many, and the sentence after them
+_Count = tuple[int, int, str]  # count, total, and the rest of the sentence
 
 
 def _check(

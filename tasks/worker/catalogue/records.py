@@ -1,7 +1,7 @@
-"""What is known of each item, from all sources: rows of spans, item feeds, and an earlier catalogue.
+"""Records of items from all sources: rows of spans, item feeds, and an earlier catalogue.
 
-A record has the newest content of an item and, if a feed names it, what the feed says last. `newest` merges records in
-any order to the same result, so a catalogue made in steps equals one made at once. The SQL is DuckDB's.
+A record has the newest content of an item and, if a feed names it, the feed's latest entry. `newest` gives the same
+result for any order of records, so a catalogue built in steps equals one built at once. The SQL is DuckDB's.
 """
 
 import os
@@ -24,7 +24,7 @@ MEMORY = "768MiB"  # beyond it, DuckDB writes to disk. With Python and Arrow, a 
 
 
 def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
-    """Return a new database in memory that uses the folder `scratch` for what does not fit."""
+    """Return a new in-memory database that spills to the folder `scratch`."""
     settings = {
         "memory_limit": MEMORY,
         "temp_directory": str(scratch / "spilled"),
@@ -35,10 +35,10 @@ def connect(scratch: Path) -> duckdb.DuckDBPyConnection:
 
 
 class Catalogue:
-    """A catalogue, opened by its manifest. A partition is read, and checked, when it is asked for."""
+    """A catalogue, opened by its manifest. A partition is read and checked on request."""
 
     def __init__(self, store: Store, ref: CatalogueRef, manifests: Store | None = None) -> None:
-        """Read the manifest, from `manifests` where that is given: the same workspace, shared by several workers."""
+        """Read the manifest; from `manifests` if given: the same workspace, shared by several workers."""
         self.ref = ref
         self._store = store
         self._files = {entry.name: entry for entry in read_manifest(manifests or store, ref.prefix).files}
@@ -64,7 +64,7 @@ SCATTERED = "scattered"  # the table with the records of a partition
 
 
 class Source(NamedTuple):
-    """Parquet files of one kind; `content`: the expressions of TEXT and UPDATED_AT, and of FEED_AT and DELETED."""
+    """Parquet files of one kind, with the SQL expressions of TEXT, UPDATED_AT, FEED_AT and DELETED."""
 
     files: Sequence[Path]
     text: str
@@ -74,7 +74,7 @@ class Source(NamedTuple):
 
 
 def from_rows(files: Sequence[Path]) -> Source:
-    """Return validated rows as a source: each is content, and no feed."""
+    """Return validated rows as a source: content without feed entries."""
     return Source(files, ITEM, TIME, "NULL", "NULL")
 
 
@@ -86,15 +86,15 @@ def from_feed(files: Sequence[Path]) -> Source:
 
 
 def from_catalogue(files: Sequence[Path], deleted: bool) -> Source:
-    """Return the files with the live items of an earlier catalogue, or those with its deleted ones, as a source."""
+    """Return files of an earlier catalogue, all with live or all with deleted items, as a source."""
     return Source(files, TEXT, UPDATED_AT, FEED_AT, str(deleted).lower())
 
 
 def records_of(source: Source, features: Mapping[str, str], partitions: int) -> str:
-    """Return the query for the records of a source, with the number of each one's partition as PART.
+    """Return the query for the records of a source, with the partition number as PART.
 
     Args:
-        features: name -> DuckDB type of each feature; one that the files lack is null.
+        features: name -> DuckDB type; null in the records if the files lack the column.
     """
     there = set(pq.read_schema(source.files[0]).names)
     columns = [f'CAST({quoted(name) if name in there else "NULL"} AS {kind}) AS {quoted(name)}'
@@ -115,9 +115,9 @@ def records_of(source: Source, features: Mapping[str, str], partitions: int) -> 
 
 
 def newest(features: Sequence[str]) -> str:
-    """Return the query for one record of each item, by item id, from the records in the table SCATTERED.
+    """Return the query for one record per item, by item id, from the table SCATTERED.
 
-    The content is that of the latest time; the feed's word is that of its latest record, and a deletion wins a tie.
+    The latest content and the latest feed record win; at equal times a deletion wins.
     """
     content = ", ".join(f"{literal(name)}: {quoted(name)}" for name in (TEXT, *features))
     names = ", ".join(quoted(name) for name in (TEXT, *features, UPDATED_AT, CONTENT))
@@ -141,7 +141,7 @@ def newest(features: Sequence[str]) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a column's name for SQL."""
+    """Return a column name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,4 +1,4 @@
-"""Vectors that an earlier release of the same model holds: unchanged items need not be embedded again."""
+"""Vectors of an earlier release of the same model, reused for unchanged items."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,18 +21,18 @@ BATCH_VECTORS = 8192
 
 
 class EarlierVectors:
-    """The vectors of a folder, found by item id and content; empty without a folder.
+    """The vectors of a folder, by item id and content; empty without a folder.
 
     Raises:
         MissingFolder, CorruptFolder: the folder is not complete, or holds the vectors of another model.
     """
 
     def __init__(self, store: Store, prefix: str | None, model_version: str, manifests: Store | None = None) -> None:
-        """Read the manifest, from `manifests` where that is given: the same workspace, shared by several workers."""
+        """Read the manifest; from `manifests` if given: the same workspace, shared by several workers."""
         self._store, self._prefix = store, prefix
         self._files: tuple[FileEntry, ...] = ()
         self._partitions = 1
-        self.max_tokens: int | None = None  # where the texts of these vectors were cut
+        self.max_tokens: int | None = None  # limit to which the texts of these vectors were cut
         if prefix is not None:
             manifest = read_manifest(manifests or store, prefix)
             expect_vectors(store, prefix, manifest, model_version)
@@ -41,14 +41,14 @@ class EarlierVectors:
             self.max_tokens = manifest.facts.get("max_tokens")
 
     def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
-        """Return (item id, content hash) -> vector of the partition that held these items."""
+        """Return (item id, content hash) -> vector of the earlier partition with these items."""
         table = self.table_of_partition(number, [ITEM_ID, CONTENT])
         return {} if table is None else dict(zip(_keys(table, CONTENT), as_matrix(table[VECTOR]), strict=True))
 
     def table_of_partition(self, number: int, columns: Sequence[str]) -> pa.Table | None:
-        """Return the vectors, with other columns, of the partition that held these items; partitions only split.
+        """Return the vectors and other columns of the earlier partition with these items; None if it is empty.
 
-        None: it has no item.
+        Partitions are only ever split, so `number` modulo the earlier count finds it.
         """
         name = part_name(number % self._partitions)
         if name not in {entry.name for entry in self._files}:
@@ -63,14 +63,14 @@ class EarlierVectors:
                 raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
 
     def of_items(self, items: pa.Table, by: str, width: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
-        """Return which items have a vector in this worker's share of the files, and the vectors.
+        """Find the vectors of items in this worker's share of the files.
 
         Args:
             items: with the columns ITEM_ID and `by`, one row for each item.
-            by: the column that must be equal as well: CONTENT or TEXT.
+            by: the second column that must match, CONTENT or TEXT.
 
         Returns:
-            bool (items,), and float32 (items, width), zeros for the other items.
+            bool (items,), True if found; float32 (items, width), zeros if not found.
         """
         row_of = {key: row for row, key in enumerate(_keys(items, by))}
         which, vectors = np.zeros(items.num_rows, dtype=bool), np.zeros((items.num_rows, width), dtype=np.float32)
@@ -82,7 +82,7 @@ class EarlierVectors:
         return which, vectors
 
     def holds(self, ids: pa.ChunkedArray, share: Share) -> np.ndarray:
-        """Return which item ids are in this worker's share of the files, with any content, bool (ids,)."""
+        """Return bool (ids,): True for an id in this worker's share of the files, with any content."""
         found = np.zeros(len(ids), dtype=bool)
         for entry in self._files[share.index :: share.of]:
             there = pq.read_table(self._store.local(f"{self._prefix}/{entry.name}"), columns=[ITEM_ID])[ITEM_ID]
@@ -90,7 +90,7 @@ class EarlierVectors:
         return found
 
     def _batches(self, column: str, share: Share) -> Iterator[pa.Table]:
-        """Yield vectors with their item ids and another column, some thousand at a time."""
+        """Yield batches of vectors with their item ids and another column."""
         for entry in self._files[share.index :: share.of]:
             with pq.ParquetFile(self._store.local(f"{self._prefix}/{entry.name}"), pre_buffer=False) as file:
                 for batch in file.iter_batches(BATCH_VECTORS, columns=list({ITEM_ID, column, VECTOR})):

@@ -1,6 +1,6 @@
-"""Splits records into partitions on disk, in memory that depends on the number of neither.
+"""Splits records into partitions on disk; memory depends neither on the records nor on the partitions.
 
-DuckDB's own partitioned writing keeps the rows of every partition, so its memory grows with both.
+DuckDB's own partitioned writing buffers rows of every partition, so its memory grows with both.
 """
 
 import contextlib
@@ -12,21 +12,21 @@ import pyarrow as pa
 
 PART = "part"  # the column with the number of a record's partition
 BATCH_RECORDS = 8192
-FILES = 64  # open at once; more partitions than that take several passes over the records
+FILES = 64  # open at once; more partitions take several passes over the records
 
 
 def scatter(records: Iterable[pa.RecordBatch], folder: Path, partitions: int) -> None:
-    """Write the records of each partition to its own file in the folder; one without any has none.
+    """Write the records of each partition to its own file in the folder; an empty partition gets no file.
 
     Args:
-        records: all with one schema, which has PART, int32 (records,), from 0 to partitions - 1.
+        records: batches of one schema with PART, int32, from 0 to partitions - 1.
         partitions: a power of two.
     """
     _pass(records, folder, partitions, 0, 1)
 
 
 def scattered(folder: Path, number: int) -> pa.Table | None:
-    """Return the records of a partition, mapped from its file, not read; None where it has none."""
+    """Return the records of a partition, memory-mapped; None if it is empty."""
     path = _path(folder, number, 1)
     return pa.ipc.open_stream(pa.memory_map(str(path))).read_all() if path.exists() else None
 
@@ -50,7 +50,7 @@ def _pass(records: Iterable[pa.RecordBatch], folder: Path, left: int, first: int
 
 
 def _path(folder: Path, number: int, partitions: int) -> Path:
-    """Return the file that begins with a partition; all files of the last pass hold one partition."""
+    """Return the file whose first partition is `number`; a file of the last pass holds one partition."""
     return folder / f"{number}-of-{partitions}.arrow"
 
 

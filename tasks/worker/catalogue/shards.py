@@ -1,6 +1,6 @@
-"""The shards of one vectors folder: one for each partition of the catalogue, with a note in the run for each.
+"""The shards of one vectors folder: one per partition of the catalogue, each with a note in the run.
 
-A note is written after its shard, so a partition with a note is done, in this attempt or an earlier one.
+A note is written after its shard: a partition with a note is done, in this attempt or an earlier one.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from tasks.worker.process.job import Job
 
 
 def expect_vectors(store: Store, prefix: str, manifest: Manifest, model_version: str) -> None:
-    """Raise CorruptFolder, which names both models, unless a folder holds vectors by this one."""
+    """Raise CorruptFolder, which names both models, unless a folder holds vectors by this model."""
     by = manifest.facts.get("model_version")
     if manifest.kind != VECTORS_KIND or by != model_version:
         what = f"{store.uri}/{prefix} holds {manifest.kind} by {by}"
@@ -42,7 +42,7 @@ class BadItem(Record):
 
 
 class ShardNote(Record):
-    """`runs/<run key>/infer/shards/<model>/<catalogue>/<number>.json`: the shard of one partition is there."""
+    """`runs/<run key>/infer/shards/<model>/<catalogue>/<number>.json`: the shard of one partition is complete."""
 
     file: FileEntry | None = Field(description="null: the partition has no item with a vector")
     attempt: int
@@ -67,7 +67,7 @@ class Shards:
         self._notes = SHARD.within(**self._of)
 
     def open(self) -> list[int]:
-        """Return the partitions without a note; each worker begins at another one."""
+        """Return the partitions without a note; each worker starts at a different one."""
         there = set(self._store.list(self._notes))
         count = self._inputs.catalogue.partitions
         first = self._job.share.index * count // self._job.share.of
@@ -75,7 +75,7 @@ class Shards:
         return [number for number in numbers if self._note(number) not in there]
 
     def check_earlier(self) -> None:
-        """Delete the notes of damaged shards that an earlier attempt made; each worker checks its share."""
+        """Delete the notes of an earlier attempt's damaged shards; each worker checks its share."""
         there = set(self._store.list(self._notes))
         for number in range(self._job.share.index, self._inputs.catalogue.partitions, self._job.share.of):
             if self._note(number) in there:
@@ -93,26 +93,26 @@ class Shards:
         return path.is_file() and sha256_of(path) == note.file.sha256
 
     def done(self, number: int) -> bool:
-        """Return whether another worker finished the partition meanwhile."""
+        """Return True if another worker has finished the partition."""
         return self._store.exists(self._note(number))
 
     def lease(self, number: int) -> str:
-        """Return the key of the lease of a partition."""
+        """Return the key of a partition's lease."""
         return SHARD_LEASE.key(**self._of, shard=number)
 
     def commit(self, number: int, path: Path, note: ShardNote, lease: Held) -> None:
-        """Upload a shard, then its note. Raises StoreError: the lease was lost, so another worker has the partition."""
+        """Upload a shard, then its note. Raises StoreError: the lease was lost; another worker has the partition."""
         lease.check()
         if note.file is not None:
             place(self._store, path, f"{self.prefix}/{note.file.name}")
         settle(self._store, self._note(number), note.to_json())
 
     def seal(self) -> InferOutcome:
-        """Write the manifest of the vectors, and return the outcome. Every worker may do it: they write the same.
+        """Write the manifest of the vectors and return the outcome; every worker would write the same.
 
         Raises:
-            CodeError: too many items are without a vector.
-            StoreError: the shards do not have every item of the catalogue exactly once.
+            CodeError: too many items have no vector.
+            StoreError: the shards don't contain every item of the catalogue exactly once.
         """
         catalogue, spec = self._inputs.catalogue, self._job.spec
         notes = [self._read(number) for number in range(catalogue.partitions)]
@@ -165,7 +165,7 @@ class Shards:
             )
 
     def _quarantine(self, bad: list[BadItem]) -> str | None:
-        """Write the bad items as Parquet; return the key of the file, None without bad items."""
+        """Write the bad items as Parquet; return the file's key, None without bad items."""
         if not bad:
             return None
         prefix = BAD_ITEMS.of(self._job.spec)
