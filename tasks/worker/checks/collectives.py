@@ -1,7 +1,7 @@
-"""Every collective that training uses, with its numbers checked, then timed.
+"""Checks the results of every collective that training uses, then times it.
 
-A collective can succeed and move nothing, as when each process sees a world of one. Only numbers that differ by rank
-show that.
+A collective can succeed without moving data, e.g. if each process sees a world of one. Only numbers that differ by rank
+reveal it.
 """
 
 import statistics
@@ -18,11 +18,11 @@ SIZES = (1, 3, 1000, 65_537)  # elements: the smallest, odd ones, and one that t
 LATENCY_REPEATS = 20
 BANDWIDTH_REPEATS = 5
 MIB = 2**20
-COMPILED_SIZES = (3, 65_537)  # for devices that compile a graph for each
+COMPILED_SIZES = (3, 65_537)  # for devices that compile a graph for each size
 
 
 def check_collectives(accelerator: Accelerator) -> tuple[Check, ...]:
-    """Run each collective on integers that depend on the rank, and compare every element with the right result.
+    """Run each collective on integers that depend on the rank, and compare every element with the exact result.
 
     All values stay below 2**24 for up to 2000 workers, so float32 sums are exact in any order. A worker with
     wrong numbers continues with the others; its check names the element, expected and actual value, and the rank.
@@ -45,7 +45,7 @@ def _judge(accelerator: Accelerator, name: str, check: Callable[[Accelerator, st
 
 
 def prove_exchange(accelerator: Accelerator) -> None:
-    """Sum numbers over the very workers that train, once: health has proven others, perhaps on other machines.
+    """Check one all-reduce over the workers that will train: health may have run on other machines.
 
     Raises:
         HostError: the sum is wrong.
@@ -65,7 +65,7 @@ def time_collectives(accelerator: Accelerator, mib: int) -> dict[str, float]:
     """Return this worker's seconds of an all-reduce of 4 bytes, and of each collective over `mib` MiB in all."""
     world = accelerator.rank.world
     tiny = accelerator.upload(torch.zeros(1))
-    rows = mib * MIB // 4 // world  # float32; of zeros, so that summing again and again changes nothing
+    rows = mib * MIB // 4 // world  # float32 zeros, which repeated sums don't change
     part, whole = (accelerator.upload(torch.zeros(count)) for count in (rows, world * rows))
     return {
         "latency": _median_seconds(accelerator, lambda: accelerator.sum(tiny), LATENCY_REPEATS),
@@ -76,10 +76,10 @@ def time_collectives(accelerator: Accelerator, mib: int) -> dict[str, float]:
 
 
 def rates(seconds: dict[str, float], mib: int, world: int) -> dict[str, float]:
-    """Return latency in microseconds and bandwidth in GB/s (1e9 bytes) of the seconds of `time_collectives`.
+    """Convert the seconds of `time_collectives` to latency in microseconds and bandwidth in GB/s (1e9 bytes).
 
-    Algorithm bandwidth is the bytes of the whole buffer over time. Bus bandwidth is what each link carries, comparable
-    between numbers of workers: times 2(n-1)/n for an all-reduce, (n-1)/n for the other two
+    Algorithm bandwidth is the bytes of the whole buffer over time. Bus bandwidth is the traffic of each link, which
+    is comparable between numbers of workers: times 2(n-1)/n for an all-reduce, (n-1)/n for the other two
     (NVIDIA, nccl-tests, doc/PERFORMANCE.md).
     """
     moved = mib * MIB // 4 // world * world * 4
@@ -91,13 +91,13 @@ def rates(seconds: dict[str, float], mib: int, world: int) -> dict[str, float]:
     return {name: round(value, 3) for name, value in found.items()}
 
 
-# Each of these returns what is wrong as a sentence, empty if nothing is.
+# Each check returns a sentence about the error, or an empty string.
 
 
 def _check_all_reduce(accelerator: Accelerator, name: str, size: int) -> str:
     mine = _numbers(accelerator.rank.index, size)
     wanted = _sum_over_ranks(accelerator.rank.world, size)
-    # As in training: numbers on the device, counts on the host. NeuronCores have no way to add integers.
+    # As in training: numbers on the device, counts on the host. NeuronCores can't add integers.
     got = [accelerator.sum(accelerator.upload(mine.float())), accelerator.sum(mine.clone())]
     return next(filter(None, (_compare(accelerator, name, sums, wanted) for sums in got)), "")
 
@@ -125,7 +125,7 @@ def _check_gradient_sum(accelerator: Accelerator, name: str, size: int) -> str:
 
 
 def _check_gather_gradient(accelerator: Accelerator, name: str, size: int) -> str:
-    """Weigh the gathered rows differently on each worker; the gradient is the sum of all weights of its own rows."""
+    """Weight the gathered rows differently on each worker; a row's gradient is the sum of its weights."""
     rank = accelerator.rank
     rows = torch.ones(size, device=accelerator.device, requires_grad=True)
     weights = _numbers(rank.index, rank.world * size).float().to(accelerator.device)
@@ -162,7 +162,7 @@ def _compare(accelerator: Accelerator, name: str, got: torch.Tensor, wanted: tor
 
 
 def _median_seconds(accelerator: Accelerator, collective: Callable[[], object], repeats: int) -> float:
-    """Time a collective after one warm call, which opens connections and compiles; all workers start together."""
+    """Time a collective after one warm-up call, which opens connections and compiles; all workers start together."""
     kept = collective()
     accelerator.synchronize()
     del kept
@@ -171,7 +171,7 @@ def _median_seconds(accelerator: Accelerator, collective: Callable[[], object], 
         accelerator.synchronize()
         accelerator.barrier()
         began = time.perf_counter()
-        kept = collective()  # a compiled device computes only what something holds
+        kept = collective()  # a compiled device skips results that nothing references
         accelerator.synchronize()
         del kept
         seconds.append(time.perf_counter() - began)

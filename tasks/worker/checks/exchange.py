@@ -1,6 +1,6 @@
-"""The findings of several workers, collected by the first of them through files of the attempt.
+"""Findings of several workers, collected by the first worker through files of the attempt.
 
-Not through collectives: it must work before there is a process group, and while collectives are broken.
+Files, not collectives: the exchange must work before a process group exists, and while collectives are broken.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from tasks.contracts.outcomes import Check
 from tasks.foundation.records import Record
 from tasks.worker.process.machine import wait_until
 
-WAIT_SECONDS = 900.0  # longer than all checks of a machine may take; a worker that dies is noticed elsewhere
+WAIT_SECONDS = 900.0  # longer than all checks of a machine may take; a dead worker is noticed elsewhere
 
 
 class WorkerFindings(Record):
-    """What one worker found: numbers by name, and the checks that need no other worker."""
+    """One worker's findings: numbers by name, and the checks that need no other worker."""
 
     host: str
     numbers: dict[str, float]
@@ -23,7 +23,7 @@ class WorkerFindings(Record):
 
 
 class AllFindings(Record):
-    """What all workers know afterwards: hosts and numbers by worker, and every check."""
+    """All findings, as every worker gets them: hosts and numbers by worker, and every check."""
 
     hosts: tuple[str, ...]
     numbers: tuple[dict[str, float], ...]
@@ -38,15 +38,15 @@ def exchange(
     mine: WorkerFindings,
     judge: Callable[[Sequence[WorkerFindings]], Sequence[Check]],
 ) -> AllFindings:
-    """Return the same `AllFindings` to each of `members` workers, which all call this with their `index`.
+    """Return the same `AllFindings` to each of `members` workers; each calls this with its `index`.
 
     Args:
-        folder: where the files go. Every member has read them at the next barrier.
-        judge: called by member 0 alone with all findings in order, before any other member gets an answer; so what
-            it writes is written, whatever the others do then.
+        folder: for the files. Every member has read them at the next barrier.
+        judge: called by member 0 alone with all findings in order, before any other member gets an answer; its
+            writes are complete even if a member then fails.
 
     Raises:
-        HangError: a worker wrote nothing in time; names which.
+        HangError: a worker wrote nothing in time; names the worker's file.
     """
     all_key = f"{folder}/whole.json"
     if index > 0:
@@ -69,7 +69,7 @@ def exchange(
 
 
 def hand_in(store: Store, folder: str, index: int, mine: WorkerFindings) -> None:
-    """Write a worker's findings for member 0, as `exchange` does for a member that waits for the answer elsewhere."""
+    """Write a worker's findings for member 0 without waiting for the answer."""
     store.write(f"{folder}/{index}.json", mine.to_json())
 
 

@@ -1,7 +1,7 @@
-"""A matrix product with a known answer: does a device multiply correctly, and how fast.
+"""A matrix product with a known answer: checks and times a device's multiplication.
 
-The integers are so small that float32 holds every partial sum exactly: the answer does not depend on the order of
-summation, and any difference is a fault of the device or its libraries.
+The integers are small enough that float32 holds every partial sum exactly. The answer does not depend on the order of
+summation, so any difference is a fault of the device or its libraries.
 """
 
 import math
@@ -48,7 +48,7 @@ def time_product(accelerator: Accelerator, problem: Problem, precision: Precisio
         HostError: an element is wrong, in fp32 by any amount, in bf16 by more than BF16_BOUND of its value; or results
             differ between repetitions.
     """
-    if accelerator.device.type == "cuda":  # otherwise parts of a sum may be rounded to bf16 before they are added
+    if accelerator.device.type == "cuda":  # else partial sums may be rounded to bf16 before they are added
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     left = problem.left.to(accelerator.device, DTYPES[precision])
     right = problem.right.to(accelerator.device, DTYPES[precision])
@@ -69,7 +69,7 @@ def time_product(accelerator: Accelerator, problem: Problem, precision: Precisio
 def _check(accelerator: Accelerator, problem: Problem, precision: Precision, product: torch.Tensor) -> None:
     got = product.cpu().double()
     allowed = problem.answer.abs() * (BF16_BOUND if precision == "bf16" else 0.0)
-    wrong = ~((got - problem.answer).abs() <= allowed)  # so that NaN is wrong
+    wrong = ~((got - problem.answer).abs() <= allowed)  # NaN counts as wrong
     if not wrong.any():
         return
     row, column = (int(index) for index in wrong.nonzero()[0])

@@ -1,6 +1,6 @@
-"""The checks of every machine with NeuronCores, made once for each, before any worker takes a core.
+"""Checks of every machine with NeuronCores, once per machine, before any worker takes a core.
 
-One worker of each machine checks it. These workers collect their findings in the workspace, and pass them to the other
+One worker checks each machine. These workers exchange their findings through the workspace, and pass them to the other
 workers of their machine through a local file.
 """
 
@@ -16,10 +16,10 @@ from tasks.worker.process.job import Job
 
 
 def check_nodes(job: Job) -> tuple[Check, ...]:
-    """Return the findings about all machines, the same on every worker; none without NeuronCores.
+    """Return the checks of all machines, the same on every worker; empty without NeuronCores.
 
     Raises:
-        HangError: the worker of a machine wrote nothing in time.
+        HangError: a machine's worker wrote nothing in time.
     """
     if not uses_neuron(job.config.accelerator):
         return ()
@@ -37,10 +37,10 @@ def check_nodes(job: Job) -> tuple[Check, ...]:
 
 
 def once_for_machine(job: Job, name: str, work: Callable[[], AllFindings]) -> AllFindings:
-    """Return what `work` gives the first worker of this machine; the others wait for it, by a local file.
+    """Run `work` in the first worker of this machine; the others read its result from a local file.
 
     Raises:
-        HangError: it has not come in time.
+        HangError: the result did not arrive in time.
     """
     if job.rank.local > 0:
         found = job.machine.wait_for(f"findings-{name}", f"its findings about the {name}", 2 * WAIT_SECONDS)
@@ -52,7 +52,7 @@ def once_for_machine(job: Job, name: str, work: Callable[[], AllFindings]) -> Al
 
 
 def folder(job: Job) -> str:
-    """Return the folder for the findings of the workers of an attempt."""
+    """Return the folder for the workers' findings of an attempt."""
     return f"{job.spec.attempt_prefix}/findings"
 
 

@@ -1,6 +1,6 @@
-"""Verdicts on measured numbers and findings: checks, records of hosts, an error.
+"""Judges measured numbers and findings: makes checks, updates host records, raises errors.
 
-Nothing is measured here. One worker judges for all.
+Nothing is measured here; one worker judges for all.
 """
 
 import math
@@ -27,10 +27,10 @@ def check_share(
     """Return the check of a share.
 
     Args:
-        setting: the key under validate: that holds the bounds.
-        sentence: says what the share is of, with its numbers, without a full stop.
-        advice: follows a failed check: what may have happened, and what to do.
-        more: follows the bound, as in `at most 10 % more`, where the share is a rise.
+        setting: configuration key of the bounds, below `validate`.
+        sentence: describes the share with its numbers, without a full stop.
+        advice: for a failed check: likely cause and next step.
+        more: word after the bound if the share is a rise, as in `at most 10 % more`.
     """
     stops = bounds.stop is not None and share > bounds.stop
     passed = not stops and (bounds.warn is None or share <= bounds.warn)
@@ -46,7 +46,7 @@ def check_share(
 
 
 def not_judged(name: str, bounds: Bounds, why: str) -> Check:
-    """Return the check of a share that is of too few."""
+    """Return a passed check for a share of too few rows or items."""
     severity: Severity = "critical" if bounds.stop is not None else "warning"
     return Check(name=name, passed=True, severity=severity, observed=None, sentence=f"Not judged: {why}.")
 
@@ -55,22 +55,22 @@ WORKSPACE_DISK = "free workspace disk"
 
 
 def machine_of(limits: HealthConfig) -> MachineConfig | None:
-    """Return what the nodes must have and reach; None if that is unknown."""
+    """Return the required devices and speeds of the nodes; None if unknown."""
     return limits.machines[limits.machine] if limits.machine is not None else None
 
 
 def slowest_to_median(seconds: Sequence[float]) -> float:
-    """Return slowest over median; of two middle workers the faster counts, so that one slow of two shows."""
+    """Return slowest over median, the lower of two middle values: one slow worker of two still shows."""
     return max(seconds) / statistics.median_low(seconds)
 
 
 def gflops(size: int, seconds: float) -> float:
-    """Return billions of floating-point operations a second, for a product of (size, size) matrices."""
+    """Return GFLOP/s of a product of (size, size) matrices."""
     return round(2 * size**3 / seconds / 1e9, 3)
 
 
 def judge_speed(seconds: Sequence[float], names: Sequence[str], limits: HealthConfig) -> Check:
-    """Look for a straggler, a warning: all others wait for it at every step. `names` are those of the hosts."""
+    """Warn about a straggler, for which all others wait at every step. `names` are the hosts."""
     ratio, slowest = slowest_to_median(seconds), max(range(len(seconds)), key=seconds.__getitem__)
     speed, usual = (gflops(limits.matmul_size, each) for each in (seconds[slowest], statistics.median_low(seconds)))
     passed = ratio <= limits.max_slowest_to_median
@@ -91,7 +91,7 @@ def judge_speed(seconds: Sequence[float], names: Sequence[str], limits: HealthCo
 
 
 def judge_product(name: str, seconds: Sequence[float], limits: HealthConfig) -> list[Check]:
-    """Return one check for all workers; none if a worker multiplied wrong (NaN seconds), which has its own check."""
+    """Return one check for all workers; none if a worker multiplied wrong (NaN seconds): that has its own check."""
     if any(map(math.isnan, seconds)):
         return []
     precision = name.removesuffix("_seconds")
@@ -102,9 +102,9 @@ def judge_product(name: str, seconds: Sequence[float], limits: HealthConfig) -> 
 
 
 def judge_rates(rates: dict[str, float], world: int, name: str, machine: MachineConfig) -> list[Check]:
-    """Compare the workers' own all-reduce with what health.machines expects of this kind of machine; both only warn.
+    """Compare the workers' own all-reduce with health.machines' bounds for this kind of machine; both only warn.
 
-    A collective does not show which worker is slow, so the findings are about all hosts.
+    A collective does not show the slow worker, so the findings are about all hosts.
     """
     bus, latency = rates["all_reduce_bus_gb_s"], rates["all_reduce_latency_us"]
     least, most = machine.min_bus_gb_s, machine.max_latency_us
@@ -128,7 +128,7 @@ def judge_rates(rates: dict[str, float], world: int, name: str, machine: Machine
 def judge_space(
     ranks: Sequence[dict[str, float]], names: Sequence[str], limits: HealthConfig, workspace: str
 ) -> list[Check]:
-    """Judge the worker with the least free `memory`, `disk` and `workspace` in GiB; negative: not measured."""
+    """Judge the least free `memory`, `disk` and `workspace` of all workers, in GiB; negative: not measured."""
     scratch = tempfile.gettempdir()
     kinds = (
         ("memory", "free memory", "of memory free", limits.min_memory_gib, "health.min_memory_gib",
@@ -154,12 +154,12 @@ def judge_space(
 
 
 def conclude(job: Job, checks: Sequence[Check], names: Sequence[str]) -> None:
-    """Write findings that refuse these workers to the attempt, and to the records of their hosts.
+    """Write findings that reject these workers to the attempt and to their hosts' records.
 
     Call it once, before any worker raises: the first worker to fail may end the others.
 
     Args:
-        names: the hosts that took part; a finding without a host is about all of them.
+        names: the hosts that took part; a finding without a host concerns all of them.
     """
     failed = _failed(checks)
     if not failed:
@@ -173,12 +173,12 @@ def conclude(job: Job, checks: Sequence[Check], names: Sequence[str]) -> None:
 
 
 def refuse(checks: Sequence[Check]) -> None:
-    """Raise for failed critical checks, with all of their sentences.
+    """Raise for failed critical checks, with all their sentences.
 
     Raises:
-        ConfigError: a verdict is to stop; it would be the same on any machine.
-        StoreError: only the disk of the workspace is short.
-        HostError: anything else; another machine, or this one later, may pass.
+        ConfigError: a check demands a stop, as it would fail on any machine.
+        StoreError: only the workspace's disk is too full.
+        HostError: any other failure; another machine, or this one later, may pass.
     """
     failed = _failed(checks)
     if not failed:
