@@ -19,9 +19,9 @@ __all__ = ["Accelerator", "make_accelerator", "open_accelerator", "opened", "use
 def open_accelerator(
     name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
 ) -> Iterator[Accelerator]:
-    """Give the accelerator of that name; its device and process group are open inside the block.
+    """Yield the accelerator `name`; its device and process group are open inside the block.
 
-    Args are those of `make_accelerator`. Raises ConfigError: there is no such device on this machine.
+    Args as for `make_accelerator`. Raises ConfigError: this machine has no such device.
     """
     accelerator = make_accelerator(name, rank, config, precision)
     with opened(accelerator):
@@ -30,10 +30,10 @@ def open_accelerator(
 
 @contextlib.contextmanager
 def opened(accelerator: Accelerator) -> Iterator[None]:
-    """Hold the device and its process group inside the block.
+    """Keep the device and its process group open inside the block.
 
-    After an error this worker does not leave the group: its connections close when the process ends. So it can report
-    its error before the other workers report that they lost a connection.
+    After an error this worker does not leave the group; its connections close when the process ends. It can thus
+    report its error before the other workers report a lost connection.
     """
     accelerator.join()
     try:
@@ -47,14 +47,14 @@ def opened(accelerator: Accelerator) -> Iterator[None]:
 def make_accelerator(
     name: str, rank: Rank, config: Config | None = None, precision: Precision | Literal["auto"] = "auto"
 ) -> Accelerator:
-    """Return the accelerator of that name, not yet open. Only the packages of this device are imported.
+    """Return the accelerator `name`, not yet open. Only the packages of this device are imported.
 
     Args:
-        config: has the compiler's settings, for devices that compile; None: the compiler's defaults.
-        precision: the one that the stage will request; some devices must know it before they start.
+        config: its compiler settings are for devices that compile; None: the compiler's defaults.
+        precision: that the stage will request; some devices need it before they start.
 
     Raises:
-        ConfigError: there is no accelerator of that name, or its packages are not installed.
+        ConfigError: the accelerator is unknown, or its packages are not installed.
     """
     if name not in DEVICES:
         raise ConfigError(f"unknown accelerator {name!r}; use one of {', '.join(DEVICES)}")
@@ -62,7 +62,7 @@ def make_accelerator(
 
 
 def uses_neuron(name: str) -> bool:
-    """Return whether an accelerator's devices here are NeuronCores."""
+    """Return True if the accelerator's devices on this machine are NeuronCores."""
     return name == "xla" and xla_environment.means_neuron()
 
 

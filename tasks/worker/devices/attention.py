@@ -1,8 +1,8 @@
 """Attention as plain batched matrix products, for processors and for XLA.
 
-On a CPU the library's fused attention has a slow bf16 backward pass, and its eager one computes the softmax in fp32;
-docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention, and so do texts in
-line on a CPU, which need no backward pass.
+On a CPU the library's fused attention has a slow bf16 backward pass, and its eager attention computes the softmax in
+fp32; docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention. So do texts
+in line (one after another, without padding between them) on a CPU, which need no backward pass.
 """
 
 from typing import Any
@@ -30,11 +30,11 @@ def matmul_attention(
 ) -> tuple[torch.Tensor, None]:
     """softmax(scaling * q k^T + mask) v; q, k, v (B, H, T, D), mask (B, 1 or H, T, T) additive -> (B, T, H, D).
 
-    A mask of integers is the groups of texts in line, in a batch of one; only for them `sliding_window` is read, the
-    distance from which on a token of a layer with a local window is not seen: other masks leave such tokens out.
+    An integer mask holds the groups of texts in line, in a batch of one. `sliding_window` is used only for these:
+    tokens at this distance or farther are masked. Other masks already contain the window.
     """
     batch, heads, tokens, width = query.shape
-    if (shared := heads // key.shape[1]) > 1:  # several heads of queries share one of keys and values
+    if (shared := heads // key.shape[1]) > 1:  # grouped-query attention
         key, value = (side.repeat_interleave(shared, dim=1) for side in (key, value))
     if not attention_mask.is_floating_point():
         queries, keys, values = (side[0].transpose(0, 1) for side in (query, key, value))
@@ -56,12 +56,12 @@ def attention_in_line(
     causal: bool = False,
     window: int | None = None,
 ) -> torch.Tensor:
-    """Return what the tokens of texts in line take from the tokens of their own text; (N, H, D) each -> (N, H, D).
+    """Attention of texts in line, each token within its own text; (N, H, D) each -> (N, H, D).
 
     Args:
-        groups: as `InLine` has them, on the host.
-        causal: a token sees none after it.
-        window: the distance from which on a token is not seen; None: all are.
+        groups: as in `InLine`, on the host.
+        causal: mask the tokens after each token.
+        window: mask tokens at this distance or farther; None: no limit.
     """
     out, start = torch.empty(query.shape, dtype=query.dtype), 0
     for size in groups.flatten(0, 2).tolist():
@@ -84,12 +84,12 @@ AttentionInterface.register(MATMUL, matmul_attention)
 
 
 def use_matmul_attention(model: nn.Module) -> None:
-    """Make every encoder inside `model` use this attention, if its own can be replaced."""
+    """Set this attention in every encoder inside `model` that allows it."""
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and not kind_of(part.config.model_type).own_attention:
             part.set_attn_implementation(MATMUL)
 
 
 def attends_in_line(encoder: PreTrainedModel) -> bool:
-    """Return whether an encoder takes texts in line."""
+    """Return True if the encoder accepts texts in line."""
     return encoder.config._attn_implementation == MATMUL

@@ -1,4 +1,4 @@
-"""The interface of a device to training and inference, with what is the same for every torch.distributed backend."""
+"""The device interface for training and inference, with the code common to all torch.distributed backends."""
 
 import contextlib
 import datetime as dt
@@ -19,17 +19,17 @@ from tasks.worker.process.job import Rank
 
 
 def peak_host_bytes() -> int:
-    """Return the most memory that this process has held."""
+    """Return the peak memory of this process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory available without swapping. The page cache counts as free: the kernel gives it back."""
+    """Return the bytes available without swapping; the page cache counts as free, as the kernel reclaims it."""
     try:
         fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
         free = int(fields["MemAvailable"].split()[0]) * 1024
-    except OSError:  # not Linux: only the whole memory is known
+    except OSError:  # not Linux: only the total is known
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         limit = int((cgroup / "memory.max").read_text())
@@ -54,39 +54,39 @@ M = TypeVar("M", bound=Movable)
 
 
 class Accelerator(ABC):
-    """The device of one process, and its connection to the devices of the other workers.
+    """The device of one process and its connection to the other workers' devices.
 
-    A world of one needs no process group: every collective is then the identity. Collectives take tensors on the
-    device and on the host; small numbers that a log or a decision needs stay on the host.
+    A world of one needs no process group: every collective is the identity. Collectives accept tensors on the device
+    and on the host; small numbers for logs and decisions stay on the host.
     """
 
     name: str
     backend: str
     device: torch.device
-    graphs: GraphWatch | None = None  # what the device compiled; None if it runs each operation at once
-    graph_folder: Path | None = None  # where compiled graphs are
-    reads_graphs = False  # whether the runtime reads compiled graphs back; then the workers of a machine share a folder
-    collects_only = False  # whether graphs are collected and not executed: all numbers are zeros
-    communicated_seconds: float | None = None  # in collectives so far; None: not known, as they are part of a graph
+    graphs: GraphWatch | None = None  # compiled graphs; None for an eager device
+    graph_folder: Path | None = None  # compiled graphs on disk
+    reads_graphs = False  # the runtime loads compiled graphs from disk; the workers of a machine then share a folder
+    collects_only = False  # graphs are collected, not executed: all numbers are zeros
+    communicated_seconds: float | None = None  # in collectives so far; None: unknown, as they are part of a graph
     compiler = ""  # name and version
     flags = ""  # the compiler's flags
     matmul_attention = True  # attention as plain matrix products; see attention.py
-    in_line = False  # whether texts may come one after another, whatever their lengths; needs the above
-    adamw_options: ClassVar[dict[str, bool]] = {}  # which of torch's AdamW implementations to use
+    in_line = False  # supports texts in line, see attention.py; needs matmul_attention
+    adamw_options: ClassVar[dict[str, bool]] = {}  # choose torch's AdamW implementation
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
 
     def join(self) -> None:
-        """Join the process group of the stage's workers, by torchrun's environment variables."""
+        """Join the process group of the stage's workers, as torchrun's environment variables describe it."""
         if self.rank.world > 1:
             dist.init_process_group(self.backend, timeout=COLLECTIVE_TIMEOUT)
 
     def leave(self) -> None:
-        """Leave the process group, once every worker has all that it waited for.
+        """Leave the process group after every worker has finished its last collective.
 
-        A worker that closes its connections may break the last barrier of a slower one. So all wait once more, and
-        whether that works out no longer matters.
+        A worker that closes its connections may break the last barrier of a slower worker. So all wait in one more
+        barrier, whose failure does not matter.
         """
         if dist.is_initialized():
             with contextlib.suppress(RuntimeError):
@@ -99,22 +99,22 @@ class Accelerator(ABC):
     @property
     @abstractmethod
     def fast_bf16(self) -> bool:
-        """Whether bf16 products are faster than fp32 products on this device."""
+        """True if bf16 products are faster than fp32 products on this device."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until the device has finished all work; needed for correct timings."""
+        """Wait until the device is idle; needed for correct timings."""
 
     def free_memory_bytes(self) -> int:
-        """Return the memory that is free for a model: that of the host, where the device does not report its own."""
+        """Return the free bytes for a model: of the host if the device does not report its own."""
         return free_host_bytes() // self.rank.local_world
 
     def peak_memory_bytes(self) -> int:
-        """Return the most memory that this process has held; of the host, if the device does not report its own."""
+        """Return the peak bytes of this process: of the host if the device does not report its own."""
         return peak_host_bytes()
 
     def to_device(self, model: nn.Module) -> None:
-        """Move a model to the device, with the kernels that are fast there."""
+        """Move a model to the device and choose the kernels that are fast there."""
         model.to(self.device)
         if self.matmul_attention:
             from tasks.worker.devices.attention import use_matmul_attention  # seconds to import, not always needed
@@ -122,58 +122,58 @@ class Accelerator(ABC):
             use_matmul_attention(model)
 
     def choose_precision(self, requested: Literal["auto", "bf16", "bf16-weights", "fp32"]) -> Precision:
-        """Return the precision to use; `auto` is bf16 where that is fast, else fp32."""
+        """Return the precision to use; `auto` is bf16 if that is fast, else fp32."""
         if requested == "auto":
             return "bf16" if self.fast_bf16 else "fp32"
         return requested
 
     def autocast(self, precision: Precision) -> contextlib.AbstractContextManager[Any]:
-        """Let the model compute its encoder in bf16 inside the block; weights, heads and losses stay fp32."""
+        """Compute the encoder in bf16 inside the block; weights, heads and losses stay fp32."""
         if precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def round_to_bf16(self, values: torch.Tensor) -> torch.Tensor:
-        """Round float32 to bfloat16 stochastically, up or down in proportion to the distance: small updates add up.
+        """Round float32 to bfloat16 stochastically, in proportion to the distance, so that small updates add up.
 
-        bfloat16 has no room for the lower 16 bits of a float32; a random 16-bit number is added to them before they
-        are cut off (Gupta et al. 2015, arXiv:1502.02551, section 3).
+        A random 16-bit number is added to the lower 16 bits of the float32 before they are cut off (Gupta et al. 2015,
+        arXiv:1502.02551, section 3).
         """
         noise = torch.randint(0, 2**16, values.shape, dtype=torch.int32, device=values.device)
         return ((values.view(torch.int32) + noise) & -(2**16)).view(torch.float32).to(torch.bfloat16)
 
     def seed(self, value: int) -> None:
-        """Seed the random numbers of the device."""
+        """Seed the device's random numbers."""
         torch.manual_seed(value)
 
-    # --- what compiled devices need; the other devices do nothing ---------------------------------------------------
+    # --- for compiled devices; eager devices do nothing ---------------------------------------------------------------
 
     @property
     def variables(self) -> dict[str, str]:
-        """Variables set for the compiler and the runtime, to be recorded with the run."""
+        """Environment variables of the compiler and the runtime, recorded with the run."""
         return {}
 
     def name_work(self, what: str) -> None:
-        """Name the work that comes next, so that messages can say where a graph was compiled."""
+        """Name the next work, for messages about a newly compiled graph."""
         if self.graphs is not None:
             self.graphs.where = what
 
-    def cut(self) -> None:  # noqa: B027, devices that run each operation at once have nothing to cut
+    def cut(self) -> None:  # noqa: B027, eager devices have nothing to cut
         """End the graph traced so far, compile it if it is new, and start it."""
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a host tensor on the device, as data and never as a constant."""
+        """Copy a host tensor to the device, as data and never as a constant."""
         return tensor.to(self.device)
 
     def scalar(self, value: float) -> float | torch.Tensor:
-        """Return a number that changes from step to step in a form that does not change the graph."""
+        """Return a per-step number in a form that does not change the graph."""
         return value
 
     def settle(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Bring weights and optimiser state into their form after a step, so that all steps share one graph."""
+        """Bring weights and optimiser state into their form after a step: all steps then share one graph."""
 
     def feed(self, batches: Iterable[M]) -> Iterator[M]:
-        """Yield the batches on the device, in order; a device that works asynchronously gets them ahead of time."""
+        """Yield the batches on the device, in order; asynchronous devices prefetch them."""
         for batch in batches:
             yield batch.to(self.device)
 
@@ -182,7 +182,7 @@ class Accelerator(ABC):
         return tensor.detach().cpu()
 
     def when_known(self, then: Callable[[torch.Tensor], None], tensor: torch.Tensor) -> None:
-        """Call `then` with the tensor on the host, at the next `cut` at the latest; do not wait for it."""
+        """Call `then` with the tensor on the host, at the next `cut` at the latest; don't wait for it."""
         then(tensor.detach().cpu())
 
     # --- collectives ----------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class Accelerator(ABC):
         return tensor
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """All-gather, with gradients: (b, ...) of each worker -> (world * b, ...) on every worker, in rank order."""
+        """All-gather with gradients: (b, ...) of each worker -> (world * b, ...) on every worker, in rank order."""
         if self.rank.world == 1:
             return rows
         return _GatherRows.apply(rows, self)  # type: ignore[no-any-return]
@@ -206,7 +206,7 @@ class Accelerator(ABC):
         return self._reduce_scatter(rows)
 
     def reduce_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Sum the gradients over the workers: each worker's loss is its part of the loss of the global batch."""
+        """Sum the gradients over the workers: each worker's loss is its part of the global batch's loss."""
         if self.rank.world == 1:
             return
         gradients = gradients_of(optimizer)
@@ -234,12 +234,12 @@ class Accelerator(ABC):
 
     def _reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
         summed = rows.contiguous().clone()
-        self._all_reduce(summed)  # gloo has no reduce-scatter for every dtype; the sum is the same
+        self._all_reduce(summed)  # gloo lacks reduce-scatter for some dtypes; the sum is the same
         return summed.chunk(self.rank.world)[self.rank.index]
 
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the gradients that exist, in the order of the optimiser's parameters."""
+    """Return all gradients except None, in the order of the optimiser's parameters."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 

@@ -1,4 +1,4 @@
-"""The processor as accelerator: gloo between processes, bf16 where the instruction set has it."""
+"""The CPU as accelerator: gloo between processes, bf16 if the instruction set has it."""
 
 import contextlib
 import time
@@ -31,12 +31,12 @@ class CpuAccelerator(Accelerator):
 
     @property
     def fast_bf16(self) -> bool:
-        """True where the processor multiplies bf16 itself (AMX or AVX-512 BF16); emulated bf16 is slower than fp32."""
+        """True if the CPU multiplies bf16 natively (AMX or AVX-512 BF16); emulated bf16 is slower than fp32."""
         flags = _cpu_flags()
         return bool(flags & {"amx_bf16", "avx512_bf16", "bf16"})
 
     def to_device(self, model: nn.Module) -> None:
-        """Let the encoder's layers compute as one operation each, where they are of a kind that can."""
+        """Prepare the model; encoder layers of a supported kind run as one operation each."""
         super().to_device(model)
         from tasks.worker.devices.fused_layer import use_fused_layers  # transformers takes seconds to import
 

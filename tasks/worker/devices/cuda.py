@@ -1,4 +1,4 @@
-"""One NVIDIA GPU per process: NCCL between them, bf16 autocast."""
+"""One NVIDIA GPU per process: NCCL between GPUs, bf16 autocast."""
 
 from typing import ClassVar
 

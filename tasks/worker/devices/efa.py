@@ -1,6 +1,6 @@
 """The EFA network interfaces of this machine, from libfabric's `fi_info -p efa`.
 
-A container sees only the interfaces whose /dev/infiniband/uverbs* are mapped into it.
+A container sees only interfaces whose /dev/infiniband/uverbs* is mapped into it.
 """
 
 from collections import Counter
@@ -22,9 +22,9 @@ GIB = 2**30
 
 
 def read_counters(root: Path | None = None) -> Counter[str]:
-    """Return each counter, summed over all interfaces below `root` (ROOT by default); what can't be read is left out.
+    """Return each counter summed over all interfaces below `root` (default: ROOT); unreadable files are skipped.
 
-    `interfaces` is the number of those that count bytes.
+    `interfaces` counts the interfaces with byte counters.
     """
     found: Counter[str] = Counter()
     for folder in sorted((root or ROOT).glob("*/ports/1/hw_counters")):
@@ -38,7 +38,7 @@ def read_counters(root: Path | None = None) -> Counter[str]:
 
 
 def use_between(before: Mapping[str, int], after: Mapping[str, int]) -> EfaUse | None:
-    """Return what was moved between two readings; None where no interface counts."""
+    """Return the traffic between two readings; None if no interface has byte counters."""
     if not after.get("interfaces"):
         return None
     moved = {name: after.get(name, 0) - before.get(name, 0) for name in (SENT, RECEIVED, *FAULTS)}
@@ -52,16 +52,16 @@ def use_between(before: Mapping[str, int], after: Mapping[str, int]) -> EfaUse |
 
 TIMEOUT_SECONDS = 60.0
 _NONE = "no data available"  # fi_info's text if the provider has no interface
-_KINDS = ("-rdm", "-dgrm")  # what follows the interface's name in the name of a domain
+_KINDS = ("-rdm", "-dgrm")  # suffixes of the interface's name in a domain's name
 
 
 def list_interfaces() -> tuple[str, ...]:
-    """Return the names of the interfaces, each once: the tool lists each for every fabric and endpoint type.
+    """Return the names of the interfaces without repetition: the tool lists them per fabric and endpoint type.
 
     Raises:
         ConfigError: fi_info is not installed.
-        HangError: it does not answer.
-        HostError: it fails.
+        HangError: fi_info does not answer.
+        HostError: fi_info fails.
     """
     output = run_tool("fi_info", "-p", "efa", timeout_seconds=TIMEOUT_SECONDS)
     found: dict[str, None] = {}
@@ -78,7 +78,7 @@ def list_interfaces() -> tuple[str, ...]:
 
 
 def check_interfaces(found: tuple[str, ...], expected: int) -> Check:
-    """Check that there are as many interfaces as such a machine has."""
+    """Check that at least `expected` interfaces were found."""
     passed = len(found) >= expected
     action: Action = "exclude host" if found else "stop"
     sentence = f"fi_info lists {len(found)} EFA interfaces ({', '.join(found) or 'none'}); {expected} are expected"

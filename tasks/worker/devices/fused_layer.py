@@ -1,8 +1,8 @@
-"""A whole BERT layer as one operation, for processors: in bf16 with a backward pass of its own, and for texts in line.
+"""A whole BERT layer as one operation for CPUs: in bf16 with its own backward pass, and for texts in line.
 
-On a processor a step of a small encoder waits for memory as much as it multiplies. Here query, key and value are one
-product in each direction, weights are packed for oneDNN once for each product, which then adds bias and residual too,
-and what is no longer needed is overwritten.
+On a CPU a step of a small encoder waits for memory as long as it multiplies. So query, key and value are one product
+in each direction, weights are packed for oneDNN once per product, bias and residual are fused into the product, and
+buffers are overwritten as soon as possible.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from transformers import PreTrainedModel
 
 from tasks.worker.devices.attention import attention_in_line
 
-BERT_LAYERS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")  # kinds of encoder with such layers
+BERT_LAYERS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")  # encoders with such layers
 
 
 class LayerWeights(NamedTuple):
-    """The weights of a layer, in one type; W is the width of the model, I that of the feed-forward part.
+    """The weights of a layer, all of one dtype; W is the model's width, I the feed-forward width.
 
-    Matrices are (outputs, inputs): `query`, `key`, `value`, `out` (W, W), `up` (I, W), `down` (W, I). The rest are
-    vectors: a bias for each, weight and bias of the two normalisations.
+    Matrices are (outputs, inputs): `query`, `key`, `value`, `out` (W, W), `up` (I, W), `down` (W, I). The others are
+    vectors: the biases, and weight and bias of the two layer norms.
     """
 
     query: torch.Tensor
@@ -53,7 +53,7 @@ class LayerWeights(NamedTuple):
 
 
 class LayerShape(NamedTuple):
-    """R sequences of T tokens, H heads, and the number that keeps a normalisation from dividing by zero."""
+    """R sequences of T tokens, H heads, and the epsilon of the layer norms."""
 
     sequences: int
     tokens: int
@@ -72,10 +72,11 @@ class LayerShape(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The first half of a layer. `side` (3 W, W) and `sides` (3, R * H, T, W / H): query, key and value.
+    """The first half of a layer.
 
-    `shares` (R * H, T, T), what each token takes from the others; `seen` (R * T, W), what it takes; `first`, that plus
-    the input; `mean` and `scale` of each row of it; `middle`, normalised.
+    `side` (3 W, W): weights of query, key and value; `sides` (3, R * H, T, W / H): their products. `shares`
+    (R * H, T, T): attention weights; `seen` (R * T, W): the attention's output; `first`: its projection plus the input;
+    `mean` and `scale`: of the rows of `first`; `middle`: `first`, normalised.
     """
 
     side: torch.Tensor
@@ -103,20 +104,20 @@ def _attended(rows: torch.Tensor, mask: torch.Tensor, shape: LayerShape, w: Laye
 def _linear(
     rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, added: torch.Tensor | None = None, after: str = "none"
 ) -> torch.Tensor:
-    """Return rows @ weight.T + bias (+ `added`, or `gelu` after it), added up in fp32 and rounded once."""
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(rows))  # as its product reads it; hardly takes time
+    """Return rows @ weight.T + bias (then + `added`, or `gelu`), accumulated in fp32 and rounded once."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(rows))  # oneDNN's layout; takes hardly any time
     if added is not None:
         return torch.ops.mkldnn._linear_pointwise.binary(rows, added, packed, bias, "add")
     return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, after, [], "none")
 
 
 def layer_in_line(layer: Any, hidden: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    """Return what a BERT layer returns in evaluation without gradients, for texts in line: (1, N, W) -> (1, N, W).
+    """A BERT layer in evaluation without gradients, for texts in line: (1, N, W) -> (1, N, W).
 
-    GELU is part of the product before it.
+    GELU is fused into the product before it.
 
     Args:
-        groups: as `InLine` has them.
+        groups: as in `InLine`.
     """
     w, heads, epsilon = LayerWeights.of(layer), layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps
     rows, width = hidden[0], hidden.shape[2:]
@@ -136,7 +137,7 @@ class FusedLayer(torch.autograd.Function):
     def forward(
         ctx: Any, rows: torch.Tensor, mask: torch.Tensor, shape: LayerShape, *weights: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the layer; `mask` is additive, (R * H, T, T), and all tensors are of one type."""
+        """Compute the layer; `mask` is additive, (R * H, T, T); all tensors have one dtype."""
         w = LayerWeights(*weights)
         attended = _attended(rows, mask, shape, w)
         inner = _linear(attended.middle, w.up, w.up_bias)
@@ -149,7 +150,7 @@ class FusedLayer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of rows and weights; each product adds up in fp32 and is rounded once."""
+        """Return the gradients of rows and weights; each product accumulates in fp32 and is rounded once."""
         shape: LayerShape = ctx.shape
         rows, inner, active, last, mean, scale, *saved = ctx.saved_tensors
         side, sides, shares, seen, first, middle, first_mean, first_scale = saved[: len(Attended._fields)]
@@ -159,7 +160,7 @@ class FusedLayer(torch.autograd.Function):
         d_last, d_last_norm, d_last_norm_bias = _normalised_backward(
             gradients[0].contiguous(), last, mean, scale, w.last_norm, w.last_norm_bias
         )
-        # The wide side first: the same product the other way round takes half as long again.
+        # The wide side first: the transposed product takes 1.5 times as long.
         d_down, d_down_bias = (active.T @ d_last).T.contiguous(), d_last.sum(0)
         d_inner = d_last @ w.down
         torch.ops.aten.gelu_backward.grad_input(d_inner, inner, grad_input=d_inner)
@@ -205,13 +206,13 @@ class FusedLayer(torch.autograd.Function):
 def _normalised_backward(
     gradient: torch.Tensor, rows: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, *weights: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of the rows, the weight and the bias of a normalisation."""
+    """Return the gradients of the rows, weight and bias of a layer norm."""
     backward, all_three = torch.ops.aten.native_layer_norm_backward, [True] * 3
     return backward(gradient, rows, rows.shape[1:], mean, scale, *weights, all_three)
 
 
 def fused_layer(layer: Any, hidden: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-    """Return what a BERT layer without dropout returns; hidden states (R, T, W), mask (R, H, T, T) additive."""
+    """A BERT layer without dropout; hidden states (R, T, W), additive mask (R, H, T, T)."""
     sequences, tokens, _ = hidden.shape
     shape = LayerShape(sequences, tokens, layer.attention.self.num_attention_heads, layer.output.LayerNorm.eps)
     rows, mask, weights = hidden.flatten(0, 1), attention_mask.flatten(0, 1), LayerWeights.of(layer)
@@ -220,9 +221,9 @@ def fused_layer(layer: Any, hidden: torch.Tensor, attention_mask: torch.Tensor) 
 
 
 def use_fused_layers(model: nn.Module) -> None:
-    """Make the layers of every encoder inside `model` compute so, where they compute in bf16 and drop nothing.
+    """Replace the forward pass of the BERT layers inside `model`; it serves bf16 without dropout.
 
-    Texts in line are computed so in fp32 too.
+    For texts in line it serves fp32 too; other cases keep the library's own pass.
     """
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return

@@ -1,7 +1,6 @@
-"""Which graphs a device compiled in this process, where, and whether they were expected.
+"""Counts the graphs that a device compiled in this process, and finds unexpected ones.
 
-It only counts. Devices report what they compiled; the graphs that are expected come from the manifest of the compile
-cache.
+Devices report their compilations; the expected graphs come from the manifest of the compile cache.
 """
 
 from collections.abc import Callable, Collection
@@ -16,7 +15,7 @@ OnNewGraph = Literal["fail", "warn", "note"]
 
 @dataclass(frozen=True)
 class Graph:
-    """One compiled graph: its hash by the runtime, the work it was met in, seconds to compile, bytes of its file."""
+    """One compiled graph: the runtime's hash, the work that first needed it, seconds to compile, bytes of its file."""
 
     name: str
     where: str
@@ -29,9 +28,9 @@ class GraphWatch:
     """Checks after each cut whether a graph was compiled.
 
     Attributes:
-        counted: returns the runtime's number of compilations and their seconds, since the process began.
+        counted: returns the number of compilations and their seconds since the process started.
         listed: returns the compiled graphs on disk, name -> bytes.
-        where: the current work, for messages: `step 12, 24 x 40 tokens`.
+        where: the current work for messages, e.g. `step 12, 24 x 40 tokens`.
     """
 
     counted: Callable[[], tuple[int, float]]
@@ -48,34 +47,34 @@ class GraphWatch:
     _new: list[NewGraph] = field(default_factory=list)
 
     def start(self) -> None:
-        """Begin to count now; what was compiled before does not count."""
+        """Start to count; earlier compilations don't count."""
         self._there = frozenset(self.listed())
         self._count, self._seconds = self.counted()
 
     def forget(self) -> None:
-        """Begin again, after work that is none of the stage's own."""
+        """Start again after work that does not belong to the stage."""
         self.poll()
         self.met, self._new, self._silent, self._expected = [], [], 0, None
         self.start()
 
     def expect(self, names: Collection[str], seconds: float, on_new: OnNewGraph) -> None:
-        """Expect only the graphs of these names from now on; they took `seconds` to compile."""
+        """Expect only these graphs from now on; they took `seconds` to compile."""
         self._expected, self._saved, self._on_new = frozenset(names), seconds, on_new
         for graph in self.met:
             self._judge(graph)
 
     def poll(self) -> None:
-        """Record what was compiled since the last call.
+        """Record the compilations since the last call.
 
         Raises:
-            CompileError: a graph was not expected, and `expect` was called with `fail`.
+            CompileError: a graph is unexpected, and `expect` was called with `fail`.
         """
         count, seconds = self.counted()
         if count == self._count:
             return
         known = self._there | {graph.name for graph in self.met}
         fresh = {name: size for name, size in self.listed().items() if name not in known}
-        self._silent += count - self._count - len(fresh)  # read back from an earlier compilation: no new file
+        self._silent += count - self._count - len(fresh)  # loaded from an earlier compilation: no new file
         each = (seconds - self._seconds) / (count - self._count)
         self._count, self._seconds = count, seconds
         for name, size in sorted(fresh.items()):
@@ -84,7 +83,7 @@ class GraphWatch:
             self._judge(graph)
 
     def use(self, readable: bool) -> GraphUse:
-        """Return the counts. `readable`: the runtime reads compiled graphs back, so expected graphs saved time."""
+        """Return the counts. `readable`: the runtime loads compiled graphs, so expected graphs saved time."""
         saved = max(0.0, self._saved - self._seconds) if readable else 0.0
         return GraphUse(
             hits=self._silent + len(self.met) - len(self._new),

@@ -1,6 +1,6 @@
-"""The speed of collectives between the NeuronCores of one machine, measured and verified by `nccom-test`.
+"""Speed and correctness of collectives between the NeuronCores of one machine, by `nccom-test`.
 
-Between machines the tool needs MPI over SSH, which a Batch job does not have: there only the workers' own check counts.
+Between machines the tool needs MPI over SSH, which a Batch job lacks: there only the workers' own check counts.
 """
 
 import os
@@ -15,13 +15,13 @@ from tasks.foundation.records import Record
 from tasks.worker.devices.neuron_tools import ToolOutput, explain, parse_json, run_tool, tail
 
 TIMEOUT_SECONDS = 600.0
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")  # those of a training step, by the tool's names
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")  # as in a training step, by the tool's names
 
 _ERRORS = re.compile(r"(\d+) errors? found")
-# The tool counts a size that it could not run as an error too, and its reason is in a log of its own.
+# The tool also counts a size that it could not run as an error; the reason is in a separate log.
 _NOT_RUN = re.compile(r"Failure running \S+(?: - log file (\S+))?")
 _NO_PERMISSION = re.compile(r"permission denied|operation not permitted", re.I)
-# These give a worker its share of the machine; the tool needs all cores of this machine, and only those.
+# These limit a worker to its share of the machine; the tool needs all cores of this machine and no others.
 _OF_ONE_WORKER = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_RT_ROOT_COMM_ID")
 
 
@@ -45,14 +45,14 @@ class _Report(BaseModel):
 def measure(
     operation: str, ranks: int, begin: int, end: int, factor: int, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[CollectiveSpeed, ...]:
-    """Run an operation over `ranks` cores with random fp32 numbers, from `begin` to `end` bytes in steps of `factor`.
+    """Run an operation over `ranks` cores on random fp32 numbers, from `begin` to `end` bytes, growing by `factor`.
 
     Raises:
         ConfigError: nccom-test is not installed, or may not open the devices.
-        HangError: it took longer than `timeout_seconds`.
+        HangError: the test took longer than `timeout_seconds`.
         WrongNumbers: a result was wrong.
-        HostError: nothing was measured, as when another process holds a core.
-        CodeError: its report has another format than the documented one; names the key.
+        HostError: nothing was measured, e.g. because another process holds a core.
+        CodeError: the report differs from the documented format; names the key.
     """
     what = f"nccom-test {operation} over {ranks} ranks"
     with tempfile.TemporaryDirectory(prefix="millrace-nccom-") as folder:
@@ -63,7 +63,7 @@ def measure(
             *("--non-interactive", "--report-to-json-file", str(report), operation),
             timeout_seconds=timeout_seconds,
             environment={name: value for name, value in os.environ.items() if name not in _OF_ONE_WORKER},
-            folder=Path(folder),  # it writes files where it is started
+            folder=Path(folder),  # the tool writes to its working directory
         )
         _refuse_errors(what, output)
         if not report.exists():
@@ -72,7 +72,7 @@ def measure(
 
 
 def _refuse_errors(what: str, output: ToolOutput) -> None:
-    """Read the text, which is documented, not the exit status, which is not."""
+    """Raise for errors in the text, which is documented, unlike the exit status."""
     text = f"{output.stdout}\n{output.stderr}"
     if found := _NOT_RUN.search(text):
         log = Path(found[1]).read_text(errors="replace") if found[1] and Path(found[1]).is_file() else ""

@@ -1,6 +1,6 @@
-"""The Neuron devices of this machine, from `neuron-ls -j`, and the checks they must pass before training.
+"""The Neuron devices of this machine, from `neuron-ls -j`, and their checks before training.
 
-A container sees only the devices that are mapped into it.
+A container sees only devices that are mapped into it.
 """
 
 from collections import Counter
@@ -17,12 +17,12 @@ TIMEOUT_SECONDS = 60.0
 
 
 class _Listed(Record):
-    # Unlike in our own records: every release of the tool adds keys.
+    # Unlike our own records: every release of the tool adds keys.
     model_config = ConfigDict(extra="ignore", validate_by_name=True)
 
 
 class NeuronProcess(_Listed):
-    """A process that holds NeuronCores of a device."""
+    """A process that uses NeuronCores of a device."""
 
     pid: int
     command: str
@@ -38,13 +38,13 @@ _DEVICES = TypeAdapter(tuple[NeuronDevice, ...])
 
 
 def list_devices() -> tuple[NeuronDevice, ...]:
-    """Return all devices, in the order of their numbers.
+    """Return all devices, sorted by number.
 
     Raises:
         ConfigError: neuron-ls is not installed.
-        HangError: it does not answer.
-        HostError: it fails or does not print JSON.
-        CodeError: its JSON has another format than the documented one; names the key.
+        HangError: neuron-ls does not answer.
+        HostError: neuron-ls fails or does not print JSON.
+        CodeError: the JSON differs from the documented format; names the key.
     """
     output = run_tool("neuron-ls", "-j", timeout_seconds=TIMEOUT_SECONDS)
     if output.code != 0:
@@ -63,7 +63,7 @@ def list_devices() -> tuple[NeuronDevice, ...]:
 
 
 def check_devices(devices: Sequence[NeuronDevice], expected: int | None) -> tuple[Check, ...]:
-    """Check that all devices are there, alike, and free. `expected` None: at least one device."""
+    """Check that all devices are present, alike, and free. `expected` None: at least one device."""
     if not devices:
         return (_count(devices, expected),)
     return (_count(devices, expected), _alike(devices), _free(devices))
@@ -73,7 +73,7 @@ def _count(devices: Sequence[NeuronDevice], expected: int | None) -> Check:
     passed = bool(devices) if expected is None else len(devices) == expected
     wanted = "at least 1 is" if expected is None else f"{expected} are"
     sentence = f"neuron-ls lists {len(devices)} Neuron devices; {wanted} expected"
-    # None, or too many: the machine or container is not the one in the configuration.
+    # No devices, or too many: the machine or container differs from the configuration.
     action: Action = "exclude host" if 0 < len(devices) < (expected or 0) else "stop"
     if not passed and len(devices) > (expected or 0):
         sentence += ". Set health.machine to the kind of this machine, or add its kind to health.machines"

@@ -1,4 +1,4 @@
-"""The environment variables of a run on NeuronCores, made from the typed configuration in one place.
+"""The environment variables of a run on NeuronCores, all made here from the typed configuration.
 
 They are set before the runtime starts, and recorded with the run.
 """
@@ -13,7 +13,7 @@ from tasks.foundation.errors import ConfigError
 
 FLAGS = "NEURON_CC_FLAGS"
 CACHE = "NEURON_COMPILE_CACHE_URL"
-# Switches of older releases that turn every float32 into bf16, whatever train.precision says.
+# Switches of older releases that turn every float32 into bf16 and override train.precision.
 _DOWNCASTS = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 _EFA = {
     "FI_PROVIDER": "efa",
@@ -27,14 +27,13 @@ _EFA = {
 def neuron_environment(
     config: Config, precision: str, cache: Path, nodes: int = 1, inherited: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the variables for a run of `nodes` machines in `precision` with compiled graphs in the folder `cache`.
+    """Return the variables for a run on `nodes` machines; `cache` is the folder of compiled graphs.
 
     Args:
-        inherited: the environment that they are added to; it is checked, not changed.
+        inherited: the environment to which they are added; it is checked, not changed.
 
     Raises:
-        ConfigError: the compiler would cast what autocast casts already, or `inherited` sets what the configuration
-            decides.
+        ConfigError: compiler.auto_cast conflicts with the precision, or `inherited` with the configuration.
     """
     compiler = config.compiler
     if precision in ("bf16", "auto") and compiler.auto_cast != "none":
@@ -51,7 +50,7 @@ def neuron_environment(
         "NEURON_RT_STOCHASTIC_ROUNDING_EN": "1" if rounding else "0",
         "NEURON_RT_EXEC_TIMEOUT": str(compiler.exec_timeout_seconds),
         "ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB": str(compiler.gradient_bucket_mib),
-        "XLA_USE_32BIT_LONG": "1",  # a NeuronCore has no 64-bit numbers; tokens, places and categories need fewer bits
+        "XLA_USE_32BIT_LONG": "1",  # a NeuronCore has no 64-bit numbers; 32 bits suffice for all indices
     }
     if rounding:
         variables["NEURON_RT_STOCHASTIC_ROUNDING_SEED"] = str(compiler.rounding_seed)
@@ -61,12 +60,12 @@ def neuron_environment(
 
 
 def compiler_flags(compiler: CompilerConfig) -> str:
-    """Return the value of NEURON_CC_FLAGS; equal settings give equal text, on which the keys of graphs depend."""
+    """Return the value of NEURON_CC_FLAGS; equal settings give equal text, as graph keys depend on it."""
     flags = [f"--target={compiler.target}", f"--model-type={compiler.model_type}"]
     if compiler.optlevel is not None:
         flags.append(f"-O{compiler.optlevel}")
     if compiler.target in ("trn1", "trn1n"):
-        # Transposes that the compiler inserts there multiply by zeros, and infinity times zero is no number.
+        # Transposes inserted by the compiler multiply by zeros there, and infinity times zero is NaN.
         flags.append("--enable-saturate-infinity")
     flags.append(f"--auto-cast={compiler.auto_cast}")
     if compiler.auto_cast != "none":

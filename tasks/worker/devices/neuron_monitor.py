@@ -1,6 +1,6 @@
-"""How busy the NeuronCores of this machine are, and how much device memory is in use, as `neuron-monitor` reports it.
+"""Utilisation and device memory of the NeuronCores of this machine, from `neuron-monitor`.
 
-It only measures: a tool that is missing, fails, or prints an unknown format gives a warning in the log and no numbers.
+If the tool is missing, fails, or prints an unknown format, the log gets a warning and the numbers are absent.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ GIB = 2**30
 
 
 class Reading(NamedTuple):
-    """One report: percent of time the cores computed, the mean of those in use; bytes of device memory in use."""
+    """One report: mean utilisation of the cores in use, in percent, and used device memory, in bytes."""
 
     utilization_percent: float
     memory_bytes: int
 
 
-# The tool's format, as far as it is read; every release adds keys, and null and absent are the same.
+# The keys that are read; every release of the tool adds keys, and null means the same as absent.
 
 
 class _Wire(BaseModel):
@@ -73,11 +73,11 @@ class _Report(_Wire):
 
 
 def read_report(line: str) -> Reading | None:
-    """Return what one line of the tool's output says about all processes together; None where no core is in use.
+    """Parse one line of the tool's output, all processes together; None if no core is in use.
 
     Raises:
-        HostError: it is not JSON.
-        CodeError: its JSON has another format than the documented one; names the key.
+        HostError: the line is not JSON.
+        CodeError: the JSON differs from the documented format; names the key.
     """
     try:
         report = _Report.model_validate(parse_json(line, "the line of neuron-monitor"))
@@ -93,7 +93,7 @@ def read_report(line: str) -> Reading | None:
 
 
 def summarize(node: int, readings: Sequence[Reading]) -> DeviceUse:
-    """Return median and peak of the readings of one node; there must be at least one."""
+    """Return median and peak of the readings of one node, at least one."""
     utilization = [reading.utilization_percent for reading in readings]
     memory = [reading.memory_bytes / GIB for reading in readings]
     return DeviceUse(
@@ -108,7 +108,7 @@ def summarize(node: int, readings: Sequence[Reading]) -> DeviceUse:
 
 @contextlib.contextmanager
 def monitored() -> Iterator[list[Reading]]:
-    """Run neuron-monitor while the block runs, and add a reading to the list for each of its reports (every 5 s)."""
+    """Run neuron-monitor during the block and add each of its reports (every 5 s) to the list."""
     readings: list[Reading] = []
     with contextlib.ExitStack() as closing:
         try:
@@ -119,12 +119,12 @@ def monitored() -> Iterator[list[Reading]]:
             reader = threading.Thread(target=_read, args=(process, readings), name="neuron-monitor", daemon=True)
             reader.start()
             closing.callback(reader.join, GRACE_SECONDS)
-            closing.callback(end_process, process)  # first, so that the reader comes to the end of the output
+            closing.callback(end_process, process)  # runs first, so that the reader reaches the end of the output
         yield readings
 
 
 def _read(process: subprocess.Popen[str], readings: list[Reading]) -> None:
-    """Read to the end of the output, also after a failure: the tool must not wait for a full pipe."""
+    """Read to the end of the output, even after a failure: a full pipe would block the tool."""
     assert process.stdout is not None
     last: deque[str] = deque(maxlen=TAIL_LINES)
     unknown: StageError | None = None

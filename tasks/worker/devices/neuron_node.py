@@ -1,6 +1,6 @@
-"""All checks of one machine with Neuron devices, before a worker takes its cores.
+"""All checks of one machine with Neuron devices, before workers take its cores.
 
-A tool that fails is a finding like any other, so that every worker of every machine gets it.
+A failing tool is a finding too, so that every worker of every machine gets it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from tasks.worker.devices.nccom import OPERATIONS, CollectiveSpeed, WrongNumbers
 from tasks.worker.devices.neuron_devices import check_devices, list_devices
 from tasks.worker.devices.sysfs import check_ecc, read_counts
 
-# From one packet to a size that shows the bandwidth; the numbers are checked at every size.
+# From one packet to a size that shows the bandwidth; results are checked at every size.
 NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR = 2**10, 2**28, 8
 
 
@@ -22,8 +22,8 @@ def check_node(machine: MachineConfig | None, sysfs: Path) -> tuple[Check, ...]:
     """Check devices, ECC counters, EFA interfaces, and the collectives between the cores of this machine.
 
     Args:
-        machine: what such a machine has; None: unknown, so one device is enough and no minimum speed holds.
-        sysfs: the folder with one folder for each device.
+        machine: expected devices and speed; None: one device is enough, at any speed.
+        sysfs: folder with a subfolder for each device.
     """
     checks, cores = _devices(machine)
     checks += check_ecc(read_counts(sysfs))
@@ -35,7 +35,7 @@ def check_node(machine: MachineConfig | None, sysfs: Path) -> tuple[Check, ...]:
 
 
 def _devices(machine: MachineConfig | None) -> tuple[list[Check], int]:
-    """Return the checks and the number of cores to test: none if a device is missing, unlike the others or in use."""
+    """Return the checks and the number of cores to test: 0 if a device check failed."""
     try:
         devices = list_devices()
     except StageError as error:
@@ -53,7 +53,7 @@ def _interfaces(expected: int) -> Check:
 
 
 def _collectives(cores: int, least: float) -> Iterator[Check]:
-    """Yield a check of each operation; none after one that failed, which would fail for the same reason."""
+    """Yield a check of each operation; stop after a failure, whose cause would affect the others."""
     for operation in OPERATIONS:
         try:
             speeds = measure(operation, cores, NCCOM_BEGIN, NCCOM_END, NCCOM_FACTOR)
@@ -68,9 +68,9 @@ def _name(operation: str) -> str:
 
 
 def judge_nccom(operation: str, speeds: Sequence[CollectiveSpeed], cores: int, least: float) -> Check:
-    """Compare the best bus bandwidth over all sizes, which is what the links carry, with the `least` that is expected.
+    """Compare the best bus bandwidth over all sizes with the `least` expected, in GB/s.
 
-    Right but slow is a warning: how fast such machines are in this test is not published. Wrong numbers never get here.
+    A slow machine gets only a warning, as no speeds in this test are published. Wrong results raised before.
     """
     best = max(speeds, key=lambda speed: speed.bus_gb_per_second)
     got, passed = best.bus_gb_per_second, best.bus_gb_per_second >= least
@@ -84,8 +84,8 @@ def judge_nccom(operation: str, speeds: Sequence[CollectiveSpeed], cores: int, l
 
 
 def _tool_failed(name: str, error: StageError) -> Check:
-    """Return the finding that a tool failed."""
+    """Return a failed check for a failed tool."""
     action: Action = "exclude host" if isinstance(error, WrongNumbers) else "retry elsewhere"
-    if isinstance(error, ConfigError | CodeError):  # not installed, or of another release: the same on all machines
+    if isinstance(error, ConfigError | CodeError):  # not installed or another release: the same on all machines
         action = "stop"
     return Check.critical(name, False, str(error), action)

@@ -1,6 +1,6 @@
-"""Programs of the Neuron SDK as child processes: found, run with a time limit, and never left running.
+"""Finds programs of the Neuron SDK and runs them as child processes, with a time limit and a certain end.
 
-The module of each tool reads what it prints; this one knows no format.
+The module of each tool parses its output; this module knows no format.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tasks.foundation.errors import ConfigError, HangError, HostError
 
-SDK_FOLDER = Path("/opt/aws/neuron/bin")  # where the packages install to; not every image has it on PATH
+SDK_FOLDER = Path("/opt/aws/neuron/bin")  # installation folder of the packages; not on PATH in every image
 EFA_FOLDER = Path("/opt/amazon/efa/bin")
 PACKAGES = {
     "neuron-ls": "aws-neuronx-tools",
@@ -32,7 +32,7 @@ TAIL_LINES = 15
 
 
 class ToolOutput(NamedTuple):
-    """What a tool printed, and its exit code. `command` is as typed in a shell."""
+    """A tool's output and exit code; `command` as typed in a shell."""
 
     command: str
     code: int
@@ -41,15 +41,15 @@ class ToolOutput(NamedTuple):
 
     @property
     def tail(self) -> str:
-        """Its last lines, for messages."""
+        """The last lines, for messages."""
         return tail(self.stderr if self.stderr.strip() else self.stdout)
 
 
 def find_tool(name: str, path: str | None = None) -> str:
-    """Return the executable of `name`, on `path` (default: PATH) or where its package installs to.
+    """Return the executable of `name`, from `path` (default: PATH) or the package's installation folder.
 
     Raises:
-        ConfigError: it is not installed; names the package that has it.
+        ConfigError: the tool is not installed; names its package.
     """
     path = os.environ.get("PATH", os.defpath) if path is None else path
     folder = EFA_FOLDER if name == "fi_info" else SDK_FOLDER
@@ -69,7 +69,7 @@ def started(
     folder: Path | None = None,
     merge: bool = False,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a tool with piped output (`merge`: stderr in stdout); at the end of the block, end it and its children.
+    """Start a tool with piped output (`merge`: stderr in stdout); after the block, end it and its children.
 
     Raises:
         ConfigError: the file can't be executed.
@@ -84,7 +84,7 @@ def started(
             stderr=subprocess.STDOUT if merge else subprocess.PIPE,
             text=True,
             errors="replace",
-            start_new_session=True,  # the tools start processes of their own, which would outlive them
+            start_new_session=True,  # the tools start child processes, which would outlive them
         )
     except OSError as error:
         raise ConfigError(f"{command[0]} can't be started: {error}; install {_package(command[0])} again") from error
@@ -102,11 +102,11 @@ def run_tool(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> ToolOutput:
-    """Run a tool to its end, with any exit status; `environment` and `folder` None are those of this process.
+    """Run a tool to its end, with any exit status; None: environment and working folder of this process.
 
     Raises:
-        ConfigError: it is not installed.
-        HangError: it took longer than `timeout_seconds` and was ended.
+        ConfigError: the tool is not installed.
+        HangError: the tool took longer than `timeout_seconds` and was ended.
     """
     written = shlex.join([name, *arguments])
     with started([find_tool(name), *arguments], environment, folder) as process:
@@ -125,10 +125,10 @@ def run_tool(
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Return the JSON that a tool printed or wrote.
+    """Parse the JSON of a tool.
 
     Raises:
-        HostError: there is none, or it is cut off; shows the text.
+        HostError: the JSON is missing or cut off; shows the text.
     """
     if not text.strip():
         raise HostError(f"{source} is empty")
@@ -139,12 +139,12 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def explain(error: ValidationError) -> str:
-    """Return `key: problem` for each key of a tool's output that is not as documented."""
+    """Return `key: problem` for each undocumented key of a tool's output."""
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'top level'}: {each['msg']}" for each in error.errors())
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
-    """Return the last lines that are not empty."""
+    """Return the last non-empty lines."""
     written = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(written[-lines:]) or "(no output)"
 
@@ -154,7 +154,7 @@ def _package(executable: str) -> str:
 
 
 def end_process(process: subprocess.Popen[str]) -> None:
-    """Send SIGTERM to a tool and its children, then SIGKILL after a grace time, also to children it left behind."""
+    """Send SIGTERM to a tool and its children, then SIGKILL after GRACE_SECONDS, also to orphaned children."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

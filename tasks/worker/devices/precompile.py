@@ -1,7 +1,7 @@
-"""Compilation ahead of time by `neuron_parallel_compile`, and the upkeep of the cache that it fills.
+"""Ahead-of-time compilation by `neuron_parallel_compile`, and cleanup of its cache.
 
-The tool runs a command without executing its graphs, then compiles them in parallel, or only collects them. Its report
-and the cache decide, not its exit status: that is the number of failed graphs, so that 256 failures look like success.
+The tool runs a command without executing its graphs, then compiles them in parallel, or only collects them. The report
+and the cache decide about success. The exit status does not: it is the number of failed graphs, and 256 is read as 0.
 """
 
 import re
@@ -24,19 +24,19 @@ NAMED_GRAPHS = 3
 LOG_LINES = 10
 TAIL_LINES = 40
 
-# The tool also takes these options from the command that follows it, and their abbreviations.
+# The tool also takes these options, and their abbreviations, from the command that follows it.
 _OWN_OPTIONS = (
     *("--command", "--num_parallel", "--node_id", "--world_size", "--static_schedule", "--analyze-output"),
     *("--analyze-verbosity", "--parallel_compile_workdir", "--log_level", "--help"),
 )
-_REPORTS = "neuron_parallel_compile_results_*.json"  # not total_neuron_..., which is in the same folder
+_REPORTS = "neuron_parallel_compile_results_*.json"  # not total_neuron_... in the same folder
 _COLLECTED = re.compile(r"Extracting graphs \([^)]*?(MODULE_[^/)]+)")
 _NOTHING_TO_DO = "no todo hlos found"
 _TRIAL_FAILED = "error in the training script"
 
 
 class GraphCompile(NamedTuple):
-    """One graph that the tool compiled or failed to; its name is MODULE_<hash of the graph>+<hash of the flags>."""
+    """One compiled or failed graph; its name is MODULE_<hash of the graph>+<hash of the flags>."""
 
     name: str
     compiled: bool
@@ -70,21 +70,21 @@ def precompile(
     jobs: int | None,
     say: Callable[[str], None],
 ) -> tuple[GraphCompile, ...]:
-    """Collect the graphs of `command`, and compile those that `cache` lacks into it; return those.
+    """Collect the graphs of `command`, compile the missing ones into `cache`, and return these.
 
     Args:
-        command: the trial run. It starts in an empty folder, so paths in it must be absolute.
-        workdir: where the private folders of this call are made; they are deleted afterwards.
-        environment: the whole environment of the tool and the command. Not this process's own, once torch-neuronx is
-            imported: that gives each process one core and its place among the others, and what it starts, too.
-        jobs: graphs compiled at once; None: the tool chooses, by the host's memory.
+        command: the trial run. It starts in an empty folder, so its paths must be absolute.
+        workdir: for private folders of this call, deleted afterwards.
+        environment: all variables of the tool and the command. Not this process's environment after the import of
+            torch-neuronx, which binds a process and its children to one core and rank.
+        jobs: graphs compiled in parallel; None: the tool chooses by the host's memory.
         say: called with every line of output.
 
     Raises:
         ConfigError: the tool is not installed, or NEURON_CC_FLAGS names another cache.
-        CodeError: the tool would read an argument of `command` as its own.
-        CompileError: the trial run failed, a graph did not compile, or the report is missing, unreadable, or does
-            not agree with the cache.
+        CodeError: the tool would take an argument of `command` as its own.
+        CompileError: the trial run failed, a graph did not compile, or the report is missing, unreadable, or
+            contradicts the cache.
     """
     try:
         finished = _run_in_cache("collect-and-compile", command, cache, workdir, environment, jobs, say)
@@ -96,7 +96,7 @@ def precompile(
 def collect(
     command: Sequence[str], cache: Path, workdir: Path, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> frozenset[str]:
-    """Return the names of the graphs of `command` that `cache` lacks, without compiling them; else as `precompile`."""
+    """Return the names of the graphs of `command` that `cache` lacks, uncompiled; args as for `precompile`."""
     finished = _run_in_cache("collect", command, cache, workdir, environment, None, say)
     if finished.trial_failed or finished.code != 0:
         raise CompileError(_trial_failed(shlex.join(command), finished))
@@ -104,20 +104,20 @@ def collect(
 
 
 def clear_failed(cache: Path) -> None:
-    """Remove the graphs that failed to compile, which the tool would never try again."""
+    """Remove failed graphs, which the tool would never try again."""
     for path in _modules(cache):
         if (path / "model.log").exists() and not _is_complete(path):
             shutil.rmtree(path)
 
 
 def clear_stale_locks(cache: Path) -> None:
-    """Remove the locks of killed compilers; call it only while none runs."""
+    """Remove the locks of killed compilers; call this only while no compiler runs."""
     for path in cache.rglob("*.lock"):
         path.unlink(missing_ok=True)
 
 
 def list_graphs(cache: Path) -> dict[str, int]:
-    """Return name -> bytes of the complete graphs; of two with one name, that of the later compiler."""
+    """Return name -> bytes of the complete graphs; for a repeated name the later compiler's graph."""
     return {path.name: (path / "model.neff").stat().st_size for path in _modules(cache) if _is_complete(path)}
 
 
@@ -134,7 +134,7 @@ def _run_in_cache(
     environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
     environment.pop(
         "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None
-    )  # it would hide that the trial run failed half-way
+    )  # it would hide a trial run that failed half-way
     _refuse_other_cache(environment)
     _refuse_taken_arguments(command)
     clear_stale_locks(cache)
@@ -223,7 +223,7 @@ def _read(text: str) -> tuple[GraphCompile, ...]:
 
 
 def _describe(failed: Sequence[str], total: int, cache: Path) -> str:
-    """Return a sentence about failed graphs, with the last lines of the compiler's log for the first few."""
+    """Describe failed graphs, with the last lines of the compiler's log for the first few."""
     logs = {path.name: path / "model.log" for path in _modules(cache)}
     parts = []
     for name in failed[:NAMED_GRAPHS]:
@@ -250,7 +250,7 @@ def _refuse_taken_arguments(command: Iterable[str]) -> None:
 
 
 def _modules(cache: Path) -> list[Path]:
-    """Return the folders of all graphs, those of older compilers first."""
+    """Return the folders of all graphs, older compilers first."""
     return sorted(cache.glob("neuronxcc-*/MODULE_*"), key=lambda path: (_version(path.parent.name), path.name))
 
 
@@ -264,7 +264,7 @@ def _is_complete(module: Path) -> bool:
 
 
 def _graph_name(path: str) -> str:
-    """Return the name of the graph. Raises CompileError for a path outside a compile cache."""
+    """Return the graph's name. Raises CompileError for a path outside a compile cache."""
     name = next((part for part in PurePosixPath(path).parts if part.startswith("MODULE_")), None)
     if name is None:
         raise CompileError(

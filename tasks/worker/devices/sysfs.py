@@ -1,6 +1,6 @@
-"""ECC errors that the devices of this machine could not correct, as the driver counts them in sysfs.
+"""Uncorrected ECC errors of this machine's devices, from the driver's counters in sysfs.
 
-The driver counts from the moment it was loaded, so an error may be older than this job: it is a fault all the same.
+The driver counts since it was loaded, so an error may be older than this job; it is a fault nevertheless.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,13 +16,13 @@ Counts = dict[str, dict[str, int]]  # device -> counter -> events
 
 
 def read_counts(root: Path = ROOT) -> Counts:
-    """Return the counters of each device, without those that are missing or not a number."""
+    """Return the counters of each device; missing or malformed counters are skipped."""
     folders = sorted(root.glob("neuron[0-9]*"), key=lambda path: (len(path.name), path.name))
     return {folder.name: dict(_counters(folder)) for folder in folders}
 
 
 def check_ecc(counts: Counts) -> tuple[Check, ...]:
-    """Judge the counters: lasting errors exclude the machine, repairable ones do not, unread counters only warn."""
+    """Judge the counters: permanent errors exclude the machine, repairable errors don't, unread counters only warn."""
     return (
         _judge(
             "neuron ecc", counts, FATAL, "uncorrectable ECC errors", "exclude host",
@@ -50,7 +50,7 @@ def _judge(name: str, counts: Counts, kinds: Mapping[str, str], what: str, actio
 
 
 def _unread(counts: Counts) -> Check:
-    """Return a warning for counters that could not be read: they show neither a fault nor health."""
+    """Return a check that warns about unreadable counters."""
     unread = [device for device, met in counts.items() if not met] if counts else ["any device"]
     sentence = f"the ECC counters of {len(counts)} devices were read"
     if unread:
@@ -66,7 +66,7 @@ def _unread(counts: Counts) -> Check:
 
 def _counters(folder: Path) -> Iterator[tuple[str, int]]:
     for name in (*FATAL, *REPAIRABLE):
-        # In stats/hardware, but drivers have moved their nodes before; some counters are folders with a `total`.
+        # In stats/hardware today, but drivers have moved nodes before; some counters are folders with a `total`.
         for path in sorted(folder.rglob(name)):
             try:
                 yield name, int((path / "total" if path.is_dir() else path).read_text())

@@ -1,7 +1,7 @@
-"""PyTorch/XLA: NeuronCores through torch-neuronx, or this machine's processor, with the same graphs and code.
+"""PyTorch/XLA: NeuronCores through torch-neuronx, or this machine's CPU, with the same graphs and code.
 
-Operations are traced, and run as one compiled graph at each `cut`. So the content of a graph must not change from step
-to step; `graphs.py` checks that. Import this file after `prepare_environment`.
+Operations are traced, and run as one compiled graph at each `cut`. So a graph must not change from step to step;
+`graphs.py` checks this. Import this file after `prepare_environment`.
 """
 
 import importlib
@@ -28,11 +28,10 @@ NANOSECONDS = 1e-9
 
 
 class XlaAccelerator(Accelerator):
-    """One XLA device: a NeuronCore, or a processor.
+    """One XLA device: a NeuronCore or a CPU.
 
-    On Neuron, collectives are part of the graph, over the `xla` group. In XLA's processor runtime each of several
-    processes sees a world of one, and its all-reduce returns its input; there all collectives use gloo on the host,
-    which cuts the graph.
+    On Neuron, collectives are part of the graph, over the `xla` group. In XLA's CPU runtime every process sees a world
+    of one, and an all-reduce returns its input; so all collectives use gloo on the host, which cuts the graph.
     """
 
     name = "xla"
@@ -41,7 +40,7 @@ class XlaAccelerator(Accelerator):
         super().__init__(rank)
         self.environment = environment
         self.graph_folder = environment.cache
-        # What a trial run collects is in the folder of the process that asked for it.
+        # A trial run collects into the folder of the process that started it.
         self._folder = None if collecting() else SharedFolder(environment.cache)
         self.reads_graphs = environment.neuron
         self.collects_only = collecting()
@@ -50,10 +49,10 @@ class XlaAccelerator(Accelerator):
         self._gloo: dist.ProcessGroup | None = None
 
     def join(self) -> None:
-        """Join the group of the workers and a second one on the host, then open the device.
+        """Join the workers' group and a second one on the host, then open the device.
 
         Raises:
-            ConfigError: on NeuronCores the runtime sees other workers than torchrun has started.
+            ConfigError: the Neuron runtime sees other workers than torchrun started.
         """
         if self.rank.world > 1:
             self._join_groups()
@@ -77,7 +76,7 @@ class XlaAccelerator(Accelerator):
                 )
 
     def leave(self) -> None:
-        """Wait for running work, and leave the group and the folder of graphs."""
+        """Wait for running work, then leave the group and the folder of graphs."""
         xm.wait_device_ops()
         super().leave()
         self.abandon()
@@ -89,7 +88,7 @@ class XlaAccelerator(Accelerator):
 
     @property
     def fast_bf16(self) -> bool:
-        """True on NeuronCores; XLA's processor backend computes bf16 in fp32."""
+        """True on NeuronCores; XLA's CPU backend computes bf16 in fp32."""
         return self.environment.neuron
 
     def synchronize(self) -> None:
@@ -97,11 +96,11 @@ class XlaAccelerator(Accelerator):
         xm.wait_device_ops()
 
     def round_to_bf16(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert; NeuronCores round stochastically themselves, as the environment variables say."""
+        """Convert; NeuronCores round stochastically themselves, set by the environment variables."""
         return values.to(torch.bfloat16) if self.environment.neuron else super().round_to_bf16(values)
 
     def seed(self, value: int) -> None:
-        """Seed; the seed is an input of each graph that draws random numbers, not a part of it."""
+        """Seed; the seed is an input of each graph with random numbers, not a part of it."""
         torch.manual_seed(value)
         xm.set_rng_state(value % 2**31, str(self.device))
 
@@ -116,19 +115,19 @@ class XlaAccelerator(Accelerator):
         self._watch.poll()
 
     def scalar(self, value: float) -> torch.Tensor:
-        """Send the number at each step: as a constant it would make a new graph, and so would overwriting it."""
+        """Send the number at each step: a constant, or overwriting one, would make a new graph."""
         return self.upload(torch.tensor(value, dtype=torch.float32))
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Send the tensor, but not by `to`, which makes scalars of 0 or 1 constants, and so another graph."""
+        """Send the tensor; not by `to`, which turns scalars of 0 or 1 into constants and makes another graph."""
         sent: Any = xm.send_cpu_data_to_device([tensor], self.device)
         return sent[0]
 
     def settle(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Send all optimiser state, zeros included, and pass it and the weights once through the device.
+        """Send all optimiser state, zeros included, and pass state and weights once through the device.
 
-        Otherwise the first step would start from constants in place of state, and write to buffers that it may not
-        reuse; both give it another graph than the second step's.
+        Otherwise the first step would start from constants and write to buffers that it may not reuse; both give it
+        another graph than the second step's.
         """
         with torch.no_grad():
             for group in optimizer.param_groups:
@@ -142,13 +141,13 @@ class XlaAccelerator(Accelerator):
         self.cut()
 
     def feed(self, batches: Iterable[M]) -> Iterator[M]:
-        """Make and send batches in threads; raise their errors here, where the loader would just end."""
+        """Make and send batches in threads; re-raise their errors, after which the loader would just end."""
         failed: list[BaseException] = []
 
         def guarded() -> Iterator[M]:
             try:
                 yield from batches
-            except BaseException as error:  # handed over to the training thread
+            except BaseException as error:  # raised again in the training thread
                 failed.append(error)
 
         yield from MpDeviceLoader(guarded(), self.device)
@@ -163,7 +162,7 @@ class XlaAccelerator(Accelerator):
         xm.add_step_closure(lambda value: then(value.cpu()), (tensor.detach(),))
 
     def _compiled_graphs(self) -> dict[str, int]:
-        """Return name -> bytes. The processor runtime writes one file per graph, named by the hash of the graph."""
+        """Return name -> bytes. The CPU runtime writes one file per graph, named by the graph's hash."""
         if self.environment.neuron:
             return list_graphs(self.environment.cache)
         return {path.name: path.stat().st_size for path in self.environment.cache.iterdir()}
@@ -174,12 +173,12 @@ class XlaAccelerator(Accelerator):
         if self.rank.world == 1 or not self.environment.neuron:
             super().reduce_gradients(optimizer)
             return
-        xm.reduce_gradients(optimizer, pin_layout=False)  # in buckets, and divided by the number of workers
+        xm.reduce_gradients(optimizer, pin_layout=False)  # in buckets; divides by the number of workers
         for gradient in gradients_of(optimizer):
             gradient.mul_(self.rank.world)
 
     def barrier(self) -> None:
-        """Wait on the host: a rendezvous of XLA is a graph too."""
+        """Wait on the host: XLA's rendezvous is a graph too."""
         self.cut()
         super().barrier()
 
@@ -190,7 +189,7 @@ class XlaAccelerator(Accelerator):
         if tensor.device.type != "xla":
             dist.all_reduce(tensor, group=self._gloo)
         elif self.environment.neuron:
-            xm.all_reduce(xm.REDUCE_SUM, [tensor], pin_layout=False)  # a list is reduced in place
+            xm.all_reduce(xm.REDUCE_SUM, [tensor], pin_layout=False)  # in place only for a list
         else:
             on_host = self.fetch(tensor)
             dist.all_reduce(on_host)
@@ -217,7 +216,7 @@ class XlaAccelerator(Accelerator):
 
 
 def _compilations() -> tuple[int, float]:
-    """Return the number of compilations of this process so far, and their seconds."""
+    """Return this process's number of compilations and their seconds."""
     count = metrics.counter_value("UncachedCompile") or 0
     timings = metrics.metric_data("CompileTime") if count else None
     return count, timings[1] * NANOSECONDS if timings else 0.0

@@ -1,6 +1,6 @@
 """The environment variables of torch-xla, set in one place before its import, and recorded with the run.
 
-It also decides whether XLA means NeuronCores or the processor.
+It also decides whether XLA uses NeuronCores or the CPU.
 """
 
 import importlib
@@ -21,7 +21,7 @@ PREFIX = "millrace-graphs-"
 
 
 def folder_of_machine(rank: Rank) -> Path:
-    """Return the folder for all workers that torchrun started on this machine; torchrun lives for one attempt."""
+    """Return the folder shared by this machine's workers under one torchrun, which lives for one attempt."""
     if rank.local_world == 1:
         return own_folder()
     return Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}-{os.getppid()}"
@@ -41,14 +41,14 @@ COLLECTING = "NEURON_EXTRACT_GRAPHS_ONLY"  # set by neuron_parallel_compile arou
 
 @dataclass(frozen=True)
 class XlaEnvironment:
-    """What XLA runs on, and its variables.
+    """XLA's device kind, compiler and environment variables.
 
     Attributes:
-        neuron: the devices are NeuronCores, and compiled graphs can be read back; else it is the processor.
-        cache: the folder of compiled graphs; on NeuronCores all workers of a machine share one.
-        variables: all that was set.
-        compiler: its name and version.
-        flags: the flags of the compiler.
+        neuron: True: NeuronCores, which load compiled graphs from disk; False: the CPU.
+        cache: the folder of compiled graphs; on NeuronCores all workers of a machine share it.
+        variables: all variables set here.
+        compiler: name and version.
+        flags: of the compiler.
     """
 
     neuron: bool
@@ -59,7 +59,7 @@ class XlaEnvironment:
 
 
 def prepare_environment(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
-    """Set the variables and return them. Without `config` the compiler's defaults hold.
+    """Set the variables and return them. Without `config` the compiler's defaults apply.
 
     Raises:
         ConfigError: torch-xla is not installed, or the environment contradicts the configuration.
@@ -70,18 +70,18 @@ def prepare_environment(config: Config | None, precision: str, rank: Rank) -> Xl
 
 
 def means_neuron() -> bool:
-    """Return whether XLA's devices are NeuronCores, not the processor. Opens no device."""
+    """Return True if XLA's devices are NeuronCores, False for the CPU. Opens no device."""
     installed = importlib.util.find_spec("torch_neuronx") is not None
     return collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON")
 
 
 def collecting() -> bool:
-    """Return whether this is a trial run whose graphs are collected but not executed; its numbers are all zeros."""
+    """Return True in a trial run: graphs are collected but not executed, and all numbers are zeros."""
     return os.environ.get(COLLECTING) == "1"
 
 
 def check_place(rank: Rank, world: int, ordinal: int) -> None:
-    """Raise ConfigError unless the runtime sees `rank`; a world of one would sum nothing, and nobody would notice."""
+    """Raise ConfigError unless the runtime sees `rank`; with a world of one, sums would be silently wrong."""
     if (world, ordinal) != (rank.world, rank.index):
         raise ConfigError(
             f"the Neuron runtime sees worker {ordinal} of {world}, but this is worker {rank.index} of {rank.world}: "
@@ -91,7 +91,7 @@ def check_place(rank: Rank, world: int, ordinal: int) -> None:
 
 
 def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
-    inherited = os.environ.get(neuron.CACHE) if collecting() else None  # set by the process that collects
+    inherited = os.environ.get(neuron.CACHE) if collecting() else None  # set by the collecting process
     cache = Path(inherited) if inherited else folder_of_machine(rank)
     variables = {neuron.CACHE: str(cache)}
     if config is not None:
@@ -104,7 +104,7 @@ def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment
 
 
 def _processor(config: Config | None) -> XlaEnvironment:
-    cache = own_folder()  # its runtime reads no graph back, and counts files
+    cache = own_folder()  # this runtime loads no graphs from disk, and new graphs are counted by file
     variables = {DEVICE: "CPU", CACHE: str(cache), "XLA_PERSISTENT_CACHE_READ_ONLY": "0"}
     if config is not None and config.compiler.optlevel is not None:
         variables[FLAGS] = _processor_flags(config.compiler)
@@ -114,6 +114,6 @@ def _processor(config: Config | None) -> XlaEnvironment:
 
 
 def _processor_flags(compiler: CompilerConfig) -> str:
-    """Keep the flags that the user has set, except the level, which the configuration sets."""
+    """Keep the user's flags, except the optimisation level, which the configuration sets."""
     kept = [flag for flag in os.environ.get(FLAGS, "").split() if not flag.startswith(LEVEL)]
     return " ".join([*kept, f"{LEVEL}={compiler.optlevel}"])
