@@ -1,37 +1,15 @@
-"""The stages of a run, in order, and one table of what the rest of the project must know of each.
+"""The stages of a run, in order, each with the facts about it that the rest of the project needs.
 
-A new stage is a file `tasks/<stage>.py`, a file `tasks/worker/<stage>.py` and an entry here;
-`tests/planes/test_recipes.py` names whatever else is missing.
+A new stage begins here; `python -m tests.planes.recipes` then names the files that are missing.
 """
 
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from configs.schema.compute import Compute
 from configs.schema.config import Config
-
-
-class Stage(enum.StrEnum):
-    """The stages, in order."""
-
-    validate = "validate"
-    health = "health"
-    warmup = "warmup"
-    train = "train"
-    evaluate = "evaluate"
-    infer = "infer"
-    release = "release"
-
-
-class Chore(enum.StrEnum):
-    """Work for a worker that is not a stage: nothing in the pipeline waits for it."""
-
-    import_checkpoint = "import-checkpoint"
-    publish = "publish"
-
-
-Work = Stage | Chore
 
 
 class Queue(enum.StrEnum):
@@ -67,9 +45,10 @@ class BackfillPhase(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Traits:
-    """Facts about a stage that the rest of the project must know."""
+    """Facts about a stage, or a chore."""
 
-    compute: Callable[[Config], Compute | None]  # None: where `compute` at the top of the configuration says
+    name: str
+    compute: Callable[[Config], Compute | None] = lambda config: None  # None: `compute` at the top of the configuration
     queue: Queue = Queue.cpu
     layout: Layout = Layout.single
     workers: Callable[[Config], int] = lambda config: 1
@@ -79,29 +58,46 @@ class Traits:
     shows_speed: bool = False  # in the history of the pipeline
 
 
-TRAITS: dict[Work, Traits] = {
-    Stage.validate: Traits(
+class _WithTraits(enum.StrEnum):
+    """Names with traits: `Stage.train` is the text `train`, and has `Stage.train.traits`."""
+
+    traits: Traits
+
+    def __new__(cls, traits: Traits) -> Self:
+        member = str.__new__(cls, traits.name)
+        member._value_, member.traits = traits.name, traits
+        return member
+
+
+class Stage(_WithTraits):
+    """The stages, in order."""
+
+    validate = Traits(
+        "validate",
         compute=lambda config: config.validate_.compute,
         time_grows_with=Rows.window,
         backfill=BackfillPhase.training,
         shown_by_span=True,
-    ),
-    Stage.health: Traits(
+    )
+    health = Traits(
+        "health",
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
         compute=lambda config: config.health.compute or config.train.compute,  # the machines that will train
         backfill=BackfillPhase.training,
-    ),
-    Stage.warmup: Traits(
+    )
+    warmup = Traits(
+        "warmup",
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
         compute=lambda config: config.warmup.compute or config.train.compute,
         backfill=BackfillPhase.training,
         shows_speed=True,
-    ),
-    Stage.train: Traits(
+    )
+    train = Traits(
+        "train",
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -110,16 +106,18 @@ TRAITS: dict[Work, Traits] = {
         backfill=BackfillPhase.training,
         shown_by_span=True,
         shows_speed=True,
-    ),
-    Stage.evaluate: Traits(
+    )
+    evaluate = Traits(
+        "evaluate",
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
         compute=lambda config: config.evaluate.compute or config.train.compute,  # the machines that trained
         backfill=BackfillPhase.judging,
         shown_by_span=True,
-    ),
-    Stage.infer: Traits(
+    )
+    infer = Traits(
+        "infer",
         queue=Queue.accelerator,
         layout=Layout.array,
         workers=lambda config: config.infer.workers,
@@ -128,32 +126,43 @@ TRAITS: dict[Work, Traits] = {
         backfill=BackfillPhase.judging,
         shown_by_span=True,
         shows_speed=True,
-    ),
-    Stage.release: Traits(
+    )
+    release = Traits(
+        "release",
         compute=lambda config: config.release.compute,
         backfill=BackfillPhase.release,
         shown_by_span=True,
-    ),
-    Chore.import_checkpoint: Traits(
+    )
+
+
+class Chore(_WithTraits):
+    """Work for a worker that is not a stage: nothing in the pipeline waits for it."""
+
+    import_checkpoint = Traits(
+        "import-checkpoint",
         queue=Queue.accelerator,
         compute=lambda config: config.train.compute,
-    ),
-    Chore.publish: Traits(
+    )
+    publish = Traits(
+        "publish",
         compute=lambda config: config.publish.compute,
-    ),
-}
+    )
+
+
+Work = Stage | Chore
+WORKS: tuple[Work, ...] = (*Stage, *Chore)
 
 
 def compute_of(config: Config, work: Work) -> Compute:
     """Return where a stage runs: its own `compute`, else the one at the top of the configuration."""
-    return TRAITS[work].compute(config) or config.compute
+    return work.traits.compute(config) or config.compute
 
 
 def workers_of(config: Config, work: Work) -> int:
     """Return the number of worker processes of a stage."""
-    return TRAITS[work].workers(config)
+    return work.traits.workers(config)
 
 
 def stages_in(phase: BackfillPhase) -> tuple[Stage, ...]:
     """Return the stages that a backfill does in one phase, in order."""
-    return tuple(stage for stage in Stage if TRAITS[stage].backfill is phase)
+    return tuple(stage for stage in Stage if stage.traits.backfill is phase)

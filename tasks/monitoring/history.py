@@ -18,7 +18,7 @@ from tasks.contracts.outcomes import InferOutcome, Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.spans import first_day
-from tasks.contracts.stages import TRAITS, Stage
+from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import INVOCATION, LEDGER, PLAN, RESULT, VERDICTS
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError
 from tasks.foundation.records import Record
@@ -31,7 +31,7 @@ from tasks.runs.ledger import LedgerRecord, Totals, totals
 from tasks.runs.results import Judgement
 from tasks.runs.run_state import run_state
 
-_WITH_SPEED = tuple(stage for stage in Stage if TRAITS[stage].shows_speed)
+_WITH_SPEED = tuple(stage for stage in Stage if stage.traits.shows_speed)
 
 
 class RunFacts(Record):

@@ -14,7 +14,7 @@ from infra.store.manifest import MANIFEST, Manifest
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import after, first_day, last_day
-from tasks.contracts.stages import TRAITS, Stage
+from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import INVOCATION, LEDGER, SPAN, VERDICTS
 from tasks.data import span_versions
 from tasks.foundation.errors import FailureClass
@@ -221,7 +221,7 @@ def _invocations(reader: Reader, seen: Survey) -> list[Invocation]:
 def _last_ledgers(seen: Survey, run_key: str) -> dict[Stage, str]:
     """Return the key of the ledger record of the last attempt of each done stage, which is the one that did it."""
     found: dict[Stage, str] = {}
-    for stage in (stage for stage in Stage if TRAITS[stage].shown_by_span):
+    for stage in (stage for stage in Stage if stage.traits.shown_by_span):
         held = [name.removeprefix(f"{stage}/") for name in seen.files.get(run_key, ()) if name.startswith(f"{stage}/")]
         numbers = [int(one[1]) for name in held if (one := _ATTEMPT.fullmatch(name))]
         if "result.json" in held and numbers:

@@ -17,7 +17,7 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.kinds import REFRESH, run_folder
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.contracts.stages import TRAITS, Rows, Stage, workers_of
+from tasks.contracts.stages import Rows, Stage, workers_of
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
@@ -143,7 +143,7 @@ def _ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None)
     """Return the amount of input now over the amount then; 1 where it is not known or does not matter."""
     if not rows or not then:
         return 1.0
-    match TRAITS[stage].time_grows_with:
+    match stage.traits.time_grows_with:
         case Rows.window:
             now, before = sum(rows), sum(then)
         case Rows.span:

@@ -17,7 +17,7 @@ from infra.store.factory import open_store
 from infra.store.fence import FencedStore
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.results import StageResult
-from tasks.contracts.stages import TRAITS, Chore, Layout, Stage
+from tasks.contracts.stages import Chore, Layout, Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
@@ -61,7 +61,7 @@ def main() -> int:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
         outcome: Outcome | None = stage.run(job)  # None: another worker returns it, or a tool runs this
         # The workers of an array never meet; elsewhere all have the same outcome.
-        if outcome is not None and (rank.is_main or TRAITS[spec.stage].layout is Layout.array):
+        if outcome is not None and (rank.is_main or spec.stage.traits.layout is Layout.array):
             _write_result(job, outcome)
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends in any case, and must be able to write why

@@ -25,17 +25,7 @@ def run(job):
 """,
     "tests/tasks/worker/test_polish.py": "",
 }
-TRAITS = """    Stage.polish: Traits(
-        queue=Queue.cpu,
-        layout=Layout.single,
-        workers=lambda config: 2,
-        compute=lambda config: config.polish.compute,
-        time_grows_with=Rows.none,
-        backfill=None,
-        shown_by_span=False,
-        shows_speed=False,
-    ),
-"""
+TRAITS = '    polish = Traits("polish", workers=lambda config: 2)\n'
 INPUTS = """class PolishInputs(Record):
     stage: Literal[Stage.polish] = Stage.polish
     cloths: int
@@ -81,9 +71,11 @@ from pathlib import Path
 import numpy as np
 
 from configs.load import load_config
+from flows.presentation.stages.facts import StageFacts, section_of
 from infra.compute.factory import make_runner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec, PolishInputs
+from tasks.contracts.outcomes import PolishOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import workers_of
 from tasks.quality.row_metrics import retrieval_metrics
@@ -106,6 +98,8 @@ spec = JobSpec(
 store.create(f"{spec.attempt_prefix}/spec.json", spec.to_json())
 make_runner(config, store, spec.stage).run(spec, Waiter(), 1)
 assert '"shine": 42' in store.read("runs/f00d/polish/result.json").decode()
+page = section_of(spec.stage, StageFacts(store.uri, None, PolishOutcome(shine=42), ()))
+assert (page.title, page.tables[0].rows[0][1].text) == ("Polish: done", "42")
 assert retrieval_metrics(np.array([1, 3, 4, 5]))["recall@3"] == 0.5
 """
 
@@ -132,26 +126,22 @@ def insert(path: Path, before: str, text: str) -> None:
     path.write_text(source.replace(before, text + before))
 
 
-def test_a_stage_and_a_metric_are_added_by_following_the_messages(copy: Path, tmp_path: Path) -> None:
+def test_a_stage_is_added_by_seven_edits_and_a_metric_by_following_the_messages(copy: Path, tmp_path: Path) -> None:
     contracts, schema = copy / "tasks/contracts", copy / "configs/schema"
-    insert(contracts / "stages.py", "\n\nclass Chore(", '    polish = "polish"\n')
+    insert(contracts / "stages.py", "\n\nclass Chore(", TRAITS)
     insert(schema / "metrics.py", '    "mrr@10": ', '    "recall@3": Metric(Family.ranking, None),\n')
     sentences = run(copy, "-m", "tests.planes.recipes").stdout.splitlines()
-    assert [one.partition(": ")[0] for one in sentences] == ["stage polish"] * 11 + ["metric recall@3"] * 2
+    assert [one.partition(": ")[0] for one in sentences] == ["stage polish"] * 7 + ["metric recall@3"] * 2
     for sentence, place in zip(
         sentences,
         [
-            "TRAITS in tasks/contracts/stages.py",
             "tasks/polish.py",
             "tasks/worker/polish.py",
             "tasks/contracts/jobs.py",
             "tasks/contracts/outcomes.py",
             "infra/aws/millrace.yaml",
             "tests/tasks/worker/test_polish.py",
-            "configs/schema/config.py",
             "flows/pipeline.py",
-            "flows/presentation",
-            "documentation",
             "tasks/quality/row_metrics.py",
             "tests/tasks/quality/test_row_metrics.py",
         ],
@@ -159,22 +149,15 @@ def test_a_stage_and_a_metric_are_added_by_following_the_messages(copy: Path, tm
     ):
         assert place in sentence
 
-    insert(contracts / "stages.py", "    Chore.import_checkpoint: Traits(", TRAITS)
     insert(contracts / "jobs.py", "class ImportInputs(", INPUTS)
     insert(contracts / "jobs.py", "    | ImportInputs\n", "    | PolishInputs\n")
     insert(contracts / "outcomes.py", "class ImportOutcome(", OUTCOME)
     insert(contracts / "outcomes.py", "    | ImportOutcome\n", "    | PolishOutcome\n")
-    insert(schema / "config.py", "\n\nclass Config(", "from configs.schema.stages import StageConfig\n")
-    insert(schema / "config.py", "    compiler: CompilerConfig\n", "    polish: StageConfig\n")
-    insert(copy / "configs/base.yaml", "compiler: ", "polish: {}\n\n")
     insert(copy / "flows/pipeline.py", "from tasks.release import release\n", "from tasks.polish import polish\n")
     properties = "    Type: AWS::Batch::JobDefinition\n    Properties: {JobDefinitionName: !Sub '${Name}-polish'}\n\n"
     insert(copy / "infra/aws/millrace.yaml", "  PublishDefinition:\n", f"  PolishDefinition:\n{properties}")
-    (next(copy.glob("flows/presentation/*/train.py")).parent / "polish.py").touch()
     for path, text in STAGE.items():
         (copy / path).write_text(text)
-    with (copy / "README.md").open("a") as readme:
-        readme.write("| polish | `tasks/polish.py` | `tasks/worker/polish.py` | `polish:` |\n")
     insert(copy / "tasks/quality/row_metrics.py", '    "mrr@10": ', '    "recall@3": lambda ranks: ranks <= 3,\n')
     with (copy / "tests/tasks/quality/test_row_metrics.py").open("a") as tests:
         tests.write('assert "recall@3"\n')

@@ -17,7 +17,6 @@ import yaml
 
 from configs.load import BASE
 from configs.schema.compute import ACCELERATORS
-from configs.schema.config import Config
 from configs.schema.label_heads import LabelHead
 from configs.schema.metrics import METRICS, Family
 from configs.schema.publishing import KINDS
@@ -27,7 +26,7 @@ from infra.store.base import Store
 from infra.store.factory import STORES, open_store
 from tasks.contracts.jobs import Inputs
 from tasks.contracts.outcomes import Outcome
-from tasks.contracts.stages import TRAITS, Chore, Stage
+from tasks.contracts.stages import Chore, Stage
 from tests.planes.source import ROOT
 from tests.support.cloud.requests import definitions
 
@@ -55,8 +54,6 @@ def missing() -> Iterator[str]:
 
 def _of_work(work: Stage | Chore) -> Iterator[str]:
     about = f"{'stage' if isinstance(work, Stage) else 'chore'} {work}"
-    if work not in TRAITS:
-        yield f"{about}: add its entry to TRAITS in tasks/contracts/stages.py"
     yield from _without_file(about, f"tasks/{work.name}.py", "what the control plane does")
     yield from _without_file(about, f"tasks/worker/{work.name}.py", "what a worker does, in `run(job)`")
     if not _records_of(work, Inputs):
@@ -73,19 +70,10 @@ def _of_work(work: Stage | Chore) -> Iterator[str]:
 
 
 def _of_stage(stage: Stage, about: str) -> Iterator[str]:
-    if stage not in {field.alias or name for name, field in Config.model_fields.items()}:
-        yield f"{about}: add its section to Config in configs/schema/config.py"
-    elif stage not in yaml.safe_load(BASE.read_text()):
-        yield f"{about}: add the defaults of its section to configs/base.yaml"
     if not re.search(
         rf"^from tasks\.{stage} import (\w+, )*{stage}(, \w+)*$", _text("flows/pipeline.py"), re.MULTILINE
     ):
         yield f"{about}: call it in flows/pipeline.py"
-    if not list(ROOT.glob(f"flows/presentation/*/{stage}.py")):
-        yield f"{about}: add its page to flows/presentation, next to those of the other stages"
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    if not any(f"| `tasks/worker/{stage}.py` |" in page.read_text() for page in pages):
-        yield f"{about}: add its row to the table of stages in the documentation"
 
 
 def _of_metric(name: str) -> Iterator[str]:

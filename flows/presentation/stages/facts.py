@@ -1,9 +1,10 @@
-"""What is known of a stage that is done, and the file that makes a section of it: the one with the stage's name."""
+"""Facts about a finished stage, and its section: by the file with the stage's name, else a table of its outcome."""
 
 import importlib
+import importlib.util
 from typing import Any, NamedTuple
 
-from flows.presentation.model import Section
+from flows.presentation.model import Section, table
 from tasks.contracts.evaluation import Verdict
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.search import Changes
@@ -31,6 +32,14 @@ class StageFacts(NamedTuple):
 
 def section_of(stage: Stage, facts: StageFacts) -> Section:
     """Return the section of a stage: `section` of `flows/presentation/stages/<stage>.py`, under the stage's name."""
-    made: Section = importlib.import_module(f"flows.presentation.stages.{stage.value}").section(facts)
+    module = f"flows.presentation.stages.{stage.value}"
+    made: Section = (
+        importlib.import_module(module).section(facts) if importlib.util.find_spec(module) else _plain(facts)
+    )
     name = stage.value.capitalize()
     return made._replace(title=f"{name}: {made.title}", id=stage.value, short=name)
+
+
+def _plain(facts: StageFacts) -> Section:
+    fields = facts.outcome.model_dump(mode="json", exclude={"stage"})
+    return Section("done", tables=(table("Outcome", ("", ""), [(key, str(value)) for key, value in fields.items()]),))

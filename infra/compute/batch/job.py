@@ -16,7 +16,7 @@ from infra.compute.batch.claim import owner_of
 from infra.compute.batch.job_detail import JobDetail
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.stages import TRAITS, Layout, Stage, Work
+from tasks.contracts.stages import WORKS, Layout, Stage, Work
 from tasks.contracts.stages import Queue as Kind
 from tasks.foundation.errors import POLICIES, ConfigError, FailureClass
 
@@ -96,7 +96,7 @@ def checked(api: Api, stage: Work, batch: BatchConfig, definition: Definition | 
             f"there is no active AWS Batch job definition {wanted!r} in region {api.region}; register it with "
             "infra/aws/millrace.yaml, or correct batch.definition or AWS_DEFAULT_REGION"
         )
-    multi_node = TRAITS[stage].layout is Layout.nodes
+    multi_node = stage.traits.layout is Layout.nodes
     if definition.multi_node != multi_node:
         kinds = ("multinode", "container") if multi_node else ("container", "multinode")
         raise ConfigError(
@@ -141,7 +141,7 @@ WORKSPACE_TAG = f"{TAG}-workspace"
 
 def layout_of(spec: JobSpec) -> Layout:
     """Return the layout of a stage's job; an array of one machine is submitted as a single job."""
-    layout = TRAITS[spec.stage].layout
+    layout = spec.stage.traits.layout
     return Layout.single if layout is Layout.array and nodes_of(spec) == 1 else layout
 
 
@@ -152,25 +152,25 @@ def nodes_of(spec: JobSpec) -> int:
 
 def queue_key(stage: Work, batch: BatchConfig) -> str:
     """Return the key of the section `batch` that names a stage's queue."""
-    return "infer.queue" if stage is Stage.infer and batch.infer else f"{TRAITS[stage].queue}_queue"
+    return "infer.queue" if stage is Stage.infer and batch.infer else f"{stage.traits.queue}_queue"
 
 
 def queue_of(stage: Work, batch: BatchConfig) -> str:
     if stage is Stage.infer and batch.infer is not None:
         return batch.infer.queue
-    return batch.cpu_queue if TRAITS[stage].queue is Kind.cpu else batch.accelerator_queue
+    return batch.cpu_queue if stage.traits.queue is Kind.cpu else batch.accelerator_queue
 
 
 def queues_of(batch: BatchConfig) -> tuple[str, ...]:
     """Return all queues, each once; that of the machines with GPUs too, where `millrace parity` trains."""
     others = (batch.cuda.queue,) if batch.cuda is not None else ()
-    return tuple(dict.fromkeys((*(queue_of(stage, batch) for stage in TRAITS), *others)))
+    return tuple(dict.fromkeys((*(queue_of(stage, batch) for stage in WORKS), *others)))
 
 
 def definition_of(stage: Work, batch: BatchConfig) -> str:
     if stage is Stage.infer and batch.infer is not None:
         name = batch.infer.definition
-    elif TRAITS[stage].queue is Kind.accelerator and batch.accelerator_definition is not None:
+    elif stage.traits.queue is Kind.accelerator and batch.accelerator_definition is not None:
         name = batch.accelerator_definition
     else:
         name = batch.definition
@@ -180,7 +180,7 @@ def definition_of(stage: Work, batch: BatchConfig) -> str:
 def dollars_per_node_hour(spec: JobSpec) -> float:
     if spec.stage is Stage.infer and spec.config.batch.infer is not None:
         return spec.config.batch.infer.dollars_per_node_hour
-    dollars: float = getattr(spec.config.batch, f"{TRAITS[spec.stage].queue}_dollars_per_node_hour")
+    dollars: float = getattr(spec.config.batch, f"{spec.stage.traits.queue}_dollars_per_node_hour")
     return dollars
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from configs.load import load_config
-from tasks.contracts.stages import TRAITS, Layout, Queue, compute_of
+from tasks.contracts.stages import WORKS, Layout, Queue, compute_of
 from tests.emulator.containers.machines import MOST_OF_A_MACHINE, SIZES
 from tests.support.cloud.requests import CALLS, container, definitions, problems, requests
 from tests.support.cloud.template import REGION, TEMPLATE, made, template
 
 ROOT = TEMPLATE.parents[2]
-STAGES = [work.value for work in TRAITS]
-ON_NODES = [work.value for work, traits in TRAITS.items() if traits.layout is Layout.nodes]
-ON_CPU = [work.value for work, traits in TRAITS.items() if traits.queue is Queue.cpu]
+STAGES = [work.value for work in WORKS]
+ON_NODES = [work.value for work in WORKS if work.traits.layout is Layout.nodes]
+ON_CPU = [work.value for work in WORKS if work.traits.queue is Queue.cpu]
 COMPUTES = [stage for stage in STAGES if stage not in ON_CPU]
 PARAMETERS = template()["Parameters"]
 ACCELERATORS: list[str] = PARAMETERS["AcceleratorType"]["AllowedValues"]
@@ -208,7 +208,7 @@ def test_the_settings_for_trainium_are_for_these_machines(preset: str, nodes: in
         f"train.sequences={48 * each * nodes}",
     ]
     config = load_config(ROOT / f"configs/{preset}.yaml", workers)
-    assert {compute_of(config, work) for work in TRAITS} == {"batch"}
+    assert {compute_of(config, work) for work in WORKS} == {"batch"}
     machine = config.health.machine
     assert machine in ACCELERATORS
     assert machine.startswith(f"{config.compiler.target}.")

@@ -12,12 +12,12 @@ import pytest
 
 from configs.load import load_config
 from tasks.contracts.kinds import ROOTS
-from tasks.contracts.stages import TRAITS, Queue
+from tasks.contracts.stages import WORKS, Queue
 from tests.support.cloud.requests import container
 from tests.support.cloud.template import TEMPLATE, made, resources, template
 
 ROOT = Path(__file__).resolve().parents[3]
-STAGES = [work.value for work in TRAITS]
+STAGES = [work.value for work in WORKS]
 
 # What no resource can be named for, and why.
 WITHOUT_RESOURCES = {
@@ -121,7 +121,7 @@ def may(stage: str, action: str, key: str) -> bool:
 
 
 def on_accelerators(stage: str) -> bool:
-    return next(traits.queue for work, traits in TRAITS.items() if work.value == stage) is Queue.accelerator
+    return next(work.traits.queue for work in WORKS if work.value == stage) is Queue.accelerator
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -1,12 +1,12 @@
 """Where stages run and with how many workers."""
 
 from configs.load import load_config
-from tasks.contracts.stages import TRAITS, BackfillPhase, Chore, Stage, compute_of, stages_in, workers_of
+from tasks.contracts.stages import WORKS, BackfillPhase, Chore, Stage, compute_of, stages_in, workers_of
 
 
 def test_each_stage_runs_on_its_own_compute_or_another_stages() -> None:
     config = load_config(overrides=["compute=batch", "validate.compute=local", "train.compute=local"])
-    on_batch = {work for work in TRAITS if compute_of(config, work) == "batch"}
+    on_batch = {work for work in WORKS if compute_of(config, work) == "batch"}
     assert on_batch == {Stage.infer, Stage.release, Chore.publish}
     proven_apart = load_config(overrides=["train.compute=batch", "warmup.compute=local"])
     stages = (Stage.health, Stage.warmup, Stage.evaluate, Stage.validate)

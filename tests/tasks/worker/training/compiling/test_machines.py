@@ -156,7 +156,10 @@ def test_a_machine_whose_workers_meet_other_graphs_is_refused(
         (device.graph_folder / COMPILER / name).mkdir(parents=True)
     met = [Graph(name, "ahead of time", 1.0, 1) for name in GRAPHS]
     compile_cache.publish(store, PROGRAM, compile_cache.NOTHING, met, device.graph_folder, complete)
-    job, key = make_job(store, tiny_config(), WarmupInputs(rows=(), parent=None), rank=rank), compile_cache.key_of(PROGRAM)
+    job, key = (
+        make_job(store, tiny_config(), WarmupInputs(rows=(), parent=None), rank=rank),
+        compile_cache.key_of(PROGRAM),
+    )
     compile_ahead._signal(job, key, compile_ahead.FOUND, compile_cache.NOTHING.to_json())
     compile_ahead._signal(job, key, compile_ahead.COMPILED)
     with (
