@@ -1,7 +1,7 @@
-"""Alerts: automations of the Prefect server that call a webhook, or its notification blocks, when something is wrong.
+"""Alerts: automations of the Prefect server that call a webhook or its notification blocks.
 
-To the webhook each alert is one POST of JSON with the key `text`, as chats accept it, and the event. The server sends
-them, so they arrive even if no worker is alive.
+The webhook gets one POST per alert: JSON with the key `text`, as chats accept it, and the event. The server sends
+alerts, so they arrive even if no worker is alive.
 """
 
 import json
@@ -30,15 +30,15 @@ class Alert(NamedTuple):
 
     name: str
     events: set[str]
-    text: str  # an expression of Jinja over the event
-    severity: str = "warning"  # of Prefect's own events; the project's have theirs
-    path: str = '""'  # another expression: the page to look at, below the UI's address
+    text: str  # a Jinja expression over the event
+    severity: str = "warning"  # for Prefect's own events; the project's events have their own
+    path: str = '""'  # a Jinja expression: the page to open, below the UI's address
     match: dict[str, str] | None = None
     related: dict[str, str] | None = None
 
 
 def alerts(pool: str) -> tuple[Alert, ...]:
-    """Return all alerts; of flow runs only those of a work pool's workers, since a person watches the others."""
+    """Return all alerts. Flow runs outside the work pool send none: a person watches them."""
     return (
         Alert(
             "millrace: a flow run failed",
@@ -72,7 +72,7 @@ def block_of(name: str) -> UUID:
     """Return the id of a notification block on the server; `name` as in `slack-webhook/team`.
 
     Raises:
-        ConfigError: there is no such block, or it sends no notifications.
+        ConfigError: the block doesn't exist, or it sends no notifications.
     """
     slug, slash, document = name.partition("/")
     if not slash:
@@ -91,12 +91,12 @@ def block_of(name: str) -> UUID:
 
 
 def install(url: str | None, blocks: Sequence[UUID], ui_url: str, pool: str) -> None:
-    """Make or replace the automations, and the webhook if there is one.
+    """Make or replace the automations, and the webhook if `url` is given.
 
     Args:
-        url: the address to call; kept as a secret on the server.
-        blocks: notification blocks of the server, each of which sends every alert.
-        ui_url: where the server's pages are, for the links.
+        url: the address to call; stored as a secret on the server.
+        blocks: notification blocks of the server; each sends every alert.
+        ui_url: the address of the server's pages, for links.
         pool: the work pool of the deployments.
     """
     webhook = None
@@ -156,7 +156,7 @@ def _notification(alert: Alert, block: UUID, ui_url: str) -> dict[str, Any]:
 
 
 def _payload(alert: Alert, ui_url: str) -> str:
-    """Return a template that the server fills in; `tojson` escapes what comes with the event."""
+    """Return a template that the server fills in; `tojson` escapes the event's values."""
     name, ui = json.dumps(alert.name), json.dumps(ui_url)
     return (
         f'{{{{ {{"text": {name} ~ ": " ~ {alert.text}, "alert": {name}, "page": {ui} ~ {alert.path}, '
@@ -166,5 +166,5 @@ def _payload(alert: Alert, ui_url: str) -> str:
 
 
 def _severity(alert: Alert) -> str:
-    """Return an expression: the event's own severity, else that of Prefect's events."""
+    """Return a Jinja expression: the event's own severity, else the alert's."""
     return f'(event.payload.severity or "{alert.severity}")'

@@ -1,4 +1,4 @@
-"""Processes that stay when the command that started them ends: each leads a session of its own, and is ended by pid."""
+"""Background processes, which outlive the command that started them; each has its own session and is ended by pid."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 STOP_SECONDS = 15.0
 
-_children: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which has to reap them
+_children: dict[int, subprocess.Popen[bytes]] = {}  # started by this process, which must reap them
 
 
 def start(command: Sequence[str], output: BinaryIO, cwd: Path, environment: Mapping[str, str]) -> int:
@@ -26,13 +26,13 @@ def start(command: Sequence[str], output: BinaryIO, cwd: Path, environment: Mapp
 
 
 def status(pid: int) -> int | None:
-    """Return the exit status of a process that was started here; None while it runs, or where it is another's."""
+    """Return the exit status of a process that `start` started here; None while it runs, or for any other process."""
     child = _children.get(pid)
     return child.poll() if child else None
 
 
 def is_running(pid: int, *words: str) -> bool:
-    """Return whether the process exists and its command line has these words: process ids are used again."""
+    """Return True if the process exists and its command line has these words, since pids are reused."""
     if child := _children.get(pid):  # its command line is empty for a moment, while it starts
         return child.poll() is None
     command = command_line(pid)
@@ -40,7 +40,7 @@ def is_running(pid: int, *words: str) -> bool:
 
 
 def end(pid: int, *words: str) -> None:
-    """SIGTERM to the process's session, SIGKILL to what is left of it. `words` as in `is_running`."""
+    """Send SIGTERM to the process's session, and SIGKILL after `STOP_SECONDS`. `words` as in `is_running`."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_SECONDS
@@ -52,7 +52,7 @@ def end(pid: int, *words: str) -> None:
 
 
 def command_line(pid: int) -> str:
-    """Return the command line of a process; empty where there is none, or where it ended and was not reaped."""
+    """Return the command line of a process; empty if it doesn't exist or is a zombie."""
     if sys.platform == "linux":
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Whether a Prefect server answers. Without Prefect's client, which is slow to load and tries for minutes."""
+"""Check a Prefect server without Prefect's client, which is slow to load and retries for minutes."""
 
 import base64
 import json
@@ -11,17 +11,17 @@ _TIMEOUT_SECONDS = 5.0
 
 
 def answers(url: str) -> bool:
-    """Return whether the Prefect API at `url`, which ends in /api, is there and can use its database."""
+    """Return True if the Prefect API at `url`, which ends in /api, answers and can use its database."""
     try:
         return get_json(f"{url}/health") is True
-    except urllib.error.HTTPError as error:  # without the client's credentials it may refuse, but it is there
+    except urllib.error.HTTPError as error:  # it answers, even if it refuses a request without credentials
         return error.code in (401, 403)
     except (OSError, ValueError):
         return False
 
 
 def is_open(url: str) -> bool:
-    """Return whether the Prefect API at `url` tells its settings to whoever asks, without a password."""
+    """Return True if the Prefect API at `url` shows its settings to anyone, without a password."""
     try:
         return "home" in get_json(f"{url}/admin/settings")
     except (OSError, ValueError, TypeError):
@@ -29,7 +29,7 @@ def is_open(url: str) -> bool:
 
 
 def allowed_origin(url: str, origin: str) -> str | None:
-    """Return the origin whose pages a browser lets use the API at `url`, as told to a page of `origin`; `*` is any.
+    """Return the allowed CORS origin of the API at `url`, as it answers a page of `origin`; `*` is any.
 
     Raises OSError.
     """
@@ -42,7 +42,7 @@ def allowed_origin(url: str, origin: str) -> str | None:
 
 
 def get_json(url: str, password: str | None = None) -> Any:
-    """Return the JSON at a URL; on the loopback without a proxy. Raises OSError, ValueError."""
+    """Return the JSON at a URL; uses no proxy for the loopback. Raises OSError, ValueError."""
     token = base64.b64encode((password or "").encode()).decode()
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"} if password else {})
     with _opened(request) as answer:

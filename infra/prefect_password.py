@@ -1,6 +1,6 @@
-"""The password of a Prefect server that Millrace starts: made at its first start, in a file that its owner alone reads.
+"""The password of a Prefect server that Millrace starts: made at the first start, in a file only its owner can read.
 
-Of a server elsewhere only its operator knows the password: PREFECT_API_AUTH_STRING holds it.
+The operator of a server elsewhere sets its password in PREFECT_API_AUTH_STRING.
 """
 
 import os
@@ -13,7 +13,7 @@ OF_CLIENT = "PREFECT_API_AUTH_STRING"
 
 
 def file_of(home: Path) -> Path:
-    """Return the file that holds it, as a user name, a colon and a password; the pages ask for all of it."""
+    """Return the password's file. It holds `USER:PASSWORD`, and the server's pages ask for all of it."""
     return home / FILE
 
 
@@ -26,7 +26,7 @@ def read(home: Path) -> str | None:
 
 
 def made(home: Path) -> str:
-    """Return the password of the server that is about to start: the operator's own, the one before, or a new one."""
+    """Return the password of a server about to start: the operator's, the earlier one, or a new one."""
     before = read(home)
     password = os.environ.get(OF_SERVER) or before or f"millrace:{secrets.token_urlsafe(24)}"
     if password != before:

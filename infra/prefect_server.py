@@ -1,7 +1,7 @@
-"""Runs a Prefect server in the background of this machine: started when needed, found again, stopped by pid.
+"""Run a Prefect server in the background of this machine: started when needed, found again, stopped by pid.
 
-It answers who knows its password, and a browser lets no pages but its own ask it. Where PREFECT_API_URL is set, that
-server is used and nothing is started. The server's database is only for display; results are in the workspace.
+It needs its password, and its CORS settings allow only its own pages. If PREFECT_API_URL is set, that server is used
+and none is started. The server's database is only for display; results are in the workspace.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from tasks.foundation.records import Record
 
 USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
-BUSY_SECONDS = 30.0  # a server that was found running but doesn't answer for so long is replaced
+BUSY_SECONDS = 30.0  # a running server that doesn't answer within this time is replaced
 OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
 
 _LOOPBACK = (f"http://{HOST}:", "http://localhost:", "http://[::1]:")
@@ -37,14 +37,14 @@ _PRIVATE = {
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",  # the server inside a flow's process loses task records
 }
-# By default a request to a server that hangs is given up after six minutes, one to a server that is gone after one.
+# By default a request fails after six minutes if the server hangs, and after one minute if it is gone.
 _IMPATIENT = {"PREFECT_CLIENT_MAX_RETRIES": "2", "PREFECT_API_REQUEST_TIMEOUT": "10"}
 _SERVER = {
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     "PREFECT_SERVER_UI_V2_ENABLED": "false",  # its pages call an analytics host from the browser
     "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",  # after 90 days; only events by default
-    # In memory, as they are by default, a restart forgets who holds a concurrency slot, which is never free again.
+    # By default in memory: after a restart a held concurrency slot would never be free again.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 
@@ -63,7 +63,7 @@ class Server(Record):
 
 
 class _Entry(Record):
-    """`server.json`: the process that was started last for a state directory."""
+    """`server.json`: the last server process of a state directory."""
 
     pid: int
     port: int
@@ -79,18 +79,18 @@ class _Entry(Record):
 
 
 def state_home() -> Path:
-    """Return the folder of the server's and client's state: $PREFECT_HOME, else `.prefect` in this directory."""
+    """Return the state folder of server and client: $PREFECT_HOME, else `.prefect` in the current directory."""
     return Path(os.environ.get("PREFECT_HOME") or ".prefect").expanduser().resolve()
 
 
 def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
     """Return a server that answers: the one behind PREFECT_API_URL, the one running for `home`, or a new one.
 
-    Safe to call from several processes at once; the later ones wait for the first. `say` is called when a server is
+    Safe to call from several processes at once; later ones wait for the first. `say` is called before a server is
     started, because that takes a while.
 
     Raises:
-        HostError: the server behind PREFECT_API_URL doesn't answer, or the local one doesn't start; says why.
+        HostError: the server behind PREFECT_API_URL doesn't answer, or the local one doesn't start; gives the reason.
     """
     home = home.resolve()
     if url := os.environ.get("PREFECT_API_URL"):
@@ -108,10 +108,10 @@ def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
 
 
 def restart(server: Server, seconds: float) -> None:
-    """Start a server of this machine again if it ended or hangs, on its port, so that flows keep its address.
+    """Restart a server of this machine if it ended or hangs, on the same port, so that flows keep its address.
 
     Raises:
-        HostError: it does not answer within `seconds`; says why.
+        HostError: it does not answer within `seconds`; gives the reason.
     """
     home = Path(server.home)
     with _locked(home):
@@ -125,7 +125,7 @@ def restart(server: Server, seconds: float) -> None:
 
 
 def running(home: Path) -> Server | None:
-    """Return the server behind PREFECT_API_URL, or the one that runs for `home`; None where there is neither.
+    """Return the server behind PREFECT_API_URL, or the one that runs for `home`; None without either.
 
     Raises:
         HostError: the server behind PREFECT_API_URL doesn't answer.
@@ -140,7 +140,7 @@ def running(home: Path) -> Server | None:
 
 
 def down(home: Path) -> bool:
-    """Stop the server of `home` and its children; False where none was running. Touches no other process.
+    """Stop the server of `home` and its children, and no other process; return False if none was running.
 
     Raises:
         HostError: `home` is not writable.
@@ -158,9 +158,9 @@ def down(home: Path) -> bool:
 
 
 def client_environment(server: Server) -> dict[str, str]:
-    """Return the environment in which flows use `server` and no other, without telemetry and long silences.
+    """Return the environment in which flows use only `server`, without telemetry and with short timeouts.
 
-    It has the password: that of the file is sent to this machine alone. It must be set before Prefect is imported.
+    It holds the password; the one from the file is used for this machine only. Set it before Prefect is imported.
     """
     impatient = {name: os.environ.get(name, value) for name, value in _IMPATIENT.items()}
     environment = {**_PRIVATE, **impatient, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
@@ -183,7 +183,7 @@ def _elsewhere(url: str, home: Path) -> Server:
     try:
         answer = get_json(f"{url}/health")
         trouble = None if answer is True else "something answers there, but it is not a Prefect API"
-    except urllib.error.HTTPError as error:  # without the client's credentials it may refuse, but it is there
+    except urllib.error.HTTPError as error:  # it answers, even if it refuses a request without credentials
         trouble = None if error.code in (401, 403) else f"HTTP {error.code}"
     except (OSError, ValueError) as error:
         trouble = str(error)
@@ -208,7 +208,7 @@ def _server(entry: _Entry, home: Path, started: bool) -> Server:
 
 
 def _start(home: Path, port: int = USUAL_PORT, seconds: float = START_SECONDS) -> _Entry:
-    """Start a server on `port`, or on a free one where that is taken, also if it is taken meanwhile."""
+    """Start a server on `port`, or on a free one if another process has it or takes it meanwhile."""
     port = _free_port(port)
     while True:
         log = home / "server.log"
@@ -239,17 +239,17 @@ def _server_environment(home: Path, port: int) -> dict[str, str]:
         **_PRIVATE,
         **_SERVER,
         prefect_password.OF_SERVER: prefect_password.made(home),
-        # Its pages ask 127.0.0.1, also where they were opened as localhost.
+        # Its pages call 127.0.0.1, even if opened as localhost.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"http://{HOST}:{port},http://localhost:{port}",
         OWNER: str(home),
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_API_HOST": HOST,
-        "PREFECT_SERVER_API_PORT": str(port),  # the pages take the address of the API from here
+        "PREFECT_SERVER_API_PORT": str(port),  # the pages take the API's address from this
     }
 
 
 def _wait(entry: _Entry, home: Path, seconds: float) -> bool:
-    """Return whether the server of `entry` answers, as the server of `home`, before the time is over or it ends."""
+    """Wait until the server of `entry` answers as the server of `home`; return False if it ends or is too slow."""
     deadline = time.monotonic() + seconds
     while _is_server(entry):
         if _answers(entry, home):
@@ -261,7 +261,7 @@ def _wait(entry: _Entry, home: Path, seconds: float) -> bool:
 
 
 def _answers(entry: _Entry, home: Path) -> bool:
-    """Return whether it is healthy and of `home`: another directory's server may have taken the port just before."""
+    """Return True if the server is healthy and is `home`'s: another directory's server may have taken the port."""
     try:
         if get_json(f"{entry.url}/health") is not True:
             return False
@@ -271,10 +271,10 @@ def _answers(entry: _Entry, home: Path) -> bool:
 
 
 def _end_strays(home: Path) -> bool:
-    """End servers of `home` that no `server.json` names any more, because someone deleted the directory."""
+    """End servers of `home` without a `server.json`, for example after the directory was deleted."""
     mark = f"{OWNER}={home}".encode()
     found = False
-    for environment in Path("/proc").glob("[0-9]*/environ"):  # elsewhere than on Linux nothing is found
+    for environment in Path("/proc").glob("[0-9]*/environ"):  # finds nothing on systems other than Linux
         with contextlib.suppress(OSError):
             pid = int(environment.parent.name)
             command = background.command_line(pid).split()

@@ -1,4 +1,4 @@
-"""How the workers of an attempt ended, and which of them failed first: the earliest error is the cause."""
+"""The root cause of a failed attempt: the error of the worker that failed first."""
 
 import signal
 from collections import deque
@@ -18,11 +18,11 @@ from tasks.foundation.records import Record
 
 LINES = 20
 SIGNS = 5
-CHARACTERS = 500  # of one line
+CHARACTERS = 500  # kept of one line
 
 
 class LogTail:
-    """Keeps the last `LINES` lines, and the first `SIGNS` that name a code of the Neuron SDK."""
+    """Keeps the last `LINES` lines, and the first `SIGNS` lines with an error code of the Neuron SDK."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=LINES)
@@ -37,24 +37,24 @@ class LogTail:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines kept, in the order in which they came, each once."""
+        """The kept lines in their order, each once."""
         first_of_last = self._count - len(self._last)
         return (*(line for number, line in self._signs if number < first_of_last), *self._last)
 
 
-# What a worker may report only because another one is gone. CODE too: not every library's words for it are known.
+# Failures that may be the consequence of another worker's. CODE too, as not every library's error messages are known.
 CONSEQUENCES = {FailureClass.HOST, FailureClass.HANG, FailureClass.CANCELLED, FailureClass.CODE}
 
 
 class Ending(Record):
-    """`ending.json` of an attempt that failed in a container: the cause that its launcher found."""
+    """`ending.json` of an attempt that failed in a container, with the cause that its launcher found."""
 
     failure: FailureClass
     message: str
     node: int
     at: float
     leaves: bool = Field(
-        default=False, description="the launcher ends its machine after this, which AWS Batch reports as a lost host"
+        default=False, description="true: the launcher then ends its machine, which AWS Batch reports as a lost host"
     )
 
 
@@ -66,29 +66,29 @@ class Cause(NamedTuple):
 
 
 def worker_failures(store: Store, work: OfAttempt) -> list[WorkerFailure]:
-    """Return what the workers of an attempt wrote about their failures, earliest first."""
+    """Return the failure records that the workers of an attempt wrote, earliest first."""
     found = []
     for key in store.list(FAILURE.within(run=work.run_key, stage=work.stage, attempt=work.attempt)):
         if FAILURE.match(key):
             try:
                 found.append(WorkerFailure.model_validate_json(store.read(key)))
             except ValidationError:
-                continue  # cut off by a full disk; the others, or the exit code, still say why
+                continue  # truncated by a full disk; other records or the exit code still give the cause
     return sorted(found, key=lambda failure: failure.at)
 
 
 def ending_key(spec: JobSpec, attempt: int, index: int | None) -> str:
-    """Return where the ending of an attempt is written, or that of one job of its array."""
+    """Return the key of the ending of an attempt, or of one job of its array."""
     fields = {"run": spec.run_key, "stage": spec.stage, "attempt": attempt}
     return ENDING.key(**fields) if index is None else ENDING_OF_ONE.key(**fields, index=index)
 
 
 def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tail: Sequence[str]) -> Cause:
-    """Return which of the workers in `codes` failed first, and the error to raise.
+    """Return the worker in `codes` that failed first, and the error to raise.
 
     Args:
-        codes: exit code by worker; None: it was ended after another's failure.
-        tail: the last lines that any of them printed.
+        codes: exit code by worker; None: ended after another's failure.
+        tail: the last log lines of all workers.
 
     Raises:
         ValueError: none of them failed.
@@ -106,7 +106,7 @@ def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tai
 
 
 def wordless_death(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> StageError:
-    """Return the error for a worker that wrote none; what the others wrote follows from its end."""
+    """Return the error for a worker that died without a record; the others' errors are consequences of its death."""
     died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
     failure, meaning = class_of_death(code, tail)
     last_lines = "\n".join(tail) or "(none)"
@@ -116,10 +116,10 @@ def wordless_death(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> 
 
 
 def class_of_death(code: int, tail: Sequence[str]) -> tuple[FailureClass, str]:
-    """Return the class of a process that wrote no error, and what its log says of the cause: empty, or `: ...`.
+    """Return the failure class of a process without an error record, and a cause from its log: empty, or `: ...`.
 
-    The Neuron runtime aborts the process, so its codes are in the log alone. A status that our own process chose
-    counts more than the log.
+    The Neuron runtime aborts the process, so its error codes are only in the log. An exit code that our own process
+    chose has priority over the log.
     """
     named = None if names_a_class(code) else classify_log("\n".join(tail))
     return (named[0], f": {named[1]}") if named else (from_exit_code(code), "")

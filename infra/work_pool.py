@@ -1,6 +1,6 @@
 """The work pool of the deployments, its queue for janitors, and the command that starts its worker.
 
-The pool has no limit: runs of a worker that died would count as running for ever. A worker's own limit dies with it.
+The pool has no limit, since runs of a dead worker would count as running for ever. The limit is the worker's own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from tasks.foundation.errors import ConfigError
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-WORKER = 6  # flow runs at once; a process of one takes about 350 MiB before its work begins
-JANITORS = 2  # at once: one that died frees its place after an hour, and must not keep the only one so long
-_BEHIND = 2  # priority; the default queue has 1, and lower goes first
+WORKER = 6  # flow runs at once; each process takes about 350 MiB before its work begins
+JANITORS = 2  # at once: a dead one blocks its slot for an hour, so one slot is not enough
+_BEHIND = 2  # priority after the default queue's 1; lower runs first
 
 
 def worker_command(pool: str) -> str:
@@ -23,7 +23,7 @@ def worker_command(pool: str) -> str:
 
 
 def make_pool(client: SyncPrefectClient, pool: str) -> None:
-    """Make the work pool if it is missing. Raises ConfigError: it is there, and of another type."""
+    """Make the work pool if it is missing. Raises ConfigError: it exists with another type."""
     from prefect.client.schemas.actions import WorkPoolCreate  # a second of loading
     from prefect.exceptions import ObjectNotFound
     from prefect.workers.process import ProcessWorker
@@ -42,7 +42,7 @@ def make_pool(client: SyncPrefectClient, pool: str) -> None:
 
 
 def limit_janitors(client: SyncPrefectClient, pool: str, queue: str) -> None:
-    """Make the queue of the janitors, behind the default queue, and let few of its runs be under way at once."""
+    """Make the janitors' queue, after the default queue in priority and with a limit of runs at once."""
     from prefect.exceptions import ObjectNotFound
 
     try:

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes the AMI of the accelerator machines, as user data of an instance of the ECS-optimised Amazon Linux 2023 AMI:
-# the Neuron driver and the EFA driver at pinned versions, and their devices in the hands of one group. docs/aws.md has
-# the commands. The machine stops when all is done; one that keeps running has failed: see its console output.
+# pinned Neuron and EFA drivers, whose devices belong to one group. docs/aws.md has the commands. The machine stops
+# after success; a machine that keeps running has failed: see its console output.
 set -euxo pipefail
 
 NEURON_DRIVER=2.28.0 # with the SDK 2.30.0 worker image: 2.27 or 2.28, nothing newer
@@ -16,7 +16,7 @@ enabled=1
 gpgcheck=1
 gpgkey=https://yum.repos.neuron.amazonaws.com/GPG-PUB-KEY-AMAZON-AWS-NEURON.PUB
 REPO
-# The driver is compiled for the kernel that runs; it is not updated later, as machines live for hours.
+# The driver is compiled for the running kernel; it is not updated later, as machines live for hours.
 dnf install -y "kernel-devel-uname-r == $(uname -r)" "aws-neuronx-dkms-${NEURON_DRIVER}*"
 dkms status | grep 'aws-neuronx.*installed'
 
@@ -27,9 +27,9 @@ echo "${EFA_SHA256}  aws-efa-installer-${EFA_INSTALLER}.tar.gz" | sha256sum --ch
 tar -xf "aws-efa-installer-${EFA_INSTALLER}.tar.gz"
 (cd aws-efa-installer && ./efa_installer.sh --yes --minimal) # drivers only; libfabric is the container's
 
-# Who can use a Neuron device can read the machine's memory: only the workers' group can (WorkerUser of the template).
+# A user of a Neuron device can read the machine's memory, so only the workers' group has access (WorkerUser).
 groupadd --gid 10001 millrace
-# The last rule that fits a device counts, in the order of the files' names: zz, since a driver's may begin with letters.
+# The last matching rule counts, in the order of file names: zz, since a driver's file name may begin with letters.
 cat > /etc/udev/rules.d/zz-millrace.rules <<'RULES'
 SUBSYSTEM=="neuron_device", KERNEL=="neuron*", GROUP="millrace", MODE="0660"
 SUBSYSTEM=="infiniband_verbs", KERNEL=="uverbs*", GROUP="millrace", MODE="0660"

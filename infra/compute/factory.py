@@ -7,7 +7,7 @@ from tasks.contracts.stages import Work, compute_of
 
 
 def make_runner(config: Config, store: Store, stage: Work) -> Runner:
-    """Return the runner of a stage, as its `compute:` says."""
+    """Return the runner of a stage for its `compute:`."""
     if compute_of(config, stage) == "batch":
         from infra.compute.batch.runner import BatchRunner  # it loads boto3, which local runs do not need
 

@@ -1,7 +1,7 @@
-"""Stages as processes on this machine, one per worker, with torchrun's environment variables.
+"""Run stages as processes on this machine, one per worker, with torchrun's environment variables.
 
-The workers die with the runner: a killed orchestrator leaves nothing behind. The failure of one worker ends the
-others, and the earliest error among them is the one that is raised.
+The workers die with the runner: a killed orchestrator leaves no processes behind. If one worker fails, the others are
+ended, and the earliest error is raised.
 """
 
 import os
@@ -42,10 +42,10 @@ class LocalRunner:
         tail = LogTail()
         with scratch_folder(ATTEMPT) as scratch:
             try:
-                # Not a comprehension: where one can't be started, those before it are in the list and get ended.
+                # extend, not a comprehension: if a start fails, the processes already in the list are ended.
                 processes.extend(self._start(spec, each) for each in _environments(spec.workers, scratch))
                 _relay(processes, waiter, tail)
-                codes = [process.poll() for process in processes]  # None: did not end by itself after another's failure
+                codes = [process.poll() for process in processes]  # None: still running after another worker's failure
             finally:
                 _end(processes)
         if any(codes):
@@ -65,15 +65,15 @@ class LocalRunner:
 
 
 def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
-    """Return the environment of each rank: torchrun's variables, those about its runner, the temporary files' place.
+    """Return the environment of each rank: the variables of torchrun and of its runner, and TMPDIR.
 
-    It lacks the password of the Prefect server: a worker never talks to it, and it runs code of models.
+    The password of the Prefect server is left out: a worker never needs it, and it runs the code of models.
     """
     shared = {
         **{name: value for name, value in os.environ.items() if name != prefect_password.OF_CLIENT},
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",  # as -P, for what they start
+        "PYTHONSAFEPATH": "1",  # as -P, for child processes
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "WORLD_SIZE": str(workers),
@@ -86,7 +86,7 @@ def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
 
 
 def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: LogTail) -> None:
-    """Pass on all output, until every process has ended or one has failed and the grace time is over."""
+    """Pass on all output until every process has ended, or one has failed and the grace time is over."""
     lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
     for rank, process in enumerate(processes):
         threading.Thread(target=_read_lines, args=(rank, process, lines), daemon=True).start()
@@ -96,7 +96,7 @@ def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: LogTail
         waiter.pulse()
         codes = [process.poll() for process in processes]
         if deadline is None and (any(codes) or None not in codes):
-            # The others see the loss themselves, or are ended; the output of the ended is read, or a child holds it.
+            # Time for the others to notice the failure, and for remaining output; a child may hold the pipe open.
             deadline = time.monotonic() + GRACE_SECONDS
         if deadline is not None and time.monotonic() > deadline:
             return
@@ -122,7 +122,7 @@ def _read_lines(rank: int, process: subprocess.Popen[str], lines: queue.SimpleQu
 
 
 def _end(processes: list[subprocess.Popen[str]]) -> None:
-    """Send SIGTERM to what still runs, then SIGKILL after the grace time."""
+    """Send SIGTERM to running processes, then SIGKILL after the grace time."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.terminate()

@@ -1,7 +1,7 @@
-"""Folders for temporary files on this machine; none outlives the work it is for, nor a killed process for long.
+"""Folders for temporary files on this machine; the folder of a killed process is deleted by the next one.
 
-A process holds the kernel's lock of its folder. The kernel frees that when the process dies, so the next one knows
-which folders nobody will delete any more.
+A process holds the kernel's lock of its folder. The kernel frees it when the process dies, so the next process
+recognises abandoned folders.
 """
 
 import contextlib
@@ -12,15 +12,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-ATTEMPT = "millrace-attempt-"  # how the names of folders begin: for one attempt's workers
+ATTEMPT = "millrace-attempt-"  # prefix of folder names, for one attempt's workers
 INGEST = "millrace-ingest-"
 
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """Give an empty folder in TMPDIR inside the block, whose name begins with `prefix`; delete it afterwards.
+    """Yield an empty folder in TMPDIR whose name begins with `prefix`; delete it afterwards.
 
-    Also delete those of this prefix that killed processes left. Raises OSError: TMPDIR can't be written.
+    Also delete abandoned folders with this prefix. Raises OSError: TMPDIR can't be written.
     """
     _delete_abandoned(prefix)
     folder, handle = _locked(prefix)
@@ -34,7 +34,7 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
 def _locked(prefix: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
-        with contextlib.suppress(FileNotFoundError):  # taken for abandoned before it was locked
+        with contextlib.suppress(FileNotFoundError):  # another process took it for abandoned before it was locked
             handle = os.open(folder, os.O_RDONLY)
             fcntl.flock(handle, fcntl.LOCK_EX)
             if folder.exists():
@@ -44,7 +44,7 @@ def _locked(prefix: str) -> tuple[Path, int]:
 
 def _delete_abandoned(prefix: str) -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):  # it is held, or another user's, or deleted in this moment
+        with contextlib.suppress(OSError):  # it is locked, another user's, or just deleted
             handle = os.open(folder, os.O_RDONLY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

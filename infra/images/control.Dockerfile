@@ -5,8 +5,8 @@ LABEL org.opencontainers.image.title="millrace control" \
       org.opencontainers.image.description="The control plane of Millrace: a Prefect worker and the command millrace" \
       org.opencontainers.image.licenses="Apache-2.0"
 
-# MILLRACE_HOME: the folder in which the worker runs the flows, by prefect.yaml. DO_NOT_TRACK: Prefect's telemetry.
-# The origins: a server in this image lets no pages but its own ask it; its password comes with its environment.
+# MILLRACE_HOME: the folder in which the worker runs the flows, see prefect.yaml. DO_NOT_TRACK: Prefect's telemetry.
+# The origins: a server in this image accepts requests of its own pages only; its password is in its environment.
 ENV PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     PIP_NO_CACHE_DIR=1 \
@@ -27,7 +27,7 @@ COPY README.md LICENSE prefect.yaml ./
 COPY configs configs
 COPY flows flows
 COPY infra infra
-# All of tasks but tasks/worker, which is the worker plane.
+# All of tasks except tasks/worker, the worker plane.
 COPY tasks/*.py tasks/py.typed tasks/
 COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts

@@ -1,7 +1,7 @@
-"""What pip installs into an image: requirements.txt from pyproject.toml, pins.txt from constraints.txt.
+"""The packages of an image: writes requirements.txt from pyproject.toml, and pins.txt from constraints.txt.
 
-A base image that brings its own build of torch keeps it, with all that it needs: those versions replace our pins.
-Standard library only, as it runs before anything is installed.
+A base image with its own build of torch keeps it and its dependencies: their versions replace our pins.
+Standard library only, since it runs before anything is installed.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 def requirements(pyproject: str, extras: Sequence[str]) -> list[str]:
-    """Return the project's dependencies with those of some extras. Raises KeyError for an unknown extra."""
+    """Return the dependencies of the project and of some extras. Raises KeyError for an unknown extra."""
     project = tomllib.loads(pyproject)["project"]
     return [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
 
 
 def pins(constraints: str, own: Sequence[str]) -> list[str]:
-    """Return the constraints; the packages `own` and all that they need keep the versions installed here.
+    """Return the constraints; the packages `own` and their dependencies keep the versions installed here.
 
     Raises:
         PackageNotFoundError: one of `own` is not installed.

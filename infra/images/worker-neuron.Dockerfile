@@ -19,7 +19,7 @@ RUN groupadd --gid 10001 millrace && useradd --uid 10001 --gid 10001 --create-ho
 
 WORKDIR /opt/millrace
 COPY pyproject.toml constraints.txt infra/images/requirements.py ./
-# The compiler, the runtime and torch stay as AWS tested them, with every version that they need. Where that leaves no
+# The compiler, the runtime and torch stay as AWS tested them, with every version that they need. If that leaves no
 # version of something that the project needs, pip says so and the build ends, rather than change it under the compiler.
 RUN python requirements.py worker --own torch-neuronx neuronx-cc libneuronxla torch-xla torch \
  && python -m pip install --requirement requirements.txt --constraint pins.txt
@@ -29,6 +29,6 @@ COPY infra infra
 COPY tasks tasks
 
 USER millrace
-# Whatever entry point the base image has: AWS Batch gives the whole command, with `python` first.
+# Clear the base image's entry point: AWS Batch gives the whole command, with `python` first.
 ENTRYPOINT []
 CMD ["python", "-m", "tasks.worker.launch", "--help"]

@@ -25,7 +25,7 @@ ENV PYTHONUNBUFFERED=1 \
 RUN groupadd --gid 10001 millrace && useradd --uid 10001 --gid 10001 --create-home millrace
 
 WORKDIR /opt/millrace
-# What is installed changes seldom: a layer of its own, so that new code is a small push.
+# Packages change seldom: a layer of their own makes a push of new code small.
 COPY pyproject.toml constraints.txt infra/images/requirements.py ./
 RUN python requirements.py worker ${TARGETS} --own ${OWN} \
  && python -m pip install --extra-index-url "${TORCH_INDEX}" --requirement requirements.txt --constraint pins.txt

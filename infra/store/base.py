@@ -1,7 +1,7 @@
 """The workspace as a store of objects under slash-separated keys.
 
-The store only knows bytes, conditional writes and folders of files. What the objects mean, and when a folder
-counts as complete, is `infra/store/manifest.py`.
+The store only knows bytes, conditional writes and folders of files. `infra/store/manifest.py` decides when a folder
+is complete.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ from tasks.foundation.errors import FailureClass, StoreError
 
 
 class Conflict(StoreError):
-    """A conditional write failed: the object was not what the caller had read."""
+    """A conditional write failed: the object has changed since the caller read it."""
 
 
 class ReadOnlyError(StoreError):
-    """Nothing may be written to the workspace: a mount or rights to set right."""
+    """The workspace is read-only for this process: its mount or permissions are wrong."""
 
     failure = FailureClass.CONFIG
 
@@ -32,14 +32,14 @@ class InUse(Conflict):
 
 
 class Holder(NamedTuple):
-    """Who holds a lock, in words, and for how long at least; None where that has no end of its own."""
+    """The holder of a lock, in words, and the least time until it expires; None if it does not expire."""
 
     name: str
     seconds_left: float | None
 
 
 class Store(Protocol):
-    """What every store of a workspace can do. Keys look like `runs/4f2a/train/result.json`."""
+    """The interface of every workspace store. Keys look like `runs/4f2a/train/result.json`."""
 
     uri: str
 
@@ -62,21 +62,21 @@ class Store(Protocol):
 
 
 class Lock(Protocol):
-    """A lock that is held. `term` counts its holders."""
+    """A held lock. `term` counts its holders."""
 
     @property
     def term(self) -> int: ...
 
     def check_taken(self) -> None:
-        """Raise LostLease if another process is known to have taken it. Asks nobody, so it is cheap."""
+        """Raise LostLease if another process is known to have taken it. Cheap: sends no request."""
         ...
 
     def confirm(self) -> None:
-        """Make sure that it is still held. Raises LostLease if it is not, StoreError if that can't be known."""
+        """Check in the store that it is still held. Raises LostLease if not, StoreError if that is unknown."""
         ...
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hex SHA-256 of a file, which is read in pieces."""
+    """Return the hex SHA-256 of a file, read in pieces."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

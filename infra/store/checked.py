@@ -1,7 +1,7 @@
-"""A store that makes sure, before each write, that this process may still write.
+"""A store that checks before each write that this process may still write.
 
-Making sure and writing are two steps, and a process can stand still in between. What it replaces or deletes is
-therefore seen first, then it makes sure, and only exactly what it saw goes: nothing that a successor wrote.
+A process can be suspended between the check and the write. So it reads the object's version first, then checks, and
+replaces or deletes only that version: never an object that its successor wrote.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from tasks.foundation.errors import SupersededError
 
 
 class CheckedStore:
-    """A store as one that may lose its turn sees it."""
+    """A store whose writes are checked; its process may lose the lineage lock."""
 
     def __init__(self, store: Store, check: Callable[[str], None]) -> None:
         """Call `check` with the key before each write; it raises SupersededError."""
@@ -79,7 +79,7 @@ class CheckedStore:
 
 @contextlib.contextmanager
 def superseded(key: str) -> Iterator[None]:
-    """Raise SupersededError where the lease of the lock `key` was lost."""
+    """Convert LostLease of the lock `key` to SupersededError."""
     try:
         yield
     except LostLease as error:

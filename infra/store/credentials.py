@@ -1,4 +1,4 @@
-"""Clients with credentials as botocore finds them, and the errors if it finds none; the code in a reply."""
+"""boto3 clients with botocore's credentials, the errors if it finds none, and the error code of a reply."""
 
 import datetime as dt
 import random
@@ -37,14 +37,14 @@ _WAIT_SECONDS = (2.0, 4.0, 8.0)
 
 
 class EndpointBusy(Exception):
-    """The endpoint for the credentials of containers gave none."""
+    """The endpoint for containers' credentials gave none."""
 
 
 def patient_client(service: str, config: Config) -> Any:
-    """Return a client of boto3, once there are credentials for it.
+    """Return a boto3 client; wait for its credentials.
 
-    All containers of an instance share one endpoint for their roles' credentials, which ECS lets answer 40 requests a
-    second. When the workers of a large machine start together, botocore's three tries, a second apart, may not do.
+    All containers of an instance share one endpoint for their roles' credentials, which ECS limits to 40 requests a
+    second. When the workers of a large machine start together, botocore's three tries, a second apart, may not suffice.
 
     Raises:
         EndpointBusy: the endpoint still refused after 14 seconds.
@@ -60,7 +60,7 @@ def patient_client(service: str, config: Config) -> Any:
             seconds = next(waits, None)
             if seconds is None:
                 raise EndpointBusy(str(error)) from error
-            time.sleep(seconds * random.uniform(0.5, 1.0))  # not all at the same moments
+            time.sleep(seconds * random.uniform(0.5, 1.0))  # jitter, as all workers start together
 
 
 def _session() -> boto3.session.Session:
@@ -70,9 +70,9 @@ def _session() -> boto3.session.Session:
 
 
 def moment(text: Any) -> dt.datetime:
-    """Read a time as S3 lists it, `2026-11-25T08:00:00.000Z`; others as botocore does.
+    """Parse a time as S3 lists it, `2026-11-25T08:00:00.000Z`; leave other formats to botocore.
 
-    Botocore's own reading takes half of the time of a long listing.
+    Botocore's own parser takes half of the time of a long listing.
     """
     try:
         return dt.datetime.fromisoformat(text)
@@ -81,5 +81,5 @@ def moment(text: Any) -> dt.datetime:
 
 
 def code_of(error: Exception) -> str:
-    """Return AWS's name for the error, the HTTP status of a reply without a body; empty where there was no reply."""
+    """Return AWS's error code, or the HTTP status of a reply without a body; empty without a reply."""
     return error.response.get("Error", {}).get("Code", "") if isinstance(error, ClientError) else ""

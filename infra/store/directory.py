@@ -30,7 +30,7 @@ class DirectoryStore:
         return path
 
     def read(self, key: str) -> bytes:
-        """Return the object's bytes. Raises FileNotFoundError where there is none, StoreError where a folder is."""
+        """Return the object's bytes. Raises FileNotFoundError if it is missing, StoreError if it is a folder."""
         with self._in_place(key):
             return self.path(key).read_bytes()
 
@@ -40,16 +40,16 @@ class DirectoryStore:
     def list(self, prefix: str) -> list[str]:
         """Return all keys below the folder `prefix`, sorted; temporary files are not objects.
 
-        What is deleted meanwhile may be in the list or not.
+        Objects that are deleted meanwhile may be in the list or not.
         """
         return sorted(path.relative_to(self.root).as_posix() for path in self._files(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the bytes of each object below the folder `prefix`, without reading them."""
+        """Return the size in bytes of each object below the folder `prefix`."""
         return {path.relative_to(self.root).as_posix(): path.stat().st_size for path in self._files(prefix)}
 
     def tags(self, prefix: str) -> dict[str, str]:
-        """Return what names the content of the object `prefix`, or of each below the folder `prefix`."""
+        """Return the version tag of the object `prefix`, or of each object below the folder `prefix`."""
         path = self.path(prefix)
         found = {}
         for each in [path] if path.is_file() else self._files(prefix):
@@ -84,10 +84,10 @@ class DirectoryStore:
             self.write(key, data)
 
     def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
-        """Copy a local file to where nothing is, or in place of the object with the tag `instead_of`, atomically.
+        """Copy a local file to a free key, or replace the version `instead_of` of an object, atomically.
 
         Raises:
-            Conflict: something else is there.
+            Conflict: the key holds something else.
         """
         if instead_of is None:
             with self._staged(key, exclusive=True) as staged:
@@ -104,7 +104,7 @@ class DirectoryStore:
         return self.path(key)
 
     def move(self, prefix: str, target: str) -> None:
-        """Rename a folder or an object, atomically. Raises Conflict if there is something at `target`."""
+        """Rename a folder or an object, atomically. Raises Conflict if `target` exists."""
         destination = self.path(target)
         if destination.exists():
             raise Conflict(f"{self.uri}/{target} exists already")
@@ -113,7 +113,7 @@ class DirectoryStore:
             os.rename(self.path(prefix), destination)
 
     def delete(self, prefix: str) -> None:
-        """Remove an object, or a folder with everything below it; nothing happens where there is none."""
+        """Remove an object, or a folder with everything below it; a missing one is no error."""
         path = self.path(prefix)
         with self._writing(prefix):
             if path.is_dir():
@@ -122,7 +122,7 @@ class DirectoryStore:
                 path.unlink(missing_ok=True)
 
     def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
-        """Remove what is at or below `prefix` as far as it is what was seen, by its tags."""
+        """Remove the objects at or below `prefix` that still have the version tags in `seen`."""
         there = self.tags(prefix)
         if there == seen:
             self.delete(prefix)
@@ -132,19 +132,19 @@ class DirectoryStore:
                 self.delete(key)
 
     def age_seconds(self, key: str) -> float | None:
-        """Return None: files are dated by this machine's clock, which may have been set since."""
+        """Return None: file times are from this machine's clock, which may have been changed since."""
         return None
 
     def peek(self, key: str) -> Holder | None:
-        """Return who holds a lock; None where nobody does. Changes nothing, also where nothing may be written."""
+        """Return the holder of a lock; None if it is free. Writes nothing, so it works in a read-only workspace."""
         return kernel_lock.look(self.path(_lock_name(key)))
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Lock]:
-        """Hold a lock by name; the kernel frees it when the holder dies, and not before, so no lock is ever stale.
+        """Hold a lock by name. The kernel frees it when the holder dies, and not before, so no lock is ever stale.
 
         Raises:
-            InUse: it is held by another process.
+            InUse: another process holds it.
         """
         with kernel_lock.hold(self._lock_file(key), f"{self.uri}/{key}") as held:
             yield held
@@ -180,7 +180,7 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _writing(self, key: str) -> Iterator[None]:
-        """Raise ReadOnlyError where this user may not write, or nobody may."""
+        """Raise ReadOnlyError if the workspace is not writable, for this user or at all."""
         try:
             yield
         except OSError as error:
@@ -194,7 +194,7 @@ class DirectoryStore:
 
     @contextlib.contextmanager
     def _in_place(self, key: str) -> Iterator[None]:
-        """Raise StoreError where a folder is in the place of a file, or a file in that of a folder."""
+        """Raise StoreError if a folder is in the place of a file, or the reverse."""
         try:
             yield
         except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
@@ -214,7 +214,7 @@ def _tag(path: Path) -> str:
 
 
 def _unless_missing(error: OSError) -> None:
-    """Raise an error of a listing, unless another process deleted the folder meanwhile."""
+    """Raise the error of a listing, unless another process has deleted the folder meanwhile."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 

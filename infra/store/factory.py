@@ -18,8 +18,8 @@ def open_store(uri: str) -> Store:
     """Return the store behind a workspace URI; a path without a scheme is a local directory.
 
     Raises:
-        ConfigError: the scheme is unknown, an s3:// URI names no bucket, or a file is where a folder should be.
-        StoreError: the folder must not be read.
+        ConfigError: the scheme is unknown, an s3:// URI names no bucket, or the path is a file.
+        StoreError: no permission to read the folder.
     """
     if not uri.strip():
         raise ConfigError("workspace: the name is empty; give a local directory or s3://bucket/prefix")
@@ -38,7 +38,7 @@ def scheme_of(uri: str) -> str:
 
 
 def console_page(uri: str, key: str) -> str:
-    """Return the page of a key in AWS's console; empty for a local directory, which no page can link to."""
+    """Return the URL of a key in AWS's console; empty for a local directory."""
     if scheme_of(uri) != "s3":
         return ""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")

@@ -1,7 +1,7 @@
-"""The fence of a lineage: the workers of which attempts may write to the workspace.
+"""The fence of a lineage: the attempts whose workers may write to the workspace.
 
-The holder of the lineage's lock sets it before workers start. Those of an earlier holder, which stood still until
-another one took over, are refused at their next write, on whichever machine they wake.
+The holder of the lineage's lock sets it before workers start. If a suspended holder wakes after another one took over,
+the fence refuses the next write of its workers, on any machine.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from infra.store.records import find_record
 from tasks.foundation.errors import SupersededError
 from tasks.foundation.records import Record
 
-PATIENCE_SECONDS = 10.0  # a holder that has just taken over finds its jobs one by one
+PATIENCE_SECONDS = 10.0  # a new holder finds its jobs one by one
 POLL_SECONDS = 1.0
 WAY_OUT = "delete it once no process works on this lineage"
 
 
 class Fence(Record):
-    """`.locks/<name of the lock>.fence`: the folders of the attempts that were submitted, or found, by the holder."""
+    """`.locks/<name of the lock>.fence`: the folders of the attempts that the holder submitted or found."""
 
     attempts: tuple[str, ...]
-    term: int = Field(description="of the lock's holder that set it")
+    term: int = Field(description="term of the lock's holder that set the fence")
 
 
 class FencedStore(CheckedStore):
-    """A store as the workers of one attempt see it: each write looks first whether a fence keeps them out."""
+    """The store of one attempt's workers: each write first checks that no fence excludes the attempt."""
 
     def __init__(
         self, store: Store, fences: Sequence[str], attempt: str, sleep: Callable[[float], None] = time.sleep
@@ -39,7 +39,7 @@ class FencedStore(CheckedStore):
         self._fences, self._attempt, self._sleep = fences, attempt, sleep
 
     def _look(self, key: str) -> None:
-        """Raise SupersededError if another process took over, and does not want the work of this attempt."""
+        """Raise SupersededError if another process took over and its fence excludes this attempt."""
         for fence in self._fences:
             polls = PATIENCE_SECONDS / POLL_SECONDS
             while (others := self._others(fence)) is not None:
@@ -52,6 +52,6 @@ class FencedStore(CheckedStore):
                 self._sleep(POLL_SECONDS)
 
     def _others(self, fence: str) -> Sequence[str] | None:
-        """Return the attempts that may write if this one may not."""
+        """Return the attempts that may write instead of this one; None if this one may."""
         found = find_record(self._store, fence, Fence, WAY_OUT)
         return found.attempts if found is not None and self._attempt not in found.attempts else None

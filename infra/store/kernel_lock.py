@@ -1,6 +1,6 @@
-"""A lock of the kernel by a file: freed when its holder dies, and not before, so it is never stale.
+"""A kernel lock on a file: freed when its holder dies, and not before, so it is never stale.
 
-The file says who holds it. Whether anybody does, only the kernel knows. Locks across machines are infra/store/lease.py.
+The file names the last holder; only the kernel knows if the lock is held. Locks across machines: infra/store/lease.py.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from infra.store.base import Holder, InUse
 from tasks.foundation.records import Record
 
-_TRIES = 10  # a look takes the kernel's shared lock for an instant
+_TRIES = 10  # `look` takes the kernel's shared lock for an instant
 _PAUSE_SECONDS = 0.01
 _RECORD_BYTES = 4096
 
@@ -30,7 +30,7 @@ class LockRecord(Record):
 
 
 class KernelLock:
-    """A lock that is held. Nobody can take it from a process that lives."""
+    """A held lock. Nobody can take it from a living process."""
 
     def __init__(self, term: int) -> None:
         self.term = term
@@ -41,14 +41,14 @@ class KernelLock:
 
 @contextlib.contextmanager
 def hold(path: Path, where: str) -> Iterator[KernelLock]:
-    """Hold the lock of the file `path` inside the block. Raises InUse, about `where`, while another process does."""
+    """Hold the lock of the file `path` inside the block. Raises InUse, about `where`, if another process holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         if not _taken(handle):
             raise InUse(where, _said(_read(handle)))
         before = _read(handle)
         mine = LockRecord(term=before.term + 1 if before else 1, host=socket.gethostname(), pid=os.getpid())
-        with contextlib.suppress(OSError):  # a full disk: `prune`, which frees some, needs locks too
+        with contextlib.suppress(OSError):  # a full disk: `prune` frees space and needs locks too
             written = os.pwrite(handle, mine.to_json().replace(b"\n", b" ") + b"\n", 0)
             os.ftruncate(handle, written)
         yield KernelLock(mine.term)
@@ -58,20 +58,20 @@ def hold(path: Path, where: str) -> Iterator[KernelLock]:
 
 @contextlib.contextmanager
 def wait_and_hold(path: Path) -> Iterator[None]:
-    """Wait for the lock of the file `path`, which each holder has for an instant, and hold it inside the block."""
+    """Wait for the lock of the file `path` and hold it inside the block; each holder keeps it for an instant only."""
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def look(path: Path) -> Holder | None:
-    """Return who holds the lock; None where nobody does. Needs no right to write."""
+    """Return the holder of the lock; None if it is free. Needs no write permission."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # looks don't meet each other, and `hold` tries again
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so looks don't block each other; `hold` retries
     except BlockingIOError:
         record = _read(handle)
         return Holder(_said(record), None)
@@ -92,7 +92,7 @@ def _taken(handle: int) -> bool:
 
 
 def _read(handle: int) -> LockRecord | None:
-    """Return the last holder; None where the file does not say."""
+    """Return the last holder; None if the file has no valid record."""
     try:
         return LockRecord.model_validate_json(os.pread(handle, _RECORD_BYTES, 0).partition(b"\n")[0])
     except ValidationError:

@@ -1,9 +1,9 @@
-"""A lease: the exclusive right to do something, by name, on any store, as long as it is renewed.
+"""A lease: a named exclusive right on any store, valid while its holder renews it.
 
-Unlike the kernel's locks it works across machines, so it can only end with its holder by expiring. Two machines' clocks
-are never compared: a lease is over when the clock that all processes of its holder's machine share says so, or the
-store's own clock, or when it did not change for its time to live while this process looked. It prevents double work;
-what must never be overwritten is written conditionally.
+Unlike a kernel lock it works across machines, so after its holder's death it is free only when it expires. Two
+machines' clocks are never compared. A lease has expired by the clock since boot of its holder's machine, or by the
+store's clock, or if this process has seen it unchanged for its time to live. A lease prevents double work;
+objects that must never be overwritten are written conditionally.
 """
 
 import contextlib
@@ -24,22 +24,22 @@ from tasks.foundation.errors import StageError, StoreError
 from tasks.foundation.records import Record
 
 TTL_SECONDS = 60.0
-_RENEWALS = 3  # in the time to live, so that two may fail
-_YEAR_10000 = 253_402_300_800.0  # which no calendar here can show
-_ROUNDS = 5  # of reading and writing again, when other processes come and go in between
+_RENEWALS = 3  # per time to live, so that two may fail
+_YEAR_10000 = 253_402_300_800.0  # beyond Python's calendar
+_ROUNDS = 5  # compare-and-swap attempts
 _COARSE_SECONDS = 1.0  # the precision of a store's clock
 
 
 def uptime() -> float:
-    """Return the seconds on a clock that nobody sets, that runs on while a process is stopped or the machine sleeps.
+    """Return the seconds since boot: a clock that nobody sets and that runs while the machine sleeps.
 
-    All processes between two boots of a machine share it.
+    All processes of one boot share it.
     """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _boot() -> str:
-    """Return what names this boot of this machine; empty where the kernel has no such name."""
+    """Return the kernel's id of this boot; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -57,11 +57,11 @@ class Lease(Record):
     pid: int
     expires_at: float = Field(ge=0, lt=_YEAR_10000, description="in seconds since 1970, for people")
     # Filled in when it is written.
-    boot: str = Field(default="", description="of the holder's machine, whose `uptime` counts `until`")
-    until: float = Field(default=0.0, description="seconds of that clock at which it ends or was released")
-    ttl_seconds: float = Field(default=TTL_SECONDS, description="from the time it was written to its end")
-    released: bool = Field(default=False, description="by its holder")
-    term: int = Field(default=0, description="+1 with each holder")
+    boot: str = Field(default="", description="boot id of the holder's machine; `until` is in its `uptime`")
+    until: float = Field(default=0.0, description="end or release of the lease, in seconds of that clock")
+    ttl_seconds: float = Field(default=TTL_SECONDS, description="time to live from the last write, in seconds")
+    released: bool = Field(default=False, description="true: its holder released it")
+    term: int = Field(default=0, description="number of the holder, +1 with each")
 
     @property
     def holder(self) -> str:
@@ -106,11 +106,11 @@ class Held:
 
     @property
     def trouble(self) -> str:
-        """What the last renewal met; empty if it succeeded."""
+        """The error of the last renewal; empty if it succeeded."""
         return self._trouble
 
     def check(self) -> None:
-        """Raise LostLease if another process has taken the lease, StoreError if it may have: it was not renewed."""
+        """Raise LostLease if another process has taken the lease, StoreError if it expired without renewal."""
         self.check_taken()
         if self._clock() >= self._lease.until:
             why = f" ({self._trouble})" if self._trouble else ""
@@ -125,7 +125,7 @@ class Held:
             raise LostLease(f"the lease {self._where} was lost to {self._taken_by}; stop here and start again")
 
     def confirm(self) -> None:
-        """Renew the lease in the store. Raises as `check` does; then nothing may be written any more."""
+        """Renew the lease in the store. Raises as `check` does; after an error this process must not write."""
         self.renew()
         self.check()
 
@@ -138,7 +138,7 @@ class Held:
                 if _is_held(self._store, self._key, raw, there, self._clock):
                     raise LeaseInUse(self._where, there)
                 lease = lease.model_copy(update={"term": there.term + 1})
-            with contextlib.suppress(Conflict):  # another process was faster: see which
+            with contextlib.suppress(Conflict):  # another process was faster: read the lease again
                 if raw is None:
                     self._store.create(self._key, lease.to_json())
                 else:
@@ -148,7 +148,7 @@ class Held:
         raise Conflict(f"{self._where} changed hands {_ROUNDS} times while this process wanted it; try again")
 
     def renew(self) -> None:
-        """Extend the lease. An error is kept for `check`, since the next renewal may be in time."""
+        """Extend the lease. An error is kept for `check`, since the next renewal may still be in time."""
         with self._guard:
             try:
                 self._replace(self._extended())
@@ -156,7 +156,7 @@ class Held:
                 self._trouble = str(error)
 
     def release(self) -> None:
-        """Free the lease at once. If that fails, it is free when it expires."""
+        """Free the lease at once. If that fails, it expires."""
         with self._guard, contextlib.suppress(StageError, OSError):
             until = min(self._lease.until, self._clock())
             self._replace(self._lease.model_copy(update={"expires_at": time.time(), "until": until, "released": True}))
@@ -166,7 +166,7 @@ class Held:
         return self._lease.model_copy(update={"expires_at": time.time() + self._ttl_seconds, "until": until})
 
     def _replace(self, lease: Lease) -> None:
-        """Swap the record for a later one, unless it is no longer this holder's."""
+        """Swap the record for a later one, unless another holder has it."""
         if self._taken_by:
             return
         try:
@@ -178,7 +178,9 @@ class Held:
                     f"process {there.pid} on {there.host}" if there else "another process, which removed it"
                 )
                 return
-            self._store.swap(self._key, lease.to_json(), expected=raw)  # a renewal arrived whose reply did not
+            self._store.swap(
+                self._key, lease.to_json(), expected=raw
+            )  # the earlier renewal succeeded, but its reply was lost
         self._lease, self._trouble = lease, ""
 
 
@@ -207,7 +209,7 @@ def hold(
     finally:
         left.set()
         keeper.join(ttl_seconds / _RENEWALS)
-        if not keeper.is_alive():  # else the store hangs, and the lease will expire
+        if not keeper.is_alive():  # else the store hangs, and the lease expires
             held.release()
 
 
@@ -223,10 +225,10 @@ def wait_for(
     clock: Callable[[], float] = uptime,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Held | None]:
-    """Wait for the lease `key` and hold it inside the block; None once `until` is true, since the result is there.
+    """Wait for the lease `key` and hold it inside the block. Yield None once `until` is true: the result exists.
 
     Args:
-        say: called with the holder that is waited for, once for each holder.
+        say: called once for each holder while waiting, with a sentence that names it.
 
     Raises:
         StoreError: the object at `key` is not a valid lease.
@@ -252,7 +254,7 @@ def wait_for(
 
 
 def look(store: Store, key: str, clock: Callable[[], float] = uptime) -> Holder | None:
-    """Return who holds the lease `key`; None where nobody does, or where it expired. Changes nothing.
+    """Return the holder of the lease `key`; None if it is free or expired. Changes nothing.
 
     Raises:
         StoreError: the object at `key` is not a valid lease.
@@ -264,7 +266,7 @@ def look(store: Store, key: str, clock: Callable[[], float] = uptime) -> Holder 
 
 
 def seconds_left(store: Store, key: str, lease: Lease, clock: Callable[[], float] = uptime) -> float | None:
-    """Return for how long a lease is still valid, negative after its end; None where no clock here can say."""
+    """Return the seconds until a lease ends, negative after its end; None if no comparable clock exists."""
     if lease.boot and lease.boot == BOOT:
         return lease.until - clock()
     age = store.age_seconds(key)
@@ -273,7 +275,9 @@ def seconds_left(store: Store, key: str, lease: Lease, clock: Callable[[], float
     return -age if lease.released else lease.ttl_seconds + _COARSE_SECONDS - age
 
 
-_seen: dict[tuple[str, str], tuple[bytes, float]] = {}  # store and key -> a lease of unknown end, and when first seen
+_seen: dict[
+    tuple[str, str], tuple[bytes, float]
+] = {}  # store and key -> a lease of unknown end, and the time it was first seen
 
 
 def _is_held(store: Store, key: str, raw: bytes, lease: Lease, clock: Callable[[], float]) -> bool:

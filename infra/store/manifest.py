@@ -1,7 +1,7 @@
 """Manifest last: a folder of the workspace exists for readers only once its MANIFEST.json does.
 
-Every artifact (span, validated rows, checkpoint, vectors, model) is written with `commit` and read through
-`open_folder`; nothing else decides whether a folder is complete.
+Every artifact (span, validated rows, checkpoint, vectors, model) is written with `commit` and read with
+`open_folder`; nothing else decides that a folder is complete.
 """
 
 import functools
@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 class MissingFolder(StoreError):
-    """There is no complete folder under this key."""
+    """The key has no complete folder."""
 
 
 class CorruptFolder(StoreError):
-    """A folder's files are not those that its manifest names."""
+    """A folder's files don't match its manifest."""
 
 
 class FileEntry(Record):
@@ -36,7 +36,7 @@ class FileEntry(Record):
 
 
 class Manifest(Record):
-    """The files of a folder. `facts` are the writer's numbers about it (rows, width, step, ...)."""
+    """The files of a folder. `facts` are the writer's metadata (rows, width, step, ...)."""
 
     version: Literal[1] = 1
     kind: str
@@ -45,7 +45,7 @@ class Manifest(Record):
 
     @property
     def sha256(self) -> str:
-        """Hex SHA-256 over the manifest, and so over every byte in the folder."""
+        """The hex SHA-256 of the manifest, which covers every byte in the folder."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
 
@@ -53,7 +53,7 @@ def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, 
     """Upload every file below the local folder `source` to `prefix`, then the manifest.
 
     Raises:
-        Conflict: a complete folder with other content is there already.
+        Conflict: `prefix` has a complete folder with other content.
     """
     paths = sorted(path for path in source.rglob("*") if path.is_file())
     files = tuple(
@@ -63,7 +63,7 @@ def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, 
     if not _sealed_alike(store, prefix, manifest):
         for path, entry in zip(paths, files, strict=True):
             place(store, path, f"{prefix}/{entry.name}")
-        # One that appeared meanwhile is of a late writer, whose files were replaced.
+        # A manifest that appeared meanwhile is a late writer's, whose files were replaced.
         settle(store, f"{prefix}/{MANIFEST}", manifest.to_json())
     return manifest
 
@@ -71,8 +71,7 @@ def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, 
 def commit_by_content(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, Any]) -> str:
     """Commit a folder under `prefix`, a hyphen and a hash of its files, and return that name.
 
-    So whatever names the folder does not depend on how often its making was tried. One of that name which is damaged
-    moves to quarantine.
+    So the name does not depend on the attempt. A damaged folder of that name moves to quarantine.
     """
     digest = hashlib.sha256()
     for path in sorted(path for path in source.rglob("*") if path.is_file()):
@@ -92,7 +91,7 @@ def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, fac
     """Write the manifest of a folder whose files were uploaded one by one, by several workers or attempts.
 
     Raises:
-        Conflict: a complete folder with other content is there already.
+        Conflict: `prefix` has a complete folder with other content.
     """
     manifest = Manifest(kind=kind, files=files, facts=facts)
     if not _sealed_alike(store, prefix, manifest):
@@ -107,8 +106,8 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
     """Return the manifest of a complete folder.
 
     Raises:
-        MissingFolder: there is none.
-        CorruptFolder: it is not readable as a manifest.
+        MissingFolder: the folder has no manifest.
+        CorruptFolder: the manifest is not readable.
     """
     manifest = find_record(store, f"{prefix}/{MANIFEST}", Manifest, error=CorruptFolder)
     if manifest is None:
@@ -120,7 +119,7 @@ def read_fact(store: Store, prefix: str, name: str, of: type[T]) -> T:
     """Return one of the facts in the manifest of a complete folder.
 
     Raises:
-        MissingFolder, CorruptFolder: as `read_manifest`; the fact is not there, or is no `of`.
+        MissingFolder, CorruptFolder: as `read_manifest`; or the fact is missing, or not an `of`.
     """
     try:
         return _adapter(of).validate_python(read_manifest(store, prefix).facts.get(name), strict=True)
@@ -135,10 +134,10 @@ def _adapter(of: type[T]) -> TypeAdapter[T]:
 
 
 def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
-    """Return a local path to a complete folder, and its manifest, after checking every file against its checksum.
+    """Return a local path to a complete folder, and its manifest, after verifying the checksum of every file.
 
     Raises:
-        MissingFolder, CorruptFolder: as they say; the message names the file.
+        MissingFolder, CorruptFolder: the message names the file.
     """
     manifest = open_manifest(store, prefix, kind)
     folder = store.local(prefix)
@@ -148,7 +147,7 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
 
 
 def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
-    """Return the local path to one file of a folder with this manifest. Raises CorruptFolder: it is gone or damaged."""
+    """Return the local path of one file of a folder. Raises CorruptFolder: it is gone or damaged."""
     entry = next((entry for entry in manifest.files if entry.name == name), None)
     if entry is None:
         raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} names no {name}; restore it from a backup")
@@ -166,10 +165,10 @@ def open_manifest(store: Store, prefix: str, kind: str) -> Manifest:
 
 
 def expect_manifest(store: Store, prefix: str, manifest: Manifest, sha256: str | None) -> None:
-    """Compare a folder's manifest with the one that a record elsewhere names. None: the record names none.
+    """Compare a folder's manifest with the hash in another record. None: the record has no hash.
 
     Raises:
-        CorruptFolder: it is another one.
+        CorruptFolder: the hashes differ.
     """
     if sha256 is not None and manifest.sha256 != sha256:
         raise CorruptFolder(
@@ -179,7 +178,7 @@ def expect_manifest(store: Store, prefix: str, manifest: Manifest, sha256: str |
 
 
 def _check(path: Path, entry: FileEntry) -> None:
-    """Compare a file with what the manifest says of it. Raises CorruptFolder."""
+    """Compare a file with its manifest entry. Raises CorruptFolder."""
     if not path.is_file():
         raise CorruptFolder(f"{path} is gone, though {MANIFEST} names it")
     if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
@@ -187,10 +186,10 @@ def _check(path: Path, entry: FileEntry) -> None:
 
 
 def check_sizes(store: Store, prefix: str) -> Manifest:
-    """Return the manifest of a complete folder after comparing the size of every file; reads none of them.
+    """Return the manifest of a complete folder after comparing the size of every file; reads no file.
 
     Raises:
-        MissingFolder, CorruptFolder: as they say; the message names the file.
+        MissingFolder, CorruptFolder: the message names the file.
     """
     manifest, sizes = read_manifest(store, prefix), store.sizes(prefix)
     for entry in manifest.files:
@@ -205,7 +204,7 @@ def check_sizes(store: Store, prefix: str) -> Manifest:
 
 
 def quarantine(store: Store, prefix: str) -> str:
-    """Move a corrupt folder or file to quarantine/, where no reader looks; return where it is now."""
+    """Move a corrupt folder or file to quarantine/, where no reader looks; return its new key."""
     number = 1
     while store.list(target := f"quarantine/{prefix}.{number}") or store.exists(target):
         number += 1
@@ -214,7 +213,7 @@ def quarantine(store: Store, prefix: str) -> str:
 
 
 def _sealed_alike(store: Store, prefix: str, manifest: Manifest) -> bool:
-    """Return whether the folder is complete already, with exactly this content."""
+    """Return True if the folder is already complete with exactly this content; raise Conflict for other content."""
     key = f"{prefix}/{MANIFEST}"
     if not store.exists(key):
         return False

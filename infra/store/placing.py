@@ -1,8 +1,7 @@
-"""Files and notes put in their places without harm by a writer that comes late.
+"""Write files and small objects so that a late writer does no harm.
 
-Nothing is written over unseen: an object goes only where nothing is, or in place of exactly what was seen before this
-process made sure that it may still write (infra/store/checked.py). So what an attempt that died left there is
-replaced, and what a successor put there never is.
+Every write is conditional: to a free key, or in place of a version read before this process checked that it may still
+write (infra/store/checked.py). So the leftovers of a dead attempt are replaced, and a successor's objects never are.
 """
 
 from pathlib import Path
@@ -10,14 +9,14 @@ from pathlib import Path
 from infra.store.base import Conflict, Store, sha256_of
 from tasks.foundation.errors import SupersededError
 
-_ROUNDS = 5  # of seeing and replacing, while other writers come in between
+_ROUNDS = 5  # compare-and-swap attempts
 
 
 def place(store: Store, source: Path, key: str) -> None:
-    """Copy a file into the store. Equal bytes that are there already count as placed.
+    """Copy a file into the store. An object with equal bytes is kept.
 
     Raises:
-        SupersededError: another process may write here now, and this one may not.
+        SupersededError: another process has taken over, so this one may no longer write.
     """
     seen = None
     for _ in range(_ROUNDS):
@@ -32,10 +31,10 @@ def place(store: Store, source: Path, key: str) -> None:
 
 
 def settle(store: Store, key: str, data: bytes) -> None:
-    """Write an object that belongs to files just placed, in place of one that belongs to those they replaced.
+    """Write the object that belongs to newly placed files, in place of the replaced files' object.
 
     Raises:
-        SupersededError: another process may write here now, and this one may not.
+        SupersededError: another process has taken over, so this one may no longer write.
     """
     seen = None
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""A store tried out under a scratch key: does it keep what the workspace relies on?"""
+"""Test a store under a scratch key for the guarantees that the workspace needs."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from infra.store.base import Conflict, Store
 
 
 def broken_guarantee(store: Store, key: str) -> str:
-    """Return the guarantee that the store breaks; empty if it keeps all. The caller deletes `key`.
+    """Return the broken guarantee of the store; empty if it keeps all. The caller deletes `key`.
 
     Raises:
         StoreError, OSError: an operation failed.
@@ -25,7 +25,7 @@ def broken_guarantee(store: Store, key: str) -> str:
 
 
 def succeeds(act: Callable[[], None]) -> bool:
-    """Return whether a conditional operation goes through; False where it meets a Conflict."""
+    """Return True if a conditional operation succeeds, False for a Conflict."""
     try:
         act()
     except Conflict:

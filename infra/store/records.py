@@ -1,4 +1,4 @@
-"""Records read from the workspace: one way to read them, and one sentence where they can't be read."""
+"""Read records from the workspace, with one error message for unreadable ones."""
 
 import re
 from typing import TypeVar
@@ -16,11 +16,11 @@ def read_record(store: Store, key: str, kind: type[R], way_out: str = "", error:
     """Return the record stored under `key`.
 
     Args:
-        way_out: what the reader of the error can do, such as "restore it from a backup".
+        way_out: the remedy in the error message, such as "restore it from a backup".
         error: the class to raise.
 
     Raises:
-        StoreError: it is gone or not readable; names the file, the field and the way out.
+        StoreError: it is gone or not readable; names the file, the field and the remedy.
     """
     record = find_record(store, key, kind, way_out, error)
     if record is None:
@@ -31,14 +31,14 @@ def read_record(store: Store, key: str, kind: type[R], way_out: str = "", error:
 def find_record(
     store: Store, key: str, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError
 ) -> R | None:
-    """Return the record stored under `key`, None where there is none. Raises and takes what `read_record` does."""
+    """Return the record stored under `key`; None if it doesn't exist. Arguments and errors as for `read_record`."""
     return find_with_bytes(store, key, kind, way_out, error)[1]
 
 
 def find_with_bytes(
     store: Store, key: str, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError
 ) -> tuple[bytes | None, R | None]:
-    """Return the record stored under `key` and its bytes, which `Store.swap` expects; else as `find_record`."""
+    """Return the bytes of the record under `key`, for `Store.swap`, and the record; else as `find_record`."""
     try:
         raw = store.read(key)
     except FileNotFoundError:
@@ -47,7 +47,7 @@ def find_with_bytes(
 
 
 def parse_record(where: str, raw: bytes, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError) -> R:
-    """Return the record in `raw`, the bytes of the file `where`. Raises and takes what `read_record` does."""
+    """Return the record in `raw`, the bytes of the file `where`. Arguments and errors as for `read_record`."""
     try:
         return kind.model_validate_json(raw)
     except ValidationError as invalid:
@@ -56,7 +56,7 @@ def parse_record(where: str, raw: bytes, kind: type[R], way_out: str = "", error
 
 
 def first_problem(invalid: ValidationError) -> str:
-    """Return the first field that is wrong and why, as in `rows: Input should be a valid integer`."""
+    """Return the first invalid field and its error, as in `rows: Input should be a valid integer`."""
     problem = invalid.errors()[0]
     field = ".".join(str(part) for part in problem["loc"]) or "file"
     return f"{field}: {problem['msg']}"

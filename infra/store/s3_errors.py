@@ -1,7 +1,7 @@
-"""What S3 and botocore raise, in the project's own error classes.
+"""Convert errors of S3 and botocore to the project's error classes.
 
-What the user has to set right is ConfigError and names the bucket; what may pass with time is StoreError,
-after botocore's own retries.
+A mistake of the user is a ConfigError that names the bucket; a transient error is a StoreError, after botocore's own
+retries.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from tasks.foundation.errors import ConfigError, StageError, StoreError, one_lin
 T = TypeVar("T")
 
 MISSING = ("NoSuchKey", "404")
-LOST = ("PreconditionFailed", "412", *MISSING)  # for a conditional write
-PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a write that met another one
+LOST = ("PreconditionFailed", "412", *MISSING)  # error codes of a failed conditional write
+PAUSES_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)  # between tries of a write that collided with another one
 
-_SIMULTANEOUS = ("ConditionalRequestConflict", "409")  # no verdict: S3 asks for the same request again
+_SIMULTANEOUS = ("ConditionalRequestConflict", "409")  # undecided: S3 asks for the same request again
 
 _DENIED = ("AccessDenied", "AllAccessDisabled", "403")
 _NOT_ACCEPTED = ("ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "TokenRefreshRequired")
@@ -32,7 +32,7 @@ _UNKNOWN = ("NotImplemented", "501")
 
 @contextlib.contextmanager
 def explained(bucket: str, where: str) -> Iterator[None]:
-    """Raise the errors of AWS's libraries in the block as ConfigError or StoreError about `where` in `bucket`."""
+    """Convert the errors of AWS's libraries in the block to ConfigError or StoreError about `where` in `bucket`."""
     try:
         yield
     except ClientError as error:
@@ -51,7 +51,7 @@ def explained(bucket: str, where: str) -> Iterator[None]:
 
 
 def tried_again(write: Callable[[], T]) -> T:
-    """Do a conditional write, again while S3 answers that another one of the same object was under way."""
+    """Do a conditional write; retry while S3 answers that another write of the same object is under way."""
     for pause in PAUSES_SECONDS:
         try:
             return write()

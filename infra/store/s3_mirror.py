@@ -1,6 +1,6 @@
-"""Local copies of a bucket's objects, in a temporary folder that is this process's own and goes with it.
+"""Local copies of a bucket's objects, in a temporary folder of this process that is deleted at its end.
 
-Only what changed in the bucket, or was touched here, is downloaded again. The caller downloads.
+Only objects that changed in the bucket, or whose copies were touched, are downloaded again. The caller downloads.
 """
 
 import atexit
@@ -29,15 +29,15 @@ class Mirror:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._copies: dict[Path, tuple[str, int, int]] = {}  # etag, bytes, and when the copy was written
+        self._copies: dict[Path, tuple[str, int, int]] = {}  # ETag, bytes, and modification time of the copy
         self._lock = threading.Lock()
 
     def refresh(self, key: str, there: Sequence[Object], fetch: Callable[[dict[Path, Object]], None]) -> Path:
-        """Make the copy of `key`, an object or a folder, hold exactly the objects that are `there`.
+        """Make the copy of `key`, an object or a folder, hold exactly the objects in `there`.
 
         Args:
-            fetch: downloads objects to the paths given; a file that is replaced must keep its old bytes for those
-                who have it open.
+            fetch: downloads objects to the given paths; a replaced file must keep its old bytes for readers that have
+                it open.
 
         Raises:
             StoreError: an object's key leads out of the folder.
@@ -74,7 +74,7 @@ _making = threading.Lock()
 
 
 def mirror_of(uri: str) -> Mirror:
-    """Return the one mirror of a workspace in this process."""
+    """Return this process's mirror of a workspace."""
     with _making:
         if uri not in _mirrors:
             _mirrors[uri] = Mirror(_folder() / str(len(_mirrors)))

@@ -1,7 +1,7 @@
-"""A workspace in a bucket, `s3://bucket/prefix`, on S3 or a server that speaks its protocol.
+"""A workspace in a bucket, `s3://bucket/prefix`, on S3 or a compatible server.
 
-Conditional writes are decided by the bucket, never here. Endpoint, region and credentials are those that botocore
-finds by itself; this project configures none of them.
+The bucket decides conditional writes, never this code. Botocore finds endpoint, region and credentials by itself;
+this project configures none of them.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ from infra.store.s3_mirror import Object, mirror_of
 from infra.store.s3_upload import AT_ONCE, upload
 from tasks.foundation.errors import ConfigError, StoreError
 
-KEYS_AT_ONCE = 1000  # the most that S3 lists or deletes in one request
+KEYS_AT_ONCE = 1000  # S3's limit for one list or delete request
 ATTEMPTS = 5
 _CUT_OFF = (FlexibleChecksumError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
-_WRITE_ID = "millrace-write"  # in an object's metadata: which call wrote it
+_WRITE_ID = "millrace-write"  # key in an object's metadata: the call that wrote it
 _MANIFEST = "MANIFEST.json"  # infra/store/manifest.py's; readers look for it first
 _NETWORK = Config(
     retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
@@ -50,11 +50,11 @@ class S3Store:
     """A workspace below a prefix of a bucket. Every object is written whole or not at all."""
 
     def __init__(self, uri: str) -> None:
-        """Opens nothing yet: the first request does.
+        """Create the client; sends no request to the bucket.
 
         Raises:
             ConfigError: `uri` names no bucket, or AWS's own configuration is broken.
-            StoreError: the machine's endpoint for credentials is asked too often, or does not answer.
+            StoreError: the machine's endpoint for credentials is overloaded, or does not answer.
         """
         self._bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         self._parts = tuple(part for part in prefix.split("/") if part)
@@ -71,7 +71,7 @@ class S3Store:
             ) from error
 
     def read(self, key: str) -> bytes:
-        """Return the object's bytes. Raises FileNotFoundError where there is none."""
+        """Return the object's bytes. Raises FileNotFoundError if it is missing."""
         found = self._get(key)
         if found is None:
             raise FileNotFoundError(errno.ENOENT, "There is no such object", f"{self.uri}/{key}")
@@ -85,7 +85,7 @@ class S3Store:
         return sorted(found.key for found in self._below(prefix))
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the bytes of each object below the folder `prefix`, without reading them."""
+        """Return the size in bytes of each object below the folder `prefix`."""
         return {found.key: found.bytes for found in self._below(prefix)}
 
     def write(self, key: str, data: bytes) -> None:
@@ -110,14 +110,14 @@ class S3Store:
             raise Conflict(f"{self.uri}/{key} was changed by another process; read it again and decide again")
 
     def tags(self, prefix: str) -> dict[str, str]:
-        """Return what names the content of the object `prefix`, or of each below the folder `prefix`."""
+        """Return the version tag of the object `prefix`, or of each object below the folder `prefix`."""
         return {found.key: found.etag for found in self._objects(prefix)}
 
     def upload(self, source: Path, key: str, instead_of: str | None = None) -> None:
-        """Copy a local file to where nothing is, or in place of the object with the tag `instead_of`.
+        """Copy a local file to a free key, or replace the version `instead_of` of an object.
 
         Raises:
-            Conflict: something else is there, or the reply to an upload that succeeded was lost.
+            Conflict: the key holds something else, or the reply to a successful upload was lost.
         """
         full = self._full(key)
         condition = {"IfNoneMatch": "*"} if instead_of is None else {"IfMatch": instead_of}
@@ -130,7 +130,7 @@ class S3Store:
                 raise Conflict(f"{self.uri}/{key} was changed by another process; look at it again") from error
 
     def local(self, key: str) -> Path:
-        """Return a local copy for reading, of a file, or of a folder with everything below `key`."""
+        """Return a local copy for reading: a file, or a folder with everything below `key`."""
         self._full(key)
 
         def fetch(stale: dict[Path, Object]) -> None:
@@ -144,10 +144,10 @@ class S3Store:
         return mirror_of(self.uri).refresh(key, tuple(self._objects(key)), fetch)
 
     def move(self, prefix: str, target: str) -> None:
-        """Rename a folder or an object. Raises Conflict if there is something at `target`.
+        """Rename a folder or an object. Raises Conflict if `target` exists.
 
         Everything is copied before anything is deleted. Manifests are copied last and deleted first, so that no reader
-        takes a part for the whole.
+        finds an incomplete folder.
         """
         source = self._full(prefix)
         if next(self._objects(target), None):
@@ -162,11 +162,11 @@ class S3Store:
         self.discard(prefix, seen)
 
     def delete(self, prefix: str) -> None:
-        """Remove an object, or a folder with everything below it; nothing happens where there is none."""
+        """Remove an object, or a folder with everything below it; a missing one is no error."""
         self._delete(prefix, [self._raw(found.key) for found in self._objects(prefix)])
 
     def discard(self, prefix: str, seen: Mapping[str, str]) -> None:
-        """Remove what is at or below `prefix` as far as it is what was seen, by its tags. Manifests go first."""
+        """Remove the objects at or below `prefix` that still have the version tags in `seen`, manifests first."""
         self._full(prefix)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for names in _manifests_apart(list(seen)):
@@ -197,16 +197,16 @@ class S3Store:
         return age
 
     def peek(self, key: str) -> Holder | None:
-        """Return who holds a lock, by the bucket's clock; None where nobody does. Only reads."""
+        """Return the holder of a lock, by the bucket's clock; None if it is free. Only reads."""
         return look(self, f".locks/{key}")
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[Lock]:
-        """Hold a lock by name: a lease, which a holder that dies leaves for a minute.
+        """Hold a lock by name: a lease, which a dead holder keeps for a minute.
 
         Raises:
             Conflict: another process holds it.
-            LostLease: at the end, it was lost meanwhile.
+            LostLease: at the end of the block, if it was lost meanwhile.
         """
         with hold(self, f".locks/{key}", TTL_SECONDS) as held:
             yield held
@@ -214,7 +214,7 @@ class S3Store:
                 held.confirm()
             except LostLease:
                 raise
-            except StoreError:  # writes never need the lock to do no harm, so what is finished stays so
+            except StoreError:  # writes are safe without the lock, so finished work stays valid
                 logging.getLogger("millrace").warning(
                     "the work under the lock %s/%s is finished, but whether it was held to the end is not known: %s",
                     self.uri, key, held.trouble or "it was not renewed in time",
@@ -228,11 +228,11 @@ class S3Store:
         return "/".join((*self._parts, *parts))
 
     def _raw(self, listed: str) -> str:
-        """Return the same for a key from a listing, unchanged: other programs may have written objects here."""
+        """Return the object's name for a key from a listing, unchecked: other programs may have written it."""
         return "/".join((*self._parts, listed))
 
     def _get(self, key: str, attempts: int = ATTEMPTS) -> tuple[bytes, str, str] | None:
-        """Return an object's bytes with the ETag and the write id that belong to them."""
+        """Return an object's bytes, and the ETag and write id that belong to them; None if it is missing."""
         with self._explained(key):
             try:
                 reply = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
@@ -243,15 +243,15 @@ class S3Store:
             try:
                 with contextlib.closing(reply["Body"]) as body:
                     return body.read(), reply["ETag"], reply["Metadata"].get(_WRITE_ID, "")
-            except _CUT_OFF:  # botocore's own retries end where the body begins
+            except _CUT_OFF:  # botocore does not retry the body
                 if attempts == 1:
                     raise
         return self._get(key, attempts - 1)
 
     def _put_if(self, key: str, data: bytes, **condition: str) -> bool:
-        """Return whether a conditional write succeeded.
+        """Do a conditional write; return True if it succeeded.
 
-        Its reply may get lost, and botocore's next try then fails its condition, on what the first had written.
+        If the reply of a successful write is lost, botocore's retry fails the condition, so the write id is compared.
         """
         full, write_id = self._full(key), uuid.uuid4().hex
         with self._explained(key):
@@ -269,7 +269,7 @@ class S3Store:
         return True
 
     def _object(self, key: str) -> Object | None:
-        """Return the object of exactly this name, by a listing: a HEAD request can't say that the bucket is missing."""
+        """Return the object of exactly this name, by a listing: a HEAD request can't report a missing bucket."""
         full = self._full(key)
         if not PurePosixPath(key).parts:
             return None
@@ -279,7 +279,7 @@ class S3Store:
         return self._listed(first) if first and first["Key"] == full else None
 
     def _below(self, prefix: str) -> Iterator[Object]:
-        """Yield the objects below a folder; a name that ends in a slash is how some tools mark an empty one."""
+        """Yield the objects below a folder, without names that end in a slash, some tools' marks of empty folders."""
         full = self._full(prefix)
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=f"{full}/" if full else "", PaginationConfig={"PageSize": KEYS_AT_ONCE}
@@ -315,7 +315,7 @@ class S3Store:
         self._transfer(key, start)
 
     def _transfer(self, key: str, start: Callable[[TransferManager], Sequence[Any]]) -> None:
-        """Wait for all transfers that `start` begins; many run at a time, large ones in pieces."""
+        """Wait for all transfers that `start` begins; many run at once, large ones in pieces."""
         with self._explained(key), TransferManager(self._client) as manager:
             for transfer in start(manager):
                 transfer.result()

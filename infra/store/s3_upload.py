@@ -1,7 +1,4 @@
-"""One file into one object of a bucket, in pieces if it is large, and only if a condition holds.
-
-boto3's own transfers know no conditions.
-"""
+"""Conditional upload of one file, in pieces if it is large; boto3's own transfers support no conditions."""
 
 import contextlib
 from collections.abc import Callable
@@ -11,12 +8,12 @@ from typing import Any
 
 PIECE_BYTES = 8 * 2**20
 AT_ONCE = 10
-_MOST_PIECES = 10_000  # that S3 puts together
+_MOST_PIECES = 10_000  # S3's limit
 _SUM = "ChecksumCRC32"
 
 
 def upload(client: Any, bucket: str, name: str, source: Path, condition: dict[str, str]) -> None:
-    """Upload a file; the object is there once all of it is. Raises ClientError, also where the condition fails."""
+    """Upload a file; the object appears only when it is complete. Raises ClientError, also if the condition fails."""
     size = source.stat().st_size
     if size <= PIECE_BYTES:
         with source.open("rb") as body:
@@ -39,7 +36,7 @@ def upload(client: Any, bucket: str, name: str, source: Path, condition: dict[st
         parts = _all(send, -(-size // length))
         client.complete_multipart_upload(**asked, MultipartUpload={"Parts": parts}, **condition)
     except BaseException:
-        with contextlib.suppress(Exception):  # the error that counts is the first; a lifecycle rule removes pieces
+        with contextlib.suppress(Exception):  # the first error counts; a lifecycle rule removes leftover pieces
             client.abort_multipart_upload(**asked)
         raise
 

@@ -1,6 +1,6 @@
-"""Temporary files that killed processes left in a workspace: found by their locks, and deleted.
+"""Delete the temporary files of killed processes in a workspace.
 
-A process that writes holds the kernel's lock of its temporary file, which is free once the process is dead.
+A writing process holds the kernel's lock of its temporary file; a free lock means that the process is dead.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ PREFIX = ".tmp-"
 
 @contextlib.contextmanager
 def unfinished_in(folder: Path) -> Iterator[Path]:
-    """Give an empty temporary file in `folder` inside the block, which may rename it; delete it if it did not."""
+    """Yield an empty temporary file in `folder`, which the block may rename; delete it afterwards if it did not."""
     staged, handle = _locked(folder)
     try:
         yield staged
@@ -27,7 +27,7 @@ def unfinished_in(folder: Path) -> Iterator[Path]:
 
 
 def clear_unfinished(store: Store) -> None:
-    """Delete what killed processes left in a workspace in a directory; a bucket has no unfinished objects."""
+    """Delete the temporary files of killed processes in a local workspace; a bucket has no unfinished objects."""
     if "://" in store.uri:
         return
     for folder, _, names in os.walk(store.uri):
@@ -38,16 +38,16 @@ def clear_unfinished(store: Store) -> None:
 
 def _locked(folder: Path) -> tuple[Path, int]:
     while True:
-        staged = folder / f"{PREFIX}{uuid.uuid4().hex}"  # not mkstemp, whose files only their owner can read
+        staged = folder / f"{PREFIX}{uuid.uuid4().hex}"  # not mkstemp: only the owner could read its files
         handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         fcntl.flock(handle, fcntl.LOCK_EX)
-        if staged.exists():  # else it was taken for abandoned before it was locked
+        if staged.exists():  # else another process took it for abandoned before it was locked
             return staged, handle
         os.close(handle)
 
 
 def _delete_abandoned(path: Path) -> None:
-    with contextlib.suppress(OSError):  # its writer lives, or it was renamed in this moment
+    with contextlib.suppress(OSError):  # its writer lives, or it was just renamed
         handle = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""A lock that another process holds: waited for, for a while, instead of failing at once.
+"""Wait a limited time for a lock that another process holds.
 
-The holder may be at work, or dead: in a bucket its lease then stays for a minute. Waiting makes no difference between
-the two. Who waits without an end for the result of another's work takes `wait_for` of infra/store/lease.py.
+The holder may be at work or dead: a dead one's lease in a bucket stays for a minute. Use `wait_for` of
+infra/store/lease.py to wait without a limit for the result of another process.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ def in_turn(
     """Wait for the lock `key` and hold it inside the block.
 
     Args:
-        say: called once, with who holds it and for how long it is waited for.
-        patience_seconds: for how long; None: PATIENCE_SECONDS.
+        say: called once with a sentence about the holder and the longest wait.
+        patience_seconds: longest wait; None: PATIENCE_SECONDS.
 
     Raises:
-        Conflict: another process still holds it after that; InUse, a Conflict, names it.
+        Conflict: another process still holds it after that; InUse, a Conflict, names the holder.
     """
     patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     until, said = time.monotonic() + patience, False
@@ -38,7 +38,7 @@ def in_turn(
             try:
                 lock = held.enter_context(store.lock(key))
                 break
-            except Conflict as error:  # or it changes hands
+            except Conflict as error:  # or it just changed hands
                 left = until - time.monotonic()
                 if left <= 0:
                     raise

@@ -1,7 +1,7 @@
-"""The calls to AWS Batch and CloudWatch Logs that this project makes, typed and repeated while AWS gives no answer.
+"""The project's calls to AWS Batch and CloudWatch Logs, typed, and repeated while AWS gives no answer.
 
-Endpoint, region and credentials are those that botocore finds. Its retries are off: SubmitJob must not be sent again
-before it is known what became of the first, and all other calls are repeated here, for longer than botocore would.
+Botocore finds endpoint, region and credentials. Its retries are off: SubmitJob must not be repeated before the outcome
+of the first call is known, and all other calls are repeated here, for longer than botocore would.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WaitPolicy:
     seconds: float | None = None
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, with a pulse every second. Raises what `pulse` raises."""
+        """Sleep, with a pulse every second. Raises as `pulse` does."""
         until = time.monotonic() + seconds
         while True:
             self.pulse()
@@ -47,7 +47,7 @@ class WaitPolicy:
 
 
 class Backoff:
-    """The pauses between repeated calls that fail, each longer than the last, until a time limit."""
+    """Exponential backoff with jitter between repeated calls, until a time limit."""
 
     def __init__(self, policy: WaitPolicy, what: str) -> None:
         self._policy, self._what = policy, what
@@ -82,8 +82,8 @@ LIVE = (
     "RUNNABLE",
     "STARTING",
     "RUNNING",
-)  # so ordered, none is missed
-LOG_GROUP = "/aws/batch/job"  # where a job definition names none
+)  # in this order no job is missed that changes its state meanwhile
+LOG_GROUP = "/aws/batch/job"  # the default of a job definition
 _LOG_DRIVER = "awslogs"
 _NETWORK = Config(
     retries={"mode": "standard", "total_max_attempts": 1}, connect_timeout=5, read_timeout=15, max_pool_connections=4
@@ -95,11 +95,11 @@ class NotAccepted(Exception):
 
 
 class MaybeAccepted(Exception):
-    """The job may have been submitted: there was no answer."""
+    """The job may have been submitted: no answer came."""
 
 
 class LogsRefused(Exception):
-    """The log can't be read, and another call will not help."""
+    """The log can't be read, and a retry won't help."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Definition:
-    """A job definition's newest active revision. `log_group` is None where its logs do not go to CloudWatch."""
+    """A job definition's newest active revision. `log_group` is None if its logs do not go to CloudWatch."""
 
     name: str
     revision: int
@@ -122,7 +122,7 @@ class Definition:
 
 
 class Api:
-    """AWS Batch in one region. Besides what they document, its methods raise:
+    """AWS Batch in one region. In addition to their documented errors, its methods raise:
 
     ConfigError: credentials, permissions or names are wrong.
     HostError: AWS gave no answer before the time limit.
@@ -134,7 +134,7 @@ class Api:
 
     @classmethod
     def connect(cls, policy: WaitPolicy) -> Api:
-        """Sends nothing yet. Raises ConfigError: AWS's own configuration lacks a region, or is broken."""
+        """Create the clients; sends no request. Raises ConfigError: AWS's configuration has no region, or is broken."""
         try:
             session = boto3.session.Session()
             return cls(session.client("batch", config=_NETWORK), session.client("logs", config=_NETWORK), policy)
@@ -155,7 +155,7 @@ class Api:
         return max(found, key=lambda definition: definition.revision, default=None)
 
     def describe(self, ids: Sequence[str]) -> dict[str, JobDetail]:
-        """Return the jobs that AWS Batch knows, by id."""
+        """Return the known ones among these jobs, by id."""
         found = {}
         for start in range(0, len(ids), JOBS_AT_ONCE):
             some = list(ids[start : start + JOBS_AT_ONCE])
@@ -200,7 +200,8 @@ class Api:
         """Send one SubmitJob; return the job's id.
 
         Raises:
-            NotAccepted, MaybeAccepted: AWS gave no answer that settles it.
+            NotAccepted: the job was certainly not submitted.
+            MaybeAccepted: the reply was lost.
         """
         about = f"job queue {request['jobQueue']!r} with job definition {request['jobDefinition']!r}"
         try:
@@ -212,9 +213,9 @@ class Api:
         return job_id
 
     def log_page(self, group: str, stream: str, token: str, last: int | None = None) -> tuple[list[str], str]:
-        """Return the lines of a log after a token, and the next token. Without a token: all, or the `last` ones.
+        """Return the lines of a log after a token, and the next token. Without a token: all lines, or the `last` ones.
 
-        A failed call is not repeated, since the next look reads the same lines. A stream that does not exist yet has
+        A failed call is not repeated, since the next call reads the same lines. A stream that does not exist yet has
         no lines.
 
         Raises:

@@ -1,6 +1,6 @@
-"""Errors of AWS Batch, CloudWatch Logs and botocore: what the user has to set right is ConfigError.
+"""Convert errors of AWS Batch, CloudWatch Logs and botocore: a mistake of the user is a ConfigError.
 
-What may pass with time has no error here: `api.py` repeats the call.
+Transient errors are not converted: `api.py` repeats the call.
 """
 
 from botocore.exceptions import (
@@ -43,17 +43,17 @@ _NOT_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 
 
 def never_accepted(error: Exception) -> bool:
-    """Return whether the request had no effect for certain. After other errors (a 5xx, a lost reply) it may have."""
+    """Return True if the request certainly had no effect. After other errors (a 5xx, a lost reply) it may have."""
     if isinstance(error, ClientError):
         return code_of(error) in _THROTTLED or _status(error) == 429
     return isinstance(error, _NOT_SENT)
 
 
 def config_error(error: BotoCoreError | ClientError | ValueError, about: str, region: str) -> ConfigError | None:
-    """Return the error for what the user has to set right; None for what may pass with time.
+    """Return the error for a mistake of the user; None for a transient error.
 
     Args:
-        about: the thing that was requested, such as "job queue 'millrace-cpu'".
+        about: the requested resource, such as "job queue 'millrace-cpu'".
     """
     if isinstance(error, ClientError):
         return _of_reply(error, about, region)

@@ -1,4 +1,4 @@
-"""The attempts that AWS Batch made of a job, as the ledger records them: cause, seconds, cost and hosts."""
+"""AWS Batch's attempts of a job, as the ledger records them: cause, seconds, cost and hosts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,12 +12,12 @@ from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import BatchAttempt
 from tasks.foundation.errors import POLICIES
 
-Boots = dict[tuple[str, int], float]  # (job or child, number of the attempt) -> when it was first seen on a machine
+Boots = dict[tuple[str, int], float]  # (job or child, attempt number) -> time it was first seen on a machine
 
 
 @dataclass(frozen=True)
 class JobPart:
-    """A part of a job that has attempts of its own: a job with its nodes, or one child of an array."""
+    """A part of a job with its own attempts: a job with its nodes, or one child of an array."""
 
     detail: JobDetail
     machines: int = 1
@@ -26,7 +26,7 @@ class JobPart:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The attempts that have ended, with one more for a job that was ended before its next attempt began."""
+        """The ended attempts, plus one for a job that was ended before its next attempt began."""
         detail, last = self.detail, self.detail.runs[-1] if self.detail.runs else None
         begins_again = last is None or (detail.asked_to_end and is_repeated(last.status_reason, last.exit_code))
         if detail.status == "FAILED" and begins_again:
@@ -47,7 +47,7 @@ class _Seconds(NamedTuple):
 
 @dataclass
 class BatchAttempts:
-    """Records when the parts of a job got their machines, and which of its attempts were reported already."""
+    """Tracks the times at which the parts of a job got machines, and its reported attempts."""
 
     spec: JobSpec
     store: Store
@@ -93,9 +93,9 @@ class BatchAttempts:
         )
 
     def _cause(self, parts: Sequence[JobPart], number: int) -> Cause | None:
-        """Return the cause of a part that a retry can't help, else of the part that failed first.
+        """Return the cause of a part with a permanent failure, else of the part that failed first.
 
-        A part that gave up in an earlier attempt is still missing in this one.
+        A part that gave up in an earlier attempt also counts as failed in this one.
         """
         found = []
         for part in parts:
@@ -129,7 +129,7 @@ class BatchAttempts:
 
 
 def _ended_for(detail: JobDetail) -> str | None:
-    """Return the reason with which a job was ended; None where it ended by itself."""
+    """Return the reason with which a job was ended; None if it ended by itself."""
     by_itself = detail.status_reason.startswith((HOST_LOST, TIMED_OUT, EXITED))
     return detail.status_reason if detail.asked_to_end and not by_itself else None
 
@@ -140,7 +140,7 @@ def _hosts(part: JobPart, number: int) -> list[str]:
 
 
 def streams_of(parts: Sequence[JobPart]) -> tuple[Mapping[str, str], set[str]]:
-    """Return the log streams of all containers with the prefix of their lines, and those still written to."""
+    """Return the line prefix of each container's log stream, and the streams of running containers."""
     labels: dict[str, str] = {}
     live = set()
     for part in parts:

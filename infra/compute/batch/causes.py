@@ -1,4 +1,4 @@
-"""Why a container ended: from what its launcher wrote, else from what AWS Batch says, else from its exit code."""
+"""The cause of a container's end: from its launcher's record, else from AWS Batch's reason, else from its exit code."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -20,14 +20,14 @@ _NO_MEMORY = "OutOfMemoryError"
 
 
 class Cause(NamedTuple):
-    """A failure class, with what happened and the way out for the reader."""
+    """A failure class, and a message that names the remedy."""
 
     failure: FailureClass
     message: str
 
 
 def ending_of(store: Store, spec: JobSpec, attempt: int, index: int | None) -> Ending | None:
-    """Return the cause that the launcher of an attempt, or of a child of its array, wrote; None: it wrote none."""
+    """Return the cause that the launcher of an attempt, or of a child of its array, wrote; None if it wrote none."""
     try:
         return Ending.model_validate_json(store.read(ending_key(spec, attempt, index)))
     except (FileNotFoundError, ValidationError):
@@ -39,10 +39,10 @@ def cause_of(
 ) -> Cause:
     """Return the cause of a container's failure.
 
-    What AWS Batch says comes before an ending that may follow from it, such as that of a SIGTERM.
+    AWS Batch's reason overrides a launcher's record that may be its consequence, for example of a SIGTERM.
 
     Args:
-        ended_for: the reason with which the job was ended; None: no process asked for its end.
+        ended_for: the reason with which the job was ended; None: it ended by itself.
         tail: returns the last lines of its log.
     """
     by_batch = _cause_by_batch(spec, run, ended_for, image)
@@ -96,7 +96,7 @@ def _cause_by_batch(spec: JobSpec, run: Run, ended_for: str | None, image: str) 
 
 
 def _ended(spec: JobSpec, why: str) -> Cause:
-    """Return the cause of a job that was ended, from the reasons of this project, of AWS Batch and of its queues."""
+    """Return the cause of a job that this project, AWS Batch or a queue ended, from the reason."""
     if "MISCONFIGURATION" in why:
         return Cause(FailureClass.CONFIG, f"{spec.stage}: no machine can ever run this job: {why}")
     if why.startswith("CAPACITY"):

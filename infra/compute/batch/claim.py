@@ -1,6 +1,6 @@
 """The claim on an attempt's job: `<attempt>/job.json`, written before the job is submitted, changed only by swaps.
 
-It records whether there is a job, or may be one, and whether a process asked for its end.
+It records that a job exists or may exist, and that a process asked for its end.
 """
 
 import json
@@ -15,25 +15,25 @@ from tasks.foundation.records import Record
 State = Literal["claimed", "submitted", "ending", "over"]
 
 _FILE = "job.json"
-_OWNER = "owner.json"  # written by the launcher: which job runs the attempt, if two were submitted
+_OWNER = "owner.json"  # written by the launcher: the job that runs the attempt, in case two were submitted
 _ORDER: tuple[State, ...] = get_args(State)
 _ROUNDS = 5
 
 
 class Claim(Record):
-    """Its state only goes forward: claimed, submitted, ending (a process asked for the job's end), over."""
+    """The state only moves forward: claimed, submitted, ending (a process asked for the job's end), over."""
 
     version: Literal[1] = 1
-    name: str = Field(description="of the job")
+    name: str = Field(description="name of the job")
     state: State
-    job_id: str | None = Field(description="null: it is not known whether there is a job")
+    job_id: str | None = Field(description="id of the job; null: unknown, a job may exist")
     queue: str
     flow_run: str = Field(description="id of the Prefect flow run; empty outside of one")
     claimed_at: str = Field(description="ISO 8601 in UTC")
 
 
 def read_claim(store: Store, prefix: str) -> Claim | None:
-    """Return the claim of the attempt in the folder `prefix`; None where there is none.
+    """Return the claim of the attempt in the folder `prefix`; None if it has none.
 
     Raises:
         StoreError: the file is not a valid claim.
@@ -42,7 +42,7 @@ def read_claim(store: Store, prefix: str) -> Claim | None:
 
 
 def make_claim(store: Store, prefix: str, claim: Claim) -> bool:
-    """Make the claim; return False where another exists already."""
+    """Make the claim; return False if another one exists already."""
     try:
         store.create(f"{prefix}/{_FILE}", claim.to_json())
     except Conflict:
@@ -51,9 +51,9 @@ def make_claim(store: Store, prefix: str, claim: Claim) -> bool:
 
 
 def advance(store: Store, prefix: str, state: State, job_id: str | None = None) -> Claim | None:
-    """Move the claim forward to `state`, unless it is further already, and record the job; return the new claim.
+    """Move the claim forward to `state`, unless it is further already, and record the job.
 
-    None where there is no claim.
+    Return the new claim; None without a claim.
 
     Raises:
         Conflict: other processes keep changing it.
@@ -75,7 +75,7 @@ def advance(store: Store, prefix: str, state: State, job_id: str | None = None) 
 
 
 def claims_below(store: Store, prefix: str) -> dict[str, Claim]:
-    """Return all claims of a stage, a run or (`runs`) the workspace, by the folder of their attempt."""
+    """Return all claims of a stage, a run or (prefix `runs`) the workspace, by the folder of their attempt."""
     found = {}
     for key in store.list(prefix):
         folder, _, name = key.rpartition("/")
@@ -85,7 +85,7 @@ def claims_below(store: Store, prefix: str) -> dict[str, Claim]:
 
 
 def owner_of(store: Store, prefix: str) -> str | None:
-    """Return the id of the job whose containers have begun the attempt; None where no job has."""
+    """Return the id of the job whose containers have begun the attempt; None if no job has."""
     try:
         owner: str | None = json.loads(store.read(f"{prefix}/{_OWNER}")).get("job")
     except (FileNotFoundError, ValueError, AttributeError):

@@ -1,6 +1,6 @@
-"""Ending jobs: those of an interrupted attempt, and those that no process waits for any more.
+"""End the jobs of an interrupted attempt, and abandoned jobs, for which no process waits any more.
 
-`millrace reap` uses what is below `flow_run_of`; it knows which flow runs are over.
+`millrace reap` uses the functions from `flow_run_of` on; it knows which flow runs are over.
 """
 
 import time
@@ -19,9 +19,9 @@ _LOOK_EVERY_SECONDS = 0.5
 
 
 def end_and_wait(api: Api, store: Store, prefix: str, reason: str, seconds: float) -> bool:
-    """End all jobs that were submitted for the attempt in the folder `prefix`; return whether they are over.
+    """End all jobs of the attempt in the folder `prefix`; return True if they are over.
 
-    They are asked to end even if there is no time to wait. The claim says `over` only if they are, else `ending`.
+    They are asked to end even if no time is left to wait. The claim becomes `over` only if they are, else `ending`.
 
     Raises:
         ConfigError, HostError, StoreError: AWS Batch or the workspace could not be asked.
@@ -62,7 +62,7 @@ def attempt_prefix_of(job: JobDetail) -> str | None:
 
 
 def live_jobs(api: Api, queues: Iterable[str]) -> list[JobDetail]:
-    """Return the jobs on these queues that this project submitted and that are not over, oldest first.
+    """Return the project's jobs on these queues that are not over, oldest first.
 
     Raises:
         ConfigError: a queue does not exist, or AWS refuses.
@@ -73,7 +73,7 @@ def live_jobs(api: Api, queues: Iterable[str]) -> list[JobDetail]:
 
 
 def end_job(api: Api, store: Store, job: JobDetail, reason: str) -> None:
-    """Ask AWS Batch to end a job. Its claim in the workspace is changed first, so that no process waits for it again.
+    """Ask AWS Batch to end a job. First mark its claim, so that no process waits for it again.
 
     Raises:
         ConfigError, HostError, StoreError: AWS Batch or the workspace could not be asked.

@@ -1,7 +1,7 @@
-"""What is submitted to AWS Batch for a stage: kind of job, name, tags, command, retries, share.
+"""The AWS Batch job of a stage: its kind, name, tags, command, retries and share.
 
-A pure function of the spec and the configuration. The same attempt always has the same name: a job whose reply was
-lost is found by it.
+The request is a pure function of the spec and the configuration. An attempt's job always has the same name, by which
+it is found after a lost reply.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from tasks.contracts.stages import WORKS, Layout, Stage, Work
 from tasks.contracts.stages import Queue as Kind
 from tasks.foundation.errors import POLICIES, ConfigError, FailureClass
 
-VISIBILITY_SECONDS = 30.0  # within this time an accepted job shows up
+VISIBILITY_SECONDS = 30.0  # an accepted job appears in listings within this time
 _LOOK_EVERY_SECONDS = 1.0
 TWIN = "a second job of the same name; the other one keeps running"
 
@@ -29,11 +29,11 @@ def submit(api: Api, request: Mapping[str, Any], keep: Callable[[list[JobDetail]
     """Submit, despite lost replies and throttling; return the job's id.
 
     Args:
-        keep: chooses, of the jobs that a look-up found, the one that stays.
+        keep: chooses the job to keep from the jobs that a look-up found, and returns its id.
 
     Raises:
-        ConfigError: AWS Batch refuses it.
-        HostError: it could not be settled before the time limit; there may be a job.
+        ConfigError: AWS Batch refuses the job.
+        HostError: the outcome is still unknown at the time limit; a job may exist.
     """
     backoff = Backoff(api.policy, f"AWS Batch in {api.region}")
     while True:
@@ -49,9 +49,9 @@ def submit(api: Api, request: Mapping[str, Any], keep: Callable[[list[JobDetail]
 
 
 def look_up(api: Api, queue: str, name: str, at_most: float = float("inf")) -> list[JobDetail]:
-    """Wait for a job of this name and return all that there are.
+    """Wait for a job of this name and return all jobs with that name.
 
-    Empty after the time in which it would have shown up, or after `at_most` seconds.
+    Empty after `VISIBILITY_SECONDS`, or after `at_most` seconds.
     """
     until = time.monotonic() + min(VISIBILITY_SECONDS, at_most)
     while True:
@@ -73,7 +73,7 @@ def keep_one(api: Api, store: Store, prefix: str, found: list[JobDetail]) -> str
 
 
 def checked(api: Api, stage: Work, batch: BatchConfig, definition: Definition | None) -> tuple[Queue, Definition]:
-    """Return queue and job definition, if a job can be submitted with them. Raises ConfigError: names what is wrong."""
+    """Return queue and job definition if they can take a job. Raises ConfigError: names the fault."""
     name, key = queue_of(stage, batch), f"batch.{queue_key(stage, batch)}"
     queue = api.queue(name)
     if queue is None:
@@ -111,7 +111,7 @@ MOST_ATTEMPTS = 10  # AWS Batch takes no more
 
 
 def evaluate_on_exit() -> list[dict[str, str]]:
-    """Return the rules in order; AWS Batch repeats what matches no rule, so the last rule matches everything."""
+    """Return the rules in order. AWS Batch retries an attempt without a matching rule, so the last one matches all."""
     return [
         {"onStatusReason": f"{HOST_LOST}*", "action": "RETRY"},
         *({"onExitCode": str(code), "action": "RETRY"} for code in _transient_codes()),
@@ -120,12 +120,12 @@ def evaluate_on_exit() -> list[dict[str, str]]:
 
 
 def is_repeated(status_reason: str, exit_code: int | None) -> bool:
-    """Return whether the rules let AWS Batch repeat an attempt that ended like this."""
+    """Return True if the rules let AWS Batch retry an attempt that ended like this."""
     return status_reason.startswith(HOST_LOST) or exit_code in _transient_codes()
 
 
 def _transient_codes() -> list[int]:
-    """Return the exit codes of the transient classes, without CAPACITY: a container that runs has its machine."""
+    """Return the exit codes of the transient classes except CAPACITY: a running container has its machine."""
     return [
         policy.exit_code
         for failure, policy in POLICIES.items()
@@ -146,7 +146,7 @@ def layout_of(spec: JobSpec) -> Layout:
 
 
 def nodes_of(spec: JobSpec) -> int:
-    """Return the number of machines that a stage takes; 1 where its workers do not fill one."""
+    """Return the number of machines of a stage; 1 if its workers do not fill one."""
     return max(1, spec.workers // spec.config.batch.processes_of(spec.stage.value))
 
 
@@ -162,7 +162,7 @@ def queue_of(stage: Work, batch: BatchConfig) -> str:
 
 
 def queues_of(batch: BatchConfig) -> tuple[str, ...]:
-    """Return all queues, each once; that of the machines with GPUs too, where `millrace parity` trains."""
+    """Return all queues, each once, including the GPU queue of `millrace parity`."""
     others = (batch.cuda.queue,) if batch.cuda is not None else ()
     return tuple(dict.fromkeys((*(queue_of(stage, batch) for stage in WORKS), *others)))
 
@@ -185,7 +185,7 @@ def dollars_per_node_hour(spec: JobSpec) -> float:
 
 
 def job_name(spec: JobSpec) -> str:
-    """Return the job's name: unique to the attempt, and always the same for it."""
+    """Return the job's name, which is unique to the attempt and always the same for it."""
     digest = spec.sha256[:8]
     rest = f"-{spec.stage.value}-{spec.run_key}-{digest}-a{spec.submitted_as}"
     pipeline = re.sub(r"[^A-Za-z0-9_-]", "-", spec.config.pipeline).lstrip("_-") or TAG
@@ -193,7 +193,7 @@ def job_name(spec: JobSpec) -> str:
 
 
 def tags_of(spec: JobSpec, workspace: str, flow_run: str) -> dict[str, str]:
-    """Return the tags by which people, bills and `millrace reap` know a job."""
+    """Return the tags that identify a job for people, bills and `millrace reap`."""
     tags = {
         TAG: spec.config.pipeline,
         f"{TAG}-run": spec.run_key,
@@ -207,7 +207,7 @@ def tags_of(spec: JobSpec, workspace: str, flow_run: str) -> dict[str, str]:
 
 
 def tag_value(text: str) -> str:
-    """Return a text that AWS accepts as a tag's value; a changed one ends with a digest of the original."""
+    """Return the text as AWS accepts it in a tag; a changed text ends with a digest of the original."""
     allowed = re.sub(r"[^A-Za-z0-9 _.:/=+@-]", "_", text)
     if allowed == text and len(text) <= _TAG_CHARS:
         return text

@@ -1,4 +1,4 @@
-"""What AWS Batch's DescribeJobs says about a job, as far as it is used here. Times are seconds since 1970."""
+"""The fields of AWS Batch's DescribeJobs that are used here. Times are seconds since 1970."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,13 +6,13 @@ from itertools import zip_longest
 from typing import Any
 
 OVER = ("SUCCEEDED", "FAILED")
-BY_QUEUE = "JobStateTimeLimit"  # the queue's action that ends a job which waits too long (jobStateTimeLimitActions)
+BY_QUEUE = "JobStateTimeLimit"  # the queue's action that ends a job after too long a wait (jobStateTimeLimitActions)
 ON_MACHINE = ("STARTING", "RUNNING")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One container: of an attempt that ended, or the one that is there now. None or empty: not known."""
+    """One container, of an ended attempt or the current one. None or empty: not known."""
 
     started_at: float | None = None
     stopped_at: float | None = None
@@ -34,10 +34,10 @@ class JobDetail:
     status_reason: str
     created_at: float
     stopped_at: float | None
-    runs: tuple[Run, ...]  # of attempts that ended, in order
+    runs: tuple[Run, ...]  # ended attempts, in order
     now: Run
     image: str
-    main_node: int  # of a multi-node job
+    main_node: int  # index; used for multi-node jobs
     asked_to_end: bool
     tags: Mapping[str, str]
 
@@ -73,7 +73,7 @@ def detail_of(answer: Mapping[str, Any]) -> JobDetail:
 
 
 def with_main_node(job: JobDetail, main: JobDetail | None) -> JobDetail:
-    """Return a multi-node job completed with what only its main node knows."""
+    """Return a multi-node job with the fields that only its main node has."""
     if main is None:
         return job
     if job.runs:
@@ -85,7 +85,7 @@ def with_main_node(job: JobDetail, main: JobDetail | None) -> JobDetail:
 
 
 def _filled(run: Run, other: Run) -> Run:
-    """Return a run, with what it lacks taken from the other."""
+    """Return a run with its missing fields taken from the other."""
     known = {name: value for name, value in vars(run).items() if value not in (None, "")}
     return replace(other, **known)
 

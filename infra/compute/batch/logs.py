@@ -1,6 +1,6 @@
-"""Follows the log streams of a job's containers: lines go to the log, `@progress` lines to progress.
+"""Follow the log streams of a job's containers: lines go to the log, `@progress` lines to progress.
 
-A job's result never depends on its log: a log that can't be read is reported once, and the waiting continues.
+A job's result never depends on its log: an unreadable log is reported once, and the wait continues.
 """
 
 import time
@@ -14,9 +14,9 @@ from tasks.contracts.runner import Listener
 
 AT_ONCE = 8  # streams; CloudWatch Logs answers 25 such requests a second for a whole account
 TAIL_LINES = 20
-CAUGHT_UP_LINES = 200  # shown of the log from before a job was found again
+CAUGHT_UP_LINES = 200  # earlier log lines shown of a job that was found again
 _PAGES_A_LOOK = 20
-READ_SECONDS = 15.0  # without new lines, until the stream of an ended container counts as read: last lines come late
+READ_SECONDS = 15.0  # without new lines, after which an ended container's stream counts as read: last lines come late
 
 
 @dataclass
@@ -25,7 +25,9 @@ class _Stream:
     label: str
     last: int | None  # lines to show at the first look; None: all
     token: str = ""
-    news_at: float = field(default_factory=time.monotonic)  # or when its container was last seen alive
+    news_at: float = field(
+        default_factory=time.monotonic
+    )  # time of the last new line, or of the last sight of its running container
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
 
 
@@ -34,7 +36,7 @@ class LogFollower:
 
     Args:
         group: the log group; None: the logs can't be read from here.
-        found_again: the job was started earlier; of its log until now, only the end is shown.
+        found_again: the job was started earlier; only the end of its log until now is shown.
     """
 
     def __init__(self, api: Api, group: str | None, listener: Listener, found_again: bool) -> None:
@@ -46,7 +48,7 @@ class LogFollower:
             listener.log("the job definition does not send its logs to CloudWatch, so they can't be shown here")
 
     def follow(self, labels: Mapping[str, str], live: Collection[str]) -> None:
-        """Follow these streams: `labels` has the prefix of each stream's lines, `live` those still written to."""
+        """Follow the streams in `labels`, with the prefix of their lines; `live` are the streams still written to."""
         last = CAUGHT_UP_LINES if self._found_again else None
         self._found_again = False
         known = self._streams
@@ -56,7 +58,7 @@ class LogFollower:
             self._streams[name].news_at = now
 
     def look(self) -> None:
-        """Pass on new lines. Raises what `pulse` of the wait policy raises."""
+        """Pass on new lines. Raises as `pulse` of the wait policy does."""
         now = time.monotonic()
         due = [stream for stream in self._streams.values() if now - stream.news_at < READ_SECONDS]
         if len(due) > AT_ONCE and not self._said:
@@ -66,7 +68,7 @@ class LogFollower:
             self._read(stream)
 
     def tail(self, name: str) -> tuple[str, ...]:
-        """Return the last lines of a stream, whether it was followed or not."""
+        """Return the last lines of a stream, followed or not."""
         stream = self._streams.get(name)
         if stream and stream.tail:
             return tuple(stream.tail)

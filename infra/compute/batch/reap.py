@@ -1,6 +1,6 @@
-"""Ends jobs on AWS Batch that no process waits for: found by their tags, judged by lease and flow run.
+"""End abandoned jobs on AWS Batch: found by their tags, judged by lease and flow run.
 
-A job outlives its orchestrator on purpose: running the span again finds it. An abandoned job costs money.
+A job outlives its orchestrator on purpose, so that running the span again finds it. An abandoned job costs money.
 """
 
 import time
@@ -24,7 +24,7 @@ GRACE_MINUTES = 15.0
 
 
 class Reaped(Record):
-    """One job that was examined, what was done, and why."""
+    """One examined job, the action, and the reason."""
 
     job: str
     name: str = Field(description="name of the job")
@@ -44,11 +44,11 @@ class ReapReport(Record):
 def reap(
     store: Store, config: Config, grace_minutes: float = GRACE_MINUTES, dry_run: bool = False, ask_prefect: bool = True
 ) -> ReapReport:
-    """End the jobs whose flow run is over, and those for which no process has waited for `grace_minutes`.
+    """End the workspace's jobs whose flow run is over, or for which no process has waited for `grace_minutes`.
 
-    Only those of the workspace: a tag can't hold every name, so a workspace is known by its tag, not opened from it.
-    Where Prefect does not know the flow run, or `ask_prefect` is false, the lease alone decides. With `dry_run` nothing
-    is ended, and the report says what would be. Where no stage runs on AWS Batch there is no queue to examine.
+    A job's workspace is compared by its tag, as a tag can't hold every URI. If Prefect does not know the flow run, or
+    `ask_prefect` is false, the lease alone decides. With `dry_run` nothing is ended, and the report shows the jobs that
+    would be. If no stage runs on AWS Batch, no queue is examined.
 
     Raises:
         ConfigError: queues or credentials are wrong.
@@ -72,7 +72,7 @@ def reap(
 
 
 def end_jobs_of(store: Store, config: Config, flow_run: str) -> list[Reaped]:
-    """End all jobs that were submitted for a flow run which was cancelled. Raises ConfigError, HostError as `reap`."""
+    """End all jobs of a cancelled flow run. Raises ConfigError, HostError as `reap`."""
     if not _on_batch(config):
         return []
     api = Api.connect(WaitPolicy())
@@ -90,7 +90,7 @@ def _is_of(store: Store, job: JobDetail) -> bool:
 
 
 def _judge(store: Store, job: JobDetail, now: float, grace: float, ask_prefect: bool) -> tuple[bool, str]:
-    """Return whether to end a job, and why or why not. Times are in seconds since the epoch."""
+    """Return True to end a job, and the reason for either answer. Times are in seconds since the epoch."""
     if not _is_of(store, job):
         return False, f"it belongs to another workspace, {job.tags.get(WORKSPACE_TAG, 'which is not named')}"
     prefix = attempt_prefix_of(job)

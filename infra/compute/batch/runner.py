@@ -1,4 +1,4 @@
-"""Runs stages on AWS Batch: one job for each attempt, which the next waiter finds again if this one dies."""
+"""Run stages on AWS Batch: one job for each attempt. If the waiting process dies, the next one finds the job again."""
 
 import datetime as dt
 
@@ -15,29 +15,29 @@ from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import Waiter
 from tasks.foundation.errors import CancelledError, ConfigError, HostError, StageError
 
-ENDING_SECONDS = 35.0  # an interrupted waiter waits so long for its job's end: SIGKILL comes 30 s after SIGTERM
-EARLIER_SECONDS = 120.0  # a new attempt waits so long for the jobs of earlier attempts
+ENDING_SECONDS = 35.0  # an interrupted waiter's wait for its job's end: SIGKILL comes 30 s after SIGTERM
+EARLIER_SECONDS = 120.0  # a new attempt's wait for the end of earlier attempts' jobs
 
 
 class BatchRunner:
-    """Runs a stage as a job. Only this folder knows of claims and job ids; the stage knows its attempt."""
+    """Runs a stage as a job. Only this folder knows claims and job ids; the stage knows its attempt."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self.store, self._capacity_seconds = store, config.batch.capacity_seconds
 
     def found(self, spec: JobSpec) -> bool:
-        """Return whether a job may have been submitted for the attempt and was not asked to end."""
+        """Return True if a job may exist for the attempt and was not asked to end."""
         claim = read_claim(self.store, spec.job_prefix)
         return claim is not None and claim.state in ("claimed", "submitted")
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
-        """See `Runner.run`. An interruption ends the job; after any other error it keeps running and is found again.
+        """See `Runner.run`. An interruption ends the job; after other errors it keeps running and can be found again.
 
         Raises:
             ConfigError: credentials, permissions, queue or job definition are wrong.
             CapacityError: no machine came in time.
             HostError: contact with AWS Batch was lost; the job keeps running.
-            StageError: of the class that ended the last attempt.
+            StageError: the last attempt failed; its class is the attempt's failure class.
         """
         api = Api.connect(WaitPolicy(waiter.pulse, waiter.log))
         watches: list[Watch] = []
@@ -68,7 +68,7 @@ class BatchRunner:
             job_id = self._submit(api, spec, waiter, tries, *target, look_first=found_again)
             claim = advance(self.store, spec.job_prefix, "submitted", job_id)
             if claim is None or claim.state != "submitted":
-                raise _given_up(spec)  # while it was submitted
+                raise _given_up(spec)  # another process ended it during the submission
         group = definition.log_group if definition else LOG_GROUP
         return Watch(api, self.store, spec, waiter, job_id, group, self._capacity_seconds, found_again)
 

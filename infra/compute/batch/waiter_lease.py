@@ -1,4 +1,4 @@
-"""The lease of the process that waits for a job: while it is held, `millrace reap` leaves the job alone."""
+"""The lease of the process that waits for a job; `millrace reap` spares a job with a held lease."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TRY_AGAIN_SECONDS = 5.0
 
 
 class WaiterLease:
-    """The lease, taken as soon as it is free: a waiter that was killed leaves its lease behind for a minute.
+    """The lease, taken as soon as it is free: a killed waiter leaves its lease behind for a minute.
 
-    It does not keep other waiters out: the lineage's lock does that.
+    It does not exclude other waiters: the lineage's lock does.
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -33,7 +33,7 @@ class WaiterLease:
         self._stack.close()
 
     def keep(self) -> None:
-        """Take the lease if another process has held it so far. Call this every few seconds."""
+        """Take the lease if this process doesn't hold it yet. Call this every few seconds."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _TRY_AGAIN_SECONDS
@@ -43,9 +43,9 @@ class WaiterLease:
 
 
 def waited_for_until(store: Store, prefix: str) -> float:
-    """Return when the lease on the job of the attempt in the folder `prefix` expires or expired, in seconds since 1970.
+    """Return the end of the lease on the job of the attempt in the folder `prefix`, in seconds since 1970.
 
-    0 where no process ever waited.
+    0 if no process ever waited.
 
     Raises:
         StoreError: the file is not a valid lease.

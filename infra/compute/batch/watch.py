@@ -1,4 +1,4 @@
-"""Watches a job until it is over: passes on state, logs and attempts, and ends a job that waits too long."""
+"""Watch a job until it is over: pass on state, logs and attempts, and end a job that waits too long for a machine."""
 
 import time
 from collections import Counter
@@ -19,14 +19,14 @@ from tasks.contracts.stages import Layout
 from tasks.foundation.errors import ERRORS, HostError, StageError
 
 LAST_LOOKS = (0.5, 1.0)  # seconds before each last look at the logs: the last lines come late
-UNKNOWN_SECONDS = 120.0  # an accepted job may not be shown for so long
-STRAGGLER_SECONDS = 10.0  # parts of a job that is over may be shown as running for so long
+UNKNOWN_SECONDS = 120.0  # an accepted job may be missing in answers until then
+STRAGGLER_SECONDS = 10.0  # parts of an ended job may still be shown as running until then
 _SHORTEST, _LONGEST = 0.3, 5.0  # seconds between two looks
 
 
 @dataclass(eq=False)
 class Watch:
-    """One attempt's job. `wait` is called once; `conclude` after an interruption of it."""
+    """One attempt's job. Call `wait` once, and `conclude` if it was interrupted."""
 
     api: Api
     store: Store
@@ -46,7 +46,7 @@ class Watch:
         """Wait until the job has succeeded.
 
         Raises:
-            StageError: of the class that ended the job's last attempt.
+            StageError: the job's last attempt failed; its class is the attempt's failure class.
             HostError: AWS Batch gives no answer, or does not know the job.
         """
         job, parts = self._until_over(lease)
@@ -60,7 +60,7 @@ class Watch:
             raise self._failure(job, parts)
 
     def conclude(self, api: Api) -> None:
-        """Report the attempts of a job that was ended meanwhile."""
+        """Report the attempts of a job that has ended."""
         self.api = api
         job, parts = self._describe()
         if job is not None and job.over:
@@ -102,7 +102,7 @@ class Watch:
             self.api.policy.sleep(self._pause())
 
     def _describe(self) -> tuple[JobDetail | None, Sequence[JobPart]]:
-        """Return the job and its parts; no parts while AWS Batch does not show all of them."""
+        """Return the job and its parts; no parts until AWS Batch shows all of them."""
         count, layout = nodes_of(self.spec), layout_of(self.spec)
         mark = {Layout.single: "", Layout.array: ":", Layout.nodes: "#"}[layout]
         ids = [f"{self.job_id}{mark}{index}" for index in range(count)] if mark else []
@@ -140,7 +140,7 @@ class Watch:
             self.waiter.tried(one)
 
     def _check_capacity(self, job: JobDetail, parts: Sequence[JobPart]) -> None:
-        """End a job none of whose parts got a machine within the time limit."""
+        """End a job if none of its parts got a machine within the time limit."""
         waiting = [part.detail for part in parts if not part.detail.over]
         if not waiting or any(one.status in ON_MACHINE for one in waiting):
             self._waiting_since = None
@@ -161,9 +161,9 @@ class Watch:
             self._asked_to_end = True
 
     def _turned_to_owner(self, job: JobDetail, parts: Sequence[JobPart]) -> bool:
-        """Return whether another job of the same name owns the attempt; if so, wait for that job from now on.
+        """Switch to another job of the same name if it owns the attempt; return True if so.
 
-        A container of the second job ends at once when it starts.
+        A container of the second job ends as soon as it starts.
         """
         if job.status == "SUCCEEDED" or any(part.detail.status in ON_MACHINE for part in parts):
             return False
@@ -191,6 +191,6 @@ class Watch:
         return ERRORS[last.failure](f"{last.message}{gap}{where}")
 
     def _pause(self) -> float:
-        """Return the seconds until the next look: more for old jobs, and for those that need many requests."""
+        """Return the polling interval in seconds: longer for old jobs, and for jobs that need many requests."""
         pages = 1 + nodes_of(self.spec) // JOBS_AT_ONCE
         return pages * min(_LONGEST, max(_SHORTEST, 0.05 * (time.monotonic() - self._began)))
