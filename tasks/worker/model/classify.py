@@ -1,4 +1,4 @@
-"""The heads on vectors that are on the host: one small product each, the same on every device."""
+"""Apply the heads to vectors on the host: one small product each, the same on every device."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -15,23 +15,23 @@ CHUNK_ROWS = 4096
 
 
 def head_inputs(kind: Literal["query", "pair"], query: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """Return what a head sees of unit vectors float32 (rows, width): query, or query, item and their product."""
+    """Return a head's inputs from unit vectors float32 (rows, width): query, or query, item and their product."""
     return query if kind == "query" else np.concatenate([query, item, query * item], axis=1)
 
 
 def classify(model: EmbeddingModel, accelerator: Accelerator, query: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """Return probabilities of class 1, float32 (rows,), of unit vectors float32 (rows, width); not shared."""
+    """Return the probabilities of class 1, float32 (rows,), for unit vectors float32 (rows, width)."""
     assert model.classifier is not None
     assert model.shape.classifier is not None
     logits = _outputs(model.classifier, model.shape.classifier, accelerator, query, item)
-    found: np.ndarray = (1.0 + np.tanh((logits[:, 1] - logits[:, 0]) / 2)) / 2  # the softmax of two, never too large
+    found: np.ndarray = (1.0 + np.tanh((logits[:, 1] - logits[:, 0]) / 2)) / 2  # softmax of two, without overflow
     return found
 
 
 def label_outputs(
     model: EmbeddingModel, head: str, accelerator: Accelerator, query: np.ndarray, item: np.ndarray
 ) -> np.ndarray:
-    """Return the outputs of a head that learns one value of each row, float32 (rows, outputs), likewise."""
+    """Return the outputs of a label head, float32 (rows, outputs), for unit vectors float32 (rows, width)."""
     linear = model.label_heads[head]
     assert isinstance(linear, nn.Linear)
     return _outputs(linear, model.shape.label_heads[head].input, accelerator, query, item)
@@ -44,7 +44,7 @@ def label_answers(
     query: np.ndarray,
     item: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return what each head says of each row, float32 (rows,); a model of another lineage may lack some."""
+    """Return each head's prediction per row, float32 (rows,); heads that the model lacks are left out."""
     alike = [name for name, head in heads.items() if (own := model.shape.label_heads.get(name)) is not None
              and own.meaning == head.meaning]  # fmt: skip
     return {

@@ -1,6 +1,6 @@
-"""Many texts to vectors, fast, by all workers: packed into batches of one static shape, or in line if shapes are free.
+"""Embed many texts on all workers: packed into batches of one static shape, or in line if shapes may vary.
 
-The training loop, evaluate and infer all embed with it.
+Used by the training loop, evaluate and infer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tasks.worker.model.tokens import TokenLists
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """The shape of every batch: `sequences` of `tokens` each, which cut longer texts; and the precision."""
+    """Shape and precision of every batch: `sequences` of `tokens` each; longer texts are truncated."""
 
     sequences: int
     tokens: int
@@ -33,19 +33,19 @@ class EmbedSettings:
 
     @property
     def texts(self) -> int:
-        """Texts that a batch has room for."""
+        """Maximum number of texts in a batch."""
         return self.sequences * segments_of(self.tokens)
 
 
 def embed_settings(config: Config, accelerator: Accelerator, precision: Precision | Literal["auto"]) -> EmbedSettings:
-    """Return inference's shape in the given precision."""
+    """Return the batch shape of inference, in the given precision."""
     infer = config.infer
     return EmbedSettings(infer.batch_sequences, infer.sequence_tokens, accelerator.choose_precision(precision))
 
 
 @dataclass(frozen=True)
 class EmbedBatch:
-    """Texts, and int64 `rows` of the output for the first of them; the others are padding."""
+    """Texts, and int64 `rows`: their output rows. Texts after the last of `rows` are padding."""
 
     rows: np.ndarray
     texts: Texts | InLine
@@ -67,10 +67,9 @@ def embed(
     """Return unit vectors, float32 (texts, width), in the order of `tokens`.
 
     Args:
-        shared: the workers share the batches and all get all vectors; otherwise this worker embeds all texts.
-        progress: called with the number of texts done and of all texts.
-        only: the texts to embed, int64, ascending; None: all. The vectors of the others are zeros, and those of texts
-            without tokens.
+        shared: split the batches among the workers and give each all vectors; False: this worker embeds all texts.
+        progress: called with the number of texts done and the total.
+        only: the texts to embed, int64, ascending; None: all. Other texts, and texts without tokens, get zeros.
     """
     out = torch.zeros(len(tokens), model.width)
     wanted = np.arange(len(tokens)) if only is None else only
@@ -106,7 +105,7 @@ def _packed(
 def _in_line(
     tokens: TokenLists, features: FeatureArrays, settings: EmbedSettings, wanted: np.ndarray, share: slice
 ) -> Iterator[EmbedBatch]:
-    """Yield a worker's share of the batches, each of at most as many tokens as one of `_packed`."""
+    """Yield a worker's share of the batches, each with at most as many tokens as a packed batch."""
     lengths = np.minimum(tokens.lengths[wanted], settings.tokens)
     order = np.argsort(-lengths, kind="stable")
     for part in list(cut(lengths[order], settings.sequences * settings.tokens))[share]:
@@ -115,7 +114,7 @@ def _in_line(
 
 
 def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings: EmbedSettings) -> None:
-    """Run the shape of `embed` once, on padding alone."""
+    """Run one batch of padding in the shape of `embed`, so that its graph is compiled."""
     shape = model.shape.interaction
     numeric, categorical = (shape.numeric, len(shape.categories)) if shape else (0, 0)
     size = (settings.sequences, settings.tokens)

@@ -66,8 +66,8 @@ class Texts:
 
         Args:
             tokens: ids, segments and positions, as `Packing.tokens` returns them.
-            features: of each text.
-            count: texts in all; those that are missing have no tokens.
+            features: one row per text.
+            count: pad to this number of texts; added texts have no tokens.
         """
         missing = 0 if count is None else count - len(packing.sequence)
         sequences, width = tokens[0].shape
@@ -95,8 +95,8 @@ class EmbeddingModel(nn.Module):
         kind = kind_of(encoder_config.model_type)
         attention = "eager" if kind.own_attention else "sdpa"
         if kind.decoder:
-            encoder_config.use_cache = False  # of tokens to come, of which there are none
-        # In fp32, whatever type its pretrained weights are saved in: how training keeps weights is not theirs to say.
+            encoder_config.use_cache = False  # the cache is for generation; no token is generated
+        # In fp32 even if the pretrained weights are saved in another type: the configuration decides the precision.
         self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention, dtype=torch.float32)
         self.causal = kind.causal
         self._reach = local_reach(encoder_config)
@@ -114,9 +114,9 @@ class EmbeddingModel(nn.Module):
             self.interaction = Interaction(**shape.interaction.model_dump())
         elif shape.width != text_width:
             self.projection = nn.Linear(text_width, shape.width, bias=False)
-        self._converted: dict[str, torch.Tensor] = {}  # the encoder's weights in the type of autocast, if they stay
+        self._converted: dict[str, torch.Tensor] = {}  # encoder weights in autocast's type, cached by `converted_once`
         self.classifier: nn.Linear | None = None
-        self.solved: HeadSolved | None = None  # of the classifier's weights; the checkpoint's state has it
+        self.solved: HeadSolved | None = None  # how the classifier was solved; saved in the checkpoint's state
         if shape.classifier is not None:
             self.classifier = nn.Linear(input_width(shape.classifier, shape.width), 2)
         self.scale: LearntScale | None = None
@@ -125,10 +125,10 @@ class EmbeddingModel(nn.Module):
             {name: nn.Linear(input_width(head.input, shape.width), head.outputs)
              for name, head in shape.label_heads.items()}
         )  # fmt: skip
-        self.labels_solved: dict[str, LabelHeadSolved] = {}  # of their weights, as `solved`
+        self.labels_solved: dict[str, LabelHeadSolved] = {}  # like `solved`, by label head
 
     def learn_scale(self, begin: float | None) -> None:
-        """Give the model a scale of its own that begins at `begin`, or none; one that it has stays as it is."""
+        """Add a learnt scale that starts at `begin` unless the model has one; None: remove it."""
         if begin is None:
             self.scale = None
         elif self.scale is None:
@@ -136,25 +136,25 @@ class EmbeddingModel(nn.Module):
         self.shape = self.shape.model_copy(update={"learnt_scale": begin})
 
     def keep_encoder_in_bf16(self) -> None:
-        """Convert the encoder's weights, not its buffers: in bf16 the angles of rotary positions are far off."""
+        """Convert the encoder's weights but not its buffers: rotary angles are too coarse in bf16."""
         for weight in self.encoder.parameters():
             weight.data = weight.data.to(torch.bfloat16)
 
     def scale_or(self, fixed: float) -> float | torch.Tensor:
-        """Return the scale that the model has learnt, float32 (), or else the fixed one."""
+        """Return the learnt scale, float32 (), or `fixed` if the model learns none."""
         return fixed if self.scale is None else self.scale()
 
     def forget_solutions(self) -> None:
-        """Drop how heads were solved, as soon as a step changes the weights for which the solutions hold."""
+        """Drop the solutions of the heads: they no longer hold once a step has changed the weights."""
         self.solved, self.labels_solved = None, {}
 
     @property
     def threshold(self) -> float:
-        """The probability of class 1 from which on the classifier names that class."""
+        """Lowest probability of class 1 for which the classifier predicts class 1."""
         return 0.5 if self.solved is None else self.solved.threshold
 
     def forward(self, texts: Texts | InLine) -> torch.Tensor:
-        """Return unit vectors, float32 (B, E); a text without tokens gives a finite vector without a meaning."""
+        """Return unit vectors, float32 (B, E); for a text without tokens the vector is finite but meaningless."""
         if isinstance(texts, Texts):
             return self.vectors(self.pool(texts), texts)
         groups = self._for_layers(texts.groups, texts.groups)
@@ -163,10 +163,10 @@ class EmbeddingModel(nn.Module):
             return self._finish(in_line.pool(hidden[0], texts.groups, self.shape.pooling), texts)
 
     def pool(self, texts: Texts) -> torch.Tensor:
-        """Return the pooled vector of each segment, float32 (R * segments, D); it needs ids, segments and positions."""
+        """Return the pooled vector of each segment, float32 (R * segments, D), from ids, segments and positions."""
         segments = texts.segments
-        # A token sees those of its own text; padding sees padding, so that no row of the softmax is empty. The mask is
-        # additive, for each head, and in the type of the scores: nothing is left for each layer to convert or copy.
+        # A token attends to tokens of its own text. Padding attends to padding, so that no softmax row is empty. The
+        # mask is additive, expanded to all heads and in the type of the scores, so that no layer converts or copies it.
         apart = segments[:, :, None] != segments[:, None, :]
         if self.causal:
             apart = apart | (texts.positions[:, :, None] < texts.positions[:, None, :])
@@ -180,17 +180,17 @@ class EmbeddingModel(nn.Module):
             return self._pool(hidden, texts)
 
     def _additive(self, apart: torch.Tensor) -> torch.Tensor:
-        """Return a mask of each head, (R, heads, T, T), from bool (R, T, T): which tokens don't see each other."""
+        """Return the additive mask of each head, (R, heads, T, T), from bool (R, T, T): True masks a pair of tokens."""
         dtype = _autocast_dtype(apart.device) or next(self.encoder.parameters()).dtype
         mask = torch.zeros(apart[:, None].shape, device=apart.device, dtype=dtype).masked_fill_(apart[:, None], MASKED)
         return mask.expand(-1, self._heads, -1, -1).contiguous()
 
     def _for_layers(self, all_tokens: torch.Tensor, near: torch.Tensor) -> LayerMasks:
-        """Return what the encoder takes as its mask; encoders with local windows take one for each kind of layer."""
+        """Return the encoder's mask argument; encoders with local windows take one mask per kind of layer."""
         return all_tokens if self._reach is None else {"full_attention": all_tokens, "sliding_attention": near}
 
     def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
-        """Return unit vectors, float32 (B, E), of the pooled segments; it needs places and features."""
+        """Return unit vectors, float32 (B, E), from pooled segments and the places and features of `texts`."""
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
             return self._finish(pooled, texts)
@@ -207,10 +207,10 @@ class EmbeddingModel(nn.Module):
     def _encode(self, ids: torch.Tensor, mask: LayerMasks, positions: torch.Tensor) -> torch.Tensor:
         """Return hidden states (R, T, D); `mask` is additive, or the groups of texts in line.
 
-        Inside autocast all of the encoder computes in its type, not products alone. Autocast would convert the input of
-        each product and leave what lies between two products in fp32, which takes longer than the products. Here each
-        weight is converted once, and its gradient arrives in fp32. The token embeddings stay in fp32, only what they
-        give is converted: a batch needs few of them.
+        Inside autocast the whole encoder computes in autocast's type. Autocast itself would convert the inputs of each
+        matrix product and run all other operations in fp32, which takes longer than the products. Here each weight is
+        converted once, and its gradient arrives in fp32. The token embeddings stay in fp32 and only their output is
+        converted, because a batch uses few of them.
         """
         given = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
         dtype = _autocast_dtype(ids.device)
@@ -231,7 +231,7 @@ class EmbeddingModel(nn.Module):
 
     @contextlib.contextmanager
     def converted_once(self) -> Iterator[None]:
-        """Convert the weights for autocast once for all batches inside the block, in which they must not change."""
+        """Convert the weights for autocast once for the block, inside which they must not change."""
         dtype = _autocast_dtype(next(self.parameters()).device)
         if dtype is not None:
             self._converted = self._convert(dtype)
@@ -260,17 +260,17 @@ class EmbeddingModel(nn.Module):
         return self.classifier(_seen(self.shape.classifier, query, item))
 
     def label_outputs(self, head: str, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
-        """Return the outputs of a head that learns one value of each row, float32 (B, outputs), likewise."""
+        """Return the outputs of a label head, float32 (B, outputs), from unit vectors (B, E)."""
         return self.label_heads[head](_seen(self.shape.label_heads[head].input, query, item))
 
 
 def local_reach(encoder_config: PretrainedConfig) -> int | None:
-    """Return how far a token sees to either side in the layers with a local window; None: there are none."""
+    """Return how many tokens to either side a local attention layer sees; None if the encoder has no such layer."""
     if "sliding_attention" not in (getattr(encoder_config, "layer_types", None) or ()):
         return None
     if encoder_config.model_type == "modernbert":
         return encoder_config.local_attention // 2
-    return encoder_config.sliding_window - 1  # its first token that is not seen
+    return encoder_config.sliding_window - 1  # the token at that distance is already outside
 
 
 def _seen(kind: str | None, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
@@ -278,6 +278,6 @@ def _seen(kind: str | None, query: torch.Tensor, item: torch.Tensor) -> torch.Te
 
 
 def _autocast_dtype(device: torch.device) -> torch.dtype | None:
-    """Return the type of autocast; None outside of it."""
+    """Return autocast's type; None outside autocast."""
     kind = device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

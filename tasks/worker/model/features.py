@@ -16,7 +16,7 @@ from pydantic import Field
 from configs.schema.model import FeaturesConfig
 from tasks.foundation.records import Record
 
-READ_VALUES = 2**20  # at once
+READ_VALUES = 2**20  # per read
 _LOWEST, _HIGHEST = 0.001, 0.999
 
 
@@ -31,15 +31,15 @@ class Scale(Record):
 
 
 def add_values(file: IO[bytes], values: np.ndarray) -> None:
-    """Write the values that are known, not NaN, to the end of a file; float64 (values,)."""
+    """Append the values that are not NaN to a file; float64 (values,)."""
     file.write(values[~np.isnan(values)].tobytes())
 
 
 def scale_of(file: IO[bytes]) -> Scale:
     """Return the scale of all values in a file that `add_values` wrote.
 
-    The quantiles are values that are there, so that nothing is clipped where the rows are few. In memory are 0.1 % of
-    the values, and those that are read at once.
+    Quantiles are not interpolated, so that nothing is clipped if rows are few. Memory holds 0.1 % of the values and one
+    chunk of READ_VALUES.
     """
     count = file.tell() // np.dtype(np.float64).itemsize
     if not count:
@@ -52,7 +52,7 @@ def scale_of(file: IO[bytes]) -> Scale:
 
 
 def _highest(file: IO[bytes], before: int, sign: int) -> float:
-    """Return the highest of the values times `sign` but for `before` higher ones."""
+    """Return the highest value of `sign` times the values, after `before` higher ones."""
     kept = np.empty(0)
     for part in _parts(file):
         kept = np.concatenate([kept, sign * part])
@@ -68,27 +68,27 @@ def _parts(file: IO[bytes]) -> Iterator[np.ndarray]:
 
 
 FILE = "features.json"
-NEVER_SEEN, FIRST = 1, 2  # of a categorical feature: the index of a value never seen, and that of its first category
+NEVER_SEEN, FIRST = 1, 2  # category indexes: a value never seen, and the first known category
 Side = Literal["query", "item"]
 
 
 class FeatureTable(Record):
-    """How columns become inputs. Index 0 of a category is 'absent', 1 'never seen', then those of `categorical`."""
+    """How columns become inputs. Category index 0 is 'absent', 1 'never seen'; `categorical` is numbered from 2."""
 
     numeric: dict[str, Scale]
     categorical: dict[str, tuple[str, ...]]
     query: tuple[str, ...]
-    rows: dict[str, int] = Field(description="of each categorical feature's embedding, with spare ones")
-    entity: str | None = Field(default=None, description="the column by which texts have prompts; it is no input")
+    rows: dict[str, int] = Field(description="embedding rows of each categorical feature, spare rows included")
+    entity: str | None = Field(default=None, description="the column that selects a text's prompt; not an input")
 
     @property
     def columns(self) -> list[str]:
-        """The columns of items that vectors are made of, besides their text."""
+        """The item columns besides the text from which vectors are computed."""
         return list(dict.fromkeys([*self.numeric, *self.categorical, *([self.entity] if self.entity else [])]))
 
     @property
     def query_columns(self) -> list[str]:
-        """Those of queries: the features that they have, and the entity."""
+        """The query columns besides the text: their features and the entity."""
         return list(dict.fromkeys([*self.query, *([self.entity] if self.entity else [])]))
 
     @property
@@ -105,7 +105,7 @@ class FeatureArrays:
     categorical: np.ndarray
 
     def at(self, rows: np.ndarray) -> FeatureArrays:
-        """Return the features of the rows with these numbers, int64; those of -1 are zeros."""
+        """Return the features of the numbered rows, int64; zeros for row -1."""
         real = (rows >= 0)[:, None]
         return FeatureArrays(
             np.where(real, self.numeric[rows], 0).astype(np.float32),
@@ -114,10 +114,7 @@ class FeatureArrays:
 
 
 def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTable:
-    """Return scales and vocabularies of the rows of the first run, vocabularies in alphabetical order.
-
-    The rows are iterated over once, and never in memory together.
-    """
+    """Return scales and alphabetical vocabularies, fitted on the first run's rows, which are streamed once."""
     values: dict[str, set[str]] = {name: set() for name in config.categorical}
     with contextlib.ExitStack() as files:
         numbers = {name: files.enter_context(tempfile.TemporaryFile()) for name in config.numeric}
@@ -136,7 +133,7 @@ def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTab
 
 
 def grown_features(table: FeatureTable, rows: Iterable[pa.Table]) -> FeatureTable:
-    """Return the table with the categories that only `rows` have, in alphabetical order after the ones it had."""
+    """Return the table with the new categories of `rows` appended, in alphabetical order."""
     values: dict[str, set[str]] = {name: set() for name in table.categorical}
     for some in rows if values else ():
         _see(values, some)
@@ -154,12 +151,12 @@ def _see(values: dict[str, set[str]], rows: pa.Table) -> None:
 
 
 def _with_spare(categories: int) -> int:
-    """Return a power of two with room for more categories, so that few of them change the model's shapes."""
+    """Return a power of two with spare rows, so that few new categories don't change the model's shapes."""
     return 1 << (categories + 2).bit_length()
 
 
 def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureArrays:
-    """Return the features of each row. On the query side, features not in `features.query` are absent."""
+    """Return the features of each row; on the query side, features outside `features.query` are absent."""
     numeric = np.zeros((rows.num_rows, len(table.numeric)), dtype=np.float32)
     categorical = np.zeros((rows.num_rows, len(table.categorical)), dtype=np.int64)
     for column, (name, scale) in enumerate(table.numeric.items()):
@@ -176,7 +173,7 @@ def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureA
 
 
 def joined_features(parts: Sequence[FeatureArrays]) -> FeatureArrays:
-    """Return the features of all rows of `parts`, one after another; there is at least one part."""
+    """Concatenate the features of one or more `parts`."""
     return FeatureArrays(
         np.concatenate([part.numeric for part in parts]), np.concatenate([part.categorical for part in parts])
     )

@@ -1,6 +1,6 @@
-"""Texts one after another, with hardly any padding and no mask: the shortest way where shapes need not be fixed.
+"""Concatenated texts with hardly any padding and no mask: fastest on devices that allow variable shapes.
 
-Texts of one length stand together, so that each group of them is one dense array for attention and pooling.
+Texts of equal length are adjacent, so that each group is one dense array for attention and pooling.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tasks.worker.model.tokens import TokenLists
 
 @dataclass(frozen=True)
 class InLine:
-    """B texts, the longest first, with N tokens in all: after the last text a little padding, which no group counts.
+    """B texts, the longest first, of N tokens in total, including a little padding after the last text.
 
-    `ids` and `positions` int64 (1, N): each token, and its place in its text; `groups` int64 (1, 1, G, 2): how many
-    texts of equal length come next, and the tokens of each; `numeric` float32 (B, F); `categorical` int64 (B, C).
+    `ids` and `positions` int64 (1, N): each token, and its position in its text; `groups` int64 (1, 1, G, 2): the
+    number of texts in each group and the tokens per text; `numeric` float32 (B, F); `categorical` int64 (B, C).
     """
 
     ids: torch.Tensor
@@ -35,9 +35,9 @@ class InLine:
         """Return texts on the host.
 
         Args:
-            rows: of `tokens`, int64 (B,), the longest text first.
-            lengths: int64 (B,), at least 1: so many tokens of each are taken.
-            features: of each text.
+            rows: int64 (B,), rows of `tokens`, the longest text first.
+            lengths: int64 (B,), at least 1: tokens to take from each text.
+            features: one row per text.
         """
         count = int(lengths.sum())
         within = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -54,16 +54,16 @@ class InLine:
 
 
 def padded(tokens: int) -> int:
-    """Return the length of a batch with so many tokens: at most an eighth more, or a multiple of 16.
+    """Round the length of a batch up: by at most an eighth, or to a multiple of 16.
 
-    The library that multiplies on a processor keeps megabytes for each length that it meets, so few should exist.
+    The CPU's matrix library keeps megabytes for each distinct length, so few lengths should exist.
     """
     step = max(16, 1 << max(0, tokens.bit_length() - 4))
     return -(-tokens // step) * step
 
 
 def cut(lengths: np.ndarray, tokens: int) -> Iterator[slice]:
-    """Yield the texts of each batch, as many as `tokens` have room for and at least one; `lengths` int64 (texts,)."""
+    """Yield the texts of each batch: at most `tokens` tokens, but at least one text; `lengths` int64 (texts,)."""
     ends, start = np.cumsum(lengths), 0
     while start < len(lengths):
         before = int(ends[start - 1]) if start else 0

@@ -1,4 +1,4 @@
-"""What a head that learns one value of each row is: its loss, its answers, and how it is solved at the end of a run."""
+"""The interface of a label head, which learns one value per row: loss, predictions, and the fit at the end of a run."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs o
 
 
 class LabelSolved(NamedTuple):
-    """A head: outputs are inputs @ weight.T + bias. The metrics are of rows that the fits had not seen."""
+    """A fitted head: outputs are inputs @ weight.T + bias. Metrics are cross-validated."""
 
     weight: np.ndarray  # float32 (outputs, inputs)
     bias: np.ndarray  # float32 (outputs,)
@@ -20,32 +20,32 @@ class LabelSolved(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Rows to solve a head on; rows that resemble each other share their fold, 0 to FOLDS - 1."""
+    """Rows to fit a head on; near-duplicates share a fold, 0 to FOLDS - 1."""
 
     inputs: np.ndarray  # float32 (rows, inputs)
-    truth: np.ndarray  # float64 (rows,), as `label_values` has it
-    counts: np.ndarray  # float64 (rows,): what each counts
+    truth: np.ndarray  # float64 (rows,), as `label_values` returns it
+    counts: np.ndarray  # float64 (rows,): weight of each row
     folds: np.ndarray  # int64 (rows,)
 
 
 class LabelTask(NamedTuple):
-    """One kind of head. `settings` is its section of the configuration, truth is as `label_values` has it."""
+    """One kind of head. The last argument is its section of the configuration; truth comes from `label_values`."""
 
-    # Outputs float32 (b, outputs) and truth float32 (b,), 0 where there is none -> the loss of each row, float32 (b,).
+    # Outputs float32 (b, outputs) and truth float32 (b,), 0 if missing -> the loss of each row, float32 (b,).
     losses: Callable[[torch.Tensor, torch.Tensor, Any], torch.Tensor]
-    # Outputs float32 (rows, outputs) -> what the head says of each row, float32 (rows,): a class's number, or a number.
+    # Outputs float32 (rows, outputs) -> the prediction for each row, float32 (rows,): a class index or a number.
     says: Callable[[np.ndarray, Any], np.ndarray]
-    # What the rows of a run count, by value, float64 (values,) -> what a row of each counts; empty: all the same.
+    # Summed weight of a run's rows by value, float64 (values,) -> weight of a row of each value; empty: all equal.
     balance: Callable[[np.ndarray, Any], np.ndarray]
-    # Why rows are too few to solve the head on; empty: they are not.
+    # Reason why there are too few rows to fit; empty if enough.
     too_few: Callable[[np.ndarray, Any], str]
     solve: Callable[[Known, Any], LabelSolved]
-    # Python that makes `says` of `outputs` and `settings`, the exported config.json.
+    # Python code that computes `says` from `outputs` and `settings`, the exported config.json.
     scoring: str
 
 
 def unseen_outputs(known: Known, fit: Callable[[Known], tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Return the outputs of each row by a fit without its fold, float64 (rows, outputs)."""
+    """Return cross-validated outputs, float64 (rows, outputs): each row's from a fit without its fold."""
     found = None
     for fold in np.unique(known.folds):
         own = known.folds == fold

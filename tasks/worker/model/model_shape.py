@@ -1,4 +1,4 @@
-"""What a model is, apart from its weights: saved in every checkpoint, and made from a configuration."""
+"""The architecture of a model, made from a configuration."""
 
 from typing import Literal
 
@@ -25,25 +25,25 @@ class InteractionShape(Record):
 
 
 class LabelHeadShape(Record):
-    """A head that learns one value of each row: what it sees, and what its outputs mean."""
+    """A label head: its input, and the meaning of its outputs."""
 
     input: Literal["query", "pair"]
     outputs: int
-    meaning: dict[str, float | list[str]]  # of the outputs, by the names of the head's own settings
+    meaning: dict[str, float | list[str]]  # by setting name of the head, e.g. `classes`
 
 
 class ModelShape(TextShape):
-    """What a model is, apart from its weights and the encoder's own config. Saved in every checkpoint."""
+    """The architecture of a model around its encoder. Saved in every checkpoint."""
 
     width: int
     interaction: InteractionShape | None
     classifier: Literal["query", "pair"] | None
-    learnt_scale: float | None = None  # where it begins; null: fixed
+    learnt_scale: float | None = None  # initial value; null: fixed scale
     label_heads: dict[str, LabelHeadShape] = Field(default={})
 
 
 def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:
-    """Return the shape of a configuration, on an encoder of `encoder_width` whose texts' vectors are made as `text`."""
+    """Return the shape of a configured model on an encoder of `encoder_width`, with the pooling of `text`."""
     model, head = config.model, config.heads.classification
     text_width = text.text_width(encoder_width)
     width = model.embedding_width or text_width
@@ -76,5 +76,5 @@ def _label_head(head: LabelHead) -> LabelHeadShape:
 
 
 def input_width(kind: Literal["query", "pair"], width: int) -> int:
-    """Return how many numbers a head sees of unit vectors of a width: the query, or query, item and their product."""
+    """Return the input width of a head on vectors of `width`: the query, or query, item and their product."""
     return width if kind == "query" else 3 * width

@@ -1,7 +1,7 @@
-"""One of several classes: cross entropy over the classes, solved as multinomial logistic regression.
+"""One of several classes: cross entropy over the classes, fitted as multinomial logistic regression.
 
-The probabilities of a solved head are calibrated by one temperature (Guo et al. 2017, arXiv:1706.04599, section 4.2),
-which changes no answer. With `balanced` they are those of classes that are equally frequent.
+The probabilities of a fitted head are calibrated by one temperature (Guo et al. 2017, arXiv:1706.04599, section 4.2),
+which changes no prediction. With `balanced` they assume equally frequent classes.
 """
 
 import numpy as np
@@ -26,13 +26,13 @@ def losses(outputs: torch.Tensor, truth: torch.Tensor, settings: MulticlassHead)
 
 
 def says(outputs: np.ndarray, settings: MulticlassHead) -> np.ndarray:
-    """Return the number of the likeliest class; NaN where an output is not a number."""
+    """Return the index of the likeliest class of each row; NaN if one of its outputs is not finite."""
     named = outputs.argmax(axis=1).astype(np.float32)
     return np.where(np.isfinite(outputs).all(axis=1), named, np.float32("nan"))
 
 
 def balance(counts: np.ndarray, settings: MulticlassHead) -> np.ndarray:
-    """Return what a row of each class counts: all classes that are there count the same (King and Zeng 2001)."""
+    """Return the weight of a row of each class: all classes present weigh the same (King and Zeng 2001)."""
     if settings.loss != "balanced":
         return np.zeros(0)
     there = counts > 0
@@ -40,14 +40,14 @@ def balance(counts: np.ndarray, settings: MulticlassHead) -> np.ndarray:
 
 
 def too_few(truth: np.ndarray, settings: MulticlassHead) -> str:
-    """Return the class that has no row; the head must be able to name each."""
+    """Return a message if a class has no row; empty if each has one."""
     counts = np.bincount(truth.astype(np.int64), minlength=settings.outputs)
     absent = [name for name, count in zip(settings.classes, counts, strict=True) if not count]
     return f"no row has the class {absent[0]}" if absent else ""
 
 
 def solve(known: Known, settings: MulticlassHead) -> LabelSolved:
-    """Return the head with the best macro F1 on rows that the fits had not seen, among the strengths."""
+    """Return the head whose penalty strength gives the best cross-validated macro F1."""
     unseen = {each: unseen_outputs(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
     metrics = {each: label_metrics("multiclass", known.truth, says(unseen[each], settings)) for each in STRENGTHS}
     strength = max(STRENGTHS, key=lambda each: metrics[each]["multiclass_macro_f1"])
@@ -58,8 +58,8 @@ def solve(known: Known, settings: MulticlassHead) -> LabelSolved:
 
 
 def _fit(known: Known, settings: MulticlassHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return weight (classes, inputs) and bias (classes,); a class without a row gets a bias that never names it."""
-    from sklearn.linear_model import LogisticRegression  # takes seconds to import, and few runs need it
+    """Return weight (classes, inputs) and bias (classes,); a class without a row is never predicted."""
+    from sklearn.linear_model import LogisticRegression  # slow to import, and few runs need it
 
     weight, bias = np.zeros((settings.outputs, known.inputs.shape[1])), np.full(settings.outputs, -1e4)
     classes = known.truth.astype(np.int64)
@@ -70,7 +70,7 @@ def _fit(known: Known, settings: MulticlassHead, strength: float) -> tuple[np.nd
     balanced = "balanced" if settings.loss == "balanced" else None
     fitted = LogisticRegression(C=strength, class_weight=balanced, max_iter=MOST_STEPS)
     fitted.fit(known.inputs, classes, sample_weight=known.counts)
-    if len(there) == 2:  # it gives the difference of the two alone
+    if len(there) == 2:  # scikit-learn returns only the difference of the two
         half = np.stack([-fitted.coef_[0], fitted.coef_[0]]) / 2
         weight[there], bias[there] = half, np.array([-0.5, 0.5]) * np.ravel(fitted.intercept_)[0]
     else:
@@ -79,7 +79,7 @@ def _fit(known: Known, settings: MulticlassHead, strength: float) -> tuple[np.nd
 
 
 def _temperature(outputs: np.ndarray, known: Known) -> float:
-    """Return by what the outputs of unseen rows are best divided: the likelihood of their classes is highest."""
+    """Return the temperature that maximises the likelihood of the classes, given cross-validated outputs."""
     own = (np.arange(len(known.truth)), known.truth.astype(np.int64))
 
     def loss(exponent: float) -> float:

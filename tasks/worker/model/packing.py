@@ -1,6 +1,6 @@
-"""Packs texts of any length into sequences of one length, so that hardly any padding is computed.
+"""Pack texts of any length into sequences of one length, so that hardly any padding is computed.
 
-Numbers alone; `embedding_model.py` computes with packed texts, and `training/plan.py` chooses which go together.
+`embedding_model.py` computes with packed texts, and `training/plan.py` chooses the texts of a batch.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-TOKENS_PER_SEGMENT = 4  # a sequence has room for a quarter as many texts as tokens; hardly any text is shorter
+TOKENS_PER_SEGMENT = 4  # a sequence of N tokens holds at most N / 4 texts; hardly any text is shorter than 4 tokens
 
 
 def segments_of(tokens: int) -> int:
-    """Return how many texts a sequence of so many tokens has room for."""
+    """Return the maximum number of texts in a sequence of `tokens`."""
     return max(1, tokens // TOKENS_PER_SEGMENT)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where texts stand: int64 arrays (texts,), in the order of the texts.
+    """The places of texts: int64 arrays (texts,), in the order of the texts.
 
-    `sequence` from 0, `segment` from 0 in its sequence, `start` the first token in it, `length` the tokens that it got.
-    A text without tokens stands nowhere: its length is 0.
+    `sequence` from 0; `segment` from 0 within the sequence; `start`, the text's first token in the sequence; `length`
+    in tokens, 0 for a text without a place.
     """
 
     sequence: np.ndarray
@@ -32,7 +32,7 @@ class Packing:
     sequences: int
 
     def part(self, first: int, count: int) -> tuple[np.ndarray, Packing]:
-        """Return the texts in `count` sequences from `first`, int64, and where they stand among these sequences."""
+        """Return the texts in `count` sequences from `first`, int64, and their places in these sequences."""
         inside = (self.sequence >= first) & (self.sequence < first + count)
         texts = np.flatnonzero(inside)
         return texts, Packing(
@@ -43,9 +43,9 @@ class Packing:
         """Return token ids, segments and positions, each int64 (sequences, tokens); segment -1 is padding.
 
         Args:
-            ids: int32 (total,), the tokens of many texts one after another.
-            starts: int64 (texts,), where each of the packed texts begins in `ids`.
-            tokens: of a sequence.
+            ids: int32 (total,), the concatenated tokens of many texts.
+            starts: int64 (texts,), the first token of each packed text in `ids`.
+            tokens: length of a sequence.
         """
         out, segments, positions = (np.full(self.sequences * tokens, value, dtype=np.int64) for value in (pad, -1, 0))
         within = np.arange(int(self.length.sum())) - np.repeat(np.cumsum(self.length) - self.length, self.length)
@@ -57,16 +57,16 @@ class Packing:
 
 
 def pack(lengths: np.ndarray, tokens: int, sequences: int | None = None) -> Packing:
-    """Place texts, the longest first, each into the sequence that it fills best (best-fit decreasing).
+    """Place texts, the longest first, each into the sequence with the least sufficient room (best-fit decreasing).
 
     Args:
-        lengths: int64 (texts,), none longer than `tokens`.
-        tokens: of a sequence.
-        sequences: how many there are; a text that fits into none of them loses its last tokens. None: as needed.
+        lengths: int64 (texts,), at most `tokens`.
+        tokens: length of a sequence.
+        sequences: number of sequences; a text that fits into none is truncated. None: as many as needed.
     """
     room_for = segments_of(tokens)
     sequence, segment, start, length = (np.zeros(len(lengths), dtype=np.int64) for _ in range(4))
-    # with_room[n] holds the sequences with n free tokens, and bit n of `some` says whether there is one.
+    # with_room[n] holds the sequences with n free tokens; bit n of `some` is set if one exists.
     with_room: list[list[int]] = [[] for _ in range(tokens + 1)]
     used, filled = [0] * (sequences or 0), [0] * (sequences or 0)
     some = 0

@@ -1,4 +1,4 @@
-"""What stands before each text of some rows: the same before all, or by the entity type or locale of a row."""
+"""The prompt before each text: one for all rows, or one per entity type or locale."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,10 @@ from tasks.worker.model.features import Side
 
 
 def prompts_of(rows: pa.Table, side: Side, prompts: Prompts, entity: str | None) -> str | Sequence[str]:
-    """Return the prompt of all rows, or one for each.
+    """Return one prompt for all rows, or a list with one per row.
 
     Args:
-        entity: the column that says what a row is about; rows without a value, or with one that has no prompts of its
-            own, get the common ones.
+        entity: the column that selects a row's prompt; rows whose value is missing or has no prompt get the common one.
     """
     common: str = getattr(prompts, side)
     own = {name: found for name, each in prompts.by_entity.items() if (found := getattr(each, side)) is not None}

@@ -1,7 +1,7 @@
 """The rank and the loss of each query's own item among a corpus, by cosine, in chunks of bounded memory.
 
-The threads of the process share each chunk: those of NumPy's products first, then as many that compare and add up,
-which NumPy itself does in one.
+All threads share each chunk: NumPy computes the products in parallel, and a thread pool compares and sums the scores,
+for which NumPy uses one thread.
 """
 
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ import torch
 from tasks.worker.model.relevant import Relevant
 
 CHUNK_QUERIES = 512
-CHUNK_SCORES = 2**24  # in memory at once, 64 MiB; against a larger corpus a chunk has fewer queries
+CHUNK_SCORES = 2**24  # per chunk, 64 MiB; for a larger corpus a chunk has fewer queries
 
 
 class Ranked(NamedTuple):
-    """Of each query's own item: `ranks` int64 (queries,) from 1; `losses` float32 (queries,) in nats."""
+    """Results for each query's own item: `ranks` int64 (queries,) from 1; `losses` float32 (queries,) in nats."""
 
     ranks: np.ndarray
     losses: np.ndarray | None
@@ -32,18 +32,18 @@ def rank_targets(
     relevant: Relevant | None = None,
     scale: float | None = None,
 ) -> Ranked:
-    """Rank each query's own item by cosine among all items of the corpus that are not as right.
+    """Rank each query's own item by cosine among all items of the corpus that are not relevant too.
 
-    An item with an equal score ranks before the own item, so that a collapsed model scores badly, not perfectly; so
-    does every item if a score is NaN.
+    An item with an equal score ranks before the own item, so that a collapsed model scores badly, not perfectly. If the
+    own item's score is NaN, all items rank before it.
 
     Args:
         queries: float32 (queries, width), unit vectors.
         corpus: float32 (items, width), unit vectors.
         targets: int64 (queries,), row of the own item in the corpus.
-        share: this worker's number and how many there are: each ranks some of the queries, the others' ranks and losses
-            are 0. The chunks, and so the numbers, are the same for any number of workers and of threads.
-        relevant: which items are as right; None: no other item is.
+        share: this worker's index and the number of workers: each ranks some of the queries and leaves 0 for the
+            others. The chunks, and so the numbers, don't depend on the number of workers or threads.
+        relevant: other relevant items, which are ignored; None: there are none.
         scale: inverse temperature of the softmax over the same items, whose cross entropy is the loss; None: no losses.
     """
     ranks = np.zeros(len(queries), dtype=np.int64)
@@ -70,10 +70,10 @@ def rank_targets(
 
 
 def count_not_below(scores: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Return how many scores of each row are not below the row's own one, int64 (rows,).
+    """Return how many scores of each row are not below the row's own score, int64 (rows,).
 
-    A score that is equal counts, and one that is NaN; against an own one that is NaN all count. An item that does not
-    compete has the score -inf. The counts of parts of a corpus add up to that of the whole.
+    Equal and NaN scores count; if the own score is NaN, all count. Give ignored items the score -inf. The counts of the
+    parts of a corpus add up to the count of the whole.
 
     Args:
         scores: (rows, items).
@@ -83,7 +83,7 @@ def count_not_below(scores: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 
 def _bands(scores: np.ndarray, most: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the scores in at most so many parts of about equally many rows, each with its first row."""
+    """Split the scores into at most `most` bands of equal size; yield each with the index of its first row."""
     rows = max(1, -(-len(scores) // most))
     for first in range(0, len(scores), rows):
         yield first, scores[first : first + rows]
@@ -93,6 +93,6 @@ def _losses(scores: np.ndarray, own: np.ndarray, scale: float) -> np.ndarray:
     """Return the cross entropy of the own item, float32 (queries,); the scores are overwritten."""
     scores -= own[:, None]
     scores *= scale
-    highest = scores.max(axis=1, keepdims=True)  # of a row with NaN it is NaN, and so is the loss
+    highest = scores.max(axis=1, keepdims=True)  # NaN for a row with NaN, and so is the loss
     scores -= highest
     return np.log(np.exp(scores, out=scores).sum(axis=1)) + highest[:, 0]

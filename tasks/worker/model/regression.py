@@ -1,4 +1,4 @@
-"""A number between two bounds: squared error on a scale from -1 to 1, solved as ridge regression."""
+"""A number between two bounds: squared error on a scale from -1 to 1, fitted as ridge regression."""
 
 import numpy as np
 import torch
@@ -11,18 +11,18 @@ LEAST_ROWS = 2 * FOLDS
 
 
 def middle_and_reach(settings: RegressionHead) -> tuple[float, float]:
-    """Return the middle between the bounds, and how far they are from it: an output of 1 is the upper bound."""
+    """Return the middle of the bounds and half of their distance: an output of 1 is the upper bound."""
     return (settings.low + settings.high) / 2, (settings.high - settings.low) / 2
 
 
 def losses(outputs: torch.Tensor, truth: torch.Tensor, settings: RegressionHead) -> torch.Tensor:
-    """Return the squared error of each row, in units of half of the way between the bounds."""
+    """Return the squared error of each row, in units of half the distance between the bounds."""
     middle, reach = middle_and_reach(settings)
     return (outputs[:, 0] - (truth - middle) / reach) ** 2
 
 
 def says(outputs: np.ndarray, settings: RegressionHead) -> np.ndarray:
-    """Return the number, between the bounds."""
+    """Return the predicted number of each row, clipped to the bounds."""
     middle, reach = middle_and_reach(settings)
     return np.clip(middle + reach * outputs[:, 0], settings.low, settings.high).astype(np.float32)
 
@@ -36,7 +36,7 @@ def too_few(truth: np.ndarray, settings: RegressionHead) -> str:
 
 
 def solve(known: Known, settings: RegressionHead) -> LabelSolved:
-    """Return the head with the least error on rows that the fits had not seen, among the strengths."""
+    """Return the head whose penalty strength gives the lowest cross-validated error."""
     unseen = {each: unseen_outputs(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
     metrics = {each: label_metrics("regression", known.truth, says(unseen[each], settings)) for each in STRENGTHS}
     strength = min(STRENGTHS, key=lambda each: metrics[each]["rmse"])
@@ -45,7 +45,7 @@ def solve(known: Known, settings: RegressionHead) -> LabelSolved:
 
 
 def _fit(known: Known, settings: RegressionHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return weight (1, inputs) and bias (1,): ridge regression (Hoerl and Kennard 1970), without a penalty on bias."""
+    """Return weight (1, inputs) and bias (1,) of a ridge regression (Hoerl and Kennard 1970), bias unpenalised."""
     middle, reach = middle_and_reach(settings)
     inputs, target = known.inputs.astype(np.float64), (known.truth - middle) / reach
     shares = known.counts / known.counts.sum()

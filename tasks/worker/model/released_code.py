@@ -1,7 +1,7 @@
-"""The code in the folder of a released model with features: which files, and whether they may be run.
+"""The code in the folder of a released model with features: its files, and a check before they are run.
 
-It is no signature: whoever may write to a workspace may change a model's numbers, but runs no code of his own in the
-processes of those who read it.
+This is not a signature: anybody who may write to the workspace can change a model's numbers, but can't run code in the
+processes of its readers.
 """
 
 import json
@@ -19,21 +19,21 @@ _LIBRARIES = ("sentence_transformers.", "torch.nn.modules.")  # whose classes a 
 
 
 def installed(name: str) -> Path:
-    """Return this installation's own file of that name."""
+    """Return the path of this installation's own copy of a file."""
     return Path(__file__).with_name(name)
 
 
 def copy_code(folder: Path) -> None:
-    """Write the files of code into the folder of a model with features."""
+    """Copy the code files into the folder of a model with features."""
     for name in FILES:
         shutil.copyfile(installed(name), folder / name)
 
 
 def needs_trust(folder: Path) -> bool:
-    """Return whether the model in a folder is opened with `trust_remote_code`: only if it has features.
+    """Return True if the model in a folder needs `trust_remote_code`: it has features.
 
     Raises:
-        ConfigError: it would be, and the folder holds or names code that is not this installation's own.
+        ConfigError: it does, and the folder holds or names code that is not this installation's own.
     """
     if not (folder / FILE).is_file():
         return False
@@ -47,7 +47,7 @@ def needs_trust(folder: Path) -> bool:
 
 
 def _problems(folder: Path) -> Iterator[str]:
-    """Yield what `trust_remote_code` would run besides the pipeline's own files."""
+    """Yield a message for each foreign piece of code that `trust_remote_code` would run."""
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
         if name not in FILES or path.read_bytes() != installed(name).read_bytes():
@@ -67,7 +67,7 @@ def _names_code(path: Path, key: str, value: Any) -> bool:
 
 
 def _pairs(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of an object, or of the objects in a list; what is deeper names no code."""
+    """Yield the keys and values of an object, or of the objects in a list; deeper levels name no code."""
     for each in content if isinstance(content, list) else [content]:
         if isinstance(each, dict):
             yield from each.items()

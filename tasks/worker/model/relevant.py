@@ -1,7 +1,7 @@
-"""Which items of a corpus are as right an answer to a query as the row's own item: they don't compete with it.
+"""Other relevant items of a query, which are ignored when ranking its own item (the filtered rank).
 
-They are the items that any row pairs with the same query, and those with the text of one of these or of the own item.
-Queries and texts are compared by `normal_text`. This is the filtered rank of the field, with equal texts as one answer.
+Relevant are the items that any row pairs with the same query, and items with an equal text. Queries and texts are
+compared by `normal_text`.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ class Relevant:
     of_text: tuple[np.ndarray, np.ndarray]  # items by text
 
     def as_right(self, row: int, own: int) -> np.ndarray:
-        """Return the items, int64, that are as right for a row as its own item, without that; some may stand twice."""
+        """Return the other relevant items of a row, int64, without its own item; may hold duplicates."""
         starts, items = self.of_query
         paired = items[starts[self.query[row]] : starts[self.query[row] + 1]]
         starts, items = self.of_text
@@ -44,7 +44,7 @@ def keys_of_texts(texts: Iterable[str]) -> np.ndarray:
 
 
 def text_numbers(texts: Iterable[str]) -> np.ndarray:
-    """Return a number for each text, int64 (texts,), from 0 on; texts that are equal once normalised share it."""
+    """Number the distinct normalised texts from 0; return the number of each text, int64 (texts,)."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(normal_text(text), len(numbers)) for text in texts], dtype=np.int64)
 
@@ -53,10 +53,10 @@ def find_relevant(keys: np.ndarray, texts: np.ndarray, pair_keys: np.ndarray, pa
     """Return the relevant items of the queries.
 
     Args:
-        keys: int64 (rows,), of the rows' queries, as `query_keys` makes them.
-        texts: int64 (items,), of the corpus, as `text_numbers` makes them.
-        pair_keys: int64 (pairs,), of queries; those of no row are ignored.
-        pair_items: int64 (pairs,), the item of the corpus that a row pairs with the query.
+        keys: int64 (rows,), `query_keys` of the rows' queries.
+        texts: int64 (items,), `text_numbers` of the corpus.
+        pair_keys: int64 (pairs,), `query_keys` of known pairs; queries of no row are ignored.
+        pair_items: int64 (pairs,), the corpus item of each known pair.
     """
     queries, query = np.unique(keys, return_inverse=True)
     of_text = _lists(texts, np.arange(len(texts)), len(texts))
@@ -65,13 +65,13 @@ def find_relevant(keys: np.ndarray, texts: np.ndarray, pair_keys: np.ndarray, pa
     pairs = np.unique(np.stack([number, texts[pair_items[known]]], axis=1), axis=0)
     starts, items = of_text
     counts = starts[pairs[:, 1] + 1] - starts[pairs[:, 1]]
-    # For each pair of a query and a text, all items of the text, one after another.
+    # For each pair of a query and a text, all items with the text.
     places = np.repeat(starts[pairs[:, 1]] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
     of_query = _lists(np.repeat(pairs[:, 0], counts), items[places], len(queries))
     return Relevant(query, of_query, texts, of_text)
 
 
 def _lists(group: np.ndarray, values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return int64 (groups + 1,) starts and int64 (values,): those of group g are from starts[g] to starts[g + 1]."""
+    """Return int64 (groups + 1,) starts and int64 (values,): group g has the values starts[g] to starts[g + 1]."""
     order = np.argsort(group, kind="stable")
     return np.concatenate([[0], np.cumsum(np.bincount(group, minlength=groups))]).astype(np.int64), values[order]

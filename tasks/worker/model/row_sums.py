@@ -1,4 +1,4 @@
-"""What the rows of a run count together, by class and by label, from which classes are balanced."""
+"""Summed row weights of a run, by class and by label, from which classes are balanced."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class RowSums:
 
     weight: float
     by_class: np.ndarray  # float64 (classes,), of the classification head
-    by_value: dict[str, np.ndarray]  # float64 (values,), for each head; none for one that learns a number
+    by_value: dict[str, np.ndarray]  # float64 (values,), by label head; empty for regression
 
     @classmethod
     def of(cls, heads: Mapping[str, LabelHead], classes: int) -> RowSums:
-        """Return sums of no rows."""
+        """Return sums of zero."""
         by_value = {name: np.zeros(head.outputs if head.of_names else 0) for name, head in heads.items()}
         return cls(0.0, np.zeros(classes), by_value)
 

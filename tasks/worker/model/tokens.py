@@ -1,6 +1,6 @@
-"""Texts to token ids, by a tokenizer trained on the texts of the first run or taken from a pretrained folder.
+"""Turn texts into token ids, with a tokenizer trained on the first run's texts or taken from a pretrained folder.
 
-It needs only the `tokenizers` library and one `tokenizer.json`, which every checkpoint has.
+Only the `tokenizers` library and one `tokenizer.json`, which every checkpoint has, are needed.
 """
 
 import itertools
@@ -24,7 +24,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # [PAD] is 0, B
 
 @dataclass(frozen=True)
 class TokenLists:
-    """Many token lists without padding: `ids` int32 (total,), `offsets` int64 (texts + 1,), the id that pads."""
+    """Many token lists without padding: `ids` int32 (total,), `offsets` int64 (texts + 1,), `pad` the padding id."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -39,11 +39,11 @@ class TokenLists:
         return np.diff(self.offsets)
 
     def lengths_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the tokens of the texts at `rows`, int64 (len(rows),), without a look at the others."""
+        """Return the number of tokens of the texts at `rows`, int64 (len(rows),)."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of the texts at `rows`, int32 (total,), and offsets int64 (len(rows) + 1,); -1 has none."""
+        """Return the tokens of the texts at `rows` (-1: none), int32 (total,), and offsets int64 (len(rows) + 1,)."""
         lengths = np.where(rows >= 0, self.lengths_of(rows), 0)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
@@ -73,17 +73,17 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise ConfigError(f"{folder} has no {FILE}; save the tokenizer in the fast format")
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.no_padding()
-    tokenizer.no_truncation()  # some files have the lengths of their training
+    tokenizer.no_truncation()  # some files carry their training's limits
     return tokenizer
 
 
 def tokenize(
     tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, pad: int, prompt: str | Sequence[str] = ""
 ) -> TokenLists:
-    """Return token ids with special tokens, cut to `max_tokens` in all.
+    """Return token ids, truncated to `max_tokens` including special tokens.
 
     Args:
-        prompt: stands before each text; or one for each.
+        prompt: put before each text; a list has one prompt per text.
     """
     tokenizer.enable_truncation(max_length=max_tokens)
     prompts = itertools.repeat(prompt, len(texts)) if isinstance(prompt, str) else prompt

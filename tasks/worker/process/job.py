@@ -32,7 +32,7 @@ Phase = Literal["booting", "compiling", "restoring", "productive"]
 
 @dataclass(frozen=True)
 class Share:
-    """One worker's part of a list of equal pieces: those whose number modulo `of` is `index`."""
+    """One worker's part of a list of equal pieces: each piece whose number modulo `of` is `index`."""
 
     index: int
     of: int
@@ -40,9 +40,9 @@ class Share:
 
 @dataclass(frozen=True)
 class Rank:
-    """This process among the workers of one stage, from torchrun's environment; a single worker is rank 0 of 1.
+    """This process's rank among the workers of one stage, from torchrun's environment; a single worker is rank 0 of 1.
 
-    If a stage runs as an array of jobs, the ranks are those of one child, and the children have no connection.
+    If a stage runs as an array of jobs, ranks count within one child; children don't communicate.
     """
 
     index: int
@@ -120,19 +120,19 @@ class Job:
     store: Store
     rank: Rank
     clock: PhaseClock = field(compare=False)
-    # As it was before a library of a device added what is meant for this worker alone; for programs that it starts.
+    # For subprocesses: the environment before a device's library added variables meant for this worker alone.
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ), compare=False, repr=False)
-    joined: Machine | None = field(default=None, compare=False, repr=False)  # where it was used before there was a job
+    joined: Machine | None = field(default=None, compare=False, repr=False)  # set if it was used before the job existed
 
     @cached_property
     def machine(self) -> Machine:
-        """What this worker shares with the others of its machine."""
+        """Files that this worker shares with the other workers of its machine."""
         rank = self.rank
         return self.joined or Machine(self.store.uri, self.spec.attempt_prefix, rank.first_of_machine, rank.local_world)
 
     @cached_property
     def shared(self) -> Store:
-        """The workspace, for what does not change during the attempt: one worker of each machine fetches it for all."""
+        """The workspace, for objects that don't change during the attempt: fetched once per machine."""
         return self.machine.reads(self.store)
 
     @property
@@ -144,9 +144,9 @@ class Job:
         return self.rank.share
 
     def keep(self, phases: Phases) -> None:
-        """Record for the ledger that the work of these seconds stays if this attempt is killed; rank 0 says it for all.
+        """Record for the ledger that the work of these seconds is saved, even if this attempt is killed. Rank 0 only.
 
-        If that can't be written, the seconds will count as lost, which is no reason to stop.
+        A failed write is ignored: the seconds will count as lost.
         """
         with contextlib.suppress(OSError, StoreError):
             self.store.write(KEPT_WORK.of(self.spec), KeptWork(phases=phases).to_json())
@@ -154,12 +154,12 @@ class Job:
     def fail(self, error: BaseException, stack: str = "") -> int:
         """Write the error to the log and to the worker's error file; return the exit code of its class.
 
-        The first error file stays: later errors follow from the first.
+        An existing error file is kept: later errors follow from the first.
 
         Args:
             stack: the stack of the work, if `error` was raised elsewhere.
         """
-        named = classify_log(str(error)) if isinstance(error, RuntimeError) else None  # by a code of the Neuron SDK
+        named = classify_log(str(error)) if isinstance(error, RuntimeError) else None  # by Neuron SDK code
         failure, meaning = named or (classify(error), "")
         text = f"{meaning}\n{message_of(error, self.store.uri)}".strip() or type(error).__name__
         known = isinstance(error, StageError)
@@ -180,7 +180,7 @@ class Job:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """Give an empty local folder, deleted afterwards; outputs are made there and committed when complete."""
+        """Yield an empty local folder, deleted afterwards, in which outputs are made before they are committed."""
         with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
             yield Path(folder)
 
@@ -189,7 +189,7 @@ def read_spec(store: Store, key: str, stage: str) -> JobSpec:
     """Return the spec under `key`, which may end with `#` and the SHA-256 of the spec that was submitted.
 
     Raises:
-        ConfigError: there is none, it is for another stage, or not the one that was submitted.
+        ConfigError: no spec exists, it is for another stage, or it was changed after submission.
     """
     key, _, sha256 = key.partition("#")
     try:

@@ -1,6 +1,6 @@
-"""What the workers of one machine share in one attempt: local files, and one copy of what they read from a bucket.
+"""Local files that the workers of one machine share in one attempt, and one local copy of each bucket object.
 
-Otherwise each of 32 workers would download the same checkpoint, and wait for the others by listing the bucket.
+Otherwise each of 32 workers would download the same checkpoint, and list the bucket to wait for the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
 def wait_until(done: Callable[[], bool], missing: Callable[[], str], seconds: float) -> None:
-    """Poll until `done` is true. Raises HangError: it took longer than `seconds`; says what is `missing`."""
+    """Poll until `done` is true. Raises HangError, with the text of `missing`, after `seconds`."""
     deadline, pause = time.monotonic() + seconds, SHORTEST_POLL_SECONDS
     while not done():
         if time.monotonic() > deadline:
@@ -36,20 +36,20 @@ def wait_until(done: Callable[[], bool], missing: Callable[[], str], seconds: fl
         pause = min(1.5 * pause, LONGEST_POLL_SECONDS)
 
 
-LONGEST_SECONDS = 4 * 3600.0  # no single work of a machine takes longer: tokens of a quarter, a compiler
+LONGEST_SECONDS = 4 * 3600.0  # longest work once per machine: tokens of a quarter, or a compiler
 
 
 def once_per_machine(path: Path, make: Callable[[], bytes], what: str) -> bytes:
-    """Return what `make` returned to the first worker that came here; later ones wait until it is done.
+    """Run `make` in the first worker that calls this; return its result to all, which wait for it.
 
-    A worker that fails or dies in `make` leaves the work to the next one.
+    If a worker fails or dies in `make`, the next one runs it.
 
     Args:
-        path: a file in a folder that these workers share and that is there; its text is the result.
+        path: a file in an existing folder that these workers share; holds the result.
         what: the work in words, for the error.
 
     Raises:
-        HangError: another worker was at it for LONGEST_SECONDS.
+        HangError: another worker held the lock for LONGEST_SECONDS.
     """
     if path.exists():
         return path.read_bytes()
@@ -83,19 +83,19 @@ PREFIX = "millrace-machine-"
 
 
 class Machine:
-    """The workers that one launcher started on this machine for one attempt, as each of them sees it.
+    """The workers that one launcher started on this machine for one attempt.
 
-    Their folder is there until all have used it and left; where one is killed, until the container ends.
+    Their folder exists until all have used and left it; if one is killed, until the container ends.
     """
 
     def __init__(self, workspace: str, attempt: str, first: int, workers: int) -> None:
-        """Touch nothing yet.
+        """Create no folder yet.
 
         Args:
             workspace: its URI.
             attempt: the folder of the attempt in the workspace.
-            first: the number of the first worker of this machine.
-            workers: how many there are on it.
+            first: rank of this machine's first worker.
+            workers: number of workers on this machine.
         """
         self._workers = workers
         name = hashlib.sha256(f"{workspace}#{attempt}#{first}".encode()).hexdigest()[:16]
@@ -103,7 +103,7 @@ class Machine:
 
     @property
     def folder(self) -> Path:
-        """A local folder that all of them see, and nobody else."""
+        """A local folder private to these workers."""
         return self._shared.path
 
     @cached_property
@@ -120,31 +120,33 @@ class Machine:
         publish_file(self.folder / name, content)
 
     def wait_for(self, name: str, what: str, seconds: float = LONGEST_SECONDS) -> bytes:
-        """Return the file that another worker of this machine publishes; the runner ends this one if that one fails.
+        """Return the content of a file, once another worker of this machine has published it.
+
+        If that worker fails, the runner ends this one.
 
         Args:
             what: its content in words, for the error.
 
         Raises:
-            HangError: it was not there after `seconds`.
+            HangError: the file did not exist after `seconds`.
         """
         path = self.folder / name
         wait_until(path.exists, lambda: f"this machine's first worker has not written {what}, {path},", seconds)
         return path.read_bytes()
 
     def reads(self, store: Store) -> Store:
-        """Return the same store for reading what does not change during the attempt: each object is fetched once.
+        """Return a store for objects that don't change during the attempt, which fetches each one once per machine.
 
-        A local directory is there for all of them as it is.
+        A local directory is returned as it is.
         """
         return store if scheme_of(store.uri) == "file" else SharedReads(store, self)
 
 
 class SharedReads(CheckedStore):
-    """A bucket as all workers of a machine read it: the first to ask fetches, the others wait and get its copy.
+    """A bucket with a read cache shared by a machine's workers: the first reader fetches, the others wait for its copy.
 
-    For objects that no worker changes during the attempt: folders that earlier stages completed, files that are written
-    once. Whatever has no copy, and each write, is the store's own.
+    For objects that no worker changes during the attempt: folders of earlier stages, and files written once. All other
+    calls go to the store.
     """
 
     def __init__(self, store: Store, machine: Machine) -> None:
@@ -152,11 +154,11 @@ class SharedReads(CheckedStore):
         self._machine = machine
 
     def read(self, key: str) -> bytes:
-        """Return the object's bytes. Raises FileNotFoundError where there is none: this is not remembered."""
+        """Return the object's bytes. Raises FileNotFoundError if it does not exist; this is not cached."""
         return once_per_machine(self._place(key, ".bytes"), lambda: self._store.read(key), self._what(key))
 
     def local(self, key: str) -> Path:
-        """Return a local copy for reading, of a file, or of a folder with everything below `key`."""
+        """Return a read-only local copy of the file `key`, or of the folder with everything below it."""
         copy = self._place(key, "") / Path(key).name
         once_per_machine(self._place(key, ".copied"), lambda: self._copy(key, copy), self._what(key))
         return copy
@@ -170,8 +172,8 @@ class SharedReads(CheckedStore):
         return found
 
     def _copy(self, key: str, copy: Path) -> bytes:
-        """Link the files of this process's own copy, which may go with it."""
-        shutil.rmtree(copy.parent, ignore_errors=True)  # a worker that was killed here left a part of them
+        """Hard-link the files of this process's own copy, which may be deleted when the process ends."""
+        shutil.rmtree(copy.parent, ignore_errors=True)  # partial copy of a killed worker
         copy.parent.mkdir()
         found = self._store.local(key)
         if found.is_dir():

@@ -1,4 +1,4 @@
-"""A local folder that several workers of a machine use, until the last of them leaves it."""
+"""A local folder that several workers of a machine share; the last one to leave removes it."""
 
 import fcntl
 import os
@@ -11,18 +11,17 @@ _ARRIVED = "arrived-"
 
 
 class SharedFolder:
-    """A worker's use of a folder, which is there from the first worker's use on; the last one to leave removes it."""
+    """One worker's use of the folder, which the first worker creates."""
 
     def __init__(self, path: Path, workers: int = 1) -> None:
-        """Begin to use it.
+        """Create the folder if needed, and lock it against removal.
 
         Args:
-            workers: nobody removes the folder before so many have used it: what one that has left wrote is there for
-                those that come late.
+            workers: the folder is kept until this number of workers has used it, so that late ones find its files.
         """
         self.path = path
         lock = _use(path)
-        while not _is_at(lock, path):  # the last worker before this one has just removed it
+        while not _is_at(lock, path):  # another worker has just removed it
             os.close(lock)
             lock = _use(path)
         if workers > 1:
@@ -30,7 +29,7 @@ class SharedFolder:
         self._leave = weakref.finalize(self, _leave, lock, path, workers)
 
     def leave(self) -> None:
-        """Remove the folder, unless another worker uses it; nothing happens the second time."""
+        """Remove the folder unless another worker needs it; a second call does nothing."""
         self._leave()
 
 
@@ -52,7 +51,7 @@ def _use(path: Path) -> int:
             folder = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             continue
-        fcntl.flock(folder, fcntl.LOCK_SH)  # let go by the kernel if the process dies
+        fcntl.flock(folder, fcntl.LOCK_SH)  # the kernel releases it if the process dies
         return folder
 
 

@@ -1,8 +1,6 @@
-"""SIGTERM and the death of its parent end a worker at once.
+"""End a worker on SIGTERM, or when its parent dies.
 
-The training loop holds SIGTERM back until a checkpoint is written.
-
-The loop decides what it writes, and at which step.
+The training loop delays SIGTERM until it has written a checkpoint.
 """
 
 import contextlib
@@ -28,8 +26,8 @@ def die_with_parent() -> None:
         raise SystemExit("the runner died before this worker began")
 
 
-RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by a runner whose child this process is
-SAME_SECONDS = 2.0  # a service manager and the runner it stops both send one, for one request
+RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by the runner for its child processes
+SAME_SECONDS = 2.0  # a service manager and the runner that it stops each send a SIGTERM for one request
 
 
 def terminate(signum: int, frame: object) -> NoReturn:
@@ -38,13 +36,13 @@ def terminate(signum: int, frame: object) -> NoReturn:
 
 
 def runner_is_gone() -> bool:
-    """Return whether the runner that started this process has died. Another may start the same work at any moment."""
+    """Return True if the runner that started this process has died; another may start the same work at any moment."""
     runner = os.environ.get(RUNNER_PID)
     return bool(runner) and os.getppid() != int(runner)
 
 
 class StopRequest:
-    """Remembers a SIGTERM that was held back."""
+    """Remembers a delayed SIGTERM."""
 
     def __init__(self) -> None:
         self._requested_at: float | None = None
@@ -55,7 +53,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def held_back(self) -> Iterator[None]:
-        """Inside the block only a second SIGTERM ends the process, or one after the death of the runner."""
+        """Delay SIGTERM inside the block; a second one, or one after the runner's death, ends the process at once."""
         before = signal.signal(signal.SIGTERM, self._remember)
         try:
             yield

@@ -1,8 +1,7 @@
-"""The threads, libraries and memory of a worker's process, set before anything loads OpenMP.
+"""Threads and memory settings of a worker process, set before anything loads OpenMP.
 
-Each worker has its share of the cores of its machine.
-
-If the scheduler chooses, two threads of one worker sometimes stay on one core: steps then take several times as long.
+Each worker gets its share of the machine's cores, and each thread is bound to one. Left to the scheduler, two threads
+sometimes stay on one core, and steps take several times as long.
 """
 
 import ctypes
@@ -13,14 +12,14 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8  # malloc.
 
 
 def keep_freed_memory(in_all_threads: bool = False) -> None:
-    """Make the C library keep large freed blocks, and not return each one to the kernel.
+    """Make the C library keep large freed blocks instead of returning them to the kernel.
 
     A training step allocates and frees the same tens of megabytes again and again; by default glibc maps and
     unmaps them, and the step pays for the page faults.
 
     Args:
-        in_all_threads: for XLA, which allocates in threads of its own. The settings hold for glibc's first arena, so
-            all threads share that one. Call this before there are other threads.
+        in_all_threads: for XLA, which allocates in its own threads: make all threads share glibc's first arena, the
+            only one with these settings. Call this before other threads start.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):  # glibc
@@ -39,9 +38,9 @@ QUIET = {
 
 
 def name_user() -> None:
-    """Set USER where the machine has no name for this process's user, as in an image that was made for another one.
+    """Set USER if the machine has no name for this process's user id, as in an image built for another user.
 
-    torch and others ask for the name, for folders of their own, and fail without one.
+    torch and other libraries ask for the name, to name their folders, and fail without one.
     """
     try:
         pwd.getpwuid(os.getuid())
@@ -53,12 +52,11 @@ BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
 
 
 def bind_threads(accelerator: str) -> None:
-    """Assign cores to this worker, one to each of its threads; `accelerator` is that of the configuration.
+    """Bind each thread of this worker to a core of its own. Call this before torch is imported, which loads OpenMP.
 
-    Devices that compile get the number of threads alone. OpenMP binds the main thread too, as soon as it is loaded, and
-    what that starts inherits its core: compilers, runtimes and their threads would all share a single one.
-    OMP_THREAD_LIMIT, where it is set, allows fewer threads on a machine that others use too; they are bound to no core.
-    OpenMP's runtime reads the environment once, when it is loaded: call this before torch is imported.
+    With the accelerator `xla` only the number of threads is set: OpenMP would bind the main thread to one core, which
+    compilers, runtimes and their threads would inherit. OMP_THREAD_LIMIT, if set, limits the threads on a machine that
+    others use too, and no thread is bound.
     """
     variables = _variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     os.environ.update(variables)
@@ -69,15 +67,15 @@ def bind_threads(accelerator: str) -> None:
 def forget_binding() -> None:
     """Remove the binding from the environment once torch has read it.
 
-    scikit-learn brings an OpenMP of its own. It is loaded in a thread that is already bound to one core, and would warn
-    that the other cores of OMP_PLACES can't be used.
+    scikit-learn has its own OpenMP. Loaded in a thread that is already bound to one core, it would warn that the other
+    cores of OMP_PLACES can't be used.
     """
     for name in BINDING:
         os.environ.pop(name, None)
 
 
 def _variables(local_rank: int, workers: int) -> dict[str, str]:
-    """Return OpenMP's variables for one of `workers` processes, on the cores that this process may use."""
+    """Return OpenMP's variables for one of `workers` processes that share the cores of this process."""
     if limit := os.environ.get("OMP_THREAD_LIMIT"):
         return {"OMP_NUM_THREADS": limit}
     if not hasattr(os, "sched_getaffinity"):  # not Linux

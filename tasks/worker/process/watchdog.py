@@ -1,7 +1,7 @@
-"""Ends a training that makes no progress: a thread in each worker that waits for signs of life.
+"""End a training that makes no progress: a thread in each worker waits for heartbeats.
 
-A worker that waits for another one that hangs makes no step either, so each worker ends itself. Which one hung first is
-not decided here: the error of each worker says where it stood.
+If one worker hangs, the others wait for it and make no step either, so each worker ends itself. Its error names its
+last step; the watchdog does not decide which one hung first.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import Self
 from tasks.foundation.errors import POLICIES, HangError
 from tasks.worker.process.job import Job
 
-WRITE_ERROR_SECONDS = 60.0  # the workspace, or the reader of the log, may be what hangs
+WRITE_ERROR_SECONDS = 60.0  # the workspace or the reader of the log may hang too
 
 
 class Watchdog:
-    """While its block runs, `seconds` without a call of `alive` end the process with the exit code of HANG.
+    """End the process with the exit code of HANG after `seconds` without a call of `alive`, while its block runs.
 
-    It needs the interpreter's lock: a library that never releases it stops the watchdog too.
+    A library that never releases the interpreter's lock stops the watchdog too.
     """
 
     def __init__(self, job: Job, seconds: float) -> None:
@@ -41,7 +41,7 @@ class Watchdog:
         self._thread.join()
 
     def alive(self, step: str = "") -> None:
-        """Give a sign of life: `step` is done, or other work."""
+        """Send a heartbeat: `step`, or other work, is done."""
         self._last_step = step or self._last_step
         self._alive_at = time.monotonic()
 

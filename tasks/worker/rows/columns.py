@@ -1,4 +1,4 @@
-"""The columns of rows as what they are compared by: numbers, names, lengths and languages of texts."""
+"""Columns prepared for comparison: numbers, categories, and the lengths, languages and words of texts."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ from tasks.worker.rows.row_checks import characters
 from tasks.worker.rows.signs import SIGNS, count_signs
 
 _BINS = 4096
-_CLEARLY = 0.1  # by so much, of a cosine, must each column be nearer to the other one
+_CLEARLY = 0.1  # cosine margin by which each column must be nearer to the other one
 
 
 def word_counts(texts: Sequence[str]) -> np.ndarray:
-    """Return how often words occur, by a hash of the word, int64 (4096,)."""
+    """Return word counts by a hash of the word, int64 (4096,)."""
     hashed = [zlib.crc32(word.encode(errors="replace")) % _BINS for text in texts for word in text.lower().split()]
     return np.bincount(np.asarray(hashed, dtype=np.int64), minlength=_BINS)
 
 
 def swapped(earlier: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray], columns: tuple[str, str]) -> bool:
-    """Return whether each of two columns is clearly nearer to what the other one was."""
+    """Return True if each of two columns is clearly nearer to the earlier state of the other one than to its own."""
     first, second = columns
     return all(
         _cosine(now[one], earlier[other]) > _cosine(now[one], earlier[one]) + _CLEARLY
@@ -40,8 +40,8 @@ def _cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other) / lengths if lengths else 0.0
 
 
-UNSURE = "unsure"  # also numbers, codes and texts of a word or two
-_SURE = 0.7  # probability
+UNSURE = "unsure"  # also for numbers, codes and texts of a word or two
+_SURE = 0.7  # least probability of a language
 
 
 def languages(texts: Sequence[str]) -> list[str]:
@@ -57,16 +57,16 @@ def _identifier() -> Any:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_SURE)
 
 
-LANGUAGE_ROWS = 2_000  # of a table, whose texts are looked at for language and words
-_MOST_CATEGORIES = 1_000  # a column of text with more different values than this holds texts
+LANGUAGE_ROWS = 2_000  # rows sampled from a table to detect languages and count words
+_MOST_CATEGORIES = 1_000  # a string column with more distinct values holds texts, not categories
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Rows as they are compared with others.
+    """Rows prepared for comparison.
 
-    `series` by the name of what is compared: float64 for numbers and lengths, names otherwise. `words` by text
-    column: int64 (bins,), how often words occur. `types` by column. `signs` as `count_signs` counts them.
+    `series` by column, or by the names of `length_of` and `language_of`: float64 for numbers and lengths, else strings.
+    `words` by text column: int64 (bins,), hashed word counts. `types` by column. `signs`: from `count_signs`.
     """
 
     rows: int
@@ -77,17 +77,17 @@ class Compared:
 
 
 def length_of(column: str) -> str:
-    """Return the name under which the lengths of a column's texts are compared."""
+    """Return the series name of a column's text lengths."""
     return f"{column} length"
 
 
 def language_of(column: str) -> str:
-    """Return the name under which the languages of a column's texts are compared."""
+    """Return the series name of a column's text languages."""
     return f"{column} language"
 
 
 def kind_of(table: pa.Table, column: str, config: Config) -> ColumnKind:
-    """Return what a column holds. A text column that no setting names holds categories if few values repeat."""
+    """Return the kind of a column; a string column that no setting names holds categories if few values repeat."""
     kind = table.schema.field(column).type
     if column in (ROW_ID, ITEM_ID):
         return "id"
@@ -110,7 +110,7 @@ def kind_of(table: pa.Table, column: str, config: Config) -> ColumnKind:
 
 
 def compared(table: pa.Table, config: Config) -> Compared:
-    """Return clean rows, or a sample of them, as they are compared."""
+    """Prepare clean rows, or a sample of them, for comparison."""
     series: dict[str, pd.Series] = {}
     words: dict[str, np.ndarray] = {}
     few = table.take(pa.array(spread(len(table), LANGUAGE_ROWS)))
@@ -131,7 +131,7 @@ def compared(table: pa.Table, config: Config) -> Compared:
 
 
 def joined(parts: Sequence[Compared]) -> Compared:
-    """Return the rows of all parts, the types of the last one; what only some parts have is of their rows alone."""
+    """Merge parts: the rows of all, the types of the last. A series that some parts lack has only the others' rows."""
     names = list(dict.fromkeys(name for part in parts for name in part.series))
     series = {name: _joined([part.series[name] for part in parts if name in part.series]) for name in names}
     texts = list(dict.fromkeys(name for part in parts for name in part.words))

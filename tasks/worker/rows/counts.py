@@ -1,4 +1,4 @@
-"""What is known about a window so far; the clean rows themselves are on disk."""
+"""Running counts of a window under validation; its clean rows are on disk."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from tasks.worker.rows.columns import Compared
 from tasks.worker.rows.row_checks import REASON, SPAN, JudgedRows
 
 _EACH_REASON, _SAMPLE_ROWS = 3, 12
-_SHOWN_CHARS = 80  # of a value of a sample row
-_LOOKED_AT = 1_000  # bad rows of a piece, for samples
+_SHOWN_CHARS = 80  # characters shown of a sample row's value
+_LOOKED_AT = 1_000  # bad rows of a piece from which samples are taken
 
 
 @dataclass
 class WindowCounts:
-    """Counts over the spans that were judged, their bad rows, and the ids met."""
+    """Counts over the validated spans, their bad rows, and their ids."""
 
     rows_in: int = 0
     clean: dict[SpanRef, int] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class WindowCounts:
         self.filled.update({column: len(judged.clean) - judged.clean[column].null_count for column in features})
 
     def _show(self, bad: pa.Table) -> None:
-        """Keep a few rows for each reason, as people may read them."""
+        """Keep a few sample rows per reason, for the report."""
         met = Counter(sample.reason for sample in self.samples)
         for position, reason in enumerate(bad[REASON].to_pylist()):
             if len(self.samples) == _SAMPLE_ROWS:

@@ -1,4 +1,4 @@
-"""How far a distribution has moved, as one number and as bars. The caller decides whether that is too far."""
+"""The population stability index (PSI) of a distribution and its bins. The caller compares it with a limit."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from tasks.contracts.profiles import Bin
 
 BINS = 10  # deciles of the earlier rows
 MIN_ROWS = 50  # on each side; with fewer, chance moves the index more than any shift worth a warning
-_CATEGORIES = 20  # that have a bin of their own, the commonest of the earlier rows
+_CATEGORIES = 20  # the commonest earlier categories, which have a bin each
 _EPSILON = 1e-4  # replaces the share of an empty bin, which has no logarithm
 MISSING, NEVER_SEEN, OTHERS = "no value", "never seen before", "all others"
 
 
 class Drift(NamedTuple):
-    """The index, and the index that chance alone gives for so many rows of one distribution."""
+    """The index, and its expected value if both sides have the same distribution."""
 
     psi: float
     by_chance: float
@@ -25,15 +25,15 @@ class Drift(NamedTuple):
 
 
 def population_stability(earlier: np.ndarray, now: np.ndarray) -> Drift:
-    """Return the population stability index (PSI) of `now` against `earlier`, both 1-d float64, NaN where null.
+    """Return the PSI of `now` against `earlier`, both 1-d float64 with NaN for null.
 
-    PSI = sum over bins of (n - e) * ln(n / e), where e and n are the shares of `earlier` and `now` in a bin. The
-    bins are the deciles of `earlier`, or its distinct values where it has no more than 20 of them (ratings,
-    classes), with one bin for values never seen before; nulls are a bin of their own. Shares are clamped to 1e-4.
+    PSI = sum over bins of (n - e) * ln(n / e), with e and n the shares of `earlier` and `now` in a bin. The bins are
+    the deciles of `earlier`, or its distinct values if they are at most 20 (ratings, classes), plus one bin for values
+    never seen before; nulls have their own bin. Shares are clamped to 1e-4.
 
-    By the usual reading (N. Siddiqi, Credit Risk Scorecards, 2006) below 0.1 is no change, 0.1 to 0.25 some, above
-    0.25 a real shift. For equal distributions its mean is about (bins - 1) * (1/rows earlier + 1/rows now)
-    (B. Yurdakul, Statistical Properties of Population Stability Index, 2018): `by_chance`.
+    The usual reading (N. Siddiqi, Credit Risk Scorecards, 2006): below 0.1 no change, 0.1 to 0.25 some, above 0.25 a
+    real shift. For equal distributions the mean is about (bins - 1) * (1/rows earlier + 1/rows now) (B. Yurdakul,
+    Statistical Properties of Population Stability Index, 2018): `by_chance`.
     """
     values = earlier[~np.isnan(earlier)]
     distinct = np.unique(values)
@@ -53,9 +53,9 @@ def population_stability(earlier: np.ndarray, now: np.ndarray) -> Drift:
 
 
 def category_stability(earlier: pd.Series, now: pd.Series) -> Drift:
-    """Return the same index for names, null where there is none.
+    """Return the PSI of categories; null if missing.
 
-    The bins are the 20 commonest names of `earlier`, its other names together, names never seen before, and nulls.
+    The bins are the 20 commonest categories of `earlier`, its other categories together, new categories, and nulls.
     """
     ordered = list(counted(earlier))
     common = ordered[:_CATEGORIES]
@@ -69,13 +69,13 @@ def category_stability(earlier: pd.Series, now: pd.Series) -> Drift:
 
 
 def counted(names: pd.Series) -> dict[str, int]:
-    """Return how often each name occurs, the commonest first; nulls don't count."""
+    """Return the count of each non-null name, the commonest first."""
     counts = {str(name): int(times) for name, times in names.value_counts().items()}
     return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def _compared(labels: Sequence[str], earlier: np.ndarray, now: np.ndarray) -> Drift:
-    """Return the index of two columns of bin numbers; bins that are empty on both sides are left out."""
+    """Return the PSI of two columns of bin numbers, without bins that are empty on both sides."""
     e, n = (np.bincount(column, minlength=len(labels)) / len(column) for column in (earlier, now))
     used = np.flatnonzero((e > 0) | (n > 0))
     clipped_e, clipped_n = np.clip(e[used], _EPSILON, None), np.clip(n[used], _EPSILON, None)

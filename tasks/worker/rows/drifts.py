@@ -1,4 +1,4 @@
-"""The rows of the window compared with those of the spans before, column by column."""
+"""Compare the window's rows with earlier spans, column by column."""
 
 from collections.abc import Sequence
 
@@ -17,16 +17,16 @@ from tasks.quality.limits import Limit
 from tasks.worker.rows.columns import Compared, compared, joined, swapped
 from tasks.worker.rows.drift import MIN_ROWS, category_stability, population_stability
 
-HISTORY_ROWS = 200_000  # of the newest earlier spans, about, that the window is compared with
-_SHOWN = 4  # of the columns that moved most
+HISTORY_ROWS = 200_000  # the window is compared with about this many rows of the newest earlier spans
+_SHOWN = 4  # columns with the largest drift, for the report
 _JUDGED_ROWS = 50_000
 
 
 def read_earlier(store: Store, refs: Sequence[RowsRef], config: Config) -> Compared:
-    """Return the newest earlier rows as they are compared, oldest span first.
+    """Return the newest earlier rows, prepared for comparison, oldest span first.
 
     Raises:
-        MissingFolder, CorruptFolder: the rows of a span are missing or damaged; names it.
+        MissingFolder, CorruptFolder: the rows of a span are missing or damaged; names the span.
     """
     parts: list[Compared] = []
     for ref in reversed(refs):
@@ -47,7 +47,7 @@ def read_earlier(store: Store, refs: Sequence[RowsRef], config: Config) -> Compa
 
 
 def judge_drift(earlier: Compared, now: Compared, rules: DriftConfig) -> tuple[list[Check], tuple[ColumnDrift, ...]]:
-    """Return a check for each number, name, length and language that is compared, and those that moved most."""
+    """Return a drift check for each compared series, and the series with the largest drift."""
     checks: list[Check] = []
     drifts: list[ColumnDrift] = []
     for column in now.series:
@@ -75,7 +75,7 @@ def judge_drift(earlier: Compared, now: Compared, rules: DriftConfig) -> tuple[l
 
 
 def judge_places(earlier: Compared, now: Compared) -> list[Check]:
-    """Return the check that query and item have not changed places; nothing where too few rows tell."""
+    """Return the check that the columns query and item are not swapped; empty if rows are too few."""
     if min(earlier.rows, now.rows) < MIN_ROWS:
         return []
     wrong = swapped(earlier.words, now.words, (QUERY, ITEM))
@@ -88,7 +88,7 @@ def judge_places(earlier: Compared, now: Compared) -> list[Check]:
 
 
 def judge_columns(earlier: Compared, now: Compared) -> list[Check]:
-    """Return the check that columns and types are those of the last span before; nothing without one."""
+    """Return the check that columns and types are as in the previous span; empty without one."""
     if not earlier.types:
         return []
     gone = [f"{name} is gone" for name in earlier.types if name not in now.types]
@@ -112,7 +112,7 @@ def judge_columns(earlier: Compared, now: Compared) -> list[Check]:
 
 
 def _drift(earlier: Compared, now: Compared, column: str, rules: DriftConfig) -> ColumnDrift | str:
-    """Return how far a column has moved, or why that can't be said."""
+    """Return the drift of a column, or the reason why it can't be measured."""
     after = now.series[column]
     before = earlier.series.get(column)
     rows = 0 if before is None else len(before)
@@ -124,7 +124,7 @@ def _drift(earlier: Compared, now: Compared, column: str, rules: DriftConfig) ->
     if numbers != (before.dtype.kind == "f"):
         return "it was numbers in one of the spans and names in another."
     drift = population_stability(before.to_numpy(), after.to_numpy()) if numbers else category_stability(before, after)
-    # What chance gives is allowed as well, or each small span would warn; with many rows that is near 0.
+    # Add the drift expected by chance to the limit, or each small span would warn; with many rows it is near 0.
     return ColumnDrift(
         name=column,
         psi=drift.psi,

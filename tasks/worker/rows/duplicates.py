@@ -1,9 +1,9 @@
-"""Rows that must be on neither side of the holdout, since a row of the other side is like them.
+"""Exclude rows from both splits, training and holdout, if the other split has a near-duplicate.
 
-The side of a row that came first stays. A row of a new span is left out of training if it is like a row held out in
-this span or before, or has the texts of a row of the golden set, and out of the evaluation if it is like a row that was
-trained on before. DuckDB compares in bounded memory. Each span keeps the signatures of its rows, so the rows of the
-history are not read again.
+Earlier rows keep their split. A new row is excluded from training if it is a near-duplicate of a row held out in this
+span or earlier, or has the texts of a golden row; and from the evaluation if it is a near-duplicate of an earlier
+training row. DuckDB compares in bounded memory. Each span keeps the signatures of its rows, so the rows of the history
+are not read again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,17 @@ from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.rows.signatures import EXACT_KEYS, signatures
 
-SIGNATURES = "signatures.parquet"  # of the rows that are on a side
-MOST_LEFT_OUT = 0.2  # of the clean rows of a span; beyond it, something is the matter with the source
-COMPARED = 20  # rows of the other side that a row is compared with, for each key that they share
+SIGNATURES = "signatures.parquet"  # signatures of the rows in either split
+MOST_LEFT_OUT = 0.2  # share of a span's clean rows; a larger one points to a faulty source
+COMPARED = 20  # a row is compared with at most 20 rows of the other split per shared key
 
 
 class LeftOut(NamedTuple):
-    """Rows of a span that are on neither side, by the side that they would be on."""
+    """Numbers of rows excluded from both splits, by the split they would have been in."""
 
     training: int
     held: int
-    golden: int  # of `training`, those with the texts of a row of the golden set
+    golden: int  # part of `training`: rows with the texts of a golden row
 
 
 def find_sides(
@@ -48,15 +48,15 @@ def find_sides(
     scratch: Path,
     golden: str | None = None,
 ) -> tuple[tuple[RowsRef, ...], tuple[LeftOut, ...]]:
-    """Return the references of a window with `sides`, one folder for each span below `prefix`, and what is left out.
+    """Write the excluded rows of each span below `prefix`; return the references with `sides`, and the numbers.
 
     Args:
-        window: oldest first, as `history`.
+        window: oldest first, like `history`.
         scratch: an empty local folder.
-        golden: key of the golden set; None: there is none.
+        golden: key of the golden set, if any.
 
     Raises:
-        MissingFolder, CorruptFolder: the rows of the window, or signatures of the history, are gone or damaged.
+        MissingFolder, CorruptFolder: the rows of the window, or signatures of the history, are missing or damaged.
         DataError: a span lacks the column of `evaluate.group`.
     """
     rule, near = HoldoutRule.of(config.evaluate, (*history, *window)), config.evaluate.near_duplicates is not None
@@ -88,10 +88,10 @@ def find_sides(
 
 
 def check_left_out(rows: Sequence[RowsRef], left: Sequence[LeftOut]) -> Check:
-    """Return a check, a warning, of the span with the largest share of rows left out of training.
+    """Return a check (a warning) of the span with the largest share of rows excluded from training.
 
     Args:
-        rows: what `find_sides` returned, as `left`; at least one span.
+        rows: as returned by `find_sides`, like `left`; at least one span.
     """
     shares = [each.training / max(ref.rows, 1) for ref, each in zip(rows, left, strict=True)]
     share, ref, most = max(zip(shares, rows, left, strict=True), key=lambda found: found[0])
@@ -106,7 +106,7 @@ def check_left_out(rows: Sequence[RowsRef], left: Sequence[LeftOut]) -> Check:
 
 
 def _draft_golden(store: Store, key: str, scratch: Path) -> Path:
-    """Write the signatures of the golden set, whose rows are held out, and return the path."""
+    """Write the signatures of the golden set, all of them held out; return the path."""
     rows = pq.read_table(store.local(key))
     path = scratch / "golden.drafted"
     held = pa.array([True] * rows.num_rows)
@@ -115,7 +115,7 @@ def _draft_golden(store: Store, key: str, scratch: Path) -> Path:
 
 
 def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path) -> None:
-    """Write the signatures of all rows of a span that the rule puts on a side, with their sides."""
+    """Write the signatures of all rows of a span that the rule puts into a split, with HELD."""
     writer, place = None, 0
     try:
         for rows in read_rows(store, [ref], group_columns(rule.group)):
@@ -138,17 +138,17 @@ def _compare(
     earlier: Sequence[RowsRef],
     config: Config,
 ) -> pa.Table:
-    """Return the rows to leave out, one line each in their order: ROW_ID, HELD, and which row it is like, and how much.
+    """Return the rows to exclude, in their order: ROW_ID, HELD, and the most similar row with its similarity.
 
-    The same is the table `left_out` of the database.
+    Also leaves them in the database's table `left_out`.
 
     Args:
-        held_here: signatures whose held rows are not trained on, those of the span among them: path -> name.
+        held_here: path of signatures -> span; near-duplicates of their held rows are not trained on. With this span's.
     """
     database.sql(f"CREATE TABLE own AS SELECT {ROW_ID}, place, {HELD}, keys, runs FROM {_parquet(drafted)}")
     database.sql(f"CREATE TABLE own_keys AS SELECT {_KEYS} FROM own")
     database.sql(f"CREATE TABLE found (place UINTEGER, {ROW_ID} VARCHAR, span VARCHAR, similarity DOUBLE)")
-    # In the span itself the holdout stays whole.
+    # Within the span, only training rows are excluded.
     _find(database, held_here, f"NOT o.{HELD} AND f.{HELD}", config)
     with_signatures = {ref.sides: ref.span.name for ref in earlier if ref.sides is not None}
     files = {open_folder(store, sides, SIDES_KIND)[0] / SIGNATURES: span for sides, span in with_signatures.items()}
@@ -168,9 +168,9 @@ _KEYS = f"place, {HELD}, unnest(keys) AS key, generate_subscripts(keys, 1)::UTIN
 
 
 def _find(database: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sides: str, config: Config) -> None:
-    """Add the rows of the span that are like one of the other side, in files of signatures: path -> name of the span.
+    """Add the span's near-duplicates of rows in other files of signatures (path -> span) to the table `found`.
 
-    Few rows share a key, so the files are read twice: keys alone, and then the runs of the rows that are compared.
+    Few rows share a key, so the files are read twice: first the keys, then the runs of the rows to compare.
     """
     near = config.evaluate.near_duplicates
     theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"

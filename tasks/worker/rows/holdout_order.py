@@ -1,14 +1,14 @@
 """The order in which a span's queries are sampled, and the files that hold them in this order.
 
-A query's place is a hash of its normalised text. The first file of a folder holds the lowest places, and each one after
-it as many as all before it, so the queries up to any place are read from little more than they take.
+A query's place is a hash of its normalised text. The first file holds the lowest places, and each further file as many
+rows as all files before it, so reading the queries up to any place reads at most about twice their rows.
 """
 
 import math
 
 import numpy as np
 
-FIRST_ROWS = 1024  # about so many are in the first file
+FIRST_ROWS = 1024  # approximate rows of the first file
 
 
 def mix_bits(values: np.ndarray) -> np.ndarray:
@@ -20,22 +20,22 @@ def mix_bits(values: np.ndarray) -> np.ndarray:
 
 
 def query_places(keys: np.ndarray) -> np.ndarray:
-    """Return the place of each query, uint64 (queries,); no two keys have the same.
+    """Return the place of each query, uint64 (queries,); different keys have different places.
 
-    They are mixed, since the holdout may be decided by the same hash of the query.
+    The bits are mixed because the holdout may be decided by the same hash of the query.
 
     Args:
-        keys: int64 (queries,), as `query_keys` makes them.
+        keys: int64 (queries,), from `query_keys`.
     """
     return mix_bits(keys.view(np.uint64))
 
 
 def first_places(rows: int) -> np.ndarray:
-    """Return the first place of each file of a folder with so many rows, uint64 (files,)."""
+    """Return the first place of each file in a folder of `rows` rows, uint64 (files,)."""
     halvings = max(0, math.ceil(math.log2(max(1, rows) / FIRST_ROWS)))
     return np.array([0, *(2 ** (63 - halvings + number) for number in range(1, halvings + 1))], dtype=np.uint64)
 
 
 def files_of(places: np.ndarray, rows: int) -> np.ndarray:
-    """Return the number of the file that each place is in, int64 (places,), in a folder with so many rows."""
+    """Return the file number of each place, int64 (places,), in a folder of `rows` rows."""
     return np.searchsorted(first_places(rows), places, side="right") - 1

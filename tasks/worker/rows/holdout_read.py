@@ -1,4 +1,4 @@
-"""Reads the held-out side of spans: as many rows as are wanted, and the pairs of some queries."""
+"""Read the holdout of spans: a number of rows, or the pairs of some queries."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,20 +32,20 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 S = TypeVar("S")
 T = TypeVar("T")
-_READERS = 16  # files at once: a history has hundreds of small ones, and a bucket answers in tens of milliseconds
+_READERS = 16  # parallel reads: a history has hundreds of small files, and a bucket answers in tens of milliseconds
 
 
 def at_once(read: Callable[[S], T], spans: Sequence[S]) -> list[T]:
-    """Return what a reading gives of each span, in their order."""
+    """Call `read` for each span in parallel; return the results in the order of the spans."""
     with ThreadPoolExecutor(_READERS) as readers:
         return list(readers.map(read, spans))
 
 
 class HeldSpan:
-    """The held-out rows of one span below a share, in the order of its queries' places.
+    """The holdout of one span, reduced to a share, in the order of its queries' places.
 
     Raises:
-        MissingFolder, CorruptFolder: on any reading, if the folder is gone or damaged.
+        MissingFolder, CorruptFolder: on any read, if the folder is missing or damaged.
     """
 
     def __init__(self, store: Store, ref: RowsRef, share: float) -> None:
@@ -56,20 +56,20 @@ class HeldSpan:
         facts = self._manifest.facts
         self._rows_in, self._pairs_in = facts["rows_in"], facts["pairs_in"]
         self._whole = share >= facts["share"]
-        self.kept_out: str | None = facts["kept_out"]  # the golden set that no training row has a text pair of
+        self.kept_out: str | None = facts["kept_out"]  # the golden set whose text pairs no training row has
 
     def count(self) -> int:
-        """Return how many rows there are; only for a share below the one that they were held out by are any read."""
+        """Return the number of rows; reads rows only if the share is below the one they were held out with."""
         if self._whole:
             return sum(self._rows_in)
         hashes = (self._read(ROWS, number, [GROUP_HASH])[GROUP_HASH] for number in range(len(self._rows_in)))
         return sum(int(below_share(some.to_numpy(), self.share).sum()) for some in hashes)
 
     def rows(self, columns: Sequence[str], most: int) -> pa.Table:
-        """Return at most `most` rows of whole queries, those with the lowest places, as they stand in the span.
+        """Return at most `most` rows, all rows of the queries with the lowest places, in the order of the span.
 
-        The first query is whole, however many rows it has, unless none is wanted. The table has the core columns, and
-        after them all others of the span; `columns` must be among these.
+        The first query is complete even if it has more rows, unless `most` is 0. The table has the core columns, then
+        all others of the span, which must include `columns`.
 
         Raises:
             DataError: the span lacks one of `columns`.
@@ -94,10 +94,10 @@ class HeldSpan:
         return table.sort_by(NUMBER).select(self.names(table))
 
     def pairs(self, places: np.ndarray) -> pa.Table:
-        """Return the pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_ID and LABEL, each once.
+        """Return the distinct pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_ID and LABEL.
 
         Args:
-            places: uint64 (queries,), distinct, lowest first.
+            places: uint64 (queries,), distinct, ascending.
         """
         tables = []
         for number in np.unique(files_of(places, sum(self._pairs_in))):
@@ -108,27 +108,27 @@ class HeldSpan:
         return pa.concat_tables(tables)
 
     def trained(self, texts: np.ndarray) -> np.ndarray:
-        """Return which hashes of texts a training row of the span has, bool; uint64, as TEXTS_HASH."""
+        """Return bool (texts,): True if a training row of the span has the hash; `texts` uint64, as TEXTS_HASH."""
         return np.isin(texts, self.trained_texts())
 
     def trained_texts(self) -> np.ndarray:
-        """Return the hashes of the texts of the span's training rows, each once, lowest first; uint64."""
+        """Return the distinct TEXTS_HASH of the span's training rows, ascending; uint64."""
         file = open_file(self._store, self._prefix, self._manifest, TRAINED)
         return pq.read_table(file)[TEXTS_HASH].to_numpy()
 
     @staticmethod
     def names(table: pa.Table) -> list[str]:
-        """Return the columns of the span's rows, the core ones first."""
+        """Return the columns of the span's rows, the core columns first."""
         own = (QUERY_PLACE, GROUP_HASH, NUMBER)
         return [*CORE, *(name for name in table.column_names if name not in CORE and name not in own)]
 
     def _read(self, what: str, number: int, columns: list[str] | None = None) -> pa.Table:
         file = open_file(self._store, self._prefix, self._manifest, file_name(what, number))
-        return pq.ParquetFile(file).read(columns, use_threads=False)  # a small file is read faster so
+        return pq.ParquetFile(file).read(columns, use_threads=False)  # faster for small files
 
 
 def _whole_queries(places: np.ndarray, most: int) -> int:
-    """Return how many rows the first whole queries have: at most `most`, or those of the first query."""
+    """Return the number of rows of the first complete queries: at most `most`, but at least the first query."""
     if not most:
         return 0
     begins = np.flatnonzero(np.append(True, places[1:] != places[:-1]))

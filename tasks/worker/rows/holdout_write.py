@@ -1,7 +1,7 @@
-"""Writes the held-out side of a span once, so that no later stage reads all rows to find it.
+"""Write the holdout of a span once, so that no later stage reads all rows to find it.
 
-With it are the pairs of a query and an item of all rows of the span, by which an evaluation finds the items that are as
-right as a row's own, and hashes of the texts of its training rows. DuckDB sorts in bounded memory.
+Beside it are the query-item pairs of all rows of the span, from which an evaluation finds other relevant items, and
+hashes of the texts of its training rows. DuckDB sorts in bounded memory.
 """
 
 import json
@@ -24,31 +24,31 @@ from tasks.worker.model.relevant import query_keys
 from tasks.worker.rows.holdout_order import files_of, first_places, query_places
 
 HELD_KIND = "held"
-ROWS, PAIRS = "rows", "pairs"  # begin the names of the files
-TRAINED = "trained.parquet"  # TEXTS_HASH of the training rows, each once
-# Columns of the held-out rows, besides their own:
-QUERY_PLACE = "(query place)"  # uint64: as `query_places` makes it; the rows are in its order
+ROWS, PAIRS = "rows", "pairs"  # prefixes of file names
+TRAINED = "trained.parquet"  # distinct TEXTS_HASH of the training rows
+# Columns added to the held-out rows:
+QUERY_PLACE = "(query place)"  # uint64, from `query_places`; the rows are sorted by it
 GROUP_HASH = "(group hash)"  # uint64: the row is held out while this is below the share
-NUMBER = "(number)"  # int64: of the row in its span
-# The pairs have QUERY_PLACE, ITEM_ID and LABEL. Of the texts of training rows:
+NUMBER = "(number)"  # int64: number of the row in its span
+# The pairs have QUERY_PLACE, ITEM_ID and LABEL. Column of the training rows:
 TEXTS_HASH = "(texts hash)"  # uint64: the group hash of the group QUERY_AND_ITEM
 
-_AT_ONCE = 8192  # rows in memory, and in a row group at most: the same files from the same rows
+_AT_ONCE = 8192  # rows in memory and at most in a row group; fixed, so that the same rows give the same files
 
 
 def write_held(
     store: Store, ref: RowsRef, rule: HoldoutRule, prefix: str, scratch: Path, kept_out: str | None = None
 ) -> RowsRef:
-    """Return the reference with the folder of the held-out rows of a span, which this writes.
+    """Write the holdout folder of a span; return the reference with its key.
 
     Args:
         ref: with its `sides`, if the span was compared with others.
-        prefix: of the folder's key; a hash of the files follows.
-        scratch: a local folder, for files of its own.
-        kept_out: key of the golden set whose texts no training row has; None: there is none.
+        prefix: start of the folder's key; a hash of the files follows.
+        scratch: a local folder for temporary files.
+        kept_out: key of the golden set whose texts no training row has, if any.
 
     Raises:
-        MissingFolder, CorruptFolder: the rows, or what is known about their sides, are gone or damaged.
+        MissingFolder, CorruptFolder: the rows or their `sides` are missing or damaged.
     """
     drafts, folder = scratch / f"{ref.span.name}.held-drafts", scratch / f"{ref.span.name}.held"
     for made in (drafts, folder):
@@ -71,12 +71,12 @@ def write_held(
         "rows_in": rows_in,
         "pairs_in": pairs_in,
     }
-    (folder / "facts.json").write_text(json.dumps(facts))  # so that other facts are another folder
+    (folder / "facts.json").write_text(json.dumps(facts))  # so that different facts give a different folder
     return ref.model_copy(update={"held": commit_by_content(store, prefix, folder, HELD_KIND, facts)})
 
 
 def file_name(what: str, number: int) -> str:
-    """Return the name of a file, by its number in the order of places."""
+    """Return the name of a file, e.g. `rows-03.parquet`; `number` is in the order of places."""
     return f"{what}-{number:02d}.parquet"
 
 
@@ -114,7 +114,7 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
 def _write(
     database: duckdb.DuckDBPyConnection, query: str, order: str, draft: Path, folder: Path, what: str
 ) -> list[int]:
-    """Write what a query returns into files by their places; return how many rows each has."""
+    """Write the rows of a query into files by their places; return the number of rows of each file."""
     ((rows,),) = database.sql(f"SELECT count(*) FROM ({query})").fetchall()
     schema, counts = pq.read_schema(draft), [0] * len(first_places(rows))
     writers = [pq.ParquetWriter(folder / file_name(what, number), schema) for number in range(len(counts))]
@@ -132,7 +132,7 @@ def _write(
 
 
 def _tables(database: duckdb.DuckDBPyConnection, sorted_rows: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of a query, _AT_ONCE at a time: the sizes of DuckDB's batches depend on its threads."""
+    """Yield the rows of a query, _AT_ONCE at a time, because DuckDB's batch sizes depend on its threads."""
     waiting = schema.empty_table()
     for batch in database.sql(sorted_rows).to_arrow_reader(_AT_ONCE):
         waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(schema)])

@@ -1,4 +1,4 @@
-"""What validate writes: clean rows by span, profiles, bad rows, and the report of a window that is not fit."""
+"""Write validate's outputs: clean rows by span, profiles, bad rows, and the report of a rejected window."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +19,12 @@ QUARANTINE_KIND = "quarantine"
 
 
 def rows_file(scratch: Path, span: SpanRef) -> Path:
-    """Return the local file of a span's clean rows, alone in its folder."""
+    """Return the local file of a span's clean rows, the only one in its folder."""
     return scratch / "rows" / span.name / "part-00000.parquet"
 
 
 def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
-    """Put the clean rows of a span into the workspace, under a name that all attempts give them."""
+    """Commit the clean rows of a span to the workspace, under a key that is the same in all attempts."""
     facts = {"span": span.name, "span_version": span.version, "rows": rows}
     where = ROWS.of(job.spec, folder=span.name)
     prefix = commit_by_content(job.store, where, rows_file(scratch, span).parent, ROWS_KIND, facts)
@@ -32,7 +32,7 @@ def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
 
 
 def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:
-    """Write the profiles by their spans' rows; return their keys by span."""
+    """Write the profiles; return their keys by span."""
     keys = {}
     for profile in profiles:
         keys[profile.span] = PROFILE.of(job.spec, span=profile.span)
@@ -41,7 +41,7 @@ def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:
 
 
 def write_quarantine(job: Job, scratch: Path, bad: Sequence[pa.Table]) -> str | None:
-    """Write the bad rows of all spans; return the key of their file, None without bad rows."""
+    """Write the bad rows of all spans; return the key of the file, None without bad rows."""
     if not bad:
         return None
     try:
@@ -58,7 +58,7 @@ def write_quarantine(job: Job, scratch: Path, bad: Sequence[pa.Table]) -> str | 
 
 
 def stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanRef]) -> None:
-    """Write the report of a window that is not fit, and stop.
+    """Write the report of the window and raise, if a critical check failed.
 
     Raises:
         DataError: a critical check failed; the message names each with its numbers, and the files.

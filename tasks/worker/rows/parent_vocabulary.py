@@ -1,4 +1,4 @@
-"""What the parent checkpoint knows: its categories and its tokens. Weights are not read."""
+"""The vocabularies of the parent checkpoint: its categories and its tokenizer. Weights are not read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 @dataclass(frozen=True)
 class Known:
-    """`categories` by feature; `unknown` is the token of what the tokenizer does not know, None if it knows all."""
+    """`categories` by feature; `unknown` is the tokenizer's id for unknown text, None if it has none."""
 
     categories: Mapping[str, Sequence[str]]
     tokenizer: Tokenizer
     unknown: int | None
 
     def unseen(self, rows: pa.Table) -> dict[str, int]:
-        """Return by feature how many rows have a category that training has never seen."""
+        """Return by feature the number of rows with a category never seen in training."""
         found = {}
         for name, values in self.categories.items():
             if name in rows.column_names:
@@ -39,7 +39,7 @@ class Known:
         return found
 
     def unknown_tokens(self, rows: pa.Table) -> float | None:
-        """Return the share of tokens without a meaning, of up to some thousand texts; None if there can be none."""
+        """Return the share of unknown tokens in a sample of texts; None if the tokenizer has no unknown token."""
         if self.unknown is None:
             return None
         few = rows.take(pa.array(spread(len(rows), LANGUAGE_ROWS)))
@@ -50,7 +50,7 @@ class Known:
 
 
 def read_known(store: Store, parent: CheckpointRef) -> Known:
-    """Return what a checkpoint knows. Raises StoreError: its tokenizer or its feature table can't be read."""
+    """Return a checkpoint's vocabularies. Raises StoreError: its tokenizer or feature table can't be read."""
     try:
         table = FeatureTable.model_validate_json(store.read(f"{parent.prefix}/{features.FILE}"))
         described = store.read(f"{parent.prefix}/{tokens.FILE}").decode()

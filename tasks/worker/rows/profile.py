@@ -1,4 +1,4 @@
-"""The profile of a span: what its columns hold, in numbers that are kept."""
+"""The profile of a span: statistics of its columns, kept in the workspace."""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
 class SpanReader:
-    """Sees the clean rows of one span, piece by piece, in bounded memory."""
+    """Profiles the clean rows of one span, piece by piece, in bounded memory."""
 
     def __init__(self, span: SpanRef, config: Config, known: Known | None) -> None:
         self._span, self._config, self._known = span, config, known
@@ -27,7 +27,7 @@ class SpanReader:
         self._unseen: dict[str, int] = {}
 
     def add(self, clean: pa.Table) -> None:
-        """Look at more clean rows."""
+        """Add a piece of clean rows."""
         self._rows += len(clean)
         self._sample.add(clean)
         self._distinct.add(clean)
@@ -35,7 +35,7 @@ class SpanReader:
             self._unseen[name] = self._unseen.get(name, 0) + rows
 
     def profile(self) -> tuple[SpanProfile, Compared] | None:
-        """Return the profile, and a sample of the rows as they are compared with others; None without clean rows."""
+        """Return the profile, and a sample of the rows prepared for comparison; None without clean rows."""
         if not self._rows:
             return None
         sample = self._sample.table()

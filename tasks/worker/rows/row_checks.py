@@ -28,8 +28,8 @@ from tasks.foundation.errors import DataError
 from tasks.quality.expectations import Finding, judge
 from tasks.worker.rows.row_rules import ID_RULES, row_rules
 
-JUDGED_ROWS = 50_000  # in memory at once, as pandas and great-expectations need them
-REASON, SPAN = "reason", "span"  # columns that are added to quarantined rows
+JUDGED_ROWS = 50_000  # rows in memory, in pandas
+REASON, SPAN = "reason", "span"  # columns added to quarantined rows
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -46,20 +46,20 @@ class ParquetPart(NamedTuple):
 
 
 class JudgedRows(NamedTuple):
-    """`clean` has the types of `as_typed`; `bad` has the source's own columns, REASON and SPAN."""
+    """`clean` has the types of `as_typed`; `bad` has the source's columns, REASON and SPAN."""
 
     clean: pa.Table
     bad: pa.Table
     findings: Mapping[str, Finding]  # by reason
-    ids: pa.ChunkedArray  # of the rows that are bad for no other reason than their id, and of the clean ones
+    ids: pa.ChunkedArray  # ids of the clean rows, and of rows that are bad only because of their id
 
 
 def open_span(store: Store, span: SpanRef) -> list[ParquetPart]:
     """Return the Parquet files of a span, checked against its manifest.
 
     Raises:
-        MissingFolder, CorruptFolder: the span is missing, or its files are not those that were ingested.
-        DataError: a file is not Parquet, or there is none.
+        MissingFolder, CorruptFolder: the span is missing, or its files differ from the ingested ones.
+        DataError: a file is not Parquet, or no file exists.
     """
     try:
         folder, manifest = open_folder(store, span.prefix, SPAN_KIND)
@@ -77,13 +77,13 @@ def open_span(store: Store, span: SpanRef) -> list[ParquetPart]:
 
 
 def check_columns(parts: Sequence[ParquetPart], config: Config) -> tuple[Check, ...]:
-    """Compare the columns of every file with what the configuration uses.
+    """Check that every file has the columns that the configuration uses.
 
     Raises:
-        DataError: a column is missing or has a wrong type; names each with its span, and what is there.
+        DataError: a column is missing or has a wrong type; names each with its span and the columns or type found.
     """
     wanted = _wanted_columns(config)
-    problems: dict[tuple[str, str, str], str] = {}  # one for each span, not for each file
+    problems: dict[tuple[str, str, str], str] = {}  # one per span, not per file
     for key, column, allowed in wanted:
         for part in parts:
             found, where = _type_in(part, column), f"span {part.span.name} v{part.span.version}"
@@ -110,7 +110,7 @@ def check_columns(parts: Sequence[ParquetPart], config: Config) -> tuple[Check, 
 
 
 def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return (what needs it, column, suitable types), in the order of messages."""
+    """Return (reason, column, suitable types) of each column in use, in the order of messages."""
     wanted: list[tuple[str, str, tuple[str, ...]]] = [
         ("every span must have it", column, (str(kind), "null") if column == LABEL else (str(kind),))
         for column, kind in CORE.items()
@@ -141,7 +141,7 @@ def _entity(config: Config) -> list[str]:
 
 
 def _named_labels(config: Config) -> list[str]:
-    """Return the columns that heads learn names from."""
+    """Return the label columns that hold names."""
     return [head.column for head in config.heads.of_labels.values() if head.of_names]
 
 
@@ -150,7 +150,7 @@ def _type_in(part: ParquetPart, column: str) -> str | None:
 
 
 def read_span(parts: Sequence[ParquetPart]) -> Iterator[pa.Table]:
-    """Yield all rows of a span in order, JUDGED_ROWS at a time; the columns and types are those of all its files."""
+    """Yield all rows of a span in order, about JUDGED_ROWS at a time, with the united columns of all its files."""
     schema = pa.unify_schemas([part.schema.remove_metadata() for part in parts], promote_options="permissive")
     waiting, rows = [schema.empty_table()], 0
     for part in parts:
@@ -166,10 +166,10 @@ def read_span(parts: Sequence[ParquetPart]) -> Iterator[pa.Table]:
 
 
 def as_typed(table: pa.Table, config: Config) -> pa.Table:
-    """Return the same rows with the types that later stages rely on, for any types in the source.
+    """Convert the columns in use to the types that later stages rely on.
 
-    Numeric features and labels are float64 with null for NaN, categorical features and slices are strings. Text in
-    a numeric feature is read as a number; other text becomes null, for which there is a rule.
+    Numeric features and labels become float64 with null for NaN, categorical features and slices strings. Text in a
+    numeric feature is parsed; text that is no number becomes null, which the rule `readable` finds.
     """
     kinds = dict.fromkeys((*config.features.categorical, *_entity(config), *config.evaluate.slices), pa.string())
     kinds |= dict.fromkeys((*config.features.numeric, *own_label_columns(config)), pa.float64())
@@ -186,7 +186,7 @@ def as_typed(table: pa.Table, config: Config) -> pa.Table:
 
 
 def characters(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the length in characters, without white space around the text and without what has no width."""
+    """Return the length in characters, without surrounding white space and zero-width characters."""
     return pc.utf8_length(pc.utf8_trim_whitespace(pc.replace_substring_regex(text, NO_WIDTH, "")))
 
 
@@ -200,12 +200,12 @@ def judge_rows(
 ) -> JudgedRows:
     """Separate the clean rows from the bad ones.
 
-    Of rows with the same id the first stays; a row that is bad for another reason does not count as the first.
+    The first of several rows with the same id is kept; rows that are bad for another reason don't count.
 
     Args:
-        own_ids: those of the rows of the span before these, as `JudgedRows.ids` has them.
-        earlier_ids: the same of the earlier spans of the window.
-        also: judges the typed rows too; what it finds is a reason as well.
+        own_ids: `JudgedRows.ids` of the span's earlier pieces.
+        earlier_ids: `JudgedRows.ids` of the window's earlier spans.
+        also: more checks of the typed rows; its findings are reasons too.
     """
     typed = as_typed(table, config)
     findings = {
@@ -231,7 +231,7 @@ def judge_rows(
         for index in finding.unexpected:
             reasons[int(positions[index])].append(reason)
     good[list(reasons)] = False
-    # By mask, not by position: that works chunk by chunk, for columns of any size.
+    # Filter by mask, not by position: this works chunk by chunk, for columns of any size.
     bad = table.filter(pa.array(~good))
     bad = bad.rename_columns([f"{n}_in_source" if n in (REASON, SPAN) else n for n in bad.column_names])
     bad = bad.append_column(REASON, pa.array(["; ".join(reasons[row]) for row in sorted(reasons)], pa.string()))
@@ -240,7 +240,7 @@ def judge_rows(
 
 
 def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> pd.DataFrame:
-    """Return the columns that the rules name. `unreadable` is 1 where a source's text was not a number, else 0."""
+    """Return the columns that the rules name. `unreadable` is 1 if a source's text was not a number, else 0."""
     frame = {f"value:{c}": typed[c].to_pandas() for c in (*CORE, *config.features.numeric)}
     days = frame[f"value:{TIME}"].dt.date
     frame["outside"] = ((days < first_day(span.name)) | (days > last_day(span.name))).astype("int64")
@@ -257,7 +257,7 @@ def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> p
 
 
 def _unreadable(values: pa.ChunkedArray, typed: pa.ChunkedArray) -> np.ndarray:
-    """Return where a source's text was not a number, bool (rows,)."""
+    """Return bool (rows,): True if the source's text is not a number."""
     if not pa.types.is_string(values.type):
         return np.zeros(len(values), dtype=bool)
     blank = pc.fill_null(pc.equal(characters(values), 0), True)

@@ -1,4 +1,4 @@
-"""The rules for a single row: each way in which it can be bad."""
+"""The rules for a single row: each reason for which it can be bad."""
 
 import sys
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tasks.quality.expectations import Expectation, between, not_null
 
 
 class Rule(NamedTuple):
-    """One way for a row to be bad, which names the `expectation`. The rules of one `check` are reported together."""
+    """One reason for a row to be bad, the name of `expectation`. The rules of one `check` are reported together."""
 
     check: str
     expectation: Expectation
@@ -21,7 +21,7 @@ class Rule(NamedTuple):
 
 
 def row_rules(config: Config) -> list[Rule]:
-    """Return the rules for a single row. NaN was made null before, and null passes any range."""
+    """Return the rules for a single row. NaN has become null before, and null passes any range."""
     limits = config.validate_
     rules = [
         Rule(f"{column} present", not_null(f"{column} is null", f"value:{column}"))
@@ -58,7 +58,7 @@ def row_rules(config: Config) -> list[Rule]:
 
 
 def _label_rules(config: Config) -> Iterator[tuple[str, str, str]]:
-    """Yield the key that names a column, the column, and what is wrong with values that can't be used."""
+    """Yield for each column of labels or weights: its configuration key, the column, and the fault of a bad value."""
     for name, head in config.heads.of_labels.items():
         yield f"heads.{name}.column", head.column, head.why_not
     if config.train.row_weight is not None:

@@ -1,4 +1,4 @@
-"""A sample of rows, and numbers of distinct values, in bounded memory and the same however the rows are cut up."""
+"""A sample of rows, and distinct counts, in bounded memory; the same however the rows are split into pieces."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from tasks.data.rows import ROW_ID
 
 hash_array: Any = pandas.util.hash_array  # unknown to type checkers
 
-_HASHES = 4096  # kept of each column; up to so many distinct values are counted exactly
+_HASHES = 4096  # kept per column; fewer distinct values are counted exactly
 
 
 class RowSample:
-    """The rows with the smallest hashes of their ids, in their order: a fair sample, all rows where they are few."""
+    """A uniform sample: the `most` rows with the smallest id hashes, in their order."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -23,7 +23,7 @@ class RowSample:
         self._held = 0
 
     def add(self, table: pa.Table) -> None:
-        """Look at more rows; all tables have the same columns."""
+        """Add rows; all tables have the same columns."""
         self._tables.append(table)
         self._hashes.append(_hashed(table[ROW_ID]))
         self._held += len(table)
@@ -43,20 +43,20 @@ class RowSample:
 
 
 class DistinctCounts:
-    """How many different values each column has (Bar-Yossef et al. 2002: the k smallest hashes)."""
+    """Estimated number of distinct values per column, from the k smallest hashes (Bar-Yossef et al. 2002)."""
 
     def __init__(self) -> None:
         self._smallest: dict[str, np.ndarray] = {}
 
     def add(self, table: pa.Table) -> None:
-        """Look at more rows."""
+        """Add rows."""
         for name in table.column_names:
             hashes = np.unique(_hashed(table[name].drop_null().unique()))
             known = self._smallest.get(name, np.empty(0, dtype=np.uint64))
             self._smallest[name] = np.union1d(known, hashes)[:_HASHES]
 
     def of(self, column: str) -> int:
-        """Return the number of different values of a column, without nulls."""
+        """Return the number of distinct non-null values of a column."""
         held = self._smallest.get(column, np.empty(0, dtype=np.uint64))
         if len(held) < _HASHES:
             return len(held)

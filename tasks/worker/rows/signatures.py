@@ -1,8 +1,8 @@
-"""What is kept of a row to find rows that are like it: keys that such rows share, and hashes of its runs of words.
+"""Signatures of rows to find near-duplicates: MinHash keys, and hashes of runs of words.
 
-A run is three words that follow each other in the query or in the item. The similarity of two rows is the number of
-runs in both, divided by the number of runs in either (Jaccard). The keys are those of Broder 1997 (MinHash) in bands:
-of two rows with a similarity of 0.9, 99.95 % share a key; of 0.8, 95 %.
+A run is three consecutive words of the query or of the item. The similarity of two rows is the number of runs in both,
+divided by the number of runs in either (Jaccard). The keys are MinHash bands (Broder 1997): two rows share a key with a
+probability of 99.95 % at a similarity of 0.9, and of 95 % at 0.8.
 """
 
 import hashlib
@@ -17,15 +17,15 @@ import pyarrow as pa
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, normal_text
 from tasks.worker.rows.holdout_order import mix_bits
 
-PLACE = "place"  # uint32: number of the row in its span, without those on neither side
-KEYS = "keys"  # list of uint64: two rows are compared if they have one at the same place of the list
-RUNS = "runs"  # list of uint32, distinct: hashes of the runs; none if only equal rows are looked for
+PLACE = "place"  # uint32: number of the row in its span
+KEYS = "keys"  # list of uint64: two rows are compared if they have the same key at the same list position
+RUNS = "runs"  # list of uint32, distinct: hashes of the runs; empty without `near`
 
-EXACT_KEYS = 2  # the first keys of a row: of its id and item, and of its texts; rows that share one are not compared
+EXACT_KEYS = 2  # the first keys hash id and item, and the texts; rows that share one are duplicates without comparison
 BANDS, HASHES_IN_BAND = 10, 6
 WORDS_IN_RUN = 3
 
-# A word is letters and digits; scripts without spaces have a word in each character.
+# A word is letters and digits; in scripts without spaces each character is a word.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 _SEPARATOR = "\n"
 _SHIFT = np.uint64(32)
@@ -36,7 +36,7 @@ def signatures(rows: pa.Table, first_place: int, near: bool) -> pa.Table:
     """Return ROW_ID, PLACE, KEYS and RUNS of validated rows, counting places from `first_place`.
 
     Args:
-        near: whether rows are looked for that are alike but not equal; else they have the exact keys only.
+        near: add runs and band keys, to find near-duplicates; False: exact keys only.
     """
     query, item = ([normal_text(text) for text in rows[column].to_pylist()] for column in (QUERY, ITEM))
     ids = zip(rows[ROW_ID].to_pylist(), rows[ITEM_ID].to_pylist(), strict=True)
@@ -59,7 +59,7 @@ def signatures(rows: pa.Table, first_place: int, near: bool) -> pa.Table:
 
 
 def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct runs of each row, uint32, row after row, and how many each row has, at least 1.
+    """Return the distinct runs of all rows, uint32, row after row, and the number of runs of each row, at least 1.
 
     Args:
         texts: query and item of the first row, of the second, and so on.
@@ -75,7 +75,7 @@ def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     in_text = np.arange(len(word)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     begins = np.flatnonzero(in_text <= np.repeat(lengths, lengths) - WORDS_IN_RUN)
     text_of = np.repeat(np.arange(len(texts)), lengths - WORDS_IN_RUN + 1)
-    mixed = (text_of % 2).astype(np.uint64)  # the same words in a query are another run than in an item
+    mixed = (text_of % 2).astype(np.uint64)  # the same words are different runs in a query and in an item
     for offset in range(WORDS_IN_RUN):
         mixed = mix_bits(mixed + word[begins + offset])
     row = (text_of // 2).astype(np.uint64)
@@ -85,7 +85,7 @@ def _runs(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _band_keys(runs: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """Return a key of each band, uint64 (rows,): a hash of the lowest values of some hash functions over the runs."""
+    """Return one key per band, uint64 (rows,): a hash of the minima of several hash functions over the runs."""
     begins = np.cumsum(counts) - counts
     wide, keys = runs.astype(np.uint64), []
     for band in range(BANDS):

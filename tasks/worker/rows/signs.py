@@ -1,6 +1,6 @@
-"""Signs of an export that went wrong, as shares of rows: garbled texts, one query everywhere, queries that are items.
+"""Signs of a faulty export, as shares of rows: garbled texts, one query everywhere, queries that equal their items.
 
-Each is compared with the same share of the spans before, since what is a fault in one shop is usual in another.
+Each share is compared with earlier spans, because a fault in one shop is usual in another.
 """
 
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ from tasks.worker.rows.drift import MIN_ROWS
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-# UTF-8 that was read as Latin-1 or Windows-1252, what could not be decoded, and question marks inside of words.
+# UTF-8 read as Latin-1 or Windows-1252, replacement characters, and question marks inside words.
 _GARBLED = r"[\x{c3}\x{c2}][\x{80}-\x{bf}\x{152}\x{153}\x{178}\x{2013}-\x{2122}]|\x{e2}\x{20ac}|\x{fffd}|\pL\?\pL"
 _MARKUP = r"&(?:[a-zA-Z]{2,8}|#\d{1,6});|</?[a-zA-Z][^<>]{0,40}>"
 
 
 class Sign(NamedTuple):
-    """What the rows with a sign have in common, and what to do about it."""
+    """The name of a sign's check, a sentence about the rows that have it, and advice."""
 
     check: str
     sentence: str
@@ -47,7 +47,7 @@ SIGNS: dict[str, Sign] = {
 
 
 def count_signs(rows: pa.Table) -> dict[str, int]:
-    """Return by sign how many of the rows have it."""
+    """Return the number of rows with each sign."""
     if not len(rows):
         return dict.fromkeys(SIGNS, 0)
     texts = [[normal_text(text) for text in rows[name].to_pylist()] for name in (QUERY, ITEM)]
@@ -65,7 +65,7 @@ def count_signs(rows: pa.Table) -> dict[str, int]:
 def judge_signs(
     earlier: Mapping[str, int], earlier_rows: int, now: Mapping[str, int], now_rows: int, limits: SignsConfig
 ) -> list[Check]:
-    """Return the check of each sign: by how much its share is above that of the spans before."""
+    """Return the check of each sign: the rise of its share over earlier spans."""
     checks = []
     for name, sign in SIGNS.items():
         bounds = getattr(limits, name)
@@ -81,7 +81,7 @@ def judge_signs(
 
 
 def _most(values: pa.Array | pa.ChunkedArray) -> int:
-    """Return how often the commonest value occurs."""
+    """Return the count of the commonest value."""
     return int(pc.max(pc.value_counts(values).field("counts")).as_py() or 0)
 
 

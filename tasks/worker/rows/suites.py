@@ -1,4 +1,4 @@
-"""Expectations of the user's own: judged by great-expectations piece by piece, and added up."""
+"""The user's own expectations: judged by great-expectations piece by piece, and summed up."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from tasks.quality.limits import Limit
 
 @dataclass
 class Moments:
-    """What is known of a column of numbers."""
+    """Running statistics of a numeric column."""
 
     rows: int = 0
     values: int = 0
     total: float = 0.0
     mean: float = 0.0
-    squares: float = 0.0  # of the distances from the mean
+    squares: float = 0.0  # sum of squared distances from the mean
     low: float = math.inf
     high: float = -math.inf
 
     def add(self, numbers: np.ndarray) -> None:
-        """Look at more rows, NaN where null (Chan et al. 1979)."""
+        """Add values, NaN for null (Chan et al. 1979)."""
         known = numbers[~np.isnan(numbers)]
         self.rows += len(numbers)
         if not len(known):
@@ -43,7 +43,7 @@ class Moments:
         self.values = many
 
     def number(self, expectation: str) -> float | None:
-        """Return what an expectation judges; None where there is nothing to judge."""
+        """Return the number that an expectation judges; None if no value exists."""
         if expectation == "expect_column_proportion_of_non_null_values_to_be_between":
             return self.values / self.rows if self.rows else None
         if not self.values:
@@ -64,10 +64,10 @@ class _Tally:
 
 
 class OwnExpectations:
-    """The expectations of `validate.expectations`, and what was found so far."""
+    """The expectations of `validate.expectations`, and their results so far."""
 
     def __init__(self, expectations: Sequence[ExpectationConfig]) -> None:
-        """Raise ConfigError if an expectation has arguments that it can't have."""
+        """Raise ConfigError if an expectation has unsuitable arguments."""
         check_arguments(expectations)
         self._named: dict[str, ExpectationConfig] = {}
         for each in expectations:
@@ -84,7 +84,7 @@ class OwnExpectations:
                 self._tallies[name].wrong_spans.append(span)
 
     def judge_rows(self, rows: pa.Table) -> dict[str, Finding]:
-        """Judge all rows of a piece; return by the reason which of them are to be set apart."""
+        """Judge all rows of a piece; return the rows to quarantine, by reason."""
         named = self._of(Scope.rows)
         if not named or not len(rows):
             return {}
@@ -96,7 +96,7 @@ class OwnExpectations:
         return {f"not as in {name}": found[name] for name, each in named.items() if each.quarantine}
 
     def add_clean(self, clean: pa.Table) -> None:
-        """Count clean rows, whose numbers are judged at the end."""
+        """Add clean rows to the statistics, which are judged at the end."""
         for name, each in self._of(Scope.number).items():
             tally = self._tallies[name]
             tally.judged += len(clean)
@@ -104,7 +104,7 @@ class OwnExpectations:
                 tally.moments.add(_numbers(clean, each))
 
     def checks(self) -> list[Check]:
-        """Return one check for each expectation, in the order of the configuration."""
+        """Return one check per expectation, in the order of the configuration."""
         numbers = {name: self._number(name, each) for name, each in self._of(Scope.number).items()}
         limits = {name: _limit(self._named[name]) for name in numbers}
         shares = {name: self._share(name) for name in self._of(Scope.rows)}
@@ -141,10 +141,10 @@ class OwnExpectations:
 
 
 def _judged(frame: pd.DataFrame, named: Mapping[str, ExpectationConfig]) -> dict[str, Finding]:
-    """Judge one by one, so that an expectation which does not fit its column is named.
+    """Judge expectations one by one, so that the error names one that does not fit its column.
 
     Raises:
-        ConfigError: great-expectations can't judge an expectation on the values that are there.
+        ConfigError: great-expectations can't judge an expectation on the values of its column.
     """
     found = {}
     for name, each in named.items():

@@ -1,4 +1,4 @@
-"""The checks of a window as a whole: its bad rows, its size, its features, what the parent has never seen."""
+"""Checks of a whole window: its bad rows, its size, its features, categories and tokens new to the parent."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class Measure(NamedTuple):
 
 
 def row_checks(counts: WindowCounts, config: Config) -> list[Check]:
-    """Return one check for each group of row rules. Single bad rows are a warning; their share is judged on its own."""
+    """Return one check per group of row rules. A bad row is a warning; the share of bad rows has its own check."""
     groups: dict[str, list[str]] = {}
     for rule in (*row_rules(config), *ID_RULES):
         groups.setdefault(rule.check, []).append(rule.reason)
@@ -44,7 +44,7 @@ def row_checks(counts: WindowCounts, config: Config) -> list[Check]:
 
 
 def window_checks(counts: WindowCounts, features: Sequence[str], last: SpanRef, config: Config) -> list[Check]:
-    """Return the checks of the numbers of rows, of the features, and of what the parent has never seen."""
+    """Return the checks of row counts, of features, and of categories and tokens new to the parent."""
     measures = {**_sizes(counts, last, config), **_features(counts, features), **_unseen(counts, config)}
     return [
         Check(
@@ -59,7 +59,7 @@ def window_checks(counts: WindowCounts, features: Sequence[str], last: SpanRef, 
 
 
 def _way_on(clean: int, last: SpanRef, config: Config) -> str:
-    """Return what to do about a window with too few rows; empty for one with enough."""
+    """Return advice for a window with too few rows; empty if it has enough."""
     limits = config.validate_
     if clean >= limits.min_rows:
         return ""
@@ -95,7 +95,7 @@ def _features(counts: WindowCounts, features: Sequence[str]) -> dict[str, Measur
 
 
 def _unseen(counts: WindowCounts, config: Config) -> dict[str, Measure]:
-    """Return the shares, over the whole window, of what the parent has never seen; nothing without a parent."""
+    """Return the window's shares of categories and tokens that the parent has never seen; empty without a parent."""
     limits = config.validate_
     measures = {}
     rows = sum(profile.rows for profile in counts.profiles)

@@ -1,4 +1,4 @@
-"""The rows of a window against the spans before it: how many there are, and how many of them were there already."""
+"""Compare a window with the spans before it: missing rows, and rows that the previous span has too."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,23 +18,23 @@ from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
 from tasks.worker.rows.holdout_read import HeldSpan
 
-USUAL_SPANS = 8  # newest ones, whose median number of rows is usual
-ENOUGH_SPANS = 2  # before the window, for either check
+USUAL_SPANS = 8  # the usual number of rows is the median of the newest 8 spans
+ENOUGH_SPANS = 2  # earlier spans needed for either check
 MISSING, AGAIN = "rows as many as before", "rows new"
 
 
 def judge_before(
     store: Store, history: Sequence[RowsRef], window: Sequence[int], files: Sequence[Path], limits: BeforeConfig
 ) -> list[Check]:
-    """Return the check of how many rows are missing, and the check of how many the span before has too.
+    """Return the check of missing rows, and the check of rows that the previous span has too.
 
     Args:
         history: the spans before, oldest first.
-        window: clean rows of each span.
-        files: the clean rows, as Parquet.
+        window: number of clean rows of each span.
+        files: Parquet files of the clean rows.
 
     Raises:
-        MissingFolder, CorruptFolder: what validate kept of a span before is gone or damaged.
+        MissingFolder, CorruptFolder: the holdout folder of an earlier span is missing or damaged.
     """
     if len(history) < ENOUGH_SPANS:
         why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed"
@@ -68,7 +68,7 @@ def _again(store: Store, history: Sequence[RowsRef], files: Sequence[Path], limi
 
 
 def _texts(files: Sequence[Path]) -> Iterator[np.ndarray]:
-    """Yield the hashes of query and item of the rows, uint64, piece by piece."""
+    """Yield the hashes of the rows' query and item, uint64, piece by piece."""
     for path in files:
         for batch in pq.ParquetFile(path).iter_batches(columns=[QUERY, ITEM]):
             yield group_hashes(pa.Table.from_batches([batch]), QUERY_AND_ITEM)

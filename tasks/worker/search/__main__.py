@@ -1,7 +1,7 @@
-"""`python -m tasks.worker.search`: answers questions on standard input from the model and the vectors of one release.
+"""`python -m tasks.worker.search`: answers search queries with the model and the vectors of one release.
 
-The first line names the release, each other one is a question. It opens the exported model with
-sentence-transformers, as a consumer does. Ends when standard input does.
+The first line of standard input is the release, each further line a question, all as JSON. The exported model is opened
+with sentence-transformers, as a consumer does. Ends with standard input.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tasks.worker.search.answering import Answering, answer
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Answer questions until standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker.search", description=__doc__)
     parser.add_argument("--workspace", required=True)
     arguments = parser.parse_args()

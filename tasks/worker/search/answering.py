@@ -1,4 +1,4 @@
-"""A process that answers a command on its standard output, as records in lines of JSON; errors go to standard error."""
+"""Run a subprocess that prints records as JSON lines on standard output; errors go to standard error."""
 
 import os
 import sys
@@ -15,11 +15,11 @@ Answering = Callable[[Record], None]
 
 
 def answer(work: Callable[[Answering], None]) -> NoReturn:
-    """Do the work, which gets a function that prints a record, and end the process with the exit code of its class."""
+    """Call `work` with a function that prints a record, and end the process with 0 or the error's exit code."""
     os.environ.update(QUIET)
     collect_rarely()
     die_with_parent()
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a library prints is no answer
+    answers, sys.stdout = sys.stdout, sys.stderr  # keep prints of libraries out of the answers
     code = 0
     try:
         work(lambda record: print(record.model_dump_json(), file=answers, flush=True))
@@ -27,4 +27,4 @@ def answer(work: Callable[[Answering], None]) -> NoReturn:
         print(f"{error}" or type(error).__name__, file=sys.stderr, flush=True)
         code = POLICIES[classify(error)].exit_code
     sys.stderr.flush()
-    os._exit(code)  # threads of libraries must not delay the end
+    os._exit(code)  # don't wait for threads of libraries

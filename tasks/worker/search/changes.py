@@ -1,4 +1,4 @@
-"""Compares two releases: their items, and their answers to the same holdout queries."""
+"""Compare two releases: their items, and their answers to the same holdout queries."""
 
 import tempfile
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from tasks.worker.search.measure import Searched
 
 
 def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:
-    """Return at most `release.queries` holdout rows whose query and item belong together, oldest first.
+    """Return at most `release.queries` holdout rows that are pairs, oldest first.
 
-    They have the core columns, the features of `features.query`, and `features.entity`.
+    Columns: the core columns, the features of `features.query`, and `features.entity`.
 
     Raises:
-        MissingFolder, CorruptFolder: the rows of a span are gone or damaged.
+        MissingFolder, CorruptFolder: the rows of a span are missing or damaged.
         DataError: a span lacks a feature.
     """
     left, parts = config.release.queries, [pa.schema(CORE).empty_table()]
@@ -48,7 +48,7 @@ BATCH_ITEMS = 2**20
 
 
 def shared_items(before: Index, after: Index) -> tuple[np.ndarray, np.ndarray]:
-    """Return which vectors of each release are of such items, bool (vectors,) each; DuckDB joins them on the disk."""
+    """Return for each release bool (vectors,): True if the other one has the same item with the same content."""
     found = np.zeros(before.vectors, dtype=bool), np.zeros(after.vectors, dtype=bool)
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
         for name, index in (("earlier", before), ("later", after)):
@@ -67,20 +67,20 @@ def shared_items(before: Index, after: Index) -> tuple[np.ndarray, np.ndarray]:
     return found
 
 
-SAMPLE = 2000  # items whose two vectors are compared
-LISTED = 10  # new items, gone items, wins, losses
-HITS = 5  # shown of each query
+SAMPLE = 2000  # items in both releases whose vectors are compared
+LISTED = 10  # new items, gone items, wins and losses listed at most
+HITS = 5  # hits shown per query
 
 
 def compare(
     before: Searched, after: Searched, queries: pa.Table, numbers: tuple[int, int | None], shared: SharedSearch
 ) -> Changes:
-    """Return what changed.
+    """Return the changes between two releases.
 
     Args:
-        queries: the rows that both were searched with.
-        numbers: of the two releases.
-        shared: what `compare_models` says of them.
+        queries: the holdout rows with which both were searched.
+        numbers: release numbers, before and after.
+        shared: the result of `compare_models`.
     """
     gains = _gains(before.found.ranks, after.found.ranks)
     return Changes(
@@ -140,7 +140,7 @@ def _rank(side: Searched, row: int) -> int | None:
 
 
 def _items(before: Index, after: Index) -> dict[str, Any]:
-    """Return the fields of `Changes` that are about the items, counted by DuckDB outside of Python's memory."""
+    """Return the fields of `Changes` about items; DuckDB counts them on disk."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
         for name, index in (("earlier", before), ("later", after)):
             paths = ", ".join("'" + str(path).replace("'", "''") + "'" for path in index.paths)
@@ -164,7 +164,7 @@ def _items(before: Index, after: Index) -> dict[str, Any]:
 
 
 def _only_in(database: duckdb.DuckDBPyConnection, one: str, other: str) -> tuple[ListedItem, ...]:
-    """Return some items of one release that the other lacks, always the same ones."""
+    """Return a deterministic sample of the items that only one release has."""
     rows = database.sql(
         f"SELECT {ITEM_ID}, {TEXT} FROM {one} ANTI JOIN {other} USING ({ITEM_ID}) "
         f"ORDER BY md5({ITEM_ID}) LIMIT {LISTED}"
@@ -176,5 +176,5 @@ def _cosine(before: Index, after: Index, item_ids: Sequence[str]) -> float | Non
     if not item_ids or before.width != after.width:
         return None
     one, other = (index.at(index.places_of(item_ids)) for index in (before, after))
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)  # float16 rounds them
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)  # float16 is not exactly of unit length
     return float(((one * other).sum(axis=1) / lengths).mean())

@@ -1,4 +1,4 @@
-"""A released model as its consumers have it: the exported folder, opened with sentence-transformers alone."""
+"""Use a released model as its consumers do: the exported folder, opened with sentence-transformers."""
 
 import inspect
 import json
@@ -20,18 +20,18 @@ from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.threads import QUIET
 from tasks.worker.search import encode_released
 
-_LAST_LINES = 3  # of a failed process, in the message
+_LAST_LINES = 3  # lines of a failed process's output in the message
 
 
 class Encoded(NamedTuple):
-    """Vectors as the exported model gives them, float32 (entries, width); width 0 without an entry."""
+    """Vectors of the exported model, unchanged, float32 (entries, width); width 0 without an entry."""
 
     items: np.ndarray
     queries: np.ndarray
 
 
 class Consumer:
-    """Makes vectors of queries in this process."""
+    """Embeds queries with an exported model in this process."""
 
     def __init__(self, folder: Path) -> None:
         """Open the folder. Raises ConfigError: its code is not this installation's own."""
@@ -41,28 +41,28 @@ class Consumer:
         self._features = _features(folder).queries
 
     def queries(self, rows: pa.Table) -> np.ndarray:
-        """Return float32 (rows, width), from the column `query` and those features that queries have."""
+        """Return vectors, float32 (rows, width), of the column `query` and the query features."""
         entries = cast(Any, _entries(rows, QUERY, self._features))
         return np.asarray(self._model.encode_query(entries, show_progress_bar=False), dtype=np.float32)
 
 
 class Given(NamedTuple):
-    """What to encode with an exported model."""
+    """An exported model, and the entries to encode with it."""
 
     folder: Path
-    queries: pa.Table  # the column `query`, and those features that queries have
+    queries: pa.Table  # the column `query`, and the query features
     items: pa.Table | None = None  # the column `text`, and the features
-    entity: str | None = None  # the column by which texts have prompts
+    entity: str | None = None  # the column that selects a text's prompt
 
 
 def encode_apart(*given: Given) -> tuple[Encoded, ...]:
-    """Encode in a fresh process, one for all models: it takes seconds to start.
+    """Encode with exported models in a fresh process, which imports sentence-transformers but nothing of the pipeline.
 
-    It knows the folders and sentence-transformers alone.
+    One process serves all models, because it takes seconds to start.
 
     Raises:
         ConfigError: the code in a folder is not this installation's own; nothing was opened.
-        CodeError: a folder can't be opened, or can't encode what is given.
+        CodeError: a folder can't be opened, or can't encode its entries.
         HostError: the process was killed.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
@@ -85,7 +85,7 @@ def encode_apart(*given: Given) -> tuple[Encoded, ...]:
 
 
 def _run_apart(arguments: list[str], folder: str) -> None:
-    """Run the program in a process of its own, in this folder. Raises as `encode_apart`."""
+    """Run encode_released.py in a new process, in this folder. Raises like `encode_apart`."""
     done = subprocess.run(
         [sys.executable, "-P", inspect.getfile(encode_released), *arguments],
         cwd=folder,
@@ -109,7 +109,7 @@ def _read(path: Path) -> Encoded:
 
 
 class _Features(NamedTuple):
-    """The names of the features of items, and those of queries among them."""
+    """Names of the item features, and the subset that queries have."""
 
     items: tuple[str, ...]
     queries: tuple[str, ...]
@@ -124,14 +124,14 @@ def _features(folder: Path) -> _Features:
 
 
 def _entities(table: pa.Table | None, column: str | None) -> list[str | None]:
-    """Return what each row is about, or None."""
+    """Return the entity of each row, or None."""
     if table is None or column is None or column not in table.column_names:
         return [None] * (0 if table is None else table.num_rows)
     return table[column].cast(pa.string()).to_pylist()
 
 
 def _entries(table: pa.Table, text: str, features: tuple[str, ...]) -> list[Any]:
-    """Return strings, or dicts with the features if the model has any that the table has too."""
+    """Return strings, or dicts with features if the table has any of the model's."""
     there = [name for name in features if name in table.column_names]
     if not there:
         return cast(list[Any], table[text].to_pylist())

@@ -1,6 +1,6 @@
-"""`python -m tasks.worker.search.diff`: compares two releases with the holdout queries of the later one's model.
+"""`python -m tasks.worker.search.diff`: compares two releases on the holdout queries of the later one.
 
-Three lines of JSON on standard input name them: the earlier release, the later one, the configuration of its run.
+Standard input has three lines of JSON: the earlier release, the later release, and the configuration of its run.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from tasks.worker.search.answering import Answering, answer
 
 
 def main() -> None:
-    """Print what changed."""
+    """Print the changes."""
     parser = argparse.ArgumentParser(prog="python -m tasks.worker.search.diff", description=__doc__)
     parser.add_argument("--workspace", required=True)
     arguments = parser.parse_args()

@@ -1,10 +1,9 @@
-"""Encodes queries and items with the model in a folder, as any program of a consumer does.
+"""Encode queries and items with an exported model, as a consumer's program does.
 
-`python encode_released.py FOLDER ENTRIES VECTORS ...`: ENTRIES is a JSON file with the lists `queries` and `items`,
-texts or dicts with features, and `query_entities` and `item_entities`, what each is about or null; its `trust` says
-whether the folder's code was found to be the pipeline's own. VECTORS becomes an .npz file of the first two names,
-float32 (entries, width). Three more for each further model. Nothing of the pipeline is imported, and no vector is
-changed.
+`python encode_released.py FOLDER ENTRIES VECTORS ...`, three arguments per model. ENTRIES is a JSON file with the lists
+`queries` and `items` (texts, or dicts with features), `query_entities` and `item_entities` (the entity of each, or
+null), and `trust`: true if the folder's code is the pipeline's own. VECTORS is the .npz file to write, with `queries`
+and `items`, float32 (entries, width). Nothing of the pipeline is imported, and no vector is changed.
 """
 
 import json
@@ -15,13 +14,13 @@ import numpy as np
 
 
 def main(arguments: list[str]) -> None:
-    """Encode what the command line names."""
+    """Encode the entries of each model on the command line."""
     for number in range(0, len(arguments), 3):
         encode(*(Path(argument) for argument in arguments[number : number + 3]))
 
 
 def encode(folder: Path, entries: Path, vectors: Path) -> None:
-    """Write the vectors of the entries by the model in a folder."""
+    """Encode the entries with the model in a folder, and write the vectors."""
     from sentence_transformers import SentenceTransformer
 
     given = json.loads(entries.read_text())

@@ -1,4 +1,4 @@
-"""The hard negatives of a run: those in the workspace, else mined now. Every worker calls this at the same point."""
+"""Load the hard negatives of a run from the workspace, or mine them. Every worker calls this at the same point."""
 
 import time
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def negative_arrays(found: Found, rows: int, parts: ModelParts, config: Config) 
     """Return the hard negatives of the pairs of a run, None if there are none.
 
     Args:
-        rows: how many there are in all; those replayed from earlier spans stand last and get no hard negatives.
+        rows: number of all rows; rows replayed from earlier spans come last and get no hard negatives.
     """
     if not found.items.num_rows:
         return None
@@ -51,7 +51,7 @@ def negative_arrays(found: Found, rows: int, parts: ModelParts, config: Config) 
 
 
 class Mining(NamedTuple):
-    """The hard negatives of a run, and what they cost."""
+    """The hard negatives of a run, and the counts for its report."""
 
     found: Found
     counts: MinedNegatives
@@ -60,13 +60,13 @@ class Mining(NamedTuple):
 def find_negatives(
     job: Job, inputs: TrainInputs, training: Iterable[pa.Table], known: Known, accelerator: Accelerator
 ) -> Mining | None:
-    """Return the hard negatives of the training rows, and what they cost; None without a release to mine.
+    """Return the hard negatives of the training rows, and counts; None without a release to mine.
 
     Args:
-        known: the right items of each query, which are no negatives of it.
+        known: the relevant items of each query, which are never its negatives.
 
     Raises:
-        StoreError: the release is gone or damaged. Training never quietly goes on without negatives.
+        StoreError: the release is missing or damaged. Training does not silently go on without negatives.
         ConfigError: the released model needs a feature that the configuration does not name.
     """
     head = job.config.heads.contrastive

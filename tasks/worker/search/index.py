@@ -1,6 +1,6 @@
-"""Exact search over the vectors of a release, a few thousand at a time, for one query or for thousands at once.
+"""Exact search over the vectors of a release, a few thousand vectors at a time, for one query or thousands.
 
-All vectors stay in memory if they are not too many; else each search reads the shards.
+The vectors stay in memory if they fit; otherwise each search reads the shards.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,18 +22,18 @@ from tasks.worker.catalogue.shards import expect_vectors
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-MEMORY_BYTES = 2**30  # of vectors; a larger release is read from the shards for each search
+MEMORY_BYTES = 2**30  # bytes of vectors; a larger release is read from the shards for each search
 BATCH_VECTORS = 8192
 BATCH_QUERIES = 512
-EQUAL = 1e-6  # scores closer than this are equal: a matrix product rounds in another order for each shape
+EQUAL = 1e-6  # scores closer than this are equal, because matrix products of different shapes round differently
 ABSENT = 2**62  # the rank of an item without a vector
 
 
 class Found(NamedTuple):
-    """`places` int64 and `scores` float32, both (queries, k), best first; a place is -1 where there are fewer vectors.
+    """`places` int64 and `scores` float32, both (queries, k), best first; place -1 beyond the last hit.
 
-    `ranks` int64 (queries,): from 1, of each query's own item; ABSENT without one. `shared_ranks` likewise, among the
-    vectors that the search was told of; ABSENT where the own one is none of them.
+    `ranks` int64 (queries,): rank of each query's own item, from 1; ABSENT without one. `shared_ranks`: its rank among
+    the `shared` vectors of the search; ABSENT if it is not shared.
     """
 
     places: np.ndarray
@@ -50,7 +50,7 @@ def _rows_in(path: Path) -> int:
 
 
 class Index:
-    """The vectors of one folder, all by one model. A place is the number of a vector, counted through all shards."""
+    """The vectors of one folder, all by one model. A place is the number of a vector, counted across all shards."""
 
     def __init__(
         self, store: Store, prefix: str, model_version: str, memory_bytes: int = MEMORY_BYTES, sha256: str | None = None
@@ -58,10 +58,10 @@ class Index:
         """Open the folder.
 
         Args:
-            sha256: of its manifest, as the release has it.
+            sha256: checksum of its manifest, from the release.
 
         Raises:
-            MissingFolder, CorruptFolder: it is not complete, not what was released, or holds vectors by another model.
+            MissingFolder, CorruptFolder: it is incomplete, differs from the release, or has another model's vectors.
         """
         manifest = check_sizes(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
@@ -69,7 +69,7 @@ class Index:
         folder = store.local(prefix)
         self.paths = [folder / entry.name for entry in manifest.files]
         self.width = read_fact(store, prefix, "width", int)
-        self.max_tokens: int | None = manifest.facts.get("max_tokens")  # where the texts were cut
+        self.max_tokens: int | None = manifest.facts.get("max_tokens")  # texts were truncated to this length
         rows = [_rows_in(path) for path in self.paths]
         self.starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
         self.vectors = int(self.starts[-1])
@@ -81,13 +81,13 @@ class Index:
         """Return the `k` items with the highest cosine, best first.
 
         Args:
-            query: float32 (width,), of unit length.
+            query: float32 (width,), a unit vector.
         """
         found = self.search(query[None], k)
         return self.hits(found, [0], k)[0]
 
     def hits(self, found: Found, rows: Sequence[int], k: int) -> list[tuple[Hit, ...]]:
-        """Return the `k` best hits of some of the queries, with their texts."""
+        """Return the `k` best hits of the queries `rows`, with their texts."""
         places = found.places[rows, :k]
         items = self.items(places.reshape(-1))
         return [
@@ -109,15 +109,15 @@ class Index:
     ) -> Found:
         """Return the nearest vectors of each query, and the rank of its own item among all.
 
-        A vector with an equal score ranks before the own one, so that a collapsed model ranks badly, not perfectly; so
-        does every vector if a score is NaN.
+        A vector with an equal score ranks before the own one, so that a collapsed model ranks badly, not perfectly. If
+        the own score is NaN, all vectors rank before it.
 
         Args:
-            queries: float32 (queries, width), of unit length.
-            own: int64 (queries,), the place of each query's own item; -1 where it has no vector.
-            below: float32 (queries,), only vectors that score less are found; where there are fewer than `k`, the score
-                is minus infinity. None: all are.
-            shared: bool (vectors,), those of items that another release holds too; None: none is.
+            queries: float32 (queries, width), unit vectors.
+            own: int64 (queries,), the place of each query's own item; -1 without a vector.
+            below: float32 (queries,): find only vectors with a lower score; missing hits score minus infinity. None: no
+                limit.
+            shared: bool (vectors,): True for items that another release holds too; None: no item.
         """
         count, k = len(queries), min(k, self.vectors)
         own = np.full(count, -1, dtype=np.int64) if own is None else own
@@ -140,7 +140,7 @@ class Index:
         return best
 
     def places_of(self, item_ids: Sequence[str]) -> np.ndarray:
-        """Return the place of each item, int64 (items,); -1 where it has no vector."""
+        """Return the place of each item, int64 (items,); -1 without a vector."""
         distinct, which = np.unique(np.asarray(item_ids, dtype=object).astype(str), return_inverse=True)
         places = np.full(len(distinct), -1, dtype=np.int64)
         wanted = pa.array(distinct.tolist(), pa.string())
@@ -187,7 +187,7 @@ class Index:
                 first += len(part)
 
     def tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (first place, rows) of all shards, or of those row groups that hold one of the sorted places."""
+        """Yield (first place, rows) of all row groups, or only of the groups that hold one of the sorted places."""
         for path, first in zip(self.paths, self.starts.tolist(), strict=False):
             with pq.ParquetFile(path) as file:
                 for group in range(file.num_row_groups):
@@ -204,7 +204,7 @@ def _read(path: Path, columns: list[str]) -> Iterator[pa.Table]:
 
 
 def _improve(places: np.ndarray, best: np.ndarray, scores: np.ndarray, first: int) -> None:
-    """Put the better ones among `scores`, float32 (queries, vectors), into the best so far, in place."""
+    """Merge `scores`, float32 (queries, vectors), into the best scores so far, in place."""
     k = best.shape[1]
     rows = np.flatnonzero((scores > best[:, -1:]).any(axis=1))
     if not len(rows) or not k:

@@ -1,4 +1,4 @@
-"""What a release gives its users: holdout queries, embedded by the exported model, against every one of its vectors."""
+"""Measure a release as its users see it: search all its vectors with holdout queries embedded by the exported model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,8 @@ from tasks.worker.search.consumer import Consumer
 from tasks.worker.search.index import ABSENT, MEMORY_BYTES, Found, Index
 
 MODEL_KIND = "model"
-NEAREST = 10  # hits that are kept of each query
-ONE_OF_TWO_BYTES = 2**28  # of vectors in memory, where two releases are compared
+NEAREST = 10  # hits kept per query
+ONE_OF_TWO_BYTES = 2**28  # bytes of vectors in memory per release, if two are compared
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Searched:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Ranking metrics over all vectors; a query whose item has none counts as not found. Empty without a query."""
+        """Ranking metrics over all vectors; an item without a vector counts as not found. Empty without a query."""
         return retrieval_metrics(self.found.ranks)
 
     def hit_ids(self) -> list[list[str]]:
@@ -39,14 +39,14 @@ class Searched:
 
 
 def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY_BYTES) -> tuple[Consumer, Index]:
-    """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: one is gone or damaged."""
+    """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: one is missing or damaged."""
     folder = released_folder(store, release)
     index = Index(store, release.vectors_prefix, release.model_version, memory_bytes, release.vectors_sha256)
     return Consumer(folder), index
 
 
 def released_folder(store: Store, release: ReleasedRef) -> Path:
-    """Return the folder of a release's model. Raises MissingFolder, CorruptFolder: as `open_released`."""
+    """Return the folder of a release's model. Raises MissingFolder, CorruptFolder: it is missing or damaged."""
     folder, manifest = open_folder(store, release.model_prefix, MODEL_KIND)
     expect_manifest(store, release.model_prefix, manifest, release.model_sha256)
     return folder
@@ -56,19 +56,19 @@ def search(index: Index, queries: pa.Table, vectors: np.ndarray, shared: np.ndar
     """Search all vectors with the queries.
 
     Args:
-        queries: a table as `holdout_queries` gives it.
-        vectors: of the queries, as the exported model gives them, float32 (queries, width).
-        shared: as `Index.search` takes it.
+        queries: a table from `holdout_queries`.
+        vectors: the exported model's vectors of the queries, float32 (queries, width).
+        shared: see `Index.search`.
     """
     own = index.places_of(queries[ITEM_ID].to_pylist())
     return Searched(index, index.search(vectors.reshape(len(own), index.width), NEAREST, own, shared=shared))
 
 
 def compare_models(before: Searched, after: Searched, items: int) -> SharedSearch:
-    """Return two models' metrics apart from their catalogues; both were searched with their shared vectors.
+    """Compare the metrics of two models over the items that both releases hold.
 
     Args:
-        items: that both hold.
+        items: number of these items.
     """
     ranks = [each.found.shared_ranks for each in (before, after)]
     among = (ranks[0] != ABSENT) & (ranks[1] != ABSENT)

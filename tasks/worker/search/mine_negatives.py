@@ -1,7 +1,7 @@
-"""Hard negatives of training rows, by a released model: the nearest of its vectors that are no answer.
+"""Mine hard negatives of training rows with a released model: the nearest items that are not relevant.
 
-As TopK-PercPos of de Souza P. Moreira et al. 2024 (arXiv:2407.15831, section 3.3): an item counts only if it scores
-below a share of the score of the pair's own item, since nearer ones are often right without being known to be.
+As TopK-PercPos of de Souza P. Moreira et al. 2024 (arXiv:2407.15831, section 3.3): an item must score below a share of
+the score of the pair's own item, because nearer items are often unlabelled positives.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,18 +33,18 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class RightItems:
-    """The right items of some queries, by id and by text.
+    """The relevant items of some queries, by id and by text.
 
-    An item of the release is right if its id is, or if a right item has its text, in rows or in the release.
+    An item of the release is relevant if its id is, or if a relevant item has its text, in rows or in the release.
     """
 
     def __init__(
         self, known: Known, released: ReleasedItems, queries: np.ndarray, ids: np.ndarray, texts: np.ndarray
     ) -> None:
-        """Look up the right items of some pairs' queries, and add those of the pairs themselves.
+        """Look up the relevant items of the pairs' queries, and add the items of the pairs themselves.
 
         Args:
-            queries: int64 (pairs,), keys of the queries, as `ids` and `texts` of the items.
+            queries: int64 (pairs,), keys of the queries; `ids` and `texts` likewise of the items.
         """
         asked = np.unique(queries)
         whose, items = known.items.lists(asked)
@@ -65,9 +65,9 @@ class RightItems:
         )
 
     def has(self, queries: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Return whether items are right for queries, bool; int64 keys and places in the release, of shapes that fit.
+        """Return bool: True if the item is relevant to the query, which must have been looked up.
 
-        Only for queries that were looked up.
+        `queries` are int64 keys, `places` int64 places in the release; their shapes broadcast.
         """
         return self._found(queries, self._released.ids[places]) | self._found(queries, self._released.texts[places])
 
@@ -78,24 +78,24 @@ class RightItems:
 
 
 def _joined(queries: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return one number for each pair, uint64. Both keys are uniform, so an odd factor is enough to mix them."""
+    """Return a hash of each pair, uint64. Both keys are uniform, so an odd factor is enough to mix them."""
     return queries.view(np.uint64) * _ODD + items.view(np.uint64)
 
 
 def nearest_negatives(
     released: ReleasedItems, queries: np.ndarray, keys: np.ndarray, limits: np.ndarray, right: RightItems, count: int
 ) -> np.ndarray:
-    """Return the places of the `count` nearest items of each query that score below its limit and are not right.
+    """Return the places of the `count` nearest items of each query that score below its limit and are not relevant.
 
-    Exact: the search goes deeper for queries whose nearest items are right.
+    Exact: the search goes deeper for queries whose nearest items are relevant.
 
     Args:
-        queries: float32 (queries, width), of unit length.
-        keys: int64 (queries,), of the queries' texts.
-        limits: float32 (queries,), of the cosine.
+        queries: float32 (queries, width), unit vectors.
+        keys: int64 (queries,), keys of the queries' texts.
+        limits: float32 (queries,), upper limit of the cosine.
 
     Returns:
-        int64 (queries, count), nearest first; -1 where there are fewer.
+        int64 (queries, count), nearest first; -1 if fewer exist.
     """
     found = np.full((len(queries), count), -1, dtype=np.int64)
     left, depth = np.arange(len(queries)), 4 * count
@@ -103,7 +103,7 @@ def nearest_negatives(
         near = released.vectors.search(queries[left], depth, below=limits[left])
         there = np.isfinite(near.scores)
         wanted = there & ~right.has(keys[left, None], near.places)
-        number = wanted.cumsum(axis=1)  # from 1, of each among the wanted ones
+        number = wanted.cumsum(axis=1)  # number of each wanted item in its row, from 1
         row, column = np.nonzero(wanted & (number <= count))
         found[left[row], number[row, column] - 1] = near.places[row, column]
         left = left[(number[:, -1] < count) & there[:, -1] & (depth < released.vectors.vectors)]
@@ -119,9 +119,9 @@ class Release(NamedTuple):
 
 
 class Mined(NamedTuple):
-    """`places` int64 (rows, per_query): of the release's items, nearest first, -1 where there are fewer.
+    """`places` int64 (rows, per_query): places of the release's items, nearest first, then -1.
 
-    `embedded`: texts that the released model embedded, of all workers.
+    `embedded`: number of texts that all workers embedded.
     """
 
     places: np.ndarray
@@ -132,7 +132,7 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
     """Return the released model on the device, and its vectors.
 
     Raises:
-        StoreError: a part of the release is gone or damaged.
+        StoreError: a part of the release is missing or damaged.
         ConfigError: the model needs a feature that the configuration does not name.
     """
     memory = MEMORY_BYTES // job.rank.local_world
@@ -157,15 +157,15 @@ def mine(
     settings: NegativesConfig,
     rows: int,
 ) -> Mined:
-    """Return the hard negatives of all training rows; the workers share the work, and all get the whole answer.
+    """Return the hard negatives of all training rows; the workers share the work, and each gets the whole result.
 
-    Texts and scores are in memory for some thousand rows at a time.
+    Memory holds texts and scores of some thousand rows at a time.
 
     Args:
-        known: the right items of each query, by all rows of the lineage so far.
-        rows: how many there are.
+        known: the relevant items of each query, from all rows of the lineage so far.
+        rows: number of training rows.
     """
-    places = np.zeros((rows, settings.per_query), dtype=np.int64)  # plus one, so that the sum over workers is right
+    places = np.zeros((rows, settings.per_query), dtype=np.int64)  # + 1; other workers' rows are 0 in the sum
     start, embedded = 0, 0
     for number, table in enumerate(training):
         if number % job.rank.world == job.rank.index:
@@ -185,7 +185,7 @@ def mine(
 def _of_table(
     job: Job, accelerator: Accelerator, release: Release, pairs: pa.Table, known: Known, settings: NegativesConfig
 ) -> tuple[np.ndarray, int]:
-    """Return the places of the negatives, int64 (pairs, per_query), and how many texts were embedded."""
+    """Return the places of the negatives, int64 (pairs, per_query), and the number of texts embedded."""
     model, items = release
     columns = [QUERY, *model.parts.features.query_columns]
     first, which = _distinct(pairs, columns)
@@ -200,7 +200,7 @@ def _of_table(
         vectors[own < 0] = _embed(accelerator, model, new.take(pa.array(others)), "item")[whose]
         made = len(others)
     scores = np.einsum("qw,qw->q", queries, vectors)
-    limits = scores - (1.0 - settings.max_share) * np.abs(scores)  # below the score even where that is negative
+    limits = scores - (1.0 - settings.max_share) * np.abs(scores)  # below the score even if it is negative
     asked = text_keys(pairs[QUERY])
     right = RightItems(known, items, asked, ids, text_keys(pairs[ITEM]))
     found = nearest_negatives(items, queries, asked, limits.astype(np.float32), right, settings.per_query)
@@ -213,7 +213,7 @@ def _embed(accelerator: Accelerator, model: Contender, rows: pa.Table, side: Sid
 
 
 def _distinct(rows: pa.Table, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first row of each combination of values, int64, and which combination each row has, int64 (rows,)."""
+    """Return the first row of each combination of values, int64, and the combination of each row, int64 (rows,)."""
     number: dict[tuple[object, ...], int] = {}
     first: list[int] = []
     which = np.zeros(rows.num_rows, dtype=np.int64)

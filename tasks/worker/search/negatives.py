@@ -1,4 +1,4 @@
-"""The hard negatives of some rows, found by one release: `negatives/<key>/`, kept for later attempts and runs."""
+"""Stored hard negatives of some rows, mined from one release: `negatives/<key>/`, reused by later attempts and runs."""
 
 import hashlib
 import json
@@ -25,15 +25,15 @@ from tasks.worker.search.released_items import ReleasedItems
 from tasks.worker.training.pairs import feature_columns
 
 KIND = "negatives"
-OF_ROWS = "rows.parquet"  # by training row: numbers of items, nearest first, -1 where there are fewer
-ITEMS = "items.parquet"  # by number: item id, text and features, as the release's catalogue had them
+OF_ROWS = "rows.parquet"  # per training row: numbers of items, nearest first, then -1
+ITEMS = "items.parquet"  # by number: item id, text and features from the release's catalogue
 _NUMBERS = "items"
 
 
 class Found(NamedTuple):
-    """`of_row` int32 (rows, per_query): numbers of items, nearest first, -1 where there are fewer.
+    """`of_row` int32 (rows, per_query): numbers of items, nearest first, then -1.
 
-    `items` has ITEM_ID, TEXT and the features; `facts` are the manifest's.
+    `items` has ITEM_ID, TEXT and the features; `facts` are from the manifest.
     """
 
     of_row: np.ndarray
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 def prefix_of(config: Config, inputs: TrainInputs, training: Iterable[pa.Table]) -> tuple[str, int]:
-    """Return the folder that these rows, this release and these settings have, and the number of rows."""
+    """Return the folder's prefix, a hash of the rows, the release and the settings, and the number of rows."""
     rows, count = hashlib.sha256(), 0
     for table in training:
         rows.update("\n".join(table[ROW_ID].to_pylist()).encode() + b"\n")
@@ -65,7 +65,7 @@ def prefix_of(config: Config, inputs: TrainInputs, training: Iterable[pa.Table])
 
 
 def is_there(store: Store, prefix: str) -> bool:
-    """Return whether the folder is complete; a damaged one is moved to quarantine/, to be made again."""
+    """Return True if the folder is complete; a damaged one is moved to quarantine/, to be mined again."""
     try:
         open_folder(store, prefix, KIND)
     except MissingFolder:
@@ -85,10 +85,10 @@ def keep(
     features: Sequence[str],
     scratch: Path,
 ) -> None:
-    """Write the folder; one that another run has written meanwhile stays.
+    """Write the folder, unless another run has written it meanwhile.
 
     Raises:
-        MissingFolder, CorruptFolder: the catalogue of the release is gone, damaged, or lacks an item.
+        MissingFolder, CorruptFolder: the catalogue of the release is missing, damaged, or lacks an item.
     """
     places = np.unique(mined.places[mined.places >= 0])
     ids = {place: item.item_id for place, item in released.vectors.items(places).items()}
@@ -112,7 +112,7 @@ def keep(
 
 
 def read(store: Store, prefix: str) -> Found:
-    """Return the content of the folder. Raises MissingFolder, CorruptFolder: it is gone or damaged."""
+    """Return the content of the folder. Raises MissingFolder, CorruptFolder: it is missing or damaged."""
     folder, manifest = open_folder(store, prefix, KIND)
     lists = pq.read_table(folder / OF_ROWS)[_NUMBERS].combine_chunks()
     of_row = lists.flatten().to_numpy().reshape(-1, lists.type.list_size)

@@ -1,6 +1,6 @@
-"""The proof that the exported model gives items and queries the vectors that the pipeline gave them.
+"""Prove that the exported model gives items and queries the same vectors as the pipeline.
 
-The exported model runs in a process of its own, and its vectors are compared as they come, without being normalised.
+The exported model runs in its own process, and its vectors are not normalised before the comparison.
 """
 
 from pathlib import Path
@@ -33,10 +33,10 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 
 class Proof(NamedTuple):
-    """Cosines of the exported model's vectors, float32 (items,) and (queries,), to those of the pipeline.
+    """Cosines, float32 (items,) and (queries,), between the exported model's vectors and the pipeline's.
 
-    `vectors` float32 (all queries, width) are the exported model's, of every query and not only of those compared;
-    `vectors_before` are those of the release before, None without one.
+    `vectors` float32 (all queries, width) are the exported model's vectors of all queries, also of queries not
+    compared; `vectors_before` are the previous release's, None without one.
     """
 
     items: np.ndarray
@@ -57,13 +57,13 @@ def prove(
     """Compare the vectors of the first items of a shard and of the first queries; encode all queries.
 
     Args:
-        shard: of the released vectors.
-        queries: as `holdout_queries` returns them.
-        folder: of the exported model.
-        folder_before: of the release before, which encodes all queries too; None: without.
+        shard: a file of the released vectors.
+        queries: from `holdout_queries`.
+        folder: the exported model.
+        folder_before: the previous release's model, which encodes all queries too; None: no previous release.
 
     Raises:
-        CodeError: a cosine is below `release.min_cosine`, a vector has no unit length, or the folder can't be used.
+        CodeError: a cosine is below `release.min_cosine`, a vector is not of unit length, or the folder can't be used.
     """
     rows = job.config.release.probe_rows
     items, released = _sample(job.store, inputs, shard, rows)
@@ -71,7 +71,7 @@ def prove(
     before = [] if folder_before is None else [Given(folder_before, queries, entity=entity)]
     exported, *earlier = encode_apart(Given(folder, queries, items, parts.features.entity), *before)
     vectors_before = earlier[0].queries if earlier else None
-    released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 rounds
+    released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
     of_items = _compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
     if not queries.num_rows:
         return Proof(of_items, np.zeros(0, dtype=np.float32), exported.queries, vectors_before)
@@ -95,17 +95,17 @@ def trained_queries(job: Job, parts: ModelParts, queries: pa.Table) -> np.ndarra
 def _compared(
     job: Job, exported: np.ndarray, ours: np.ndarray, what: str, names: pa.ChunkedArray, compared: str
 ) -> np.ndarray:
-    """Return the cosines of vectors, float32 (entries,); `ours` have unit length. Raises as `prove`."""
+    """Return the cosines of vectors, float32 (entries,); `ours` are unit vectors. Raises like `prove`."""
     lengths = np.linalg.norm(exported, axis=1)
     longest = int(np.argmax(np.abs(lengths - 1.0)))
-    if not abs(lengths[longest] - 1.0) < NORM_TOLERANCE:  # also where it is not a number
+    if not abs(lengths[longest] - 1.0) < NORM_TOLERANCE:  # true for NaN too
         raise CodeError(
             f"the exported model gives {what} {names[longest].as_py()!r} a vector of length {lengths[longest]:.6f}, "
             "and not of unit length; nothing was released"
         )
     cosines: np.ndarray = (ours * exported).sum(axis=1)
     worst, least = int(np.argmin(cosines)), job.config.release.min_cosine
-    if not cosines[worst] >= least:  # also where it is not a number
+    if not cosines[worst] >= least:  # true for NaN too
         raise CodeError(
             f"the exported model gives {what} {names[worst].as_py()!r} a vector with cosine {cosines[worst]:.6f} to "
             f"{compared}, below release.min_cosine {least}; nothing was released"
@@ -114,7 +114,7 @@ def _compared(
 
 
 def _sample(store: Store, inputs: ReleaseInputs, shard: FileEntry, rows: int) -> tuple[pa.Table, np.ndarray]:
-    """Return the first items of a shard, with their features, and their released vectors, float32 (items, width)."""
+    """Return the first items of a shard with their features, and their released vectors, float32 (items, width)."""
     path = store.local(f"{inputs.vectors}/{shard.name}")
     if not path.is_file() or sha256_of(path) != shard.sha256:
         raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}; run infer again")

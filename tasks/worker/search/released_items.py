@@ -1,4 +1,4 @@
-"""The items of a release, as mining looks at them: their vectors, ids and texts."""
+"""The items of a release for mining: vectors, and keys of ids and texts."""
 
 from typing import NamedTuple
 
@@ -12,16 +12,16 @@ from tasks.worker.training.tokenised import id_keys, text_keys
 
 
 class ReleasedItems(NamedTuple):
-    """The vectors of a release; keys of the ids and of the texts of its items by place, int64 (vectors,)."""
+    """The vectors of a release; keys of the item ids and texts by place, int64 (vectors,) each."""
 
     vectors: Index
     ids: np.ndarray
     texts: np.ndarray
-    order: np.ndarray  # int64 (vectors,): the places in the order of the keys of their ids
+    order: np.ndarray  # int64 (vectors,): places sorted by id key
 
     @classmethod
     def open(cls, store: Store, prefix: str, model_version: str, memory_bytes: int) -> "ReleasedItems":
-        """Open the vectors; arguments and errors are those of `Index`."""
+        """Open the vectors; for arguments and errors see `Index`."""
         index = Index(store, prefix, model_version, memory_bytes)
         ids, texts = np.zeros(index.vectors, dtype=np.int64), np.zeros(index.vectors, dtype=np.int64)
         for first, items in index.tables([ITEM_ID, TEXT]):
@@ -30,7 +30,7 @@ class ReleasedItems(NamedTuple):
         return cls(index, ids, texts, np.argsort(ids, kind="stable"))
 
     def places_of(self, ids: np.ndarray) -> np.ndarray:
-        """Return the place of each item by the key of its id, int64 (items,); -1 where it has no vector."""
+        """Return the place of each item, int64 (items,), by its id key; -1 without a vector."""
         if not len(self.order):
             return np.full(len(ids), -1, dtype=np.int64)
         at = np.minimum(np.searchsorted(self.ids, ids, sorter=self.order), len(self.order) - 1)
