@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself: `state.json`. Only the worker plane reads the weights."""
+"""The record of a checkpoint: `state.json`. Only the worker plane reads the weights."""
 
 from __future__ import annotations
 
@@ -11,35 +11,34 @@ from configs.schema.stages import EvaluateConfig
 from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.foundation.records import Record
 
-QUERY_AND_ITEM = "query_and_item"  # the group of a row in a lineage whose configuration names none
+QUERY_AND_ITEM = "query_and_item"  # the default of `evaluate.group`
 
 
 class CurvePoint(Record):
-    """Numbers at one global step: a loss as training saw it, or the holdout as the in-loop evaluation did."""
+    """Metrics at one global step: a training loss, or the in-loop evaluation of the holdout."""
 
     step: int
     metrics: dict[str, float]
 
 
 class HoldoutRule(Record):
-    """Which rows of a lineage are held out, by a hash of the name of their group.
+    """The rule that splits a lineage's rows into training and holdout, by a hash of their group's name.
 
-    The group never changes once rows were trained on, or some would be on both sides. The share may: rows below the
-    largest share so far are not trained on, and those below the smallest are measured, so that no row ever changes
-    sides.
+    The grouping is fixed once rows were trained on, or rows could be in both splits. The share may change: rows below
+    the largest share so far are not trained on, and rows below the smallest are measured, so no row changes its split.
     """
 
-    version: Literal[1] = Field(default=1, description="of the hash and of how texts are normalised")
+    version: Literal[1] = Field(default=1, description="version of the hash and of text normalisation")
     group: str = Field(description="query_and_item, query, item, or the column whose value names the group of a row")
-    share: float = Field(description="of all hashes: groups below are not trained on")
+    share: float = Field(description="groups whose hash is below this share of all hashes are not trained on")
     measured: float | None = Field(default=None, description="groups below this share are measured; null: `share`")
 
     @classmethod
     def of(cls, settings: EvaluateConfig, refs: Iterable[RowsRef] = ()) -> HoldoutRule:
-        """Return the rule of a configuration in a lineage; one that names no group has that of a new lineage.
+        """Return the rule of a configuration in a lineage.
 
         Args:
-            refs: all spans of the lineage so far, those of the run among them.
+            refs: all spans of the lineage so far, with the run's own.
         """
         shares = [settings.holdout_share, *(ref.share for ref in refs if ref.share is not None)]
         return cls(group=settings.group or QUERY_AND_ITEM, share=max(shares), measured=min(shares))
@@ -51,33 +50,33 @@ class HoldoutRule(Record):
 
 
 class HeadSolved(Record):
-    """A classification head that was solved on training rows after the last step, and what it named rows by since.
+    """A classification head that was solved on training rows after the last step.
 
-    The metrics are cross-validated: of the same rows, by fits that had not seen them.
+    The metrics are cross-validated: each row is scored by a fit that has not seen it.
     """
 
     step: int = Field(description="global step after which it was solved")
-    rows: int = Field(description="the newest training rows with a class, of the history too")
+    rows: int = Field(description="number of rows it was solved on: the newest labelled ones, with the history")
     class_rows: tuple[int, ...] = Field(description="rows of each class")
-    strength: float = Field(description="inverse strength of the L2 penalty that was chosen")
-    threshold: float = Field(description="the probability of class 1 from which on that class is named")
+    strength: float = Field(description="chosen inverse strength of the L2 penalty")
+    threshold: float = Field(description="lowest probability of class 1 at which class 1 is predicted")
     metrics: dict[str, float]
 
 
 class LabelHeadSolved(Record):
-    """A head that learns one value of each row, solved on training rows after the last step.
+    """A head that predicts one label of each row, solved on training rows after the last step.
 
-    The metrics are cross-validated, as those of `HeadSolved`.
+    The metrics are cross-validated, as in `HeadSolved`.
     """
 
     step: int = Field(description="global step after which it was solved")
-    rows: int = Field(description="the newest training rows with a value, of the history too")
-    strength: float = Field(description="inverse strength of the L2 penalty that was chosen")
+    rows: int = Field(description="number of rows it was solved on: the newest labelled ones, with the history")
+    strength: float = Field(description="chosen inverse strength of the L2 penalty")
     metrics: dict[str, float]
 
 
 class CheckpointState(Record):
-    """`state.json` of a checkpoint: how far the lineage is trained. The control plane reads this, never the weights.
+    """`state.json` of a checkpoint: the lineage's training progress. The control plane reads this, never the weights.
 
     `seed` is the only random state: every step's generator is seeded from (seed, global step). The position in the data
     is the step number, because the batch plan is a pure function.
@@ -86,20 +85,26 @@ class CheckpointState(Record):
     version: Literal[1] = 1
     lineage: str
     run_key: str
-    step: int = Field(ge=0, description="global optimiser steps along the lineage")
+    step: int = Field(ge=0, description="global step: optimiser steps along the lineage")
     first_step: int = Field(ge=0, description="the global step at which this run began")
     complete: bool = Field(description="the run's last batch is done, so its spans count as consumed")
-    consumed: tuple[RowsRef, ...] = Field(description="all spans in the weights, oldest first; of this run if complete")
+    consumed: tuple[RowsRef, ...] = Field(
+        description="all spans in the weights, oldest first; this run's spans only once it is complete"
+    )
     parent: CheckpointRef | None
     seed: int
     holdout: HoldoutRule | None = Field(default=None, description="null: no row was trained on yet")
-    head: HeadSolved | None = Field(default=None, description="null: the steps alone made the head, or there is none")
-    label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="heads of labels that were solved")
-    losses: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.log_every_steps")
-    curve: tuple[CurvePoint, ...] = Field(description="of this run so far, every train.evaluate_every_steps")
+    head: HeadSolved | None = Field(default=None, description="null: no head, or only gradient steps trained it")
+    label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="solved label heads, by name")
+    losses: tuple[CurvePoint, ...] = Field(
+        description="training losses of this run so far, every train.log_every_steps"
+    )
+    curve: tuple[CurvePoint, ...] = Field(
+        description="in-loop evaluations of this run so far, every train.evaluate_every_steps"
+    )
     development: tuple[CurvePoint, ...] = Field(
-        default=(), description="of this run so far, on the development rows of train.keep_best"
+        default=(), description="metrics of this run so far on the development rows of train.keep_best"
     )
     kept_step: int | None = Field(
-        default=None, description="the weights are of this step, which train.keep_best chose; null: of `step`"
+        default=None, description="step of the weights, chosen by train.keep_best; null: the last step"
     )

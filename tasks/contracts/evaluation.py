@@ -1,7 +1,7 @@
-"""What an evaluation measures of each model, and what the gates say about it.
+"""Each model's measurements in an evaluation, and the verdicts of the gates.
 
-The answers to each holdout row are one Parquet file, `EvaluateOutcome.rows_key`. The workers write it; the gates are
-judged from it, at once or later. Its columns are named here and nowhere else.
+The results of each holdout row are in one Parquet file, `EvaluateOutcome.rows_key`. The workers write it; the gates
+are judged from it, at once or later. Only this module names its columns.
 """
 
 from collections.abc import Sequence
@@ -17,61 +17,61 @@ from tasks.foundation.records import Record
 # --- the row results --------------------------------------------------------------------------------------------
 
 ROW_ID = "row_id"  # string, as in the rows of the span
-SPAN = "span"  # string: the span that the row is from; GOLDEN for a row of the golden set
+SPAN = "span"  # string: the row's span; GOLDEN for a row of the golden set
 QUERY_KEY = "query_key"  # int64: a hash of the normalised query
 GROUP = "group"  # int64: rows of one user, else of one query, are resampled together
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
 LABEL_CLASS = "label_class"  # int8: 0, 1, or -1 without a class
-LABEL = "label."  # begins the name of what a head should say of a row, float64: label.multiclass; NaN: not known
+LABEL = "label."  # prefix of a column with the true label for a head, float64: label.multiclass; NaN: not known
 
 GOLDEN = "(golden)"
 
-COLUMN = "column."  # begins the name of a column of the source, as in column.locale
+COLUMN = "column."  # prefix of a column of the source, as in column.locale
 
 
 class Role(StrEnum):
-    """Which model gave an answer. One model may have several roles."""
+    """The role of a model in an evaluation. One model may have several."""
 
     challenger = "challenger"
     champion = "champion"  # the current release
     previous = "previous"  # the newest release of another model that was current before the champion
-    untrained = "untrained"  # the weights with which the lineage began
+    untrained = "untrained"  # the lineage's initial weights
     first = "first"  # the first release
-    best = "best"  # the best release so far, in sums of the differences that evaluations measured
+    best = "best"  # the best release so far, by the sum of the measured differences from release to release
 
 
 def rank_of(role: Role) -> str:
-    """Return the column with the rank of the row's own item, int32 from 1, among the corpus of all models.
+    """Return the column with the rank of the row's own item in the corpus that all models share, int32 from 1.
 
-    Items that are as right don't count.
+    Other relevant items are ignored.
     """
     return f"{role}.rank"
 
 
 def whole_rank_of(role: Role) -> str:
-    """Return the column with the same rank among the whole catalogue, int32; it is there if the corpus is a part."""
+    """Return the column with the rank in the whole catalogue, int32; it exists if the corpus is only a part of it."""
     return f"{role}.whole"
 
 
 def shared_rank_of(role: Role, baseline: Role) -> str:
-    """Return the column with the same rank among the items that challenger and baseline both hold, int32.
+    """Return the column with the rank among the items that challenger and baseline both hold, int32.
 
-    It is there of both, for each baseline with released vectors, if the corpus is a part of the catalogue.
+    Both roles have it for each baseline with released vectors, if the corpus is only a part of the catalogue.
     """
     return f"{role}.shared.{baseline}"
 
 
 def narrow_rank_of(role: Role, width: int) -> str:
-    """Return the column with the same rank by the first `width` numbers of the vectors alone, normalised again, int32.
+    """Return the column with the rank by vectors truncated to `width` dimensions and normalised again, int32.
 
-    It is there for the widths of heads.contrastive.matryoshka and of gates that are below the model's own.
+    It exists for the widths in heads.contrastive.matryoshka and in gates that are below the model's own width.
     """
     return f"{rank_of(role)}.{width}"
 
 
 def held_of(role: Role) -> str:
-    """Return the column that says whether the role's release holds the row's item, bool; the champion's alone."""
+    """Return the bool column that is true if the role's release holds the row's item; only the champion has it."""
     return f"{role}.held"
 
 
@@ -81,39 +81,39 @@ def loss_of(role: Role) -> str:
 
 
 def probability_of(role: Role) -> str:
-    """Return the column with the probability of class 1, float32; it is there if the model has the head."""
+    """Return the column with the probability of class 1, float32; it exists if the model has the head."""
     return f"{role}.probability"
 
 
 def predicted_of(role: Role) -> str:
-    """Return the column with the class that the model names, int8; it is there if the model has the head."""
+    """Return the column with the predicted class, int8; it exists if the model has the head."""
     return f"{role}.predicted"
 
 
 def says_of(role: Role, head: str) -> str:
-    """Return the column with what a head says of each row, float32: a class by its number, or a number."""
+    """Return the column with a label head's predictions, float32: the number of a class, or a value."""
     return f"{role}.says.{head}"
 
 
-# --- of all rows ------------------------------------------------------------------------------------------------
+# --- results over all rows --------------------------------------------------------------------------------------
 
 
 class Measurement(Record):
-    """One model on the rows of an evaluation. Its answers to each row are in the file of row results."""
+    """One model's metrics in an evaluation. Its results of each row are in the file of row results."""
 
     role: Role
     version: str
     release: int | None = Field(description="null for the challenger and the untrained model")
     metrics: dict[str, float] = Field(description="over all holdout rows, without the golden set")
-    vectors: dict[str, float] = Field(description="of its vectors of the corpus: metrics of the families of vectors")
+    vectors: dict[str, float] = Field(description="metrics of its vectors of the corpus, for example effective_rank")
     recall_by_width: dict[int, float] = Field(
         default={},
-        description="recall@10 over all holdout rows, by the first numbers of its vectors alone, normalised again",
+        description="recall@10 over all holdout rows by truncated vectors, by width",
     )
 
 
 class SpanMetrics(Record):
-    """Each model on the holdout rows of one span."""
+    """The metrics of each model on the holdout rows of one span."""
 
     span: str
     rows: int
@@ -131,20 +131,20 @@ class SliceMetrics(Record):
 
 
 class ForwardScore(Record):
-    """The champion on the holdout rows of the span after it, before that span is trained; other models on the same."""
+    """Metrics of the champion and other models on the next span's holdout rows, before that span is trained on."""
 
     release: int = Field(description="number of the release that first had the model")
-    span: str = Field(description="span after it, which it has not seen")
+    span: str = Field(description="next span, which the model has not seen")
     rows: int
     metric: str
     value: float = Field(description="value of the release's model")
     previous: int | None = Field(
-        description="number of the release before it; null: none, or not measured, or it has seen the span"
+        description="number of the previous release; null: none, or not measured, or it has seen the span"
     )
     previous_value: float | None = Field(description="value of the previous release's model")
     low: float | None = Field(description="lower bound of value - previous_value; null: not known")
     high: float | None = Field(description="upper bound of value - previous_value; both together with 95 % confidence")
-    untrained: float | None = Field(description="value of the weights that the lineage began with")
+    untrained: float | None = Field(description="value of the lineage's initial weights")
     challenger: float | None = Field(description="value of the model that was then trained on the span")
 
 
@@ -152,7 +152,7 @@ Answer = Literal["pass", "fail", "undecided"]
 
 
 class Verdict(Record):
-    """One gate's judgement, of all rows or of one slice or span, with the numbers that it is made of."""
+    """One gate's judgement of all rows, or of one slice or span, with its numbers."""
 
     metric: str
     severity: Severity
@@ -189,18 +189,18 @@ class Verdict(Record):
 
     @property
     def passed(self) -> bool | None:
-        """Whether the gate passed or failed; None where it does not apply or is undecided."""
+        """True if the gate passed, False if it failed; None if it does not apply or is undecided."""
         return {"pass": True, "fail": False}.get(self.answer or "")
 
     @property
     def refuses(self) -> bool:
-        """Whether it stops the release."""
+        """True if the gate stops the release."""
         refused = self.answer == "fail" or (self.answer == "undecided" and self.undecided_refuses)
         return refused and self.severity == "critical"
 
 
 def refused(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether a critical gate refuses. Warnings, and gates that do not apply, never do."""
+    """Return True if a critical gate refuses. Warnings, and gates that do not apply, never do."""
     return any(verdict.refuses for verdict in verdicts)
 
 
@@ -210,7 +210,7 @@ def refusals(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def undecided(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
-    """Return the sentences of the critical gates that could not tell; nothing hangs on the others."""
+    """Return the sentences of the undecided critical gates."""
     unsure = (verdict for verdict in verdicts if verdict.answer == "undecided")
     return tuple(verdict.sentence for verdict in unsure if verdict.severity == "critical")
 

@@ -1,4 +1,4 @@
-"""The spec that starts a stage's workers, and what each stage is given.
+"""The spec that starts a stage's workers, with the inputs of each stage.
 
 Both planes import this file; it needs neither torch nor Prefect.
 """
@@ -28,10 +28,10 @@ from tasks.foundation.records import Record, beside
 
 
 class ValidateInputs(Record):
-    """The window is every span that this run will train on; history is what the lineage trained on before.
+    """`window` has the spans that this run will train on; `history` has the rows that the lineage trained on before.
 
-    The catalogue is made of the rows of both, of `others` and of the item feeds. If one of `bases` was made of a part
-    of these, only the rest is read.
+    The catalogue is built from the rows of both, of `others` and of the item feeds. If one of `bases` was built from a
+    part of them, only the rest is read.
     """
 
     stage: Literal[Stage.validate] = Stage.validate
@@ -39,9 +39,13 @@ class ValidateInputs(Record):
     history: tuple[RowsRef, ...]
     feeds: tuple[FeedRef, ...] = beside()
     bases: tuple[CatalogueRef, ...] = beside()
-    others: tuple[RowsRef, ...] = beside(default=(), description="for the catalogue; replace older versions")
-    catalogue: bool = Field(default=True, description="false: nothing will be embedded, so none is built")
-    parent: CheckpointRef | None = Field(default=None, description="what training starts from: its categories, tokens")
+    others: tuple[RowsRef, ...] = beside(
+        default=(), description="more rows for the catalogue; they replace older versions of their spans"
+    )
+    catalogue: bool = Field(default=True, description="false: build no catalogue, since nothing will be embedded")
+    parent: CheckpointRef | None = Field(
+        default=None, description="checkpoint that training starts from; rows are checked by its categories and tokens"
+    )
     kept_out: str | None = beside(default=None, description="key of the golden set, whose rows are not trained on")
 
 
@@ -53,13 +57,13 @@ class WarmupInputs(Record):
     stage: Literal[Stage.warmup] = Stage.warmup
     rows: tuple[RowsRef, ...]
     parent: CheckpointRef | None
-    mined: MinedRelease | None = Field(default=None, description="as training gets it: batches have room for negatives")
+    mined: MinedRelease | None = Field(default=None, description="as in train; makes room for negatives in batches")
 
 
 class TrainInputs(Record):
-    """`rows` are trained on; the in-loop evaluation also looks at the holdout of `history`.
+    """`rows` are trained on; the in-loop evaluation also measures the holdout of `history`.
 
-    No pair of any row of both is ever a negative.
+    No query-item pair of a row of either is ever a negative.
     """
 
     stage: Literal[Stage.train] = Stage.train
@@ -67,37 +71,39 @@ class TrainInputs(Record):
     history: tuple[RowsRef, ...]
     parent: CheckpointRef | None
     compiled: CompileRef | None = beside(None)
-    mined: MinedRelease | None = Field(default=None, description="for hard negatives; null: none, or no release yet")
+    mined: MinedRelease | None = Field(
+        default=None, description="source of hard negatives; null: not wanted, or no release yet"
+    )
     golden: str | None = Field(default=None, description="key of the golden set, whose pairs are never negatives")
 
 
 class Rival(Record):
-    """A released model that is measured on the same rows, in a role that is not the champion's."""
+    """A released model, other than the champion, that is measured on the same rows."""
 
     role: Role
     release: int
     model: ModelRef
-    vectors: str | None = Field(description="folder of the vectors that its release holds; null: all are made again")
+    vectors: str | None = Field(description="folder of its release's vectors; null: all items are embedded again")
 
 
 class EvaluateInputs(Record):
-    """The holdout is pooled over all `rows`, and finds its items in the catalogue; the other models do so too."""
+    """Every model is measured on the holdout of all `rows`, against the items of the catalogue."""
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
     rows: tuple[RowsRef, ...]
     catalogue: CatalogueRef
     challenger: ModelRef
     challenger_vectors: str | None = Field(
-        default=None, description="folder of its vectors of the catalogue; null: the catalogue is small"
+        default=None, description="folder of its vectors of the catalogue; null: a small catalogue, embedded here"
     )
     champion: ModelRef | None = beside(description="null: nothing is released yet")
-    champion_vectors: str | None = beside(default=None, description="folder of the vectors that its release holds")
-    champion_release: int | None = beside(default=None, description="number of that release")
+    champion_vectors: str | None = beside(default=None, description="folder of its release's vectors")
+    champion_release: int | None = beside(default=None, description="number of its release")
     begun_with: CheckpointRef | None = beside(
-        default=None, description="imported weights, which nothing trained; null: the lineage began with a new model"
+        default=None, description="imported initial weights; null: the lineage began with a new model"
     )
     rivals: tuple[Rival, ...] = beside(default=(), description="other releases that gates may compare with")
-    golden: str | None = Field(default=None, description="key of the golden set's Parquet file; null: there is none")
+    golden: str | None = Field(default=None, description="key of the golden set's Parquet file; null: none")
     compiled: CompileRef | None = beside(None)
 
 
@@ -110,7 +116,7 @@ class InferInputs(Record):
 
     @property
     def vectors_of(self) -> dict[str, str]:
-        """The model version and the key of the catalogue, which name the vectors and the notes of their shards."""
+        """The model version and the catalogue's key, which name the vectors and their shard notes."""
         return {"version": self.model.version, "catalogue": self.catalogue.prefix.rpartition("/")[2]}
 
     @property
@@ -120,25 +126,25 @@ class InferInputs(Record):
 
 
 class ReleaseInputs(Record):
-    """All vectors are searched with the holdout of `rows`, and those of the release `before` with the same."""
+    """All vectors, and the vectors of the release `before`, are searched with the holdout queries of `rows`."""
 
     stage: Literal[Stage.release] = Stage.release
     model: ModelRef
     vectors: str
     catalogue: CatalogueRef
-    rows: tuple[RowsRef, ...] = Field(default=(), description="of all spans that the model was trained on")
-    metrics: dict[str, float] = beside(default={}, description="of the evaluation, for the model card")
-    before: ReleasedRef | None = beside(default=None, description="null: there is none, or it lacks a catalogue")
-    overrides: tuple[Override, ...] = beside(default=(), description="for the model card")
+    rows: tuple[RowsRef, ...] = Field(default=(), description="rows of all spans that the model was trained on")
+    metrics: dict[str, float] = beside(default={}, description="metrics of the evaluation, for the model card")
+    before: ReleasedRef | None = beside(default=None, description="previous release; null: none, or without catalogue")
+    overrides: tuple[Override, ...] = beside(default=(), description="overrides of the gates, for the model card")
 
 
 class ImportInputs(Record):
-    """A new model is made from `rows`."""
+    """`rows` are needed to build the new model that takes the weights."""
 
     stage: Literal[Chore.import_checkpoint] = Chore.import_checkpoint
-    file: str = Field(description="path on the machine of the command")
-    copy_key: str | None = Field(description="its copy in the workspace, for a worker on another machine")
-    sha256: str = Field(description="of the file at that path")
+    file: str = Field(description="path on the machine that runs the command")
+    copy_key: str | None = Field(description="key of its copy in the workspace, for a worker on another machine")
+    sha256: str = Field(description="SHA-256 of the file")
     rows: tuple[RowsRef, ...]
 
 
@@ -146,13 +152,13 @@ class PublishInputs(Record):
     """One release for one target of the configuration."""
 
     stage: Literal[Chore.publish] = Chore.publish
-    target: str = Field(description="its name")
+    target: str = Field(description="name of the target")
     release: int
     model_version: str
     vectors: str = Field(description="folder of the release's vectors")
-    vectors_sha256: str | None = Field(default=None, description="of its manifest, as the release has it")
-    only_current: bool = Field(description="leave the target alone if another release is current by then")
-    swap_alone: bool = Field(default=False, description="serve its table if that is there; load and check nothing")
+    vectors_sha256: str | None = Field(default=None, description="SHA-256 of that folder's manifest, from the release")
+    only_current: bool = Field(description="true: leave the target alone if another release is current by then")
+    swap_alone: bool = Field(default=False, description="true: serve the release's existing table; load nothing")
 
 
 Inputs = (
@@ -169,7 +175,7 @@ Inputs = (
 
 
 class JobSpec(Record):
-    """Everything a worker needs to know; written to the workspace before the worker starts."""
+    """All inputs of a worker; written to the workspace before the worker starts."""
 
     version: Literal[1] = 1
     run_key: str
@@ -196,7 +202,7 @@ class JobSpec(Record):
 
     @property
     def job_prefix(self) -> str:
-        """The folder of the attempt that was submitted, shared by all attempts that AWS Batch makes of it."""
+        """The folder of the submitted attempt, which its retries by AWS Batch share."""
         return f"{self.stage_prefix}/attempt-{self.submitted_as}"
 
     @property

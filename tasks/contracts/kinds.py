@@ -1,4 +1,4 @@
-"""A kind of file of the workspace: its key is made, matched and listed here, and nowhere by hand.
+"""A kind of file in the workspace. All keys are built, matched and listed here, never by hand.
 
 The kinds themselves are in tasks/contracts/workspace.py. Nothing here reads or writes.
 """
@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Any, Protocol
 
 _FIELD = re.compile(r"\{(\w+)(?::(\w+))?\}")
-_RUN = "runs/{run}"  # stands for the folder of a refresh or of a publication too
+_RUN = "runs/{run}"  # also stands for the folder of a refresh or a publication
 
-REFRESH = "refresh-"  # begins the run key of a refresh, which trains nothing
-PUBLICATION = "publish-"  # begins that of bringing a release to a target
+REFRESH = "refresh-"  # prefix of a refresh's run key
+PUBLICATION = "publish-"  # prefix of a publication's run key
 ROOTS = ("runs", "refreshes", "publications")
 
 
@@ -25,12 +25,12 @@ def run_folder(run_key: str) -> str:
 
 
 class Kept(enum.StrEnum):
-    """How long a file stays."""
+    """The retention of a file."""
 
     always = "always"
     reached = "while a kept release, a head or an unfinished run needs it"  # else `prune` deletes it
     shown = "while its run is unfinished, or kept for a head or a release"  # else `prune` deletes it
-    done = "until it is done with"  # whoever wrote it deletes it, or nothing needs it
+    done = "until it is done with"  # its writer deletes it, or nothing needs it
 
 
 class OfAttempt(Protocol):
@@ -48,15 +48,15 @@ class OfAttempt(Protocol):
 class Kind:
     """One kind of file, or of folder if its pattern ends with a slash.
 
-    `runs/{run}` in a pattern stands for the folder of any run: that of a refresh or a publication lies elsewhere.
-    A field is a part of a key without slashes; `{number:d}` is a whole number, and `{lock:path}` may have slashes.
+    `runs/{run}` in a pattern stands for the folder of any run, also of a refresh or a publication. A field is a
+    part of a key without slashes; `{number:d}` is a whole number, and `{lock:path}` may have slashes.
     """
 
-    name: str  # as people say it
+    name: str  # for people
     pattern: str
-    record: str  # the class of its JSON; of another file or of a folder its content in a word or two
+    record: str  # the class of its JSON; for other files and folders, their content in a word or two
     writer: str
-    complete: str  # when a reader may take it
+    complete: str  # the condition on which a reader may use it
     kept: Kept
 
     @property
@@ -80,17 +80,17 @@ class Kind:
         return pattern.replace(":path", "").format(**fields)
 
     def of(self, work: OfAttempt, **fields: str | int) -> str:
-        """Return the key of the file of one attempt, or of its stage or run."""
+        """Return the key of the file that belongs to an attempt, or to its stage or run."""
         return self.key(run=work.run_key, stage=work.stage, attempt=work.attempt, **fields)
 
     def within(self, **fields: str | int) -> str:
-        """Return the folder that holds all files of this kind with these fields, as in `lineages/main/skipped`."""
+        """Return the folder of all files of this kind with these fields, for example `lineages/main/skipped`."""
         unknown = next((found for found in _FIELD.finditer(self.pattern) if found[1] not in fields), None)
         begin = self.pattern.rstrip("/") if unknown is None else self.pattern[: unknown.start()]
         return dataclasses.replace(self, pattern=begin.rpartition("/")[0]).key(**fields)
 
     def match(self, key: str) -> dict[str, Any] | None:
-        """Return the fields of a key of this kind, or of a file in a folder of this kind; None for another."""
+        """Return the fields of a key of this kind, or of a file in a folder of this kind; None for other kinds."""
         found = self._regex.match(key)
         if found is None:
             return None
@@ -102,12 +102,12 @@ class Kind:
         return fields
 
     def folder_of(self, key: str) -> str | None:
-        """Return the folder of this kind that a file is in, or that holds the files of this kind; None for others."""
+        """Return the folder of this kind that has the file, or the folder of a file of this kind; None for others."""
         fields = self.match(key)
         return None if fields is None else self.key(**fields) if self.is_folder else key.rpartition("/")[0]
 
     def fields(self, key: str) -> dict[str, Any]:
-        """Return the fields of a key that is of this kind. Raises ValueError: it is of another."""
+        """Return the fields of a key of this kind. Raises ValueError: the key is of another kind."""
         found = self.match(key)
         if found is None:
             raise ValueError(f"{key} is no key of a {self.name}, as in {self.pattern}")

@@ -32,7 +32,7 @@ Action = Literal["proceed", "retry elsewhere", "exclude host", "stop"]
 
 
 class Check(Record):
-    """One expectation and its result. `sentence` is for people, with the numbers in it."""
+    """One expectation and its result. `sentence` is for people and contains the numbers."""
 
     name: str
     passed: bool
@@ -47,7 +47,7 @@ class Check(Record):
         cls, name: str, passed: bool, sentence: str, otherwise: Action = "proceed", observed: float | None = None,
         host: str = "",
     ) -> Check:  # fmt: skip
-        """Return a check whose failure stops the stage; `otherwise` is what to do then."""
+        """Return a check whose failure stops the stage; `otherwise` is the action after a failure."""
         action: Action = "proceed" if passed else otherwise
         return cls(name=name, passed=passed, severity="critical", observed=observed, sentence=sentence, host=host,
                    action=action)  # fmt: skip
@@ -62,18 +62,20 @@ class ValidateOutcome(Record):
     reasons: dict[str, int] = Field(description="quarantine reason -> rows")
     quarantine: str | None = Field(description="key of the Parquet file with the bad rows")
     checks: tuple[Check, ...]
-    catalogue: CatalogueRef | None = Field(default=None, description="null: none was asked for, or a check failed")
+    catalogue: CatalogueRef | None = Field(default=None, description="null: not requested, or a check failed")
     profiles: dict[str, str] = Field(default={}, description="span -> key of the profile of its clean rows")
-    drifts: tuple[ColumnDrift, ...] = Field(default=(), description="the columns that moved most, the first one most")
-    samples: tuple[SampleRow, ...] = Field(default=(), description="a few bad rows, where a check stopped the run")
-    # Null: a check failed before anyone looked.
-    left_out_of_training: int | None = Field(default=None, description="clean rows that are like a row held out")
-    left_out_of_holdout: int | None = Field(default=None, description="clean rows that are like one trained before")
+    drifts: tuple[ColumnDrift, ...] = Field(default=(), description="columns with the most drift, the worst first")
+    samples: tuple[SampleRow, ...] = Field(default=(), description="a few bad rows, if a check stopped the run")
+    # Null: a check failed before the search.
+    left_out_of_training: int | None = Field(default=None, description="clean near-duplicates of a holdout row")
+    left_out_of_holdout: int | None = Field(
+        default=None, description="clean near-duplicates of an earlier training row"
+    )
     left_out_as_golden: int | None = Field(
-        default=None, description="of those left out of training, rows of the golden set; null: there is none"
+        default=None, description="rows of the golden set in `left_out_of_training`; null: no golden set"
     )
 
-    golden: str | None = Field(default=None, description="key of the golden set that was kept out; null: there is none")
+    golden: str | None = Field(default=None, description="key of the golden set that was kept out; null: none")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -90,7 +92,7 @@ class HealthOutcome(Record):
     slowest_to_median: float
     free_memory_gib: tuple[float, ...]
     free_disk_gib: float
-    collectives: dict[str, float] = Field(description="empty for one worker; GB/s and microseconds by name")
+    collectives: dict[str, float] = Field(description="GB/s and microseconds, by name; empty for one worker")
     checks: tuple[Check, ...]
 
     @property
@@ -107,8 +109,8 @@ class WarmupOutcome(Record):
     peak_memory_gib: float
     compiled: CompileRef | None = Field(description="null on devices that compile nothing")
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
-    trial_losses: tuple[float, ...] = Field(description="of the trial's steps; meaningful only for comparing trials")
-    trial_metrics: dict[str, float] = Field(description="of the holdout after the trial's steps, likewise")
+    trial_losses: tuple[float, ...] = Field(description="losses of the trial's steps; only for comparing trials")
+    trial_metrics: dict[str, float] = Field(description="holdout metrics after the trial's steps; likewise")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
 
     @property
@@ -128,23 +130,23 @@ class TrainOutcome(Record):
     tokens: TokenUse | None = Field(default=None, description="null: no step was taken")
     losses: tuple[CurvePoint, ...]
     curve: tuple[CurvePoint, ...]
-    rows_replayed: int = Field(default=0, description="of `rows_trained`, those of earlier spans")
+    rows_replayed: int = Field(default=0, description="rows of earlier spans in `rows_trained`")
     development: tuple[CurvePoint, ...] = Field(
-        default=(), description="the metrics on development rows, by which train.keep_best chooses"
+        default=(), description="metrics on the development rows, by which train.keep_best chooses"
     )
-    kept_step: int | None = Field(default=None, description="the step that was chosen; null: the last one")
+    kept_step: int | None = Field(default=None, description="step chosen by train.keep_best; null: the last step")
     precision: str
     graphs: GraphUse | None = Field(description="null on devices that compile nothing")
     environment: dict[str, str] = Field(description="compiler and runtime variables that were set")
     head: HeadSolved | None = Field(default=None, description="null: no head was solved after the last step")
-    label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="heads of labels that were, by name")
+    label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="solved label heads, by name")
     device_use: tuple[DeviceUse, ...] | None = Field(
-        default=None, description="by node; null where nothing was measured, as on devices other than NeuronCores"
+        default=None, description="one record per node; null: not measured, as on devices other than NeuronCores"
     )
     communication: Communication | None = Field(
         default=None, description="null: one worker, or not known on this device"
     )
-    mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were asked for, or found")
+    mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were requested, or found")
     checkpoints: CheckpointUse | None = Field(default=None, description="null: no step was taken")
     learning_rate: RateUse | None = Field(default=None, description="null: no step was taken")
 
@@ -154,47 +156,50 @@ class TrainOutcome(Record):
 
 
 class EvaluateOutcome(Record):
-    """Metrics of the challenger and, on the same rows, of the champion. The gates are judged in the control plane."""
+    """Metrics of challenger and champion on the same rows. The control plane judges the gates."""
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
-    holdout_rows: int = Field(description="that were measured")
-    holdout_there: int = Field(default=0, description="holdout rows of all spans; more than were measured: a sample")
+    holdout_rows: int = Field(description="measured holdout rows")
+    holdout_there: int = Field(
+        default=0, description="holdout rows of all spans; `holdout_rows` may be a sample of them"
+    )
     interval: tuple[float, float] | None = Field(
         default=None,
-        description="in which the challenger's recall@10 on all holdout rows is, with 0.95 confidence; null: no sample",
+        description="95 % confidence interval of the challenger's recall@10 on all holdout rows; null: no sample",
     )
-    corpus_items: int = Field(description="that every model was measured on")
+    corpus_items: int = Field(description="items that every model was measured on")
     challenger: dict[str, float] = Field(
-        description="ranking metrics are among the items that it and the champion hold, or the whole catalogue"
+        description="its metrics; ranking is among the items that it and the champion hold, or the whole catalogue"
     )
-    champion: dict[str, float] | None = Field(description="among the same items as the challenger's")
+    champion: dict[str, float] | None = Field(description="its metrics, among the same items")
     champion_version: str | None
     slices: tuple[SliceMetrics, ...]
-    catalogue_items: int = Field(default=0, description="that `corpus_items` were chosen from")
+    catalogue_items: int = Field(default=0, description="items of the catalogue that the corpus was chosen from")
     whole_items: int | None = Field(
-        default=None, description="that the challenger's rows were ranked among, too; null: the corpus is the catalogue"
+        default=None, description="items of the whole catalogue, if ranked among too; null: the corpus is the catalogue"
     )
     shared_items: dict[Role, int] = Field(
-        default={}, description="that challenger and a release both hold, in a catalogue that the corpus is a part of"
+        default={},
+        description="items that challenger and a release both hold, if the corpus is a part of the catalogue",
     )
-    rows_left_out: int = Field(default=0, description="holdout rows about items that are deleted")
+    rows_left_out: int = Field(default=0, description="holdout rows of deleted items")
     champion_read: int = Field(default=0, description="items whose vectors were read from the champion's release")
     champion_embedded: int = Field(default=0, description="the other items, which the champion embedded")
-    measured: tuple[Measurement, ...] = Field(default=(), description="every model, the challenger first")
+    measured: tuple[Measurement, ...] = Field(default=(), description="measurements, the challenger's first")
     rows_key: str | None = Field(default=None, description="key of the Parquet file of row results")
     spans: tuple[SpanMetrics, ...] = Field(default=(), description="the newest spans with holdout rows, oldest first")
-    golden_rows: int = Field(default=0, description="rows of the golden set, which are counted in no other number")
+    golden_rows: int = Field(default=0, description="rows of the golden set, which no other number counts")
     golden: dict[Role, dict[str, float]] = Field(default={}, description="each model's metrics on the golden set")
     golden_trained: int = Field(default=0, description="rows of the golden set that the challenger was trained on")
 
     @property
     def sampled_from(self) -> int | None:
-        """The holdout rows that the measured ones are a sample of; None if all were measured."""
+        """The number of holdout rows that the sample was drawn from; None if all were measured."""
         return self.holdout_there if self.holdout_there > self.holdout_rows + self.rows_left_out else None
 
     @property
     def ranked_among(self) -> int:
-        """The items among which the ranking metrics of challenger and champion are."""
+        """The number of items among which challenger and champion were ranked."""
         return self.shared_items.get(Role.champion) or self.whole_items or self.corpus_items
 
     @property
@@ -214,20 +219,22 @@ class EvaluateOutcome(Record):
 
 
 class InferOutcome(Record):
-    """Every item of the catalogue is in `prefix` or among the `bad` ones."""
+    """Every item of the catalogue has a vector in `prefix` or is in `quarantine`."""
 
     stage: Literal[Stage.infer] = Stage.infer
     prefix: str
     vectors: int
     width: int
     shards: int
-    shards_reused: int = Field(description="made by an earlier attempt")
+    shards_reused: int = Field(description="shards of an earlier attempt")
     texts_per_second: float
     catalogue: CatalogueRef
-    vectors_reused: int = Field(default=0, description="of unchanged items, from earlier vectors of the same model")
-    bad: int = Field(default=0, description="items without a vector, with their reasons in `quarantine`")
+    vectors_reused: int = Field(
+        default=0, description="vectors of unchanged items, copied from the same model's earlier vectors"
+    )
+    bad: int = Field(default=0, description="items without a vector; `quarantine` has the reasons")
     quarantine: str | None = Field(default=None, description="key of the Parquet file with the bad items")
-    ids_sha256: str | None = Field(default=None, description="over the ids of all items with a vector")
+    ids_sha256: str | None = Field(default=None, description="SHA-256 over the ids of all items with a vector")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -235,9 +242,9 @@ class InferOutcome(Record):
 
 
 class ReleaseOutcome(Record):
-    """The exported, probed model folder; the pointer itself is moved by the control plane.
+    """The exported, probed model folder; the control plane moves the pointer.
 
-    The metrics are those of the holdout queries against all vectors, as users of the release get them.
+    The metrics are of the holdout queries against all vectors, as users of the release get them.
     """
 
     stage: Literal[Stage.release] = Stage.release
@@ -246,18 +253,21 @@ class ReleaseOutcome(Record):
     probed: int
     min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")
     head_difference: float | None = Field(
-        default=None, description="of a probability by the exported head and by the trained one, at most"
+        default=None, description="maximum difference of a probability between exported and trained head"
     )
     label_difference: float | None = Field(
-        default=None, description="of an output of the exported heads of labels, as a share of the largest, at most"
+        default=None,
+        description="maximum difference between exported and trained label heads, as a share of the largest output",
     )
     queries: int = Field(default=0, description="holdout queries that all vectors were searched with")
-    metrics: dict[str, float] = Field(default={}, description="of those queries; empty: there are none")
+    metrics: dict[str, float] = Field(default={}, description="metrics of these queries; empty: no queries")
     before: int | None = Field(default=None, description="number of the release that it is compared with")
-    shared: SharedSearch | None = Field(default=None, description="of both models alone; null: there is none before")
-    changes: str | None = Field(default=None, description="key of the record of what changed since")
+    shared: SharedSearch | None = Field(
+        default=None, description="comparison of both models among the same items; null: no release before"
+    )
+    changes: str | None = Field(default=None, description="key of the record of the changes since that release")
     code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
-    libraries: dict[str, str] = Field(default={}, description="versions of those that make the vectors")
+    libraries: dict[str, str] = Field(default={}, description="versions of the libraries that made the vectors")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -265,12 +275,12 @@ class ReleaseOutcome(Record):
 
 
 class ImportOutcome(Record):
-    """Weights from elsewhere as a lineage's first checkpoint. Names are the file's, except in `new`."""
+    """Imported weights as a lineage's first checkpoint. Names are the file's, except in `new`."""
 
     stage: Literal[Chore.import_checkpoint] = Chore.import_checkpoint
     checkpoint: CheckpointRef
-    sha256: str = Field(description="of the file")
-    mapped: int = Field(description="tensors that were taken")
+    sha256: str = Field(description="SHA-256 of the file")
+    mapped: int = Field(description="imported tensors")
     ignored: tuple[str, ...] = Field(description="tensors of the file that the model does not have")
     new: tuple[str, ...] = Field(description="weights of the model that the file lacks; they start as in a new model")
 
@@ -280,16 +290,16 @@ class ImportOutcome(Record):
 
 
 class PublishOutcome(Record):
-    """What a target serves now."""
+    """The table that a target serves after a publication."""
 
     stage: Literal[Chore.publish] = Chore.publish
-    table: str | None = Field(description="what it serves, complete and checked; null: another release is current now")
-    served_before: str | None = Field(description="the table that it served before")
+    table: str | None = Field(description="table it serves, complete and checked; null: another release is current now")
+    served_before: str | None = Field(description="table it served before")
     vectors: int
-    loaded: int = Field(description="vectors that were not there yet")
+    loaded: int = Field(description="vectors that the target lacked")
     recall: float | None = Field(description="recall@10 of the index, compared with exact search; null: not measured")
-    query_ms: float | None = Field(description="median of the warm queries, from the worker; null: not measured")
-    queries: int | None = Field(default=None, description="sampled vectors that both are of; null: not measured")
+    query_ms: float | None = Field(description="median time of warm queries, from the worker; null: not measured")
+    queries: int | None = Field(default=None, description="sampled queries of both measurements; null: not measured")
     dropped: tuple[str, ...] = Field(description="tables of earlier releases")
 
     @property

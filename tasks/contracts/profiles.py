@@ -1,4 +1,4 @@
-"""What the rows of a span look like, column by column, and how far that is from the spans before."""
+"""The profile of a span's rows, column by column, and its drift from earlier spans."""
 
 from typing import Literal
 
@@ -18,15 +18,15 @@ class Shared(Record):
 
 
 class ColumnProfile(Record):
-    """One column of a span. Shares and quantiles are those of the profile's sample."""
+    """One column of a span. Shares and quantiles are taken from the profile's sample."""
 
     name: str
     kind: ColumnKind
-    type: str = Field(description="in Parquet")
+    type: str = Field(description="type in Parquet")
     null_share: float
-    distinct: int = Field(description="different values in the whole span; an estimate above some thousand")
+    distinct: int = Field(description="distinct values in the whole span; an estimate above a few thousand")
     quantiles: dict[str, float] = Field(
-        description="of the numbers, or of the lengths of the texts in characters; empty for other kinds"
+        description="quantiles of numbers, or of text lengths in characters; empty for other kinds"
     )
     top: tuple[Shared, ...] = Field(description="the commonest values, or languages of the texts; shares of all rows")
 
@@ -37,7 +37,7 @@ class SpanProfile(Record):
     span: str
     version: int
     rows: int
-    sampled: int = Field(description="rows that shares and quantiles are of; the same as rows in a small span")
+    sampled: int = Field(description="rows in the sample for shares and quantiles; all rows of a small span")
     columns: tuple[ColumnProfile, ...]
     unseen: dict[str, float] = Field(
         default={}, description="share of rows, by feature, whose category the parent has never seen"
@@ -56,7 +56,7 @@ class Bin(Record):
 
 
 class ColumnDrift(Record):
-    """How one column has moved: `psi` is the population stability index, `limit` what chance and the rule allow."""
+    """The drift of one column: `psi` is the population stability index, `limit` the most that chance and rule allow."""
 
     name: str
     psi: float
@@ -66,7 +66,7 @@ class ColumnDrift(Record):
 
 
 class SampleRow(Record):
-    """A bad row as people may read it: long values are cut."""
+    """A bad row for people to read; long values are cut."""
 
     reason: str
     span: str

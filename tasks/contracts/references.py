@@ -38,12 +38,12 @@ class RowsRef(Record):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders of the workspace that it names."""
+        """The folders of the workspace that this reference names."""
         return tuple(folder for folder in (self.prefix, self.sides, self.held) if folder is not None)
 
 
 def newest_rows(*groups: Sequence[RowsRef]) -> tuple[RowsRef, ...]:
-    """Return the rows of each span in their newest version; of the same version those that come first."""
+    """Return each span's rows in their newest version; among equal versions, the first."""
     found: dict[str, RowsRef] = {}
     for rows in (rows for group in groups for rows in group):
         if rows.span.name not in found or rows.span.version > found[rows.span.name].span.version:
@@ -84,7 +84,7 @@ class CompileRef(Record):
 
     key: str
     graphs: int
-    seconds: float = Field(description="what compiling all of them took, in the run that did it")
+    seconds: float = Field(description="seconds that compiling all graphs took")
 
     @property
     def prefix(self) -> str:
@@ -92,7 +92,7 @@ class CompileRef(Record):
 
 
 class ModelRef(Record):
-    """A model version with the checkpoint that it came from."""
+    """A model version and its checkpoint."""
 
     version: str = Field(description="model version, for example main-00000060-2d8a0c53")
     checkpoint: CheckpointRef
@@ -105,8 +105,8 @@ class ReleasedRef(Record):
     model_version: str
     model_prefix: str
     vectors_prefix: str
-    model_sha256: str | None = Field(default=None, description="of the model's manifest")
-    vectors_sha256: str | None = Field(default=None, description="of the vectors' manifest")
+    model_sha256: str | None = Field(default=None, description="SHA-256 of the model's manifest")
+    vectors_sha256: str | None = Field(default=None, description="SHA-256 of the vectors' manifest")
 
 
 class MinedRelease(Record):

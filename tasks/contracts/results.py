@@ -1,6 +1,6 @@
-"""How an attempt ended: `result.json` of a stage that is done, the error file of a worker that failed.
+"""The end of an attempt: `result.json` of a finished stage, or the error file of a failed worker.
 
-And, while it goes on, what of its work is kept should it be killed.
+`kept.json` has the work of a running attempt that would survive if it were killed.
 """
 
 from typing import Literal
@@ -12,12 +12,12 @@ from tasks.foundation.records import Record
 
 
 class Phases(Record):
-    """Where the seconds of an attempt went. They add up to its wall time, apart from rounding.
+    """An attempt's wall time in seconds by phase; the phases add up to it, apart from rounding.
 
-    An attempt that is done lost nothing. One that failed was productive up to its last checkpoint (of infer: shard),
-    and what came after is lost, since it is done again. It lost all of its work if it kept none, as where health
-    refused its machines. A killed one leaves no account: all seconds after its last checkpoint are lost. What a model
-    took that the gates refuse is not lost: the refusal is a result.
+    A finished attempt lost nothing. A failed one was productive up to its last checkpoint (infer: its last shard); its
+    later work is lost, since it is repeated. All work is lost if none was kept, for example if health refused the
+    machines. A killed attempt leaves no account: all seconds after its last checkpoint are lost. Training a model that
+    the gates refuse is not lost: the refusal is a result.
     """
 
     queued: float = Field(default=0.0, description="seconds of waiting for machines, which cost nothing")
@@ -38,7 +38,7 @@ class Phases(Record):
 
 
 class KeptWork(Record):
-    """`kept.json` of an attempt: its seconds until its last checkpoint, or shard, which stays if it is killed."""
+    """`kept.json` of an attempt: its seconds until its last checkpoint or shard, which survives a kill."""
 
     version: Literal[1] = 1
     phases: Phases
@@ -56,7 +56,7 @@ class StageResult(Record):
 
 
 class WorkerFailure(Record):
-    """`error-rank<r>.json`: how one worker process died; the earliest among the ranks is the root cause."""
+    """`error-rank<r>.json`: the failure of one worker process; the earliest among the ranks is the root cause."""
 
     version: Literal[1] = 1
     rank: int

@@ -13,7 +13,7 @@ _MARK = "@progress "
 
 
 class Progress(Record):
-    """`done` of `total` units of `what`; `note` is the number worth seeing now (a loss, a rate)."""
+    """`done` of `total` units, which `what` names; `note` is the current loss or rate."""
 
     what: str
     done: int
@@ -27,7 +27,7 @@ def report(what: str, done: int, total: int, note: str = "") -> None:
 
 
 def parse(line: str) -> Progress | None:
-    """Return the progress in a line of worker output; None for log text and for a line that is cut off."""
+    """Return the progress in a line of worker output; None for log text and truncated lines."""
     if not line.startswith(_MARK):
         return None
     try:
@@ -37,9 +37,9 @@ def parse(line: str) -> Progress | None:
 
 
 class BatchAttempt(Record):
-    """One of the attempts that AWS Batch made of a job, as the ledger records it.
+    """One attempt that AWS Batch made of a job, as the ledger records it.
 
-    The first has the number of the attempt that was submitted; repetitions by AWS Batch count up from it.
+    The first has the number of the submitted attempt; retries by AWS Batch count up from it.
     """
 
     attempt: int
@@ -47,12 +47,12 @@ class BatchAttempt(Record):
     message: str
     queued: float = Field(description="seconds until it had a machine")
     booting: float = Field(description="seconds from then until the workers' command began")
-    running: float = Field(description="seconds that the command ran; of several jobs the longest")
-    dollars_per_hour: float = Field(description="of all machines together")
+    running: float = Field(description="seconds that the command ran; the longest of several jobs")
+    dollars_per_hour: float = Field(description="price of all machines together")
     cost: float = Field(description="dollars, for the time that each machine was held")
     job: str
     hosts: tuple[str, ...]
-    stopped_at: float | None = Field(default=None, description="by the clock of AWS, in seconds since 1970")
+    stopped_at: float | None = Field(default=None, description="seconds since the epoch, by the clock of AWS")
 
 
 class Listener(Protocol):
@@ -80,16 +80,16 @@ class Runner(Protocol):
     """Runs one stage to its end."""
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
-        """Start the workers of a stage whose spec is in the workspace, or find them again, and wait until they end.
+        """Start the workers of a stage whose spec is in the workspace, or re-attach to them, and wait until they end.
 
         Args:
-            tries: the most attempts allowed, including those that the runner makes by itself.
+            tries: the maximum number of attempts, including the runner's own retries.
 
         Raises:
-            StageError: of the class of the earliest failure among the workers, with its message.
+            StageError: class and message of the earliest failure among the workers.
         """
         ...
 
     def found(self, spec: JobSpec) -> bool:
-        """Return whether the work of this spec was started before and can still be waited for."""
+        """Return True if the work of this spec was started before and can still be waited for."""
         ...

@@ -1,4 +1,4 @@
-"""Records of whole runs: the plan that is fixed before one begins, and the release that it may end with."""
+"""Records of whole runs: the plan, fixed before the run begins, and the release that it may end with."""
 
 from enum import StrEnum
 from typing import Literal
@@ -17,45 +17,45 @@ class RunState(StrEnum):
 
     RELEASED = "Released"
     REJECTED = "Rejected"
-    HELD = "Held"  # accepted and made into a release, which waits: a person holds all releases
-    UNFINISHED = "Unfinished"  # stopped before a release or a rejection without a failure, as a backfill may request
+    HELD = "Held"  # accepted and made into a release, which waits because a person holds releases
+    UNFINISHED = "Unfinished"  # stopped without a failure before a release or a rejection, as a backfill may request
     FAILED = "Failed"
     CANCELLED = "Cancelled"
     RUNNING = "Running"
 
 
 class BranchStart(Record):
-    """What the branch continues that a run begins, since the models after its parent were rejected."""
+    """The origin of a branch, which a run begins because the models after its parent were rejected."""
 
-    of: str = Field(description="the lineage that the parent is in; without a parent, the one that was begun first")
-    instead_of: str = Field(description="the lineage that runs continue until this one has trained")
-    again: tuple[SpanRef, ...] = Field(description="what the rejected models were trained on after the parent")
+    of: str = Field(description="the parent's lineage; without a parent, the workspace's first lineage")
+    instead_of: str = Field(description="lineage that runs continue until the branch has trained")
+    again: tuple[SpanRef, ...] = Field(description="spans that the rejected models were trained on after the parent")
 
 
 class RunPlan(Record):
-    """`plan.json` in the folder of a run or a refresh: what one run will do, fixed before it does it."""
+    """`plan.json` of a run or a refresh, fixed before its first stage."""
 
     version: Literal[1] = 1
     run_key: str
     span: SpanRef
     window: tuple[SpanRef, ...] = Field(
-        description="the spans this run trains on, oldest first, ending with `span`; none for a refresh"
+        description="spans that this run trains on, oldest first, ending with `span`; empty for a refresh"
     )
-    history: tuple[RowsRef, ...] = Field(description="what the lineage trained on before")
+    history: tuple[RowsRef, ...] = Field(description="rows that the lineage trained on before")
     parent: CheckpointRef | None
     workspace: str
     config: Config
-    branch: BranchStart | None = Field(default=None, description="null: the run continues a lineage that is there")
+    branch: BranchStart | None = Field(default=None, description="null: the run begins no branch")
 
 
 class Pruned(Record):
-    """`runs/<run key>/pruned.json`, `releases/<n>.pruned.json`: its files were deleted; its records stay."""
+    """`runs/<run key>/pruned.json`, `releases/<n>.pruned.json`: the files were deleted; the records stay."""
 
     at: str
 
 
 class Hold(Record):
-    """A person's decision that nothing is released; in `releases/CURRENT`, and once lifted in `releases/holds/`."""
+    """A person's hold on all releases: in `releases/CURRENT`; once lifted, in `releases/holds/`."""
 
     by: str = Field(description="user and machine")
     at: Moment
@@ -65,13 +65,13 @@ class Hold(Record):
 
     @property
     def sentence(self) -> str:
-        """Who holds releases, since when and why."""
+        """A sentence with the person who holds releases, the time and the reason."""
         since = self.at[:16].replace("T", " ")
         return f"Releases are held since {since} UTC by {self.by}: {self.reason.rstrip('.')}."
 
 
 class Release(Record):
-    """`releases/<n>.json`: a model version bound to a vector, made by exactly that model, of every live item."""
+    """`releases/<n>.json`: a model version with the vectors of every live item, made by exactly that model."""
 
     version: Literal[1] = 1
     number: int = Field(ge=1)
@@ -108,7 +108,7 @@ class Release(Record):
 
     @property
     def ref(self) -> ReleasedRef:
-        """Its model and vectors."""
+        """The reference to the release's model and vectors."""
         return ReleasedRef(
             number=self.number,
             model_version=self.model.version,

@@ -1,4 +1,4 @@
-"""Releases searched: the lines of JSON to and from the worker that holds the model, and what changed between two."""
+"""Search in releases: JSON lines to and from the worker that holds the model, and the comparison of two releases."""
 
 from pydantic import Field
 
@@ -8,12 +8,12 @@ MOST_HITS = 1000
 
 
 class Searchable(Record):
-    """The first line of the process: it can be asked now."""
+    """The first line of the process: ready for questions."""
 
     release: int
     model_version: str
     vectors: int
-    seconds: float = Field(description="to load model and vectors")
+    seconds: float = Field(description="seconds to load model and vectors")
 
 
 class Question(Record):
@@ -32,10 +32,10 @@ class Hit(Record):
 
 
 class Answer(Record):
-    """One line of the process for each question; `hits` are the best of all vectors of the release, best first."""
+    """The process's line for one question; `hits` are the best of all the release's vectors, best first."""
 
     hits: tuple[Hit, ...]
-    seconds: float = Field(description="to embed the query and to compare it with every vector")
+    seconds: float = Field(description="seconds to embed the query and to compare it with every vector")
 
 
 class ListedItem(Record):
@@ -58,7 +58,7 @@ class QueryChange(Record):
 
 
 class SharedSearch(Record):
-    """Two models apart from their catalogues: searched among items that both releases hold with equal content."""
+    """Two models compared among the items that both releases hold with equal content."""
 
     items: int
     queries: int = Field(description="queries whose own item is among these")

@@ -1,4 +1,4 @@
-"""Spans: how time is cut into named partitions, and in what order they come.
+"""Spans, the named partitions of time, and their order.
 
 A span is named in ISO form: `2026-11-20` (day), `2026-W47` (week), `2026-11` (month), `2026-Q4` (quarter) or `2026`
 (year).
@@ -30,7 +30,7 @@ _FORMS = {
     SpanKind.year: re.compile(r"(\d{4})"),
 }
 
-# From the first day of a span into the next one, and not beyond it, however long the two are.
+# Time from a span's first day to some day of the next span, for all lengths of the two.
 _INTO_THE_NEXT = {
     SpanKind.day: dt.timedelta(days=1),
     SpanKind.week: dt.timedelta(days=7),
@@ -62,7 +62,7 @@ def kind_of(span: str) -> SpanKind:
 
 
 def first_day(span: str) -> dt.date:
-    """Return the first day of a span. Raises ConfigError: `span` is none in ISO form."""
+    """Return the first day of a span. Raises ConfigError: `span` is not a span in ISO form."""
     return _parse(span)[1]
 
 
@@ -81,13 +81,13 @@ def after(span: str) -> str:
 
 
 def last_over(moment: dt.datetime, zone: str, kind: SpanKind) -> str:
-    """Return the newest span that is over at `moment` in a time zone: the span before the one that holds it.
+    """Return the newest span that is over at `moment` in a time zone: the one before the span that contains it.
 
-    Times of a clock that is set forward or back that night have the same date, so they give the same span.
+    A clock change at night does not change the date, so it does not change the span.
 
     Args:
-        moment: with an offset; the calendar is that of `zone`, whatever the offset.
-        zone: a name of the IANA database, as Europe/Berlin.
+        moment: a time with any UTC offset; the calendar is the one of `zone`.
+        zone: a name of the IANA database, for example Europe/Berlin.
         kind: the length of the spans.
 
     Raises:

@@ -1,6 +1,6 @@
-"""The stages of a run, in order, each with the facts about it that the rest of the project needs.
+"""The stages of a run, in order, with their traits.
 
-A new stage begins here; `python -m tests.planes.recipes` then names the files that are missing.
+A new stage begins here; `python -m tests.planes.recipes` then names the missing files.
 """
 
 import enum
@@ -13,30 +13,30 @@ from configs.schema.config import Config
 
 
 class Queue(enum.StrEnum):
-    """The job queue, and so the kind of machine."""
+    """The job queue, which decides the kind of machine."""
 
     cpu = "cpu"
     accelerator = "accelerator"
 
 
 class Layout(enum.StrEnum):
-    """How the workers of a stage are spread over machines."""
+    """The distribution of a stage's workers over machines."""
 
     single = "single"  # one job on one machine
-    array = "array"  # workers never meet: each machine is a job of its own, and each worker has its own outcome
-    nodes = "nodes"  # workers talk to each other: the machines are the nodes of one job
+    array = "array"  # independent workers: each machine is a job of its own, and each worker has its own outcome
+    nodes = "nodes"  # communicating workers: the machines are the nodes of one job
 
 
 class Rows(enum.StrEnum):
     """The rows that a stage's time grows with."""
 
-    window = "window"  # of all spans that the run trains on
-    span = "span"  # of the run's own span
+    window = "window"  # rows of all spans that the run trains on
+    span = "span"  # rows of the run's own span
     none = "none"
 
 
 class BackfillPhase(enum.StrEnum):
-    """When a backfill does a stage: trainings run one after another, judging side by side, releases at the end."""
+    """The phase of a backfill that does a stage: trainings in sequence, judging in parallel, releases at the end."""
 
     training = "training"
     judging = "judging"
@@ -45,7 +45,7 @@ class BackfillPhase(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Traits:
-    """Facts about a stage, or a chore."""
+    """The properties of a stage or a chore that other code depends on."""
 
     name: str
     compute: Callable[[Config], Compute | None] = lambda config: None  # None: `compute` at the top of the configuration
@@ -136,7 +136,7 @@ class Stage(_WithTraits):
 
 
 class Chore(_WithTraits):
-    """Work for a worker that is not a stage: nothing in the pipeline waits for it."""
+    """Work for a worker that is not a stage: the pipeline does not wait for it."""
 
     import_checkpoint = Traits(
         "import-checkpoint",
@@ -154,7 +154,7 @@ WORKS: tuple[Work, ...] = (*Stage, *Chore)
 
 
 def compute_of(config: Config, work: Work) -> Compute:
-    """Return where a stage runs: its own `compute`, else the one at the top of the configuration."""
+    """Return the compute of a stage: its own, else the one at the top of the configuration."""
     return work.traits.compute(config) or config.compute
 
 

@@ -1,15 +1,15 @@
-"""What the work of a stage took: graphs, their compiling, steps by shape, devices, tokens, negatives, checkpoints."""
+"""Resource use of a stage: graphs and their compilation, steps by shape, devices, tokens, negatives, checkpoints."""
 
 from pydantic import Field
 
 from tasks.foundation.records import Record
 
-MOST_COMMUNICATION = 0.25  # of a step, before it is a warning
-LEAST_RATE = 0.1  # of the peak; a lower rate is a warning, since the lineage hardly learns any more
+MOST_COMMUNICATION = 0.25  # share of a step; more is a warning
+LEAST_RATE = 0.1  # share of the peak; a lower rate is a warning, since the lineage hardly learns any more
 
 
 class NewGraph(Record):
-    """A graph that warmup had not compiled, and where it first ran."""
+    """A graph that warmup had not compiled, and the step that first ran it."""
 
     name: str = Field(description="name of the graph")
     where: str = Field(description="step that first needed it")
@@ -17,9 +17,9 @@ class NewGraph(Record):
 
 
 class GraphUse(Record):
-    """How the compile cache served one process."""
+    """The use of the compile cache by one process."""
 
-    hits: int = Field(description="graphs used that the cache's manifest names")
+    hits: int = Field(description="used graphs that the cache's manifest names")
     misses: int
     compile_seconds: float = Field(description="seconds of compiling, or of reading compiled graphs back")
     seconds_saved: float = Field(description="seconds of compiling in warmup, less those here; 0 if not readable")
@@ -29,7 +29,7 @@ class GraphUse(Record):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """A summary for people."""
         if not self.hits:
             return f"compiled {self.misses} graphs in {self.compile_seconds:.1f} s; none was there before"
         met = f"{self.hits} graphs that warmup had compiled, {self.misses} new"
@@ -39,40 +39,42 @@ class GraphUse(Record):
 
 
 class ShapeTiming(Record):
-    """The steps of the trial run, on batches of one worker's shape."""
+    """The trial run's steps on batches of one shape, as one worker gets them."""
 
-    sequences: int = Field(description="packed ones of a batch")
-    tokens: int = Field(description="of a sequence")
+    sequences: int = Field(description="packed sequences in a batch")
+    tokens: int = Field(description="tokens in a sequence")
     first_step_seconds: float
     step_seconds: float
 
 
 class EfaUse(Record):
-    """What the EFA interfaces of one node moved while it trained, by their driver's counters."""
+    """Traffic of one node's EFA interfaces while it trained, by their driver's counters."""
 
     interfaces: int
     sent_gib: float
     received_gib: float
-    faults: dict[str, int] = Field(description="drops, repetitions and errors, by the driver's names; none: left out")
+    faults: dict[str, int] = Field(
+        description="drops, retransmissions and errors, by the driver's names; without zeros"
+    )
 
 
 class DeviceUse(Record):
-    """NeuronCores and device memory of one node while it trained, from one reading every few seconds."""
+    """Use of NeuronCores and device memory on one node while it trained, from a reading every few seconds."""
 
     node: int
     readings: int
-    utilization_median: float = Field(description="percent of time the cores computed; the mean of those in use")
+    utilization_median: float = Field(description="percent of time that cores computed; mean of the cores in use")
     utilization_peak: float
-    memory_gib_median: float = Field(description="of all devices of the node together")
+    memory_gib_median: float = Field(description="memory of all devices of the node together")
     memory_gib_peak: float
     efa: EfaUse | None = Field(default=None, description="null: no EFA")
 
 
 class Communication(Record):
-    """The part of a training step in which the workers exchange numbers."""
+    """The share of a training step that the workers spend on communication."""
 
-    seconds: float = Field(description="of a step; at most so many where estimated, as a device may compute meanwhile")
-    step_seconds: float = Field(description="of a step, evaluations and checkpoints not counted")
+    seconds: float = Field(description="communication in a step; an estimate is an upper bound, as it may overlap")
+    step_seconds: float = Field(description="whole step, without evaluations and checkpoints")
     measured: bool = Field(description="false: estimated from the gradients' bytes and the rates that health measured")
 
     @property
@@ -81,7 +83,7 @@ class Communication(Record):
 
     @property
     def warning(self) -> str:
-        """A sentence where it takes too much of a step; else empty."""
+        """A warning if communication takes too much of a step; else empty."""
         if self.share <= MOST_COMMUNICATION:
             return ""
         return (
@@ -92,11 +94,11 @@ class Communication(Record):
 
 
 class RateUse(Record):
-    """The learning rate that the schedule had come to at the last step of a run."""
+    """The learning rate of the schedule at the last step of a run."""
 
-    rate: float = Field(description="before train.decay_before_release")
+    rate: float = Field(description="learning rate before train.decay_before_release")
     peak: float = Field(description="train.learning_rate")
-    warmed_up: bool = Field(description="false: the lineage is still on its way to the peak")
+    warmed_up: bool = Field(description="false: the lineage is still in the schedule's warmup")
 
     @property
     def share(self) -> float:
@@ -116,39 +118,40 @@ class RateUse(Record):
 class TokenUse(Record):
     """Tokens of all batches of an attempt, by all workers."""
 
-    real: int = Field(description="of the texts that were trained on")
-    cut: int = Field(description="the last tokens of texts that found no room in their batch")
-    computed: int = Field(description="with padding")
+    real: int = Field(description="tokens of the texts that were trained on")
+    cut: int = Field(description="tokens cut from the end of texts that did not fit in their batch")
+    computed: int = Field(description="tokens with padding")
 
 
 class MinedNegatives(Record):
-    """The hard negatives of a run, and what they cost."""
+    """The hard negatives of a run, and their cost."""
 
     release: int = Field(description="number of the release they were mined from")
     pairs: int = Field(description="rows of the run that have at least one")
-    negatives: int = Field(description="of all rows together")
-    items: int = Field(description="different items among them")
-    embedded: int = Field(description="texts that the released model embedded for it; 0: they were mined before")
+    negatives: int = Field(description="negatives of all rows together")
+    items: int = Field(description="distinct items among the negatives")
+    embedded: int = Field(description="texts that the released model embedded for mining; 0: mined before")
     seconds: float
 
 
 class CheckpointUse(Record):
-    """When an attempt wrote checkpoints to go on from, why so often, and what they cost it."""
+    """The schedule, reason and cost of the checkpoints that an attempt wrote to resume from."""
 
     every: str = Field(description="train.checkpoint_every")
-    written: int = Field(description="apart from the one at the end of the run")
-    stalled_seconds: float = Field(description="that training waited for all of these, or ran slower by")
-    training_seconds: float = Field(description="from the first evaluation to the last step")
-    seconds: float | None = Field(description="from one to the next, as last decided; null: steps are counted")
+    written: int = Field(description="checkpoints, without the one at the end of the run")
+    stalled_seconds: float = Field(description="time that training lost by waiting for these, or by running slower")
+    training_seconds: float = Field(description="time from the first evaluation to the last step")
+    seconds: float | None = Field(description="current interval between checkpoints; null: steps are counted")
     write_seconds: float | None = Field(
-        description="of stall that one write costs, which auto reckons with: the mean of those written, else 1; null: "
-        "not auto, as the next two"
+        description="stall per checkpoint that auto assumes: measured mean, else 1; null: not auto, as the next three"
     )
-    seconds_between_failures: float | None = Field(description="mean that auto reckons with; a day where few are known")
-    failures: int | None = Field(description="that cost work, among the attempts on record")
-    attempts: int | None = Field(description="on record, of the lineage's newest trainings")
+    seconds_between_failures: float | None = Field(
+        description="mean that auto assumes; a day if few failures are known"
+    )
+    failures: int | None = Field(description="recorded attempts that failed and lost work")
+    attempts: int | None = Field(description="recorded attempts of the lineage's newest trainings")
 
     @property
     def stalled_share(self) -> float:
-        """Of the training."""
+        """The stalled share of the training time."""
         return self.stalled_seconds / self.training_seconds if self.training_seconds else 0.0

@@ -1,6 +1,6 @@
-"""The workspace as a table: one row for each kind of file, from which keys, docs and what `prune` deletes follow.
+"""The table of the workspace, one row for each kind of file: keys, docs and the deletions of `prune` follow from it.
 
-A **folder** is complete when its MANIFEST.json is there, a **record** (JSON) is written in one step. Both planes import
+A **folder** is complete when its MANIFEST.json exists, a **record** (JSON) is written in one step. Both planes import
 this; it reads and writes nothing.
 """
 
@@ -13,7 +13,7 @@ MANIFEST = "manifest"
 ENDED = "`ended_at` is set"
 NEVER = "never needed"
 
-# What is ingested
+# Ingested data
 SPAN = Kind("span", "spans/{span}/v{version:d}/", "rows", "`millrace ingest`", MANIFEST, Kept.always)
 FEED = Kind("item feed", "items/{span}/v{version:d}/", "items", "`millrace ingest --items`", MANIFEST, Kept.always)
 GOLDEN = Kind("golden set", "golden/{key}.parquet", "rows", "validate, evaluate: their tasks", EXISTS, Kept.always)
@@ -84,7 +84,7 @@ COMPILE_SIGNAL = Kind(
     "rank 0 of warmup or train", EXISTS, Kept.always,
 )  # fmt: skip
 
-# What the stages leave
+# Outputs of the stages
 ROWS = Kind("rows", "runs/{run}/validate/rows/{folder}/", "rows", "validate", MANIFEST, Kept.reached)
 SIDES = Kind("sides of the holdout", "runs/{run}/validate/sides/{folder}/", "rows", "validate", MANIFEST, Kept.always)
 HELD = Kind("held-out rows", "runs/{run}/validate/held/{folder}/", "rows", "validate", MANIFEST, Kept.always)
@@ -183,7 +183,7 @@ SKIP = Kind(
     Kept.always,
 )
 
-# What many runs share
+# Shared by many runs
 COMPILED = Kind("compiled graphs", "compile/{key}/", "graphs", "warmup", "manifest that says `complete`", Kept.reached)
 COMPILE_LEASE = Kind("lease of a compilation", "compile/{key}.lease", "Lease", "warmup", "expires", Kept.done)
 TOKENS_LEASE = Kind("lease of tokens", "tokens/{key}.lease", "Lease", "train", "expires", Kept.done)
@@ -252,7 +252,7 @@ OPEN = Kind(
 HISTORY = Kind("history", "reports/history.html", "HTML", "`report/daily`", EXISTS, Kept.always)
 METRICS = Kind("metrics", "reports/metrics.prom", "Prometheus", "`report/daily`", EXISTS, Kept.always)
 
-# Whatever went wrong, and who works where
+# Damaged files, locks and fences
 QUARANTINE = Kind(
     "damaged files", "quarantine/", "as before", "any reader that finds one", "may be deleted", Kept.always
 )
@@ -268,7 +268,7 @@ TABLE = tuple(each for each in globals().values() if isinstance(each, Kind))
 def kind_of(key: str) -> tuple[Kind, dict[str, Any]]:
     """Return the kind of a file and the fields of its key: `runs/4f2a/plan.json` is PLAN with `{"run": "4f2a"}`.
 
-    A file that has a row of its own is not one of the folder around it.
+    A file with a row of its own is not taken for a part of its folder.
 
     Raises:
         ValueError: the key matches no row, or two; names them.

@@ -1,4 +1,4 @@
-"""The time as records store it."""
+"""Time as text: as records store it, and as people read it."""
 
 import datetime as dt
 from typing import Annotated
@@ -21,7 +21,7 @@ def old(hours: float) -> str:
 
 
 def now() -> str:
-    """Return the time in UTC, ISO 8601 with microseconds; such strings sort as times do."""
+    """Return the time in UTC, ISO 8601 with microseconds; such strings sort by time."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
 
 
@@ -31,5 +31,5 @@ def _checked(text: str) -> str:
     return text
 
 
-# The field of a record that is read as a time, so that a damaged one is found where the record is read.
+# The type of a record's time field; a damaged time fails when the record is read.
 Moment = Annotated[str, AfterValidator(_checked)]

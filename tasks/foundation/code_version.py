@@ -1,11 +1,11 @@
-"""Names the code that runs, also where it was copied without its repository and not installed, as into an image."""
+"""The version of the running code, also for a copy without repository or installation, as in an image."""
 
 import hashlib
 import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_FOLDERS = ("configs", "infra", "tasks")  # what a worker needs; an image of a worker has no others
+_FOLDERS = ("configs", "infra", "tasks")  # a worker's code; its image has no other folders
 
 
 def code_version(root: Path = ROOT) -> str:

@@ -1,4 +1,4 @@
-"""The message of an error; which disk is full, for one that only says that one is."""
+"""Format an error message; for a full disk, add which one is full."""
 
 import shutil
 import tempfile
@@ -6,15 +6,15 @@ from pathlib import Path
 
 from tasks.foundation.errors import FailureClass, StageError, classify
 
-LITTLE_BYTES = 16 * 2**20  # less than this is as good as nothing
+LITTLE_BYTES = 16 * 2**20  # a disk with less free space counts as full
 _GIB = 2**30
 
 
 def message_of(error: BaseException, workspace: str = "") -> str:
-    """Return an error's message; with what is full and the way out, where an error of class DISK does not say.
+    """Return an error's message; for an error of class DISK without a remedy, add the full disk and a remedy.
 
     Args:
-        workspace: its URI; the disk of a directory is looked at too.
+        workspace: URI; the disk of a workspace in a directory is checked too.
     """
     if isinstance(error, StageError) or classify(error) is not FailureClass.DISK:
         return str(error)

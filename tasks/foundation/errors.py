@@ -1,12 +1,12 @@
 """Failure classes and the errors that carry them.
 
-One table says, for every class, the exit code, whether a retry can help, whether the run may be started again later,
-how long to wait and what the user reads. Nothing else in the project decides whether to retry or to start again.
+One table, POLICIES, has the exit code of every class, if a retry can help, if the run may be started again later, the
+delay, and the text for the user. Nothing else in the project decides to retry or to start again.
 
     StageError
       CapacityError  HostError  HangError  OutOfMemoryError  CompileError
       DataError  ConfigError  StoreError  CodeError  CancelledError  ServerError
-        DiskError  SupersededError: of a StoreError, those that no retry mends
+        DiskError  SupersededError: StoreErrors that no retry fixes
 """
 
 import enum
@@ -14,11 +14,11 @@ import errno
 import subprocess
 from typing import NamedTuple
 
-RUNBOOK = "docs/runbook.md"  # says for each class what to do
+RUNBOOK = "docs/runbook.md"  # has the remedy for each class
 
 
 class FailureClass(enum.StrEnum):
-    """Why an attempt ended without a result."""
+    """The cause of an attempt's end without a result."""
 
     CAPACITY = "CAPACITY"
     HOST = "HOST"
@@ -36,7 +36,7 @@ class FailureClass(enum.StrEnum):
 
 
 class Policy(NamedTuple):
-    """What one failure class means for the process, the retry and the reader."""
+    """The consequences of one failure class for the process, the retry and the reader."""
 
     exit_code: int
     transient: bool  # a retry within the run may help
@@ -63,7 +63,7 @@ POLICIES: dict[FailureClass, Policy] = {
 
 
 class StageError(Exception):
-    """A failure with a class. `message` is written for the person on call: what, where, and the way out."""
+    """A failure with a class. Its message tells the person on call the problem, the place and the remedy."""
 
     failure = FailureClass.CODE
 
@@ -144,13 +144,13 @@ ERRORS: dict[FailureClass, type[StageError]] = {
 }
 
 _NO_MEMORY = ("out of memory", "can't allocate memory")
-_NO_SPACE = (  # safetensors' errors are no OSErrors
+_NO_SPACE = (  # safetensors' errors are not OSErrors
     "no space left on device",
     "disk quota exceeded",
     "read-only file system",
     "no usable temporary directory",
 )
-# What gloo and NCCL say when another worker of the same stage is gone.
+# Messages of gloo and NCCL after the loss of another worker of the same stage.
 _PEER_LOST = (
     "connection closed by peer",
     "connection reset by peer",
@@ -165,7 +165,7 @@ _BY_EXIT_CODE = {policy.exit_code: failure for failure, policy in POLICIES.items
 
 
 def classify(error: BaseException) -> FailureClass:
-    """Return the class of any exception; an unforeseen one is CODE, so that it never uses up a retry."""
+    """Return the class of any exception; an unknown exception is CODE, so that it never uses up a retry."""
     if isinstance(error, StageError):
         return error.failure
     if not isinstance(error, Exception):  # an interruption: Ctrl-C, a signal, Prefect ending the run
@@ -187,7 +187,7 @@ def classify(error: BaseException) -> FailureClass:
 
 
 def from_exit_code(code: int) -> FailureClass:
-    """Return the class of a worker's exit status; killed by a signal (negative, or 128 + n) is HOST."""
+    """Return the class of a worker's exit status; HOST if a signal killed it (negative, or 128 + n)."""
     if code in _BY_EXIT_CODE:
         return _BY_EXIT_CODE[code]
     if code < 0 or code > 128:
@@ -196,7 +196,7 @@ def from_exit_code(code: int) -> FailureClass:
 
 
 def names_a_class(code: int) -> bool:
-    """Return whether an exit status is that of a failure class, chosen by our own process."""
+    """Return True if an exit status is the code of a failure class, so our own process chose it."""
     return code in _BY_EXIT_CODE
 
 

@@ -1,6 +1,6 @@
-"""What the codes of the Neuron runtime and compiler mean for a job: the failure class, and what to do.
+"""Failure class and remedy for the codes of the Neuron runtime and compiler.
 
-How a code becomes the exit status of a process is not documented, so it is looked for in the text of errors and logs.
+The exit status of a process for a code is not documented, so codes are searched in the text of errors and logs.
 Sources are paths of github.com/aws-neuron/aws-neuron-sdk, release 2.32.
 """
 
@@ -11,7 +11,7 @@ from tasks.foundation.errors import FailureClass
 
 
 class Status(NamedTuple):
-    """One status of the runtime: `name` without NRT_, what it means, what to do, and which document says so."""
+    """One status of the runtime, its remedy and the document that defines it; `name` is without NRT_."""
 
     name: str
     failure: FailureClass
@@ -21,7 +21,7 @@ class Status(NamedTuple):
 
 
 class CompilerError(NamedTuple):
-    """Errors of the compiler with one meaning; `codes` without NCC_. The class is always COMPILE."""
+    """Compiler errors with the same meaning; `codes` are without NCC_. The class is always COMPILE."""
 
     codes: tuple[str, ...]
     meaning: str
@@ -34,7 +34,7 @@ _HEADER = "src/libnrt/include/nrt/nrt_status.h"
 
 _REPLACE = "replace this machine"
 _REPORT = "report it, with this log and the graph's folder of the compile cache"
-# The first one that the log contains is the cause: specific ones come first, consequences of others last.
+# The first status in this table that a log contains is the cause: specific causes first, consequences last.
 STATUSES: dict[int, Status] = {
     1202: Status("EXEC_HW_ERR_NC_UE", FailureClass.HOST, "a parity error in the SRAM of a NeuronCore", _REPLACE),
     1201: Status("EXEC_HW_ERR_HBM_UE", FailureClass.HOST, "an uncorrectable error in device memory", _REPLACE),
@@ -153,7 +153,7 @@ _BY_NAME = {status.name: code for code, status in STATUSES.items()}
 _NAME = re.compile(r"\bNRT_([A-Z_]+)\b")
 # `Inference completed with err: 1006`, `status=4 message=...`, `status_code=5`, `error code: 101`, `failed with 5`
 _NUMBER = re.compile(r"\b(?:err(?:or)?|status)(?:[_ ]code)?\s*[:=]\s*(\d+)\b|\bfailed with (?:status )?(\d+)\b", re.I)
-_RUNTIME = re.compile(r"\bnrt(?:\b|_)|\b(?:NMGR|TDRV|KMGR):|could not load the model", re.I)  # whose line it is
+_RUNTIME = re.compile(r"\bnrt(?:\b|_)|\b(?:NMGR|TDRV|KMGR):|could not load the model", re.I)  # a line of the runtime
 _DRIVER = re.compile(r"NEURON_HW_ERR=(\S+)")
 _BUSY = re.compile(r"Neuron ?Core\(s\) not available", re.I)
 # E: the program's fault, I: the compiler's own; W is a warning
@@ -166,9 +166,9 @@ _COMPILER_FAILED = re.compile(
 
 
 def classify_log(text: str) -> tuple[FailureClass, str] | None:
-    """Return failure class and sentence for the cause that a log of runtime, compiler or kernel names; None: none.
+    """Return class and sentence of the failure that a log of runtime, compiler or kernel names; None if it names none.
 
-    Retries that the runtime repeats forever, such as `Timeout waiting for RX`, are not failures.
+    Endless retries of the runtime, such as `Timeout waiting for RX`, are not failures.
     """
     if found := _DRIVER.search(text):
         return FailureClass.HOST, f"the Neuron driver reports the hardware error {found[1]}; {_REPLACE}"
@@ -176,7 +176,7 @@ def classify_log(text: str) -> tuple[FailureClass, str] | None:
 
 
 def needs_another_machine(text: str) -> bool:
-    """Return whether the cause that a log names is broken hardware, which no new try on the same machine mends."""
+    """Return True if a log names broken hardware, which no retry on the same machine fixes."""
     if _DRIVER.search(text):
         return True
     found = None if _classify_compiler(text) else _cause(text)

@@ -1,6 +1,6 @@
-"""Decides which texts hold a password, and masks it; no setting, record, page or message of Millrace has one.
+"""Find and mask passwords in texts; no setting, record, page or message of Millrace contains one.
 
-A heuristic of forms and names, not of values: a password in a place of another kind stays unknown here.
+A heuristic by form and name, not by value: it misses a password in other forms.
 """
 
 import re
@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 MASK = "***"
 _OF_USER = re.compile(r"(://[^/@\s:]*:)([^/@\s]+)(?=@)")  # http://user:PASSWORD@host
-# name=PASSWORD in a query, in the words of a database's address, or of a setting. Readers decode the name.
+# name=PASSWORD in a URL query, a database's connection string or a setting. Readers decode the name.
 _NAMED = re.compile(r"([A-Za-z0-9_.%-]+)(\s*=\s*)('[^']*'|\"[^\"]*\"|[^\s&;#'\"]+)")
 _NAMES = re.compile(
     r"(^auth|(^|_)(password|passwd|passphrase|pwd|pass|secret|token|authorization|signature|sig"
@@ -22,7 +22,7 @@ def masked(text: str) -> str:
 
 
 def holds_password(text: str) -> bool:
-    """Return whether there is one in an address, in the words of a connection, or in a setting."""
+    """Return True if the text, for example a URL, a connection string or a setting, contains a password."""
     return masked(text) != text
 
 

@@ -1,4 +1,4 @@
-"""The base of every record that passes between processes or is stored in the workspace: frozen, strict, JSON."""
+"""The base of all records that pass between processes or are stored in the workspace: frozen, strict, JSON."""
 
 from typing import Any
 
@@ -9,24 +9,24 @@ _BESIDE: dict[str, Any] = {"decides": False}
 
 
 class Record(BaseModel):
-    """A frozen value. Unknown keys are refused, so that an old reader never half-understands a new writer."""
+    """A frozen value. Unknown keys are refused, so an old reader never misreads a new writer's record."""
 
-    # A number may be NaN (an undefined metric); as JSON null it could not be read back.
+    # A number may be NaN (an undefined metric), which could not be read back from JSON null.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
     def to_json(self) -> bytes:
-        """Return indented JSON with a newline at the end: people read the workspace too."""
+        """Return indented JSON with a newline at the end, since people read the workspace too."""
         return self.model_dump_json(indent=2, by_alias=True).encode() + b"\n"
 
 
 def beside(default: Any = ..., **constraints: Any) -> Any:
-    """Return a field of settings or inputs that does not decide the result: with another value it is the same work.
+    """Return a field of settings or inputs whose value does not change the result, so results are reused.
 
-    Takes what `Field` takes. All other fields decide.
+    Takes the arguments of `Field`. All other fields decide.
     """
     return Field(default, json_schema_extra=_BESIDE, **constraints)
 
 
 def decides(field: FieldInfo) -> bool:
-    """Return whether another value of a field makes it other work."""
+    """Return True if another value of the field can change the result."""
     return field.json_schema_extra != _BESIDE
