@@ -1,4 +1,4 @@
-"""The plan of a backfill, as a record: what to do for each span and stage, the expected time, and the consequences."""
+"""The plan of a backfill, as a record: the work for each span and stage, the expected time, and the consequences."""
 
 from typing import Literal, get_args
 
@@ -32,12 +32,12 @@ class SpanPlan(Record):
     release: Action = Field(description="state of release")
     why: str = Field(description="reason in words")
     expected_seconds: float | None = Field(
-        description="expected time of the stages left, in sequence, in seconds; null: not known"
+        description="expected time of the stages left, in sequence, in seconds; null: unknown"
     )
     expected_dollars: float | None
 
     def action(self, stage: str) -> Action:
-        """Return what to do for a stage."""
+        """Return the action for a stage."""
         action: Action = getattr(self, stage)
         return action
 
@@ -48,14 +48,14 @@ class SpanPlan(Record):
 
 
 class BackfillPlan(Record):
-    """`backfills/<id>/plan.json`, as it was when the backfill first started."""
+    """`backfills/<id>/plan.json`, from the first start of the backfill."""
 
     version: Literal[1] = 1
     id: str
     lineage: str = Field(description="as given by the user")
-    on: str = Field(description="the lineage that runs of this name continue now: itself, or an adopted branch")
-    branch: str | None = Field(description="where spans are trained; null: no span has to be trained")
-    base: CheckpointRef | None = Field(description="the checkpoint that the branch starts from; null: no checkpoint")
+    on: str = Field(description="active branch of the lineage: itself, or an adopted branch")
+    branch: str | None = Field(description="branch on which spans are trained; null: no span has to be trained")
+    base: CheckpointRef | None = Field(description="checkpoint from which the branch starts; null: none, a new model")
     first: str
     last: str
     stages: tuple[BackfillStage, ...]
@@ -65,12 +65,12 @@ class BackfillPlan(Record):
     config: Config
     spans: tuple[SpanPlan, ...]
     invalidated: tuple[SpanRef, ...] = Field(
-        description="spans after the range, trained on what this backfill replaces"
+        description="spans after the range, whose models descend from models that this backfill replaces"
     )
-    serving: SpanRef | None = Field(description="the span of the current release; null before the first")
+    serving: SpanRef | None = Field(description="span of the current release; null: no release yet")
     expected_seconds: float | None = Field(description="wall time of all stages left to run; null: not known")
     expected_dollars: float | None
-    attempts_seen: int = Field(description="how many earlier attempts of each stage the expectation rests on, at least")
+    attempts_seen: int = Field(description="least number of earlier attempts per stage behind the estimate")
 
     @property
     def to_do(self) -> tuple[SpanPlan, ...]:
@@ -79,7 +79,7 @@ class BackfillPlan(Record):
 
     @property
     def refused(self) -> bool:
-        """Whether the gates refused the last span."""
+        """True if the gates refused the last span."""
         return self.spans[-1].release == "refused"
 
     @property

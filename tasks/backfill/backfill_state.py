@@ -1,6 +1,6 @@
 """The state of a backfill: a record next to its plan, written after every step.
 
-It is shown to people only. The results of the stages decide what is done, so a lost or stale record does no harm.
+It is only for display. The stages' results decide the work left, so a lost or stale record does no harm.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ Step = Literal["done", "run", "running", "failed", "not asked", "refused"]
 
 
 class SpanState(Record):
-    """One span of a backfill. A stage is `run` until it starts, also if it is never reached."""
+    """One span of a backfill. A stage is `run` until it starts, even if it is never reached."""
 
     span: SpanRef
     run_key: str | None = Field(description="key of the run; null: not known until the checkpoint before it is made")
@@ -50,7 +50,7 @@ class SpanState(Record):
 
     @property
     def unfinished(self) -> bool:
-        """Whether a stage other than release is to run or runs."""
+        """True if a stage other than release runs or is still to run."""
         return any(self.step(stage) in ("run", "running") for stage in BACKFILL_STAGES if stage != "release")
 
 
@@ -73,12 +73,12 @@ class BackfillState(Record):
     began_at: str
     updated_at: str
     ended_at: str | None
-    release: int | None = Field(description="number of the release that it made")
+    release: int | None = Field(description="number of the release that the backfill made; null: none")
     spans: tuple[SpanState, ...]
 
     @property
     def steps(self) -> tuple[int, int]:
-        """(done, all) of the requested stages."""
+        """The numbers of done and of all requested stages."""
         steps = [step for span in self.spans for step in span.steps if step not in ("not asked", "refused")]
         return sum(step == "done" for step in steps), len(steps)
 
@@ -133,7 +133,7 @@ def read(store: Store, name: str) -> BackfillState | None:
 
 
 def read_all(store: Store) -> list[BackfillState]:
-    """Return all backfills of the workspace, in the order in which they were last started.
+    """Return all backfills of the workspace, in the order of their last start.
 
     Raises:
         StoreError: a record is not readable; names the file.
@@ -181,12 +181,12 @@ def locks(plan: BackfillPlan) -> tuple[str, ...]:
 
 
 def is_lost(store: Store, backfill: BackfillState) -> bool:
-    """Return whether the process of a running backfill is gone: no process holds its lock."""
+    """Return True if a running backfill has lost its process: no process holds its lock."""
     return backfill.state == "Running" and not is_held(store, backfill.branch or backfill.lineage)
 
 
 def check_not_overtaken(store: Store, plan: BackfillPlan) -> None:
-    """Check that the lineage would continue what is about to be released.
+    """Check, before a release, that the lineage would continue the backfill's branch.
 
     Raises:
         ConfigError: the lineage has adopted another branch since the backfill was planned.

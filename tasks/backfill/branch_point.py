@@ -1,4 +1,4 @@
-"""Where the branch of a backfill starts: after the runs that are kept, and from a checkpoint that was accepted."""
+"""The start of a backfill's branch: an accepted checkpoint, after the kept runs."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ Chain = list[tuple[CheckpointRef, CheckpointState]]
 
 
 class BranchPoint(NamedTuple):
-    """The windows of the runs, the keys of those that are kept, the checkpoint after them, and a reason per window."""
+    """The windows of all runs, the keys of the kept runs, the checkpoint after them, and a reason per window."""
 
     windows: list[tuple[SpanRef, ...]]
     kept: list[str]
@@ -27,13 +27,13 @@ class BranchPoint(NamedTuple):
 def find_branch_point(
     store: Store, config: Config, spans: Sequence[SpanRef], chain: Chain, windows: list[tuple[SpanRef, ...]]
 ) -> BranchPoint:
-    """Compare the windows with the runs of the lineage, up to the first that must be trained again.
+    """Compare the windows with the runs of the lineage, up to the first window that must be trained again.
 
     If the branch would start from a rejected model, it starts from the last accepted one before it, unless
     `train.after_rejection` is challenger. The rejected models' spans then join the first window.
 
     Args:
-        spans: all that may be trained, in their newest version.
+        spans: all trainable spans, in their newest version.
         chain: the checkpoints of the lineage, in order.
 
     Raises:
@@ -86,7 +86,7 @@ def _around_rejected(
 
 
 def count_before(chain: Chain, window: tuple[SpanRef, ...]) -> int:
-    """Count the checkpoints before the one that has, or should have, this window's first span."""
+    """Return the number of checkpoints before the one that has, or should have, this window's first span."""
     names = {span.name for span in window}
     count = 0
     for _, state in chain:
@@ -99,7 +99,7 @@ def count_before(chain: Chain, window: tuple[SpanRef, ...]) -> int:
 
 
 def _reason(store: Store, config: Config, chain: Chain, position: int, window: tuple[SpanRef, ...]) -> str | None:
-    """Return why the window must be trained; None if the lineage's run at this position did exactly this work."""
+    """Return the reason to train the window; None if the lineage's run at this position did exactly this work."""
     if position >= len(chain):
         return "not trained yet"
     state = chain[position][1]

@@ -1,6 +1,6 @@
-"""The planner of backfills: which spans are done, and which are trained again and why.
+"""Plan backfills: the finished spans, the spans to train again, and the reasons.
 
-It writes nothing. Planning the same backfill again gives the same id, with less left to do.
+It writes nothing. Planning the same backfill again gives the same id, with less work left.
 """
 
 import hashlib
@@ -38,16 +38,16 @@ def plan_backfill(
     reason: str = "",
     parallel: int = 2,
 ) -> BackfillPlan:
-    """Plan what is left to do for the spans from `first` to `last`, both included.
+    """Plan the work left for the spans from `first` to `last`, both included.
 
     Args:
         stages: some of train, evaluate, infer and release; train includes validate, health and warmup.
-        reason: stored with the backfill, for people.
-        parallel: how many spans are evaluated and inferred at once, for the expected time.
+        reason: stored with the backfill, for display.
+        parallel: number of spans evaluated and inferred at once, for the expected time.
 
     Raises:
-        ConfigError: the range or the stages are not possible, says which are; the spans before it hold rows out
-            by another group; or the settings can't work, as `check_window` finds.
+        ConfigError: the range or the stages are not possible (names the possible ones); the earlier spans have
+            another holdout group; or the settings fail in `check_window`.
         DataError: a span lacks a column that the settings name.
         StoreError: a checkpoint, plan or result is not readable; names the file.
     """
@@ -121,7 +121,7 @@ def _checked_stages(stages: Sequence[str]) -> set[str]:
 
 
 def _no_base(store: Store, chain: Chain, base: CheckpointRef, first: str) -> str:
-    """Return why nothing can be trained from a pruned checkpoint, and from where it can be."""
+    """Return the error message for a pruned start checkpoint, with the nearest possible start."""
     position = next(number for number, (ref, _) in enumerate(chain) if ref == base)
     while position and lineage.is_pruned(store, chain[position - 1][0]):
         position -= 1
@@ -135,7 +135,7 @@ def _no_base(store: Store, chain: Chain, base: CheckpointRef, first: str) -> str
 def _keys_on_branch(
     store: Store, config: Config, branch: str | None, base: CheckpointRef | None, retrained: list[tuple[SpanRef, ...]]
 ) -> list[str | None]:
-    """Return the run keys on the branch; None where the checkpoint before the run is not made yet."""
+    """Return the run keys on the branch; None for a run whose parent checkpoint is not made yet."""
     if branch is None:
         return []
     own = lineage.completed(store, branch) if branch_of(store, branch) is not None else []
@@ -155,7 +155,7 @@ def _span_plan(
     store: Store, requested: set[str], window: tuple[SpanRef, ...], key: str | None, reason: str, branch: str | None
 ) -> SpanPlan:
     def action(stage: Stage) -> Action:
-        if stage.value not in requested or stage is Stage.release:  # of the release: _with_release
+        if stage.value not in requested or stage is Stage.release:  # _with_release adds the release
             return "not asked"
         done = key is not None and store.exists(RESULT.key(run=key, stage=stage))
         return "done" if done and (stage is not Stage.evaluate or _judged(store, key) is not None) else "run"
@@ -189,7 +189,7 @@ def _with_release(store: Store, requested: set[str], span: SpanPlan, adopted: bo
 def _judged(store: Store, key: str | None) -> Judgement | None:
     try:
         return read_judgement(store, key) if key is not None else None
-    except UnusableResult:  # the gates judge it again
+    except UnusableResult:  # the gates judge the run again
         return None
 
 
@@ -204,7 +204,7 @@ def _check_trained(spans: Sequence[SpanPlan], requested: set[str]) -> None:
 
 
 def _after(consumed: Sequence[SpanRef], retrained: list[tuple[SpanRef, ...]], within: set[str]) -> list[SpanRef]:
-    """Return what the lineage trained after the first retrained window and this backfill does not train."""
+    """Return the lineage's spans after the first retrained window that this backfill does not train."""
     return [span for span in consumed if span.name not in within and _later(span, retrained[0][0])]
 
 

@@ -1,4 +1,4 @@
-"""The windows of a backfill: the spans of each run. A window has one span, or those that a run trained together."""
+"""The windows of a backfill: the spans of each run. A window has one span, or several that a run trained together."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def windows(
         states: the lineage's checkpoints, in order.
 
     Raises:
-        ConfigError: the range is empty, or skips spans that must be trained first; says which range is possible.
+        ConfigError: the range is empty, or skips spans that must be trained first; names a possible range.
     """
     if not spans:
         raise ConfigError("the workspace has no spans, so there is nothing to backfill; start with: millrace ingest")
@@ -44,7 +44,7 @@ def windows(
         )
     several = [(begin, until) for begin, until in ranges if begin < until]
     if several and several[0][0] == oldest and start < oldest:
-        several[0] = (start, several[0][1])  # what arrived before the first run joins it
+        several[0] = (start, several[0][1])  # spans that arrived before the first run's range join it
     for begin, until in several:
         if begin <= end < until:
             raise ConfigError(
@@ -62,7 +62,7 @@ def windows(
 
 
 def _ranges(names: Sequence[str], states: Sequence[CheckpointState]) -> list[tuple[int, int]]:
-    """Return the first and the last span that each run trained, as indices of `names`; a skipped one has none."""
+    """Return each run's first and last trained span, as indices of `names`; skipped spans are left out."""
     found, before = [], 0
     for state in states:
         new = [names.index(rows.span.name) for rows in state.consumed[before:] if rows.span.name in names]

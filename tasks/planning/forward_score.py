@@ -1,7 +1,6 @@
-"""The forward score: the champion on the newest span, before that is trained, beside the release before it.
+"""The forward score: the champion's metric on the newest span before training on it, next to the previous release's.
 
-The holdout of the week that a model was trained on tells how well it knows that week; this tells what it is worth in
-the next one.
+A model's holdout metric measures the week that it was trained on; the forward score measures the next week.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from tasks.contracts.spans import first_day
 from tasks.quality.comparisons import Measured, compare
 from tasks.runs import releases
 
-# Each bound is one-sided, so both together hold in 95 of 100 cases.
+# Each bound is one-sided, so the interval holds in 95 of 100 cases.
 _WORTH = GateConfig(
     metric="recall@10", of="champion", baseline="previous", span=NEWEST, direction="higher", threshold=0.0,
     confidence=0.975, severity="warning",
@@ -24,7 +23,7 @@ _WORTH = GateConfig(
 
 
 def judged_releases(store: Store, outcome: EvaluateOutcome) -> dict[Role, Release]:
-    """Return the releases of the champion's model and of the previous one, as far as they exist.
+    """Return the releases of the champion's model and of the previous one, if they exist.
 
     Raises:
         StoreError: a release is not readable; names the file.
@@ -35,13 +34,13 @@ def judged_releases(store: Store, outcome: EvaluateOutcome) -> dict[Role, Releas
 
 
 def seen_by(found: Mapping[Role, Release], span: SpanRef) -> frozenset[Role]:
-    """Return which releases were trained on this span, in any version, or on a later one."""
+    """Return the roles whose releases were trained on this span, in any version, or on a later one."""
     began = first_day(span.name)
     return frozenset(role for role, release in found.items() if first_day(release.span.name) >= began)
 
 
 def forward_score(found: Mapping[Role, Release], outcome: EvaluateOutcome, measured: Measured) -> ForwardScore | None:
-    """Return the champion's; None without a champion, without a holdout row of the span, or if it has seen the span."""
+    """Return the champion's score; None without a champion or holdout rows of the span, or if it has seen the span."""
     spans, champion, metric = outcome.spans, found.get(Role.champion), _WORTH.metric
     if champion is None or Role.champion in measured.seen_by or not spans or spans[-1].span != measured.newest:
         return None

@@ -1,7 +1,7 @@
 """The golden set: queries with their right items, from a user's file, on which every release is measured.
 
-The file is read and checked where runs are started, and kept in the workspace under a hash of what it says, so that the
-workers of any machine have it, and a changed file is another golden set.
+The machine that starts a run reads and checks the file, and stores it in the workspace under a hash of its content. So
+the workers on any machine have it, and a changed file is another golden set.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.data.sources import Format, SourceReader, SourceRow
 from tasks.foundation.errors import ConfigError, DataError
 
-MOST_ROWS = 10_000  # all of its items are in memory, next to those of the holdout
+MOST_ROWS = 10_000  # all its items are in memory, next to the holdout's items
 _FORMATS = {".jsonl": Format.jsonl, ".ndjson": Format.jsonl, ".csv": Format.csv, ".parquet": Format.parquet}
 
 
 class GoldenRow(NamedTuple):
-    """A query, the text of the item that is right for it, and the item's id."""
+    """A query, the text of its right item, and the item's id."""
 
     query: str
     item: str
@@ -36,7 +36,7 @@ def store_golden_set(store: Store, file: str) -> str:
     """Return the key of the golden set of a file: Parquet with ROW_ID, QUERY, ITEM and ITEM_ID, all string.
 
     Raises:
-        ConfigError: there is no such file, or it is of no known format.
+        ConfigError: the file doesn't exist, or has an unknown format.
         DataError: the file is damaged, lacks a column, has an empty text, an item with two texts, or too many rows.
     """
     rows = read_golden_set(Path(file).expanduser())
@@ -55,7 +55,7 @@ def store_golden_set(store: Store, file: str) -> str:
 
 
 def read_golden_set(file: Path) -> list[GoldenRow]:
-    """Return the rows of a file, each pair once, in their order. Raises what `store_golden_set` does."""
+    """Return the rows of a file, each pair once, in their order. Raises as `store_golden_set` does."""
     if not file.is_file():
         raise ConfigError(f"evaluate.golden: there is no file {file.absolute()} on this machine")
     suffix = file.name.lower().removesuffix(".gz")
@@ -76,7 +76,7 @@ def _rows(reader: SourceReader) -> Iterator[GoldenRow]:
             raise DataError(f"{record.file} has more than {MOST_ROWS:,} rows, the most that a golden set may have")
         query, item = _text(record, QUERY), _text(record, ITEM)
         given = record.values.get(ITEM_ID)
-        # Without an id, that which the rows of a span would have: one text is one item.
+        # Without an id, as for a span's rows: one text is one item.
         item_id = str(given) if given is not None else hashlib.blake2b(item.encode(), digest_size=16).hexdigest()
         yield GoldenRow(query, item, item_id)
 

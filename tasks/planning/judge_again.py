@@ -1,4 +1,4 @@
-"""Judges a run again: by rules that changed since, or by a human who lets it pass. No stage runs for it."""
+"""Judge a run again, by changed rules or by a person's override. No stage runs again."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,15 +20,15 @@ from tasks.runs.results import Judgement, read_judgement, read_result
 
 
 def plan_again(store: Store, run_key: str, config_file: Path | str | None, overrides: Sequence[str]) -> RunPlan:
-    """Return the plan of a run with the rules that it is to be judged by; everything else in it stays.
+    """Return the plan of a run with the rules to judge it by; everything else in it stays.
 
     Args:
-        config_file: its gates and slices are the rules; None or empty: the settings of the run itself, but for
+        config_file: its gates and slices are the rules; None or empty: the settings of the run itself, except
             `publish`: no address or name of a secret is taken from the workspace.
-        overrides: single settings over both. Without either the rules are those of the newest judgement.
+        overrides: single settings on top of both. Without file and overrides, the newest judgement's rules apply.
 
     Raises:
-        ConfigError: there is no such run, or the configuration is wrong.
+        ConfigError: the run doesn't exist, or the configuration is wrong.
         StoreError: a record of the run is not readable.
     """
     if run_key not in planned_runs(store):
@@ -48,13 +48,13 @@ def plan_again(store: Store, run_key: str, config_file: Path | str | None, overr
 
 
 def judge_again(store: Store, plan: RunPlan) -> Judgement:
-    """Judge what the run measured by the rules of the plan; if they are those of before, nothing is written.
+    """Judge the run's measurements by the rules of the plan; with unchanged rules, nothing is written.
 
-    Hold the lock of the lineage.
+    The caller holds the lock of the lineage.
 
     Raises:
         ConfigError: the run was not evaluated yet, or a rule names a column that its rows do not have.
-        StoreError: what it measured is not readable.
+        StoreError: the measurements are not readable.
     """
     evaluated = read_result(store, plan.run_key, Stage.evaluate)
     if evaluated is None or not isinstance(evaluated.outcome, EvaluateOutcome):
@@ -77,7 +77,7 @@ def judge_again(store: Store, plan: RunPlan) -> Judgement:
 
 
 def let_pass(store: Store, plan: RunPlan, judgement: Judgement, name: str, reason: str) -> Judgement:
-    """Record that a human lets a refused run pass, and why. Hold the lock of the lineage.
+    """Record a person's override of a refused run, with the reason. The caller holds the lock of the lineage.
 
     Raises:
         ConfigError: name or reason is empty, or no gate refuses the run.

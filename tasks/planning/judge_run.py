@@ -1,4 +1,4 @@
-"""Judges a run by its rules: from what evaluate and release measured, at once or any time later. It needs no worker."""
+"""Judge a run by its rules, from the measurements of evaluate and release, at any time. Needs no worker."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,13 +25,13 @@ from tasks.quality.selection import slices_of
 from tasks.runs.plan import read_plan
 from tasks.runs.results import Judgement, UnusableResult, read_judgement
 
-# They follow the names of metrics of the release stage.
+# Suffixes of the release stage's metric names.
 QUERIES_OF = " of the whole catalogue"
 SHARED_BY = " of the items that both hold"
 
 
 def rules_of(config: Config) -> Rules:
-    """Return the settings of a configuration that runs are judged by."""
+    """Return the rules of a configuration: its settings for judging runs."""
     return Rules(
         gates=config.evaluate.gates,
         slices=config.evaluate.slices,
@@ -42,9 +42,9 @@ def rules_of(config: Config) -> Rules:
 
 
 def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> Judgement:
-    """Return the gates' verdicts on an evaluation: those on record if evaluation and rules are the same, else new ones.
+    """Return the gates' verdicts on an evaluation: recorded ones if evaluation and rules are unchanged, else new.
 
-    New ones are written; those before stay on record under their number. Damaged ones are moved to quarantine/.
+    New verdicts are written; earlier ones stay on record under their number. A damaged record is moved to quarantine/.
 
     Raises:
         ConfigError: a gate or evaluate.slices names a column that the rows do not have.
@@ -85,10 +85,10 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
 
 
 def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
-    """Return the verdicts of the gates of the release stage; none where it had no queries.
+    """Return the verdicts of the release stage's gates; empty if it had no queries.
 
     Args:
-        vectors: all that the queries were searched among.
+        vectors: number of vectors that the queries searched.
     """
     if not exported.queries:
         return ()
@@ -96,7 +96,7 @@ def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateCo
 
 
 def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measured:
-    """Return what a gate of the release stage judges: the release, or both models apart from their catalogues."""
+    """Return the metrics for a gate of the release stage: the release's, or both models' on their shared items."""
     shared = exported.shared
     if gate.baseline == "none" or shared is None:
         metrics: dict[Role, Mapping[str, float]] = {Role.challenger: exported.metrics}
@@ -108,7 +108,7 @@ def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measu
 
 
 def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
-    """Return whether a judgement is by these rules; those of the release stage are judged there."""
+    """Return True if a judgement is by these rules, ignoring the rules of the release stage."""
     then = kept.rules or rules_of(read_plan(store, plan.run_key).config)
     return then.model_copy(update={"release_gates": rules.release_gates}) == rules
 
@@ -164,5 +164,5 @@ def _without_skill(rows: RowResults) -> dict[str, float]:
 
 
 def _class_counts(rows: RowResults) -> np.ndarray:
-    """Return the holdout rows of each class, int64 (2,)."""
+    """Return the number of holdout rows of each class, int64 (2,)."""
     return np.bincount(rows.label_class[(rows.label_class >= 0) & ~rows.golden], minlength=2)

@@ -1,6 +1,6 @@
-"""Which release the hard negatives of a run are mined from: the current one when its warmup first began.
+"""The release from which a run mines its hard negatives: the current one when its warmup first began.
 
-It is written down then, so that a run that goes on after a release or a rollback still has the same negatives.
+It is recorded then, so that a run that resumes after a release or a rollback has the same negatives.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ _WAY_OUT = "restore it from a backup, or move it away: the run then takes the cu
 class Choice(Record):
     """`runs/<run key>/train/mined_release.json`."""
 
-    release: MinedRelease | None = Field(description="null: there was none with all items")
+    release: MinedRelease | None = Field(description="release to mine; null: no release with all items existed")
 
 
 def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
     """Return the release that a run mines; None before the first one, or if the run needs no hard negatives.
 
     Raises:
-        StoreError: the current release, or what was written down, is not readable; names the file.
+        StoreError: the current release, or the record, is not readable; names the file.
     """
     head = plan.config.heads.contrastive
     if head is None or head.negatives is None:
@@ -41,7 +41,7 @@ def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
 
 
 def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
-    """Return the release that a run mines; None if it mines none, or has not chosen yet. Raises StoreError likewise."""
+    """Return the recorded release that a run mines; None if it mines none or has not chosen yet. Raises StoreError."""
     choice = find_record(store, MINED_RELEASE.key(run=run_key), Choice, _WAY_OUT)
     return choice.release if choice is not None else None
 

@@ -1,4 +1,4 @@
-"""Plans runs: what a run will do follows from the ingested spans and from the checkpoints of the lineage.
+"""Plan runs from the ingested spans and the checkpoints of the lineage.
 
 Planning writes nothing, and planning the same work twice gives the same run key. If the lineage has adopted a branch,
 the run is planned on that branch, and the plan's configuration names it.
@@ -28,15 +28,15 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
     """Plan the run over `span`, by default over the oldest span not yet trained. A finished run keeps its plan.
 
     If the last models were rejected, the run starts from the checkpoint before them, and their spans are in its window
-    (`train.after_rejection`). Such a span may be named again once its data or the settings have changed. A lineage with
-    only imported weights begins like a new one, but from those weights. Without a span, a run that was interrupted
+    (`train.after_rejection`). Such a span may be named again after a change of its data or the settings. A lineage with
+    only imported weights begins like a new one, but from these weights. Without a span, a run that was interrupted
     after its training comes first, if the configuration has not changed since.
 
     Raises:
         NothingToDo: no span was named, and the lineage has trained all spans; or the span is skipped, or has too few
             rows and waits for the next one.
-        ConfigError: there are no spans, the span is unknown, or it can't come next; says which can, and the way out.
-            Or the rows would be held out by another group than the lineage's.
+        ConfigError: no spans exist, the span is unknown, or it can't come next (names the spans that can, and the
+            remedy); or the holdout group differs from the lineage's.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
     config = on_active(store, config)
@@ -59,7 +59,7 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
 def plan_work(store: Store, config: Config, span: str) -> RunPlan:
     """Plan the work over `span` with these settings, to be done outside of the lineage.
 
-    The work is that of `plan_run`. If the lineage has trained the span, with these or other settings, it is the same
+    The work is as in `plan_run`. If the lineage has trained the span, with these or other settings, it is the same
     spans from the same checkpoint. Raises as `plan_run` does.
     """
     config = on_active(store, config)
@@ -76,7 +76,7 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
 def plan_import(store: Store, config: Config, span: str | None = None) -> RunPlan:
     """Plan the first run of a new lineage, whose model gets imported weights.
 
-    If the lineage already holds such an import and was not trained since, it is the plan of that import.
+    If the lineage already holds such an import and was not trained since, return the plan of that import.
 
     Raises:
         ConfigError: the lineage has begun in another way; or as `plan_run`.
@@ -102,7 +102,7 @@ def plan_import(store: Store, config: Config, span: str | None = None) -> RunPla
 
 
 def _spans(store: Store, config: Config, name: str | None) -> tuple[list[SpanRef], SpanRef | None]:
-    """Return the spans that are not skipped, in order, and the span of this name if a name is given."""
+    """Return the spans that are not skipped, in order, and the span with this name if given."""
     spans = sorted(span_versions.list_spans(store), key=position)
     if not spans:
         raise ConfigError(
@@ -121,7 +121,7 @@ def _spans(store: Store, config: Config, name: str | None) -> tuple[list[SpanRef
 
 
 def _first_window(store: Store, config: Config, spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[SpanRef]:
-    """Return what a lineage's first run trains on: the oldest spans with enough rows, or all up to the wanted one."""
+    """Return the spans of a lineage's first run: the oldest ones with enough rows, or all up to the wanted one."""
     if wanted is not None:
         return spans[: spans.index(wanted) + 1]
     if found := first_windows(store, config, spans):
@@ -132,10 +132,10 @@ def _first_window(store: Store, config: Config, spans: Sequence[SpanRef], wanted
 def _next_window(
     store: Store, config: Config, spans: Sequence[SpanRef], start: Start, wanted: SpanRef | None
 ) -> Sequence[SpanRef]:
-    """Return what the next run trains on: spans of rejected models, and the next window after the head.
+    """Return the spans of the next run: the rejected models' spans, and the next window after the head.
 
     Raises:
-        NothingToDo: nothing is left, or what is left waits for more rows.
+        NothingToDo: nothing is left, or the spans left wait for more rows.
         ConfigError: `wanted` can't come next.
     """
     later = after(spans, consumed(start.head))
@@ -157,7 +157,7 @@ def _next_window(
 def _not_next(
     config: Config, start: Start, later: list[SpanRef], following: list[SpanRef] | None, wanted: SpanRef
 ) -> ConfigError:
-    """Return why the wanted span can't come next, and which can."""
+    """Return the error that names the reason why the wanted span can't come next, and the spans that can."""
     watermark = max(consumed(start.head), key=position).name
     if wanted not in later:
         return ConfigError(
@@ -189,7 +189,7 @@ def _waits(config: Config, spans: Sequence[SpanRef]) -> str:
 
 
 def _nothing_left(config: Config, spans: Sequence[SpanRef], start: Start) -> str:
-    """Return why nothing is left, with the spans that arrived too late, and those whose models were rejected."""
+    """Return the message that nothing is left, with the late spans and the spans of rejected models."""
     watermark = max(consumed(start.head), key=position)
     text = f"nothing to do: lineage {config.lineage} has trained all spans up to {watermark.name}"
     if start.rejected:
@@ -210,7 +210,7 @@ def _trained(state: CheckpointState, span: SpanRef) -> SpanRef | None:
 
 
 def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef, last: str) -> RunPlan:
-    """Return the plan of the run that trained this span. Raises ConfigError if its data or settings were others."""
+    """Return the plan of the run that trained this span. Raises ConfigError if its data or settings differ."""
     if wanted.version != trained.version:
         raise ConfigError(
             f"lineage {config.lineage} trained span {wanted.name} as v{trained.version}, and v{wanted.version} is the "
@@ -230,7 +230,7 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef, last
 
 
 def _in_the_lineage_of(plan: RunPlan, config: Config) -> Config:
-    """Return the configuration with the lineage of the plan: a branch may have inherited the run."""
+    """Return the configuration with the plan's lineage, as a branch may have inherited the run."""
     return config.model_copy(update={"lineage": plan.config.lineage})
 
 

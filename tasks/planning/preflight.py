@@ -1,4 +1,4 @@
-"""What can't work, found before a run begins and not a minute into it."""
+"""Checks that fail before a run begins, instead of a minute into it."""
 
 from collections.abc import Sequence
 
@@ -41,10 +41,10 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
 
 
 def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
-    """Check that there are labels for a head that learns from them.
+    """Check that the rows have labels if a head needs them.
 
     Raises:
-        ConfigError: heads.classification is set, or a head that learns from the column label, and no row has one.
+        ConfigError: no row has a label, and heads.classification or a head on the column label is set.
     """
     heads = [f"heads.{name}" for name, head in config.heads.of_labels.items() if head.column == LABEL]
     heads = [*(["heads.classification"] if config.heads.classification else []), *heads]
@@ -60,7 +60,7 @@ def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> Non
 
 
 def check_plan(store: Store, plan: RunPlan) -> None:
-    """Check a run as `check_window` does. What is trained already needs no encoder, nor does a refresh."""
+    """Check a run as `check_window` does. A trained run or a refresh needs no encoder."""
     begins = (
         bool(plan.window) and plan.parent is None and not store.exists(RESULT.key(run=plan.run_key, stage=Stage.train))
     )
@@ -68,10 +68,10 @@ def check_plan(store: Store, plan: RunPlan) -> None:
 
 
 def check_window(store: Store, config: Config, window: Sequence[SpanRef], begins: bool) -> None:
-    """Check settings against the spans of a run, and the encoder of a new model that is made on this machine.
+    """Check the settings against the spans of a run, and the encoder of a new model that is made on this machine.
 
     Args:
-        begins: whether the run is trained from nothing.
+        begins: True if the run starts without a parent.
 
     Raises:
         ConfigError: the pretrained folder can't be used, or a head has no labels.

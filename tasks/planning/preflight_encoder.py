@@ -1,4 +1,4 @@
-"""The pretrained folder that a lineage begins with: where it is, and whether it can be used."""
+"""Find and check the pretrained folder from which a lineage begins."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ from tasks.data.encoders import TextShape, check_direction, kind_of, positions_f
 from tasks.data.pretrained import Described, describe, read_settings, text_shape
 from tasks.foundation.errors import ConfigError
 
-# One of each group must be there.
+# One file of each group must exist.
 _FILES = (
     ("config.json",),
     ("tokenizer.json",),
@@ -19,10 +19,10 @@ _FILES = (
 def pretrained_folder(name: str) -> Path:
     """Return the local folder of `model.pretrained`: a path, or `package:NAME/FOLDER` in an installed package.
 
-    No package is imported for it.
+    The package is not imported.
 
     Raises:
-        ConfigError: the name is none of these, or there is no such package.
+        ConfigError: the name is malformed, or the package is not installed.
     """
     if not name.startswith("package:"):
         return Path(name).expanduser()
@@ -34,7 +34,7 @@ def pretrained_folder(name: str) -> Path:
         )
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # a module of this process that was made, not found
+    except ValueError:  # a module that this process made, without a spec
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"model.pretrained {name!r}: the package {package!r} is not installed")
@@ -42,18 +42,18 @@ def pretrained_folder(name: str) -> Path:
 
 
 def check_encoder(config: Config) -> None:
-    """Check, without loading it, that the pretrained folder can be trained from as it is, and holds the longest text.
+    """Check, without loading it, that the pretrained folder is usable and long enough for the longest text.
 
     Raises:
-        ConfigError: there is no such folder, a file is missing, something in it can't be honoured, the configuration
-            contradicts it, or a text may have more tokens than the encoder positions.
+        ConfigError: the folder or a file is missing, a setting in it is not supported, the configuration contradicts
+            it, or a text may have more tokens than the encoder has positions.
     """
     if config.model.pretrained is not None:
         describe_encoder(config, pretrained_folder(config.model.pretrained))
 
 
 def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape]:
-    """Return what a folder says, and how texts' vectors are made; checked and raises as `check_encoder`."""
+    """Return a folder's description, and the way from a text to its vector. Checks and raises as `check_encoder`."""
     if not folder.is_dir():
         raise ConfigError(f"model.pretrained: there is no folder {folder}; give a local Hugging Face model folder")
     described = describe(folder)
@@ -88,7 +88,7 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
 
 
 def check_widths(config: Config, width: int) -> None:
-    """Check what depends on the width of the embedding. Raises ConfigError: a narrower width is not below it."""
+    """Check the truncated widths. Raises ConfigError: one is not below `width`, the embedding's."""
     try:
         config.check_widths(width)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Which released models an evaluation measures besides challenger and champion: previous, first and best.
+"""The released models that an evaluation measures besides challenger and champion: previous, first and best.
 
-First and best are fixed points: a slow decay, each time within what a comparison with the champion allows, shows in
-them. On a new span the previous release shows what the training of the champion was worth.
+First and best are fixed references: they show a slow decay, of which each step passes the comparison with the champion.
+On a new span the previous release shows the gain of the champion's training.
 """
 
 import functools
@@ -22,7 +22,7 @@ from tasks.contracts.workspace import CHECKPOINT
 from tasks.runs import branches, lineage, releases
 from tasks.runs.results import read_result
 
-DECIMALS = 9  # of a sum of differences, so that equal models stay equal
+DECIMALS = 9  # differences are rounded, so that equal models stay equal
 
 
 def paired_difference(outcome: EvaluateOutcome, metric: str) -> float | None:
@@ -33,18 +33,18 @@ def paired_difference(outcome: EvaluateOutcome, metric: str) -> float | None:
 
 
 def worth_of_models(store: Store, made: Iterable[Release], than: Release, metric: str) -> dict[str, float]:
-    """Return by how much the model of each release is above that of `than`, by model version; its own is 0.
+    """Return the metric of each release's model minus that of `than`, by model version.
 
-    A release whose evaluation is gone, or was no comparison, is known through those that had it as their champion. What
-    no chain of evaluations connects with `than` is left out.
+    A release without a comparison of its own is compared through the evaluations in which it was the champion. A model
+    that no chain of evaluations connects with `than` is left out.
 
     Args:
-        made: releases with new models. Each one's evaluation is read, once.
+        made: releases with new models. Each one's evaluation is read once.
 
     Raises:
         StoreError: an evaluation is not readable; names the file.
     """
-    above: dict[str, list[tuple[str, float]]] = {}  # version -> others, and by how much they are above it
+    above: dict[str, list[tuple[str, float]]] = {}  # version -> other versions, and their metric minus its own
     for release in made:
         result = read_result(store, release.run_key, Stage.evaluate)
         if result is None or not isinstance(outcome := result.outcome, EvaluateOutcome):
@@ -81,11 +81,11 @@ def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Riva
 def compared_with(store: Store, config: Config, challenger: ModelRef | None = None) -> dict[Role, Release]:
     """Return the release before the champion, the lineage's first, and its best by the first ranking gate's metric.
 
-    A release whose checkpoint was deleted can't be measured: it is not the best, and if it has another role, nobody
-    has. A model with several roles is read with the vectors of the first of them here.
+    A release whose checkpoint was deleted can't be measured: it is not the best, and any other role of it stays empty.
+    A model with several roles is read with the vectors of the first of them here.
 
     Args:
-        challenger: no release of this model is one.
+        challenger: model whose releases are left out.
 
     Raises:
         StoreError: a release, its evaluation, or the record of a branch, is not readable; names the file.
@@ -110,7 +110,7 @@ def compared_with(store: Store, config: Config, challenger: ModelRef | None = No
 
 
 def begun_with(store: Store, config: Config) -> CheckpointRef | None:
-    """Return the imported weights that the lineage began with; None if it began with a new model, or they are gone."""
+    """Return the imported weights with which the lineage began; None if it began with a new model, or they are gone."""
     name = config.lineage
     while (branch := branches.branch_of(store, name)) is not None:
         if branch.base is None:
@@ -131,17 +131,17 @@ def _previous(store: Store, challenger: ModelRef | None) -> Release | None:
     while found is not None and champion is not None:
         if found.model.version not in (champion.model.version, own):
             return None if lineage.is_pruned(store, found.model.checkpoint) else found
-        brought = releases.origin(store, found.model.version)  # refreshes since then, one an hour, are not read
+        brought = releases.origin(store, found.model.version)  # skips the hourly refreshes since then
         found = releases.read(store, brought.previous) if brought is not None and brought.previous else None
     return None
 
 
 def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metric: str) -> Release | None:
-    """Return the best of the releases that a chain of evaluations connects with the one that serves, or served last.
+    """Return the best release among those connected by evaluations with the serving, or last serving, release.
 
     Args:
-        every: with those of other lineages, which may have been champions.
-        made: the lineage's own, newest first; at least one.
+        every: releases of all lineages, which may have been champions.
+        made: the lineage's own releases, newest first; at least one.
     """
     by_version = {release.model.version: release for release in reversed(made)}
     served = (by_version.get(release.model.version) for release in releases.current_and_before(store))
@@ -149,7 +149,7 @@ def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metri
     worth = worth_of_models(store, every, serving, metric)
     sign = 1 if METRICS[metric].better == "higher" else -1
     known = [release for release in made if release.model.version in worth]
-    # Of equal ones the newest, which knows most.
+    # The newest of equal ones, which has seen most data.
     best_first = sorted(known, key=lambda release: (sign * worth[release.model.version], release.number), reverse=True)
     return next((each for each in best_first if not lineage.is_pruned(store, each.model.checkpoint)), None)
 

@@ -1,6 +1,6 @@
-"""The span of a scheduled run, and the spans before it that have arrived and were not trained.
+"""The span of a scheduled run, and earlier spans that have arrived and were not trained.
 
-They follow from the workspace and the scheduled time of the run, not from the present time.
+They depend on the workspace and the scheduled time of the run, not on the present time.
 """
 
 import datetime as dt
@@ -20,8 +20,8 @@ def due_span(store: Store, scheduled: dt.datetime, zone: str) -> str:
     """Return the newest span that has ended at `scheduled` by the calendar of `zone`, arrived or not.
 
     Raises:
-        ConfigError: there is no such zone, or the workspace's spans are of several lengths.
-        DataError: the workspace holds no span yet, so their length is not known.
+        ConfigError: the zone is unknown, or the workspace's spans have several lengths.
+        DataError: the workspace has no span yet, so their length is not known.
     """
     return last_over(scheduled, zone, span_kind(store))
 
@@ -30,8 +30,8 @@ def span_kind(store: Store) -> SpanKind:
     """Return the length of the spans of a workspace.
 
     Raises:
-        ConfigError: they are of several lengths.
-        DataError: there are none.
+        ConfigError: they have several lengths.
+        DataError: no span exists.
     """
     names = [span.name for span in span_versions.list_spans(store)]
     by_kind = {kind_of(name): name for name in names}
@@ -46,10 +46,10 @@ def span_kind(store: Store) -> SpanKind:
 
 
 def missed(store: Store, config: Config, up_to: str) -> list[str]:
-    """Return the spans up to and including `up_to` that have arrived and come after what the lineage has trained.
+    """Return the arrived spans up to and including `up_to` that come after the lineage's trained spans.
 
-    Skipped ones are left out, and small ones that are trained together with a later one, or wait for it. A lineage that
-    has trained nothing has missed nothing: its first run trains all spans up to its own.
+    Skipped spans are left out, and small ones that are trained together with a later one or wait for it. A new lineage
+    has missed nothing: its first run trains all spans up to its own.
 
     Raises:
         StoreError: a checkpoint, or the record of a branch, is not readable.
@@ -64,7 +64,7 @@ def missed(store: Store, config: Config, up_to: str) -> list[str]:
 
 
 def require_arrived(store: Store, span: str) -> str:
-    """Return a due span that must have arrived. Raises DataError: it has not; says what happens when it does."""
+    """Return `span`, which is due. Raises DataError: it has not arrived; the message names the next step."""
     if span_versions.latest_version(store, span) is None:
         names = [ref.name for ref in span_versions.list_spans(store)]
         newest = f"the newest that has is {names[-1]}" if names else "none has"
@@ -76,7 +76,7 @@ def require_arrived(store: Store, span: str) -> str:
 
 
 def run_of(store: Store, config: Config, span: str) -> str:
-    """Return the span whose run trained `span`: itself, or a later one if the lineage's first run trained several.
+    """Return the span whose run trained `span`: itself, or a later one if that run trained several.
 
     Raises:
         StoreError: a checkpoint, or the record of a branch, is not readable.

@@ -1,4 +1,4 @@
-"""Spans that a lineage leaves out because a person said so, with the reason. A later version is not skipped."""
+"""Spans that a person excluded from a lineage, with the reason. A later version of the span is not skipped."""
 
 from typing import Literal
 
@@ -27,11 +27,11 @@ class Skip(Record):
 
 
 def skip(store: Store, config: Config, name: str, reason: str) -> Skip:
-    """Record that runs of `config.lineage` leave out the newest version of a span. Doing it again changes nothing.
+    """Record that runs of `config.lineage` skip the newest version of a span. A second call changes nothing.
 
     Raises:
-        ConfigError: the reason is empty, the span was not ingested, the lineage has trained it, or it is skipped for
-            another reason already.
+        ConfigError: the reason is empty, the span was not ingested, the lineage has trained it, or it is already
+            skipped for another reason.
         StoreError: the lineage's head is not readable.
     """
     if not reason.strip():
@@ -56,7 +56,7 @@ def skip(store: Store, config: Config, name: str, reason: str) -> Skip:
 
 
 def skips(store: Store, lineage: str) -> dict[SpanRef, Skip]:
-    """Return what a lineage, perhaps a branch, skips.
+    """Return the skips of a lineage or branch, by span.
 
     Raises:
         StoreError: a record is not readable; names the file.
@@ -69,7 +69,7 @@ def spans_to_train(store: Store, lineage: str, *named: str) -> list[SpanRef]:
     """Return the newest version of every span that the lineage does not skip, oldest first.
 
     Raises:
-        ConfigError: one of those that are named is skipped.
+        ConfigError: one of the spans in `named` is skipped.
         StoreError: as `skips`.
     """
     left_out = skips(store, lineage)

@@ -1,7 +1,7 @@
-"""Where the next run of a lineage starts: from its head or, after a rejection, from the last accepted checkpoint.
+"""The start of a lineage's next run: its head or, after a rejection, the last accepted checkpoint.
 
-A run that goes back trains on a branch of its own, so the checkpoints of rejected models stay where they are. Runs
-continue the branch once it has a checkpoint that knows the rejected spans as well. So no span is ever left out.
+A run that goes back trains on its own branch, so the checkpoints of rejected models stay in place. Runs continue the
+branch once it has a checkpoint that was trained on the rejected spans too. So no span is ever left out.
 """
 
 import hashlib
@@ -18,30 +18,30 @@ from tasks.runs import branches, lineage
 from tasks.runs.plan import listed, plan_window, run_key
 from tasks.runs.run_state import reached_state
 
-_AFTER = "-after-"  # in the name of a branch that goes around rejected models
+_AFTER = "-after-"  # in the name of a branch that replaces rejected models
 
 Checkpoint = tuple[CheckpointRef, CheckpointState]
 
 
 class Start(NamedTuple):
-    """The last checkpoint of a lineage, and the one from which its next run is trained; None: from nothing."""
+    """The last checkpoint of a lineage, and the parent of its next run; None: a new model."""
 
     head: Checkpoint | None
     parent: Checkpoint | None
 
     @property
     def goes_back(self) -> bool:
-        """Whether the models after the parent were rejected, so that their spans are trained again."""
+        """True if the models after the parent were rejected, so that their spans are trained again."""
         return self.head is not self.parent
 
     @property
     def rejected(self) -> tuple[SpanRef, ...]:
-        """The spans that only rejected models were trained on, oldest first."""
+        """The spans that only rejected models have trained, oldest first."""
         return consumed(self.head)[len(consumed(self.parent)) :]
 
 
 def on_active(store: Store, config: Config) -> Config:
-    """Return the configuration with the branch that its lineage has adopted, if any, as its lineage.
+    """Return the configuration with the lineage's adopted branch, if any, as its lineage.
 
     Raises:
         StoreError: the pointer to the branch is not readable.
@@ -50,9 +50,9 @@ def on_active(store: Store, config: Config) -> Config:
 
 
 def find_start(store: Store, config: Config) -> Start:
-    """Return where the next run of `config.lineage`, which is the one that runs continue now, starts.
+    """Return the start of the next run of `config.lineage`, which must be the active branch.
 
-    A model counts as rejected by what is judged of it now: one that was released after all is accepted.
+    The newest judgement of a model counts: a rejected model that was released later is accepted.
 
     Raises:
         StoreError: a checkpoint, a branch or a verdict is not readable; names the file.
@@ -64,7 +64,7 @@ def find_start(store: Store, config: Config) -> Start:
 
 
 def last_accepted(store: Store, name: str) -> Checkpoint | None:
-    """Return the newest checkpoint of a lineage whose model was not rejected; None if there is none.
+    """Return the newest checkpoint of a lineage whose model was not rejected; None if all were.
 
     Raises:
         StoreError: as `find_start`.
@@ -74,18 +74,18 @@ def last_accepted(store: Store, name: str) -> Checkpoint | None:
 
 
 def is_rejected(store: Store, checkpoint: Checkpoint) -> bool:
-    """Return whether the gates refused the model; imported weights were not judged. Raises StoreError: not readable."""
+    """Return True if the gates refused the model; imported weights are never judged. Raises StoreError: unreadable."""
     state = checkpoint[1]
     return bool(state.consumed) and reached_state(store, state.run_key) is RunState.REJECTED
 
 
 def consumed(checkpoint: Checkpoint | None) -> tuple[SpanRef, ...]:
-    """Return the spans in a checkpoint, oldest first; none for None."""
+    """Return the spans in a checkpoint, oldest first; empty for None."""
     return tuple(rows.span for rows in checkpoint[1].consumed) if checkpoint is not None else ()
 
 
 def plan_from(store: Store, config: Config, start: Start, window: Sequence[SpanRef]) -> RunPlan:
-    """Plan the run over `window` from `start`, on a branch if it goes back. The name of the branch follows from both.
+    """Plan the run over `window` from `start`, on a branch if it goes back. The branch's name is a hash of both.
 
     Raises:
         ConfigError: the checkpoint to go back to was pruned.
@@ -109,17 +109,17 @@ def plan_from(store: Store, config: Config, start: Start, window: Sequence[SpanR
 
 
 def is_after_rejection(name: str, root: str) -> bool:
-    """Return whether a lineage of this name is a branch that a run of `root` began since models were rejected."""
+    """Return True if the lineage is a branch that a run of `root` began after a rejection."""
     return name.startswith(f"{root}{_AFTER}")
 
 
 def adopt_branch(store: Store, plan: RunPlan) -> None:
     """Let runs continue the branch that the run began; call it when the run has trained.
 
-    It does nothing for a run without one, nor where runs continue something else by now.
+    Does nothing for a run without a branch, or if runs continue another branch by now.
 
     Raises:
-        Conflict: another process moved the pointer at this moment.
+        Conflict: another process just moved the pointer.
         StoreError: the pointer is not readable.
     """
     if plan.branch is None:
@@ -130,7 +130,7 @@ def adopt_branch(store: Store, plan: RunPlan) -> None:
 
 
 def next_start(store: Store, config: Config) -> str:
-    """Say in a sentence what the next span of `config.lineage` is trained from, and why.
+    """Return a sentence about the checkpoint from which the next span of `config.lineage` is trained, and the reason.
 
     Raises:
         StoreError: as `find_start`.

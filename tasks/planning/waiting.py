@@ -1,4 +1,4 @@
-"""The spans that a lineage has not trained, and which of them are trained together."""
+"""The untrained spans of a lineage, grouped into the windows of its runs."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -11,24 +11,24 @@ from tasks.runs.estimates import rows_of
 
 
 def position(span: SpanRef) -> tuple[dt.date, str]:
-    """Return what spans are ordered by."""
+    """Return the sort key of a span."""
     return first_day(span.name), span.name
 
 
 def after(spans: Sequence[SpanRef], trained: Sequence[SpanRef]) -> list[SpanRef]:
-    """Return those of `spans` that come after the newest of `trained`; all if nothing was trained."""
+    """Return the spans after the newest of `trained`; all if nothing was trained."""
     newest = max(map(position, trained), default=None)
     return [span for span in spans if newest is None or position(span) > newest]
 
 
 def windows(store: Store, config: Config, spans: Sequence[SpanRef], merge: bool | None = None) -> list[list[SpanRef]]:
-    """Return the windows that runs train these spans in, which follow each other: one each, unless small ones merge.
+    """Return the windows in which runs train these consecutive spans: one span each, unless small ones merge.
 
-    A span with fewer ingested rows than `validate.min_rows` is merged with those after it until they have enough. The
-    last ones are left out if they have too few rows together: they wait for the next.
+    A span with fewer ingested rows than `validate.min_rows` is merged with the spans after it until they have enough.
+    The last spans are left out if they have too few rows together: they wait for the next one.
 
     Args:
-        merge: whether small spans merge; default: as `validate.small_spans` says.
+        merge: True to merge small spans; None: as in `validate.small_spans`.
     """
     if not (config.validate_.small_spans == "merge" if merge is None else merge):
         return [[span] for span in spans]
@@ -44,7 +44,7 @@ def windows(store: Store, config: Config, spans: Sequence[SpanRef], merge: bool 
 
 
 def first_windows(store: Store, config: Config, spans: Sequence[SpanRef]) -> list[list[SpanRef]]:
-    """Return the windows of a lineage that begins. Its first one always has enough rows, if there are as many."""
+    """Return the windows of a new lineage. Its first one has at least `validate.min_rows` rows if the spans do."""
     first = next(iter(windows(store, config, spans, merge=True)), None)
     if first is None:
         return [] if config.validate_.small_spans == "merge" else [list(spans)]

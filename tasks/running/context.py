@@ -1,4 +1,4 @@
-"""The settings that the calling code makes for a stage: one record in one context variable."""
+"""The caller's settings for a stage: one record in one context variable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from configs.schema.compute import RetryConfig
 
 
 class Budget:
-    """Counts the attempts of the ledger, from the first one of this invocation on."""
+    """Counts attempts, from the first one of this invocation on."""
 
     def __init__(self, retry: RetryConfig) -> None:
         self.attempts = retry.attempts
@@ -28,45 +28,45 @@ class Budget:
         self._first: int | None = None
 
     def left(self, attempt: int) -> int:
-        """Return how many tries may still be made, attempt number `attempt` included."""
+        """Return the number of tries left, including attempt number `attempt`."""
         if self._first is None:
             self._first = attempt
         return max(1, self._first + self.attempts - attempt)
 
     def use(self, attempt: int) -> None:
-        """Count attempt number `attempt`, which has ended, and those before it."""
+        """Count the ended attempt number `attempt`, and the attempts before it."""
         first = attempt if self._first is None else self._first
         self.used = max(self.used, attempt - first + 1)
 
 
 class Keeper(Protocol):
-    """The command that a flow run belongs to."""
+    """The command of a flow run, as supervisor of its Prefect server."""
 
     def restart(self, seconds: float) -> None:
-        """Start the server again if it is this machine's. Raises HostError: it did not answer within `seconds`."""
+        """Restart the server if it is on this machine. Raises HostError: it did not answer within `seconds`."""
         ...
 
     def give_up(self, error: Exception) -> None:
-        """End the process soon, with this error: Prefect's client does not know that the server stays away."""
+        """End the process soon, with this error: Prefect's client would wait for the missing server."""
         ...
 
 
-# Called inside the task run of each stage that has just ended, with plan, name of the stage, and outcome; the outcome
-# is a StageError where the stage failed. Called for the release once more when it was published, in the flow run.
+# Called in the task run of each ended stage, with plan, stage name and outcome, which is a StageError if the stage
+# failed. Called again for the release after its publication, in the flow run.
 PageMaker = Callable[["RunPlan", str, Any], None]
 
 
 @dataclass(frozen=True)
 class StageContext:
-    """The settings of the stages that run in a block."""
+    """The settings of the stages in a block."""
 
     listener: Listener | None = None  # gets log lines and progress, as the log does
     page_maker: PageMaker | None = None  # makes a page of every stage that ends
     budget: Budget | None = None
     stop: threading.Event | None = None  # once set, stages end as cancelled
     was_done: bool = False  # the stage had a result already
-    keeper: Keeper | None = None  # of the Prefect server
-    turns: tuple[Turn, ...] = ()  # the lineages that are held here
+    keeper: Keeper | None = None  # supervisor of the Prefect server
+    turns: tuple[Turn, ...] = ()  # the lineages that this process holds
     log_fields: Mapping[str, Any] = field(default_factory=dict)  # in every JSON log line
 
 
@@ -74,13 +74,13 @@ _context: ContextVar[StageContext | None] = ContextVar("stage_context", default=
 
 
 def stage_context() -> StageContext:
-    """Return the settings that hold here."""
+    """Return the current settings."""
     return _context.get() or StageContext()
 
 
 @contextlib.contextmanager
 def within(**changes: Any) -> Iterator[None]:
-    """Change fields of the context inside the block, in this thread and in what copies its context."""
+    """Change fields of the context inside the block, in this thread and in threads with a copy of its context."""
     token = _context.set(replace(stage_context(), **changes))
     try:
         yield
@@ -89,11 +89,11 @@ def within(**changes: Any) -> Iterator[None]:
 
 
 def note_done() -> None:
-    """Record that the stage had a result already."""
+    """Record that the stage already had a result."""
     _context.set(replace(stage_context(), was_done=True))
 
 
 def stopped() -> bool:
-    """Return whether the stages here must end as cancelled."""
+    """Return True if the stages here must end as cancelled."""
     stop = stage_context().stop
     return stop is not None and stop.is_set()

@@ -1,7 +1,7 @@
 """Log lines as JSON objects, one a line, for log collectors: MILLRACE_LOG=json.
 
-A line has fields (run, span, stage, attempt, rank) from where it was written. Unset, nothing changes. What is logged,
-and at which level, is not decided here.
+A line has the fields (run, span, stage, attempt, rank) of its context. Without the variable, logs are text. Messages
+and levels are the same in both.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 VARIABLE = "MILLRACE_LOG"
 LOGGER = "millrace"
 _FORMS = ("text", "json")
-_RANK = re.compile(r"(?:\[node (?P<node>\d+)\] )?(?:\[(?P<rank>\d+)\] )?")  # how runners begin a line of a worker
+_RANK = re.compile(r"(?:\[node (?P<node>\d+)\] )?(?:\[(?P<rank>\d+)\] )?")  # a runner's prefix of a worker's line
 _LEVEL = re.compile(r"(warning|error): ", re.I)
 _ORDER = ("run", "span", "lineage", "stage", "attempt", "node", "rank", "flow_run", "task_run", "failure", "traceback")
 
 
 def enabled() -> bool:
-    """Return whether log lines are to be JSON. Raises ConfigError: MILLRACE_LOG has an unknown value."""
+    """Return True if log lines are JSON. Raises ConfigError: MILLRACE_LOG has an unknown value."""
     form = os.environ.get(VARIABLE) or "text"
     if form not in _FORMS:
         raise ConfigError(f"{VARIABLE} is {form!r}; known are {' and '.join(_FORMS)}, and unset is text")
@@ -40,17 +40,17 @@ def enabled() -> bool:
 
 
 def log_context(**fields: Any) -> contextlib.AbstractContextManager[None]:
-    """Add fields to the lines that are written inside the block."""
+    """Add fields to the lines of the block."""
     return within(log_fields={**stage_context().log_fields, **fields})
 
 
 def run_log_context(plan: RunPlan, **fields: Any) -> contextlib.AbstractContextManager[None]:
-    """Add the fields of a run to the lines that are written inside the block."""
+    """Add the fields of a run to the lines of the block."""
     return log_context(run=plan.run_key, span=plan.span.name, lineage=plan.config.lineage, **fields)
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one line: time, level, logger, message, and the fields that are known."""
+    """Formats a record as one line: time, level, logger, message, and the known fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         known, message = {**stage_context().log_fields, **getattr(record, "log_fields", {})}, record.getMessage()
@@ -70,7 +70,7 @@ class JsonLines(logging.Formatter):
 
 
 class JsonHandler(logging.Handler):
-    """Writes to what standard error is at the time of writing."""
+    """Writes to the current `sys.stderr`, which may be replaced."""
 
     def __init__(self, level: int = logging.NOTSET) -> None:
         super().__init__(level)
@@ -87,7 +87,7 @@ class JsonHandler(logging.Handler):
 
 
 class JsonStream(io.TextIOBase):
-    """Standard error of a command: each line that was not written by a logger becomes an object like the others."""
+    """Standard error of a command: a line without a logger becomes a JSON object too."""
 
     def __init__(self, raw_stream: TextIO) -> None:
         self.raw_stream = raw_stream
@@ -100,7 +100,7 @@ class JsonStream(io.TextIOBase):
         return len(text)
 
     def end(self) -> None:
-        """Write the last line, if it has no end of line."""
+        """Write the last line if it has no newline."""
         self.write("\n")
 
     def flush(self) -> None:
@@ -116,7 +116,7 @@ class JsonStream(io.TextIOBase):
     def log(
         self, message: str, level: int = logging.INFO, error: Exception | None = None, **fields: FailureClass
     ) -> None:
-        """Write one object, with the traceback of `error` if there is one."""
+        """Write one object, with the traceback of `error` if given."""
         exc_info = (type(error), error, error.__traceback__) if error else None
         record = logging.LogRecord(LOGGER, level, "", 0, "%s", (message,), exc_info)
         record.log_fields = fields
@@ -132,9 +132,9 @@ class JsonStream(io.TextIOBase):
 
 
 def install() -> None:
-    """Let loggers write JSON to the console instead of Prefect's lines for people, where JSON is enabled.
+    """If JSON is enabled, replace Prefect's console handlers, so that loggers write JSON.
 
-    Call it where Prefect is used; a second call changes nothing. Raises as `enabled` does.
+    Call it in every process that uses Prefect; a second call changes nothing. Raises as `enabled` does.
     """
     if not enabled():
         return
@@ -150,7 +150,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def standard_error() -> Iterator[None]:
-    """Write all lines of a command on standard error as JSON, where JSON is enabled. Raises as `enabled` does."""
+    """If JSON is enabled, write all lines of a command on standard error as JSON. Raises as `enabled` does."""
     if not enabled():
         yield
         return

@@ -1,7 +1,7 @@
-"""The lock of a lineage, also when the process that held it was killed, or only stopped, a moment ago.
+"""The lock of a lineage, safe after its holder was killed or suspended.
 
-A process that was stopped for so long that another one took the lock is refused when it wakes: at the next pulse of its
-stage, before its next write, and its workers at theirs (infra/store/fence.py).
+A process that was suspended until another one took the lock is refused when it wakes: at the next pulse of its stage
+or before its next write, and its workers at theirs (infra/store/fence.py).
 """
 
 import contextlib
@@ -26,14 +26,14 @@ def hold_lineage(
     sleep: Callable[[float], None] = time.sleep,
     patience_seconds: float | None = None,
 ) -> Iterator[None]:
-    """Hold the lock `key` inside the block, and first delete the temporary files that killed processes left.
+    """Hold the lock `key` inside the block; first delete the temporary files of killed processes.
 
-    A process that holds it is waited for, as in `in_turn`.
+    Waits for another holder as `in_turn` does.
 
     Raises:
-        Conflict: another process still works on it after that.
+        Conflict: another process still holds it after the wait.
         CancelledError: the stages here were told to stop meanwhile.
-        SupersededError: another process took it meanwhile.
+        SupersededError: another process took the lock inside the block.
     """
 
     def wait(seconds: float) -> None:
@@ -48,18 +48,18 @@ def hold_lineage(
 
 
 def check_turns() -> None:
-    """Raise SupersededError if a lineage that is held here was taken by another process."""
+    """Raise SupersededError if another process is known to have taken a lineage that this one held."""
     for turn in stage_context().turns:
         turn.check()
 
 
 def confirm_turns() -> None:
-    """Make sure in the store that every lineage that is held here still is. Raises SupersededError, StoreError."""
+    """Check in the store that this process still holds its lineages. Raises SupersededError, StoreError."""
     for turn in stage_context().turns:
         turn.confirm()
 
 
 def admit(spec: JobSpec) -> None:
-    """Let the workers of this attempt write in the lineages that are held here. Raises as `confirm_turns` does."""
+    """Let the workers of this attempt write in the held lineages. Raises as `confirm_turns` does."""
     for turn in stage_context().turns:
         turn.admit(spec.job_prefix)

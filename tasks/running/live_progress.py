@@ -1,6 +1,6 @@
 """The progress of a running stage on the page of its task run: a percentage with speed and time left.
 
-A thread of its own writes it, so that a slow or missing server delays nothing. Without a Prefect task it does nothing.
+A separate thread writes it, so that a slow or missing server delays nothing. Without a Prefect task it does nothing.
 """
 
 import contextvars
@@ -20,11 +20,11 @@ from tasks.contracts.runner import Progress
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.clock import duration
 
-UPDATE_SECONDS = 3.0  # between two updates, at least
-WINDOW_SECONDS = 60.0  # over which speed is measured; an evaluation in the loop then hardly shows
-QUIET_SECONDS = 10.0  # without a step, at least, before that is shown
-QUIET_INTERVALS = 3.0  # and longer than so many steps usually take
-UNITS = {"train": "step", "infer": "text"}  # what is shown, and what its progress counts
+UPDATE_SECONDS = 3.0  # least time between two updates
+WINDOW_SECONDS = 60.0  # window of the speed; long enough to smooth an evaluation in the loop
+QUIET_SECONDS = 10.0  # least time without a step before it is shown
+QUIET_INTERVALS = 3.0  # least time without a step, in usual steps
+UNITS = {"train": "step", "infer": "text"}  # shown stages, and the unit of their progress
 
 
 class Pace:
@@ -34,10 +34,10 @@ class Pace:
         self._clock = clock
         self._seen: deque[tuple[float, Progress]] = deque()
         self._moved_at: float | None = None
-        self._interval: float | None = None  # seconds from one advance to the next, lately
+        self._interval: float | None = None  # recent seconds between two advances
 
     def add(self, progress: Progress) -> None:
-        """Add a moment; work that went back, as after a resume, begins a new window."""
+        """Add a measurement; a step back, as after a resume, begins a new window."""
         now = self._clock()
         if self._seen and progress.done < self._seen[-1][1].done:
             self._seen.clear()
@@ -48,7 +48,7 @@ class Pace:
             self._moved_at = now
             if len(self._seen) > 1:
                 self._interval = (now - self._seen[0][0]) / (len(self._seen) - 1)
-        # Keep two however old they are: slow work may not report within the window.
+        # Keep two of any age: slow work may not report within the window.
         while len(self._seen) > 2 and self._seen[-1][0] - self._seen[1][0] >= WINDOW_SECONDS:
             self._seen.popleft()
 
@@ -58,7 +58,7 @@ class Pace:
 
     @property
     def per_second(self) -> float | None:
-        """None while only one moment is known; what was done before it does not count."""
+        """Speed since the first measurement in the window; None with only one, or without an advance."""
         if len(self._seen) < 2:
             return None
         (began, first), (ended, last) = self._seen[0], self._seen[-1]
@@ -66,7 +66,7 @@ class Pace:
 
     @property
     def quiet_seconds(self) -> float | None:
-        """Since the last advance, if that is long for this work; None while it moves, at its end, or without a pace."""
+        """Seconds since the last advance if unusually long; None while it moves, at its end, or without a speed."""
         last = self.last
         if last is None or last.done >= last.total or self._moved_at is None or self._interval is None:
             return None
@@ -75,7 +75,7 @@ class Pace:
 
 
 def percent(progress: Progress) -> float:
-    """Return the part of the total that is done, from 0 to 100."""
+    """Return the finished share, from 0 to 100."""
     return min(100.0, max(0.0, 100 * progress.done / progress.total)) if progress.total > 0 else 0.0
 
 
@@ -94,13 +94,13 @@ def sentence(title: str, progress: Progress, per_second: float | None, quiet_sec
 
 
 class _Shown(NamedTuple):
-    key: str  # of the artifact
+    key: str  # key of the artifact
     percent: float
     description: str
 
 
 class LiveProgress:
-    """The progress of the task run in which it is made. Call `end`, or its thread stays."""
+    """The progress of the current task run. Call `end`, or its thread stays."""
 
     def __init__(self, logger: logging.Logger | logging.LoggerAdapter[Any]) -> None:
         self._logger = logger
@@ -111,7 +111,7 @@ class LiveProgress:
         self._lineage = plan.config.lineage if isinstance(plan, RunPlan) else ""
         self._pace = Pace()
         self._shown: _Shown | None = None
-        self._published: _Shown | None = None  # what was published last
+        self._published: _Shown | None = None  # last published
         self._over = False
         self._news = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -125,13 +125,13 @@ class LiveProgress:
             self._show_pace(progress)
             self._news.notify()
         if self._thread is None:
-            # Prefect's settings are those of the caller's context.
+            # The thread needs Prefect's settings, which are in the caller's context.
             run = contextvars.copy_context().run
             self._thread = threading.Thread(target=run, args=(self._publish_news,), name="live progress", daemon=True)
             self._thread.start()
 
     def end(self, failure: str | None = None) -> None:
-        """Show that all is done, or how far it came before it failed. Returns at once, as `progress` does."""
+        """Show the end, or the progress before the failure. Returns at once, as `progress` does."""
         if self._thread is None:
             return
         with self._news:
@@ -154,7 +154,7 @@ class LiveProgress:
         self._shown = _Shown(key, done, description)
 
     def _publish_news(self) -> None:
-        """Publish what is new, or that nothing is, and wait at least UPDATE_SECONDS; this is the thread."""
+        """The thread: publish news, or the lack of them, at most every UPDATE_SECONDS."""
         artifact: UUID | None = None
         while True:
             with self._news:
@@ -171,7 +171,7 @@ class LiveProgress:
                 self._news.wait_for(lambda: self._over, timeout=UPDATE_SECONDS)
 
     def _put(self, artifact: UUID | None, shown: _Shown) -> UUID | None:
-        """Return the id of the artifact that shows it; None while there is none, so that the next call makes it."""
+        """Write the artifact and return its id; None if it could not be made, so that the next call tries again."""
         try:
             with get_client(sync_client=True) as client:
                 if artifact is not None:

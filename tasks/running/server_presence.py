@@ -1,7 +1,7 @@
-"""Whether the Prefect server is there: asked between stages, since no stage needs it.
+"""Check between stages that the Prefect server answers; no stage needs it.
 
-Where it is away, a flow run waits for it here and says so. Prefect's client would repeat each of its requests for
-minutes, one after the other, and say nothing.
+If it doesn't, a flow run waits for it here and says so. Prefect's client would silently repeat each of its requests
+for minutes, one after the other.
 """
 
 import time
@@ -24,7 +24,7 @@ LONGEST_PAUSE_SECONDS = 10.0
 
 
 def answers() -> bool:
-    """Return whether the flow run's server answers; true outside of a flow run, which needs none."""
+    """Return True if the flow run's server answers, or outside of a flow run, which needs none."""
     url = PREFECT_API_URL.value()
     return not flow_run.id or not url or prefect_health.answers(url)
 
@@ -37,10 +37,10 @@ def await_server(
     """Return once the server of this flow run answers.
 
     Args:
-        failed: what the flow run ends with in any case.
+        failed: the error with which the flow run ends anyway.
 
     Raises:
-        ServerError: it did not within `PATIENCE_SECONDS`, and nothing had failed before.
+        ServerError: it did not answer within `PATIENCE_SECONDS`, and `failed` is None.
     """
     if answers():
         return
@@ -73,13 +73,13 @@ def repeat_until_served(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> R:
-    """Return what `request` returns. While the server answers it with errors, or not at all, wait and repeat it.
+    """Return the result of `request`; repeat it while the server answers with errors or not at all.
 
-    Prefect's client has repeated it already, each time within seconds: a server that is full needs more. What
-    `request` does must be safe to repeat, as a stage is: what is done is not done again.
+    Prefect's client has already repeated it within seconds, but an overloaded server needs longer. `request` must be
+    idempotent, as a stage is.
 
     Raises:
-        ServerError: the server did not serve it within `PATIENCE_SECONDS`, or calls it wrong (an HTTP status of 4xx).
+        ServerError: no success within `PATIENCE_SECONDS`, or a permanent error (HTTP status 4xx).
     """
     deadline, pause = 0.0, 1.0
     while True:
@@ -96,7 +96,7 @@ def repeat_until_served(
 
 
 def server_error(error: httpx.HTTPError, url: str | None = None) -> ServerError:
-    """Return the error of a run whose server failed, for an error of Prefect's client."""
+    """Convert an error of Prefect's client to the error of a run whose server failed."""
     trouble = one_line(error) or type(error).__name__
     return ServerError(
         f"the Prefect server at {url or PREFECT_API_URL.value()} failed: {trouble}. What is finished is in the "

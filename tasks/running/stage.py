@@ -1,7 +1,7 @@
-"""One stage of one run: skipped when it is done, else one attempt on the runner, with its record in the ledger.
+"""One stage of one run: skipped if it is done, else one attempt on the runner, with its record in the ledger.
 
-`run_stage` works without Prefect. `stage_task` makes a Prefect task of a stage's plain function: Prefect waits and
-tries again, the failure class decides whether that can help.
+`run_stage` works without Prefect. `stage_task` makes a Prefect task from a stage's plain function: Prefect retries it
+if the failure class is transient.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ def run_stage(
     listener: Listener | None = None,
     outputs_stay: bool = True,
 ) -> O:
-    """Return the outcome of one stage: the recorded one if the stage is done, else that of a new attempt.
+    """Return the outcome of one stage: the recorded one if the stage is done, else a new attempt's.
 
-    A result that can't be relied on (unreadable, made from other inputs, its folders incomplete) is moved to
-    quarantine/ and the stage runs again. Hold the lineage's lock, so that no other process runs the same stage.
+    An unusable result (unreadable, made from other inputs, its folders incomplete) is moved to quarantine/ and the
+    stage runs again. The caller holds the lineage's lock, so that no other process runs the same stage.
     An attempt of an earlier invocation that still runs is waited for, not started a second time.
-    Without `outputs_stay` a stage is also done where its folders were deleted since: only its record is needed.
+    Without `outputs_stay` a stage is also done if its folders were deleted since: only its record is needed.
 
     Raises:
-        StageError: of the class that ended the attempt, after the ledger has its record. An interruption (Ctrl-C,
-            a signal, Prefect ending the run) passes through unchanged, recorded as CANCELLED.
+        StageError: the attempt failed; its class is the attempt's failure class, and the ledger has its record. An
+            interruption (Ctrl-C, a signal, Prefect ending the run) passes through unchanged, recorded as CANCELLED.
     """
     store = open_store(plan.workspace)
     output, attempts = StageOutput(listener), Attempts(store, plan.run_key, inputs.stage)
@@ -102,14 +102,14 @@ def run_stage(
 
 
 def warn_of(checks: tuple[Check, ...]) -> None:
-    """Log every failed check that was not critical enough to stop the stage as a warning."""
+    """Log every failed check that did not stop the stage as a warning."""
     for check in checks:
         if not check.passed:
             logger().warning("%s: %s", check.name, check.sentence)
 
 
 class StageTask(Generic[P, R]):
-    """A stage as the flow calls it; `fn` is the plain function, for use without Prefect."""
+    """A stage as a flow calls it; `fn` is the plain function, for use without Prefect."""
 
     def __init__(self, fn: Callable[Concatenate[RunPlan, P], R]) -> None:
         self.fn = fn
@@ -118,7 +118,7 @@ class StageTask(Generic[P, R]):
             _with_state(fn),
             name=fn.__name__,
             task_run_name=fn.__name__ + " {plan.span.name}",
-            cache_policy=NO_CACHE,  # the workspace alone says what is done
+            cache_policy=NO_CACHE,  # only the workspace decides that a stage is done
             persist_result=False,
         )
 
@@ -139,14 +139,14 @@ class StageTask(Generic[P, R]):
         return state.result()
 
     def called(self, run_name: str) -> StageTask[P, R]:
-        """Return the same task with another name for its runs, for a flow that has several of them."""
+        """Return the same task with another run name, for a flow with several runs of it."""
         same = StageTask(self.fn)
         same.task = self.task.with_options(task_run_name=run_name)
         return same
 
 
 def _retry_helps(budget: Budget, task: prefect.Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Return whether Prefect may try again, and set the delay before that: that of the class, doubled each time."""
+    """Return True if Prefect may retry, and set the delay: the failure class's, doubled each time."""
     error = state.result(raise_on_failure=False)
     policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
     if policy is None or not policy.transient or budget.used >= budget.attempts or stopped():
@@ -157,10 +157,10 @@ def _retry_helps(budget: Budget, task: prefect.Task[..., Any], task_run: TaskRun
 
 
 def stage_task(fn: Callable[Concatenate[RunPlan, P], R]) -> StageTask[P, R]:
-    """Make a Prefect task of a stage's function, whose first parameter is `plan`.
+    """Make a Prefect task from a stage's function, whose first parameter is `plan`.
 
-    The task is named like the function, its runs like `train 2022-Q4`. A run that finds the stage done ends in the
-    state Cached.
+    The task has the function's name, its runs names such as `train 2022-Q4`. If the stage is already done, its run
+    ends in the state Cached.
     """
     return StageTask(fn)
 
@@ -180,7 +180,7 @@ def _spec(plan: RunPlan, inputs: Inputs, attempt: int) -> JobSpec:
 
 
 def _found(attempts: Attempts, plan: RunPlan, inputs: Inputs, runner: Runner) -> JobSpec | None:
-    """Return the spec of the last attempt, if it was for the same work and the runner can still wait for it."""
+    """Return the spec of the last attempt if it was for the same work and the runner can still wait for it."""
     spec = attempts.last_spec()
     if spec is None or not runner.found(spec):
         return None
@@ -228,7 +228,7 @@ def _record_failure(
         ledger.end_tries(store, record, tries)
         if tries and tries[-1].failure == classify(error):
             return tries[-1].attempt
-        # The error belongs to none of the reported tries, so to the one after them.
+        # The error belongs to no reported try, so it ended the one after them.
         last = record.model_copy(update={"attempt": tries[-1].attempt + 1}) if tries else record
         ledger.end(store, last, wall_seconds, error)
         return last.attempt
@@ -261,7 +261,7 @@ def _outcome(result: StageResult | None, outcome_type: type[O]) -> O | None:
 
 
 def make_page(plan: RunPlan, stage: str, value: Any) -> None:
-    """Make the page of a stage that came to `value`, if pages are made here; log a warning where that fails."""
+    """Make the page of a stage with the outcome `value`, if a page maker is set; log a warning if that fails."""
     make = stage_context().page_maker
     if make is None:
         return
@@ -272,7 +272,7 @@ def make_page(plan: RunPlan, stage: str, value: Any) -> None:
 
 
 def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
-    """Return the body of the task: a stage that was done ends as Cached, a failure says when no retry is left."""
+    """Return the task's body: a stage that was already done ends as Cached, a failure without retries left says so."""
 
     @functools.wraps(fn)
     def body(plan: RunPlan, *args: Any, **kwargs: Any) -> R | State[R]:
@@ -287,7 +287,7 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             make_page(plan, fn.__name__, value)
             return value
         except StageError as error:
-            if error.failure is not FailureClass.CANCELLED and answers():  # the person who stopped it knows why
+            if error.failure is not FailureClass.CANCELLED and answers():  # the person who cancelled needs no page
                 make_page(plan, fn.__name__, error)
             budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:

@@ -1,6 +1,6 @@
-"""The output of a running stage: to the log of the task run, thinned, and to a listener.
+"""The output of a running stage: rate-limited to the log of the task run, and to a listener.
 
-It also checks whether its flow run was cancelled, since nothing else interrupts a flow in a plain process.
+It also checks for a cancellation of its flow run, since nothing else interrupts a flow in a plain process.
 """
 
 import logging
@@ -30,14 +30,14 @@ EVERY_SECONDS = 30.0
 
 
 class SignsOfLife:
-    """Those of one attempt, counted from now."""
+    """The heartbeat of one attempt, which starts now."""
 
     def __init__(self, store: Store, record: LedgerRecord) -> None:
         self._store, self._record = store, record
         self._began = self._given = time.monotonic()
 
     def give(self) -> None:
-        """Record that the attempt still runs, if the last sign is old. One that can't be written is left out."""
+        """Record that the attempt still runs, at most every `EVERY_SECONDS`; a failed write is ignored."""
         now = time.monotonic()
         if now - self._given < EVERY_SECONDS:
             return
@@ -48,19 +48,19 @@ class SignsOfLife:
             logging.getLogger("millrace").debug("a sign of life was not written: %s", error)
 
 
-json_logs.install()  # here, because every flow imports this, also in a process that a Prefect worker starts
+json_logs.install()  # here, because every flow imports this module, even in a Prefect worker's process
 
-PROGRESS_SECONDS = 10.0  # between two lines of progress in a log
-ASK_SECONDS = 3.0  # between two looks at the state of the flow run
+PROGRESS_SECONDS = 10.0  # between two log lines of progress
+ASK_SECONDS = 3.0  # between two requests for the state of the flow run
 
 
 class StageOutput:
-    """Implements `Waiter`. `tries` are those that the runner reported, in order."""
+    """Implements `Waiter`. `tries` are the runner's reported attempts, in order."""
 
     def __init__(self, listener: Listener | None = None) -> None:
         self.flow_run: str = prefect.runtime.flow_run.id or ""
         self.tries: list[BatchAttempt] = []
-        self.signs: SignsOfLife | None = None  # of the attempt that runs
+        self.signs: SignsOfLife | None = None  # heartbeat of the running attempt
         self._listener = listener or stage_context().listener
         self._logger = logger()
         self._live = LiveProgress(self._logger)
@@ -90,12 +90,12 @@ class StageOutput:
         self._live.end(failure)
 
     def tried(self, one: BatchAttempt) -> None:
-        """Keep it, in place of an earlier report of the same try."""
+        """Keep the report, in place of an earlier one of the same attempt."""
         others = [known for known in self.tries if known.attempt != one.attempt]
         self.tries = sorted([*others, one], key=lambda known: known.attempt)
 
     def pulse(self) -> None:
-        """Raise CancelledError if the flow run was cancelled in the UI or by a command, or its thread is to stop.
+        """Raise CancelledError if the flow run was cancelled in the UI or by a command, or its thread must stop.
 
         Raises SupersededError if another process took the lineage.
         """
@@ -114,9 +114,9 @@ class StageOutput:
 
 
 def state_of(flow_run: UUID) -> State[Any] | None:
-    """Return the state of a flow run; None while the server does not answer, since the work continues without it.
+    """Return the state of a flow run; None if the server does not answer, since the work continues without it.
 
-    Prefect's client would ask a server that is away for 20 s, while nothing else is looked at.
+    Prefect's client would block for 20 s if the server is away.
     """
     if not prefect_health.answers(PREFECT_API_URL.value() or ""):
         return None
@@ -129,7 +129,7 @@ def state_of(flow_run: UUID) -> State[Any] | None:
 
 
 def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
-    """Return the log of the task or flow run; outside of one, the log of the project."""
+    """Return the logger of the task or flow run; outside of one, the project's logger."""
     try:
         return get_run_logger()
     except MissingContextError:
