@@ -26,7 +26,7 @@ from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.model_shape import ModelShape, input_width
 from tasks.worker.model.packing import Packing, segments_of
 
-# The functions after a dense layer.
+# Activation functions after a dense layer.
 ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "identity": lambda values: values,
     "tanh": torch.tanh,
@@ -88,7 +88,7 @@ class Texts:
 
 
 class EmbeddingModel(nn.Module):
-    """Texts with features -> unit vectors, and the classification head on top of them."""
+    """Texts with features -> unit vectors, and the heads on top of them."""
 
     def __init__(self, encoder_config: PretrainedConfig, shape: ModelShape) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class EmbeddingModel(nn.Module):
         self.width = shape.width
         self.pad: int = encoder_config.pad_token_id or 0
         self._heads: int = encoder_config.num_attention_heads
-        self._embeddings = "embed_tokens" if kind.decoder else "embeddings"  # the encoder's name for them
+        self._embeddings = "embed_tokens" if kind.decoder else "embeddings"  # attribute of the encoder
         self.first_position = first_position(encoder_config.model_type, self.pad)
         self.dense = nn.ModuleList(nn.Linear(each.inputs, each.outputs, bias=each.bias) for each in shape.dense)
         text_width = shape.text_width(encoder_config.hidden_size)

@@ -25,7 +25,7 @@ class Scale(Record):
 
     mean: float
     deviation: float
-    # Null: the first run's rows had no value.
+    # Null if the first run's rows had no value.
     low: float | None = Field(default=None, description="the 0.1 % quantile of the first run's rows")
     high: float | None = Field(default=None, description="the 99.9 % quantile")
 

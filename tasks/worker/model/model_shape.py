@@ -43,7 +43,7 @@ class ModelShape(TextShape):
 
 
 def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:
-    """Return the shape of a configured model on an encoder of `encoder_width`, with the pooling of `text`."""
+    """Return the shape of a configured model on an encoder of `encoder_width`, with pooling and prompts of `text`."""
     model, head = config.model, config.heads.classification
     text_width = text.text_width(encoder_width)
     width = model.embedding_width or text_width

@@ -34,8 +34,8 @@ def rank_targets(
 ) -> Ranked:
     """Rank each query's own item by cosine among all items of the corpus that are not relevant too.
 
-    An item with an equal score ranks before the own item, so that a collapsed model scores badly, not perfectly. If the
-    own item's score is NaN, all items rank before it.
+    An item with an equal score ranks before the own item, so that a collapsed model scores badly, not perfectly. So
+    does an item whose score is NaN, and every item if the own score is NaN.
 
     Args:
         queries: float32 (queries, width), unit vectors.

@@ -15,7 +15,7 @@ from tasks.worker.model.features import FILE
 
 FILES = ("interaction.py", "released_modules.py")
 MODULES = ("released_modules.FeatureTransformer", "released_modules.FeatureInteraction")
-_LIBRARIES = ("sentence_transformers.", "torch.nn.modules.")  # whose classes a folder may name
+_LIBRARIES = ("sentence_transformers.", "torch.nn.modules.")  # prefixes of classes that a folder may name
 
 
 def installed(name: str) -> Path:

@@ -65,7 +65,7 @@ class Rank:
 
     @property
     def first_of_machine(self) -> int:
-        """The number of the first worker of this machine."""
+        """Rank of this machine's first worker."""
         return self.index - self.local
 
     @property

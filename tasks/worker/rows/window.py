@@ -13,7 +13,7 @@ from tasks.worker.rows.row_rules import ID_RULES, row_rules
 
 
 class Measure(NamedTuple):
-    """A number about the whole window, and its limit."""
+    """A figure of the whole window, and its limit."""
 
     value: float
     limit: Limit

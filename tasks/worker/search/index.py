@@ -109,8 +109,8 @@ class Index:
     ) -> Found:
         """Return the nearest vectors of each query, and the rank of its own item among all.
 
-        A vector with an equal score ranks before the own one, so that a collapsed model ranks badly, not perfectly. If
-        the own score is NaN, all vectors rank before it.
+        A vector with an equal score ranks before the own one, so that a collapsed model ranks badly, not perfectly. So
+        does a vector whose score is NaN, and every vector if the own score is NaN.
 
         Args:
             queries: float32 (queries, width), unit vectors.

@@ -22,7 +22,7 @@ ONE_OF_TWO_BYTES = 2**28  # bytes of vectors in memory per release, if two are c
 
 @dataclass(frozen=True)
 class Searched:
-    """The answers of one release to the holdout queries."""
+    """Search results of one release for the holdout queries."""
 
     index: Index
     found: Found

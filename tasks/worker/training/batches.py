@@ -1,7 +1,7 @@
 """The batches of a run, of one static shape that is known before training starts.
 
-A batch has a fixed number of pairs, whose queries and items are packed into a fixed number of sequences. `plan.py` says
-which rows a batch has.
+A batch has a fixed number of pairs, whose queries and items are packed into a fixed number of sequences. `plan.py`
+chooses its rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
 from tasks.worker.training.plan import Plan, in_pieces, parts_of
 
-SAMPLED_ROWS = 16_384  # the first rows of a run, by which the shape is chosen: warmup must find the same one, fast
+SAMPLED_ROWS = 16_384  # the shape is chosen by the run's first rows, so that warmup finds the same one, fast
 SAMPLED_BATCHES = 256
 
 
@@ -33,30 +33,30 @@ class BatchShape:
     pairs: int
     sequences: int
     tokens: int
-    extra: int = 0  # hard negatives of each pair
-    both_ways: bool = False  # whether items look for their queries too
+    extra: int = 0  # hard negatives per pair
+    both_ways: bool = False  # symmetric loss: items are matched to queries too
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One worker's part of a global batch, B rows in all and b = B / world here; static shapes throughout."""
+    """One worker's part of a global batch of B rows, b = B / world of them here; static shapes throughout."""
 
     texts: Texts  # first the b queries, then the b items, then n hard negatives of each pair
     label_class: torch.Tensor  # int64 (b,)
-    pair: torch.Tensor  # float32 (b,): what a row counts in the contrastive loss; 0: it is no pair
-    # bool (b, B * (1 + n)): of the items, then of the hard negatives of all workers, those that are no negatives of a
-    # query: its own, known positives, padding, and what stands there before.
+    pair: torch.Tensor  # float32 (b,): weight in the contrastive loss; 0 if the row is no pair
+    # bool (b, B * (1 + n)), over the items, then the hard negatives, of all workers: True if not a negative of the
+    # query: its own item in other rows, known positives, padding, and repeated hard negatives.
     excluded: torch.Tensor
-    excluded_queries: torch.Tensor  # bool (b, B): likewise the queries that are no negatives of an item; or (b, 0)
-    # float32 (B * (1 + n),), likewise, or (0,) without `heads.contrastive.logq`: the log of an item's popularity.
+    excluded_queries: torch.Tensor  # bool (b, B): True for queries that are no negatives of the item; or (b, 0)
+    # float32 (B * (1 + n),): log of each item's popularity; (0,) without `heads.contrastive.logq`.
     popularity: torch.Tensor
-    popularity_queries: torch.Tensor  # float32 (B,), or (0,): that of the queries
-    position: torch.Tensor  # int64 (b,): where each row's own item is among the B
-    pairs_in_all: torch.Tensor  # float32 (): rows of the global batch that are pairs
-    label_weight: torch.Tensor  # float32 (b,): what a row counts in the loss of its class; 0: it has none
+    popularity_queries: torch.Tensor  # float32 (B,), or (0,): the same for queries
+    position: torch.Tensor  # int64 (b,): position of each row's own item among the B
+    pairs_in_all: torch.Tensor  # float32 (): number of pairs in the global batch
+    label_weight: torch.Tensor  # float32 (b,): weight in the classification loss; 0 without a class
     labels_in_all: torch.Tensor  # float32 (): rows of the global batch with a class
-    labels: torch.Tensor  # float32 (b, heads): what each head learns of a row; 0 where that is nothing
-    head_weight: torch.Tensor  # float32 (b, heads): what a row counts in the loss of each head; 0: it has no label
+    labels: torch.Tensor  # float32 (b, heads): target of each label head; 0 if missing
+    head_weight: torch.Tensor  # float32 (b, heads): weight in the loss of each label head; 0 without a label
     known_in_all: torch.Tensor  # float32 (heads,): rows of the global batch with a label
 
     def to(self, device: torch.device) -> Batch:
@@ -70,7 +70,7 @@ def plan_for(config: Config, first_step: int, pairs: Pairs) -> Plan:
 
 
 def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> Plan:
-    """Return the batch plan of the first rows alone."""
+    """Return the batch plan of the first `rows` rows."""
     train = config.train
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
     groups = None
@@ -80,7 +80,7 @@ def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> 
 
 
 def _groups(config: Config, rows: int, pairs: Pairs, name: str) -> np.ndarray:
-    """Return a number for the value of each of the first rows, int32 (rows,)."""
+    """Return the group of each of the first `rows` rows, int32 (rows,)."""
     if name == config.features.entity:
         return in_pieces(pairs.entity, rows, lambda some: some)
     column = config.features.categorical.index(name)
@@ -88,12 +88,12 @@ def _groups(config: Config, rows: int, pairs: Pairs, name: str) -> np.ndarray:
 
 
 def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:
-    """Return the shape of every batch: as many sequences as the batches of the run's own first rows need, by packing.
+    """Return the shape of every batch, with the number of sequences needed by a sample of the run's first rows.
 
-    A text that later finds no room loses its last tokens.
+    Texts of later batches that don't fit are truncated.
 
     Args:
-        mined: whether there is a release, so that the pairs get hard negatives if they are configured.
+        mined: a release exists, so pairs get hard negatives if configured.
 
     Raises:
         ConfigError: `train.sequences` are far too few for the texts.
@@ -107,7 +107,7 @@ def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: 
     for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
         for rows in parts_of(plan.rows(number), plan.tokens, world):
             real = rows[rows >= 0]
-            # Hard negatives, which warmup does not know, are taken to be as long as the items of the batch.
+            # Hard negatives are unknown in warmup; assume that they are as long as the batch's items.
             lengths = np.concatenate([pairs.query.lengths_of(real), *[pairs.item.lengths_of(real)] * (1 + extra)])
             needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
             largest = max(largest, int(lengths.sum()))
@@ -126,10 +126,7 @@ def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: 
 
 
 def _rounded_up(sequences: int, chunks: int) -> int:
-    """Return a number at most 1/64 larger, one of few: spans whose texts are about as long share compiled graphs.
-
-    It is a multiple of the chunks.
-    """
+    """Round up by at most 1/64, or to a multiple of `chunks`, so that spans of similar texts share compiled graphs."""
     step = math.lcm(1 << max(0, sequences.bit_length() - 7), chunks)
     return -(-sequences // step) * step
 
@@ -145,9 +142,9 @@ def make_batch(
     """Return this worker's part of a batch, as tensors on the host.
 
     Args:
-        whole: the rows of the global batch, int64 (B,), as the plan gives them.
-        tokens: int64 (rows of the run,), as the plan has them.
-        negatives: None: those that the shape has room for are padding.
+        whole: int64 (B,), the plan's rows of the global batch.
+        tokens: int64 (rows of the run,), the plan's token counts.
+        negatives: hard negatives; None: padding in their place.
     """
     parts = parts_of(whole, tokens, rank.world)
     rows, whole = parts[rank.index], parts.reshape(-1)
@@ -155,13 +152,13 @@ def make_batch(
     mine = slice(rank.index * part, (rank.index + 1) * part)
     real = whole >= 0
     pair = np.where(real, pairs.pair[whole], 0.0).astype(np.float32)
-    weight = (pairs.weight[whole] / (pairs.mean_weight or 1.0)).astype(np.float32)  # 0 only in the rows of warmup
+    weight = (pairs.weight[whole] / (pairs.mean_weight or 1.0)).astype(np.float32)  # mean 0: only in warmup's rows
     labels, known = pairs.labels[whole], real[:, None] & ~np.isnan(pairs.labels[whole])
     label_class = np.where(real, pairs.label_class[whole], -1)
     labelled = label_class >= 0
     position = np.arange(len(whole))[mine]
     excluded = np.broadcast_to(~real, (part, len(whole))).copy()
-    # Of a row that is no pair it is not known in the batch alone which items its query finds.
+    # The query of a row that is no pair is no negative: the batch alone does not tell the items relevant to it.
     excluded_queries = np.tile(pair == 0, (part, 1)) if shape.both_ways else np.zeros((part, 0), dtype=bool)
     extra = _extra(negatives, whole, shape)
     excluded_extra = np.broadcast_to((extra < 0) | _stands_before(extra), (part, len(extra))).copy()
@@ -201,7 +198,7 @@ def make_batch(
 
 
 def _popularity(pairs: Pairs, whole: np.ndarray, extra: int, shape: BatchShape) -> tuple[np.ndarray, np.ndarray]:
-    """Return that of the batch's items and hard negatives, which nothing is known of, and that of its queries."""
+    """Return the log popularity of the batch's items and hard negatives (0, unknown), and of its queries."""
     none = np.zeros(0, dtype=np.float32)
     if pairs.popularity is None:
         return none, none
@@ -210,7 +207,7 @@ def _popularity(pairs: Pairs, whole: np.ndarray, extra: int, shape: BatchShape) 
 
 
 def _balanced(pairs: Pairs, labels: np.ndarray) -> np.ndarray:
-    """Return what each row counts for each head by its label, float32 (rows, heads); without one anything."""
+    """Return each row's balancing weight per label head, float32 (rows, heads); arbitrary without a label."""
     found = np.ones_like(labels)
     for place, by_value in enumerate(pairs.balance.values()):
         if len(by_value):
@@ -220,7 +217,7 @@ def _balanced(pairs: Pairs, labels: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Batches:
-    """This worker's parts of some batches of the plan, made while they are iterated over; counts their tokens."""
+    """Iterates over this worker's parts of some batches, made on the way, and counts their tokens."""
 
     pairs: Pairs
     plan: Plan
@@ -228,14 +225,14 @@ class Batches:
     rank: Rank
     numbers: range
     negatives: HardNegatives | None = None
-    real_tokens: int = 0  # of the texts
-    cut_tokens: int = 0  # of texts that found no room
-    computed_tokens: int = 0  # of the sequences, padding included
+    real_tokens: int = 0  # tokens of texts in the batches
+    cut_tokens: int = 0  # tokens truncated for lack of room
+    computed_tokens: int = 0  # tokens of the sequences, padding included
 
     def __iter__(self) -> Iterator[Batch]:
         for number in self.numbers:
             if number not in self.numbers:
-                return  # it has become shorter
+                return  # `end_before` has shortened the range
             whole, tokens = self.plan.rows(number), self.plan.tokens
             batch = make_batch(self.pairs, whole, tokens, self.shape, self.rank, self.negatives)
             rows = parts_of(whole, tokens, self.rank.world)[self.rank.index]
@@ -248,23 +245,23 @@ class Batches:
             yield batch
 
     def end_before(self, number: int) -> None:
-        """Make no batch from this one on."""
+        """End the iteration before batch `number`."""
         self.numbers = range(self.numbers.start, min(number, self.numbers.stop))
 
     def rows(self, number: int) -> int:
-        """Return how many rows the global batch has."""
+        """Return the number of rows of a global batch."""
         return int((self.plan.rows(number) >= 0).sum())
 
 
 def _extra(negatives: HardNegatives | None, rows: np.ndarray, shape: BatchShape) -> np.ndarray:
-    """Return the numbers of the hard negatives of rows, int64 (rows * shape.extra,), -1 where there is none."""
+    """Return the numbers of the rows' hard negatives, int64 (rows * shape.extra,); -1 if missing."""
     if negatives is None:
         return np.full(len(rows) * shape.extra, -1, dtype=np.int64)
     return np.where(rows[:, None] >= 0, negatives.of_row[rows], -1).astype(np.int64).reshape(-1)
 
 
 def _stands_before(numbers: np.ndarray) -> np.ndarray:
-    """Return whether an equal number stands before each, bool."""
+    """Return bool: True for each repetition of an earlier number."""
     again = np.ones(len(numbers), dtype=bool)
     again[np.unique(numbers, return_index=True)[1]] = False
     return again
@@ -273,7 +270,7 @@ def _stands_before(numbers: np.ndarray) -> np.ndarray:
 def _texts(
     pairs: Pairs, rows: np.ndarray, shape: BatchShape, negatives: HardNegatives | None, extra: np.ndarray
 ) -> Texts:
-    """Return the queries of `rows`, their items, and hard negatives; PADDING and -1 have texts without tokens."""
+    """Return the queries of `rows`, their items, and hard negatives; PADDING and -1 become texts without tokens."""
     sides = [(pairs.query, pairs.query_features, rows), (pairs.item, pairs.item_features, rows)]
     if negatives is not None:
         sides.append((negatives.tokens, negatives.features, extra))

@@ -1,4 +1,4 @@
-"""New models: from a pretrained folder, or from scratch with a tokenizer trained on the texts of the first run."""
+"""Build new models: from a pretrained folder, or from scratch with a tokenizer trained on the first run's texts."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,10 +27,10 @@ from tasks.worker.training.tokenised import lower_cases, own_settings, read_sett
 def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
     """Return the first model of a lineage; the same configuration, seed and rows give the same weights.
 
-    The rows are iterated over more than once.
+    The rows are read more than once.
 
     Raises:
-        ConfigError: the pretrained folder can't be used; names what is missing.
+        ConfigError: the pretrained folder can't be used; names the missing part.
     """
     table = fit_features(rows, config.features)
     if config.model.pretrained is not None:
@@ -41,13 +41,13 @@ def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
 def first_model(
     config: Config, encoder_config: PretrainedConfig, shape: ModelShape, described: Described | None
 ) -> EmbeddingModel:
-    """Return a model with the weights that a lineage begins with: new ones of the seed, and all that the folder has.
+    """Return a model with a lineage's initial weights: from the pretrained folder, the others drawn with the seed.
 
     Args:
-        described: the pretrained folder; None: without.
+        described: the pretrained folder, if any.
 
     Raises:
-        OSError, ValueError, RuntimeError: the folder's weights can't be read, or are of another shape.
+        OSError, ValueError, RuntimeError: the folder's weights can't be read, or have another shape.
     """
     torch.manual_seed(config.seed)
     model = EmbeddingModel(encoder_config, shape)
@@ -74,7 +74,7 @@ def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> Model
 
 
 def _lower_case(tokenizer: Tokenizer) -> None:
-    """Lower-case texts before whatever else the tokenizer does to them."""
+    """Lower-case texts before the tokenizer's own normalizer."""
     rest = tokenizer.normalizer
     tokenizer.normalizer = Lowercase() if rest is None else normalizers.Sequence([Lowercase(), rest])
 

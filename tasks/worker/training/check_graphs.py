@@ -1,6 +1,6 @@
-"""The graphs of the health checks: fetched once for each machine before the checks, published after the first of them.
+"""Compiled graphs of the health checks: fetched once per machine before the checks, new ones published afterwards.
 
-They depend on the settings of the checks alone, so a later run compiles none of them again.
+They depend only on the settings of the checks, so a later run compiles none of them again.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache
 
-VERSION = 1  # another one where the checks compute something else
+VERSION = 1  # raise it when the checks compute something else
 
 
 @contextlib.contextmanager
 def checked_graphs(job: Job, accelerator: Accelerator) -> Iterator[None]:
-    """Put the graphs that are known into the machine's folder, and after the block publish those that were not.
+    """Fetch the known graphs into the machine's folder; after the block, publish the new ones.
 
-    A workspace that refuses them, as with the role of an older stack, costs only the time to compile: a warning.
+    If the workspace refuses reads or writes, print a warning and compile.
     """
     made_of = _ingredients(job, accelerator)
     known = CompileRef(key=compile_cache.key_of(made_of), graphs=0, seconds=0.0)

@@ -1,8 +1,8 @@
-"""Checkpoints: everything training needs to continue exactly, in safetensors and JSON, written during training.
+"""Checkpoints: everything that training needs to continue exactly, in safetensors and JSON, written during training.
 
 A checkpoint is self-contained: weights, optimiser, state, tokenizer with its settings, encoder config, feature
-table. Nothing in it depends on the device. This module finds a run's own partial checkpoint to continue from; the plan
-names the parent.
+table. Nothing in it depends on the device. This module also finds a run's own partial checkpoint to resume from; the
+plan names the parent.
 """
 
 import tempfile
@@ -32,20 +32,20 @@ from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
 from tasks.worker.training.tokenised import TokenizerSettings, read_settings, write_settings
 
 KIND = "checkpoint"
-RELEASED = "model.safetensors"  # what is evaluated and released
-TRAINED = "trained.safetensors"  # what training goes on from, where that is not the same
+RELEASED = "model.safetensors"  # the weights that are evaluated and released
+TRAINED = "trained.safetensors"  # the weights that training continues from, if they differ
 SHAPE_FILE = "shape.json"
-# The names that kinds of encoders have for it.
+# The names of dropout in the configs of the different encoders.
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",
     "mlp_dropout",
 )  # fmt: skip
-PARTIAL_KEPT = 2  # of one run: the newest, and the one before in case the newest is corrupt
+PARTIAL_KEPT = 2  # per run: the newest, and the one before in case the newest is corrupt
 
 
 @dataclass(frozen=True)
 class ModelParts:
-    """A model with what belongs to it: how texts and features become its inputs."""
+    """A model with its tokenizer, feature table and encoder config."""
 
     model: EmbeddingModel
     tokenizer: Tokenizer
@@ -64,10 +64,10 @@ def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
 def load_parts(
     store: Store, ref: CheckpointRef, dropout: float = 0.0, weights: Literal["released", "trained"] = "released"
 ) -> ModelParts:
-    """Return the model of a checkpoint, on the CPU, with the shape it was trained in.
+    """Return the model of a checkpoint, on the CPU, with its own shape.
 
     Args:
-        weights: which; they differ where a running average is released.
+        weights: the set to load; the two differ if a running average is released.
 
     Raises:
         StoreError: the checkpoint is missing, corrupt, or not the one in `ref`.
@@ -87,7 +87,7 @@ def load_parts(
 def load_optimizer(
     store: Store, ref: CheckpointRef, model: EmbeddingModel, optimizer: torch.optim.AdamW
 ) -> CheckpointState:
-    """Restore the optimiser state of a checkpoint; return the state that belongs to it."""
+    """Restore the optimiser state of a checkpoint; return the checkpoint's state."""
     folder = _verified(store, ref)
     restore_optimizer(model, optimizer, load_file(folder / "optimizer.safetensors"))
     return CheckpointState.model_validate_json((folder / "state.json").read_text())
@@ -107,10 +107,10 @@ def _verified(store: Store, ref: CheckpointRef) -> Path:
 
 
 def find_partial(store: Store, lineage: str, run_key: str, after: int) -> CheckpointRef | None:
-    """Return the newest intact checkpoint that an earlier attempt of this run wrote after step `after`, its parent's.
+    """Return the newest intact checkpoint of this run's earlier attempts, after its parent's step `after`.
 
-    One that needs another, the best so far, is intact only if that is. Corrupt checkpoints are quarantined; folders
-    whose writing or deletion was interrupted are deleted.
+    A checkpoint that needs the best one so far is intact only if that one is. Corrupt checkpoints are quarantined;
+    folders whose writing or deletion was interrupted are deleted.
     """
     found = None
     for prefix in reversed(_prefixes(store, lineage, after)):
@@ -129,11 +129,11 @@ def find_partial(store: Store, lineage: str, run_key: str, after: int) -> Checkp
 
 
 def drop_partials(store: Store, lineage: str, run_key: str, after: int, keep: int) -> None:
-    """Delete a run's partial checkpoints after step `after`, except the newest `keep` and what those need.
+    """Delete a run's partial checkpoints after its parent's step `after`, except the newest `keep`.
 
-    `after` is the step of its parent.
+    The best checkpoints that these need are kept too.
     """
-    own: dict[str, int | None] = {}  # folder -> step of the best, which it needs
+    own: dict[str, int | None] = {}  # folder -> step of the best checkpoint, which it needs
     for prefix in _prefixes(store, lineage, after):
         try:
             facts = read_manifest(store, prefix).facts
@@ -158,15 +158,15 @@ Files = dict[str, dict[str, torch.Tensor]]  # name of a file -> its tensors, on 
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a thread, which also deletes those of before; training waits only for the copy in memory.
+    """Writes checkpoints, and deletes older ones, in a thread; training waits only for the copy in memory.
 
-    One write at a time: a new write first waits for the one before. An error of the thread is raised at the next call.
+    A new write first waits for the previous one. An error of the thread is raised at the next call.
     """
 
     def __init__(
         self, store: Store, parts: ModelParts, optimizer: torch.optim.AdamW, released: ModelParts | None = None
     ) -> None:
-        """Write `parts`, which is trained, and `released`, which is evaluated and released, where that is another."""
+        """Write `parts`, the trained model, and `released`, the evaluated and released model, if it is another one."""
         self.store = store
         self.released = released or parts
         self.parts = parts
@@ -178,17 +178,17 @@ class CheckpointWriter:
 
     @property
     def stalled_seconds(self) -> float:
-        """Seconds that training waited for all writes, and, on processors, those that it had to share with them."""
+        """Seconds that training waited for all writes; on the CPU, plus the processor seconds of the writes."""
         on_host = next(self.parts.model.parameters()).device.type == "cpu"
         return self._waited_seconds + (self._cpu_seconds if on_host else 0.0)
 
     def save(
         self, state: CheckpointState, best_step: int | None = None, written: Callable[[], None] = lambda: None
     ) -> None:
-        """Start to write the model as it is now. Raises StoreError, OSError: the write before this one failed.
+        """Start to write the model as it is now. Raises StoreError, OSError: the previous write failed.
 
         Args:
-            best_step: of another checkpoint of this run, without which this one is of no use.
+            best_step: step of the run's best checkpoint, which a resume from this one needs too.
             written: called in the thread once the checkpoint is complete.
         """
         began = time.monotonic()
@@ -204,7 +204,7 @@ class CheckpointWriter:
         self._waited_seconds += time.monotonic() - began
 
     def wait(self) -> CheckpointRef | None:
-        """Wait for the write in progress; return the checkpoint written last. Raises what that write raised."""
+        """Wait for the write in progress, and raise its error; return the checkpoint written last."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -266,7 +266,7 @@ def _on_host(weight: torch.Tensor) -> torch.Tensor:
 def _clear_unfinished(store: Store, prefix: str, state: CheckpointState) -> None:
     """Remove an unfinished checkpoint of this step.
 
-    Its writing was interrupted, or it is of an abandoned run, or the run that stopped there turned out to be complete.
+    Its writing was interrupted, it belongs to an abandoned run, or this run stopped there and is now complete.
     """
     try:
         facts = read_manifest(store, prefix).facts

@@ -1,8 +1,7 @@
-"""When a training writes a checkpoint to go on from: every so many steps or seconds, or as often as pays off.
+"""The interval between partial checkpoints: every N steps, every N seconds, or the interval that loses the least time.
 
-Checkpoints never change what is trained nor what is recorded of it. Where seconds count, one is written only after a
-step whose losses are read in any case. The first worker alone looks at the clock; the sum of the losses carries its
-wish to the others.
+Checkpoints never change the training or its records. An interval in seconds waits for a step whose losses are read
+anyway: only the first worker reads the clock, and the sum of the losses carries its request to the others.
 """
 
 import contextlib
@@ -30,17 +29,17 @@ from tasks.worker.devices.accelerators import Accelerator
 
 
 class Replicas:
-    """The models that every worker must hold alike, by what messages call them."""
+    """Models that must be equal on all workers, by their names in messages."""
 
     def __init__(self, models: Mapping[str, nn.Module], accelerator: Accelerator) -> None:
         self._models, self._accelerator = models, accelerator
-        self.seconds = 0.0  # that all comparisons took
+        self.seconds = 0.0  # time of all comparisons
 
     def compare(self, step: int) -> None:
-        """Compare all workers' weights after global step `step`; each worker gets the same answer.
+        """Compare all workers' weights after global step `step`; each worker gets the same result.
 
         Raises:
-            CodeError: they differ. Names the first weights that do, and the workers of each copy.
+            CodeError: they differ; names the first differing weights, and the workers of each copy.
         """
         if self._accelerator.rank.world == 1:
             return
@@ -64,12 +63,12 @@ class Replicas:
 
 
 def checksum(weight: torch.Tensor) -> int:
-    """Return the CRC-32 of a tensor's bits, wherever it is: each single flipped bit changes it."""
+    """Return the CRC-32 of a tensor's bits, on any device; every single flipped bit changes it."""
     return zlib.crc32(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _who(sums: list[int]) -> str:
-    """Return the workers of each copy, the copy that most of them hold first."""
+    """Return the workers of each copy, the most frequent copy first."""
     holders: dict[int, list[str]] = {}
     for worker, each in enumerate(sums):
         holders.setdefault(each, []).append(str(worker))
@@ -78,13 +77,13 @@ def _who(sums: list[int]) -> str:
                      f"{'one' if number == 0 else 'another'}" for number, each in enumerate(copies))  # fmt: skip
 
 
-RUNS = 10  # the newest of the lineage; each costs a few requests to a bucket
-ENOUGH_FAILURES = 3  # with fewer of them their mean says little
-ASSUMED_SECONDS_BETWEEN = 24 * 3600.0  # then
+RUNS = 10  # newest runs of the lineage to read; each costs a few requests to a bucket
+ENOUGH_FAILURES = 3  # with fewer, their mean says little
+ASSUMED_SECONDS_BETWEEN = 24 * 3600.0  # assumed mean time between failures, with too few on record
 
 
 class Failures(NamedTuple):
-    """What the recorded attempts say: failures that a checkpoint helps against, and for how long attempts ran."""
+    """Recorded attempts: the number that failed and lost work, the total, and their running time."""
 
     failed: int
     attempts: int
@@ -92,19 +91,19 @@ class Failures(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether there were so many that their mean is used."""
+        """True if the failures are enough to use their mean."""
         return self.failed >= ENOUGH_FAILURES
 
     @property
     def seconds_between(self) -> float:
-        """Mean seconds of training between two failures; a day where fewer than three are on record."""
+        """Mean seconds of training between two failures; a day if fewer than three are on record."""
         return max(1.0, self.seconds / self.failed) if self.enough else ASSUMED_SECONDS_BETWEEN
 
 
 def recorded_failures(store: Store, name: str, run_key: str) -> Failures:
-    """Return how the ended attempts of the newest trainings of lineage `name` fared, those of this run included.
+    """Return the failures of the ended attempts of the newest trainings of lineage `name`, with this run's.
 
-    Records that can't be read count for nothing: this is an estimate.
+    Unreadable records are ignored: this is an estimate.
     """
     found = [record for key in _newest_runs(store, name, run_key) for record in _attempts(store, key)]
     ended = [record for record in found if record.ended_at is not None]
@@ -116,12 +115,12 @@ def recorded_failures(store: Store, name: str, run_key: str) -> Failures:
 
 
 def _loses_work(failure: FailureClass | None) -> bool:
-    """Return whether an attempt that ended so is tried again from a checkpoint; without a machine none had begun."""
+    """Return True if an attempt with this failure is retried from a checkpoint; CAPACITY failed before it began."""
     return failure is not None and POLICIES[failure].transient and failure is not FailureClass.CAPACITY
 
 
 def _newest_runs(store: Store, name: str, run_key: str) -> list[str]:
-    """Return the keys of the runs whose checkpoints are the newest, and of this one."""
+    """Return the keys of the runs with the newest checkpoints, and of this run."""
     sealed = [
         key for key in store.list(CHECKPOINT.within(lineage=name)) if key.rpartition("/")[2] in (MANIFEST, PRUNED)
     ]
@@ -139,28 +138,28 @@ def _attempts(store: Store, run_key: str) -> list[LedgerRecord]:
         return []
 
 
-ASSUMED_WRITE_SECONDS = 1.0  # of stall, until a write of this attempt is measured
-MOST_STALLED = 0.01  # share of the training
+ASSUMED_WRITE_SECONDS = 1.0  # assumed stall per write until one is measured
+MOST_STALLED = 0.01  # largest share of the training that writes may take
 
 
 def best_seconds(write_seconds: float, seconds_between_failures: float, measured: bool) -> float:
-    """Return the seconds between checkpoints that lose the least, by writes and by work done again after failures.
+    """Return the seconds between checkpoints that minimise the time lost to writes and to repeated work after failures.
 
-    They are sqrt(2 * write * mean between failures) (Young 1974, doi:10.1145/361147.361115; Daly 2006,
-    doi:10.1016/j.future.2004.11.016, whose further terms are small where a write is far shorter than what lies between
-    failures), but so many that writes take at most 1 % of the training.
+    sqrt(2 * write * mean between failures) (Young 1974, doi:10.1145/361147.361115; Daly 2006,
+    doi:10.1016/j.future.2004.11.016, whose further terms are small if a write is much shorter than the time between
+    failures), but long enough that writes take at most 1 % of the training.
 
     Args:
-        write_seconds: by which one write makes the training longer; what is done meanwhile does not count.
-        measured: whether `write_seconds` is. If it is assumed, the 1 % does not count: a training that fails every
-            minute would never write its first.
+        write_seconds: stall of the training per write, without the part that runs in the background.
+        measured: `write_seconds` is measured, not assumed. The limit of 1 % holds only then: otherwise a training that
+            fails every minute would never write its first checkpoint.
     """
     least = write_seconds / MOST_STALLED if measured else 0.0
     return max(math.sqrt(2 * write_seconds * seconds_between_failures), least)
 
 
 class Pace:
-    """Says when a checkpoint is due; one for each attempt of a training, on every worker."""
+    """Decides when a checkpoint is due; one instance per attempt of a training, on every worker."""
 
     def __init__(
         self,
@@ -169,26 +168,26 @@ class Pace:
         stalled: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin to count.
+        """Start the clock.
 
         Args:
             every: `train.checkpoint_every`.
-            failures: what is on record, on the first worker where `every` is auto; else None.
-            stalled: returns the seconds that training waited for all writes so far, or ran slower by.
+            failures: recorded failures, on the first worker if `every` is auto; else None.
+            stalled: returns the seconds that all writes so far have delayed the training.
         """
         self._every, self._interval, self._failures = every, interval_of(every), failures
         self._stalled, self._clock = stalled, clock
         self._began = self._last = clock()
         self._written = 0
-        self.wanted = False  # whether one is due after the next step whose losses are read
+        self.wanted = False  # True: a checkpoint is due after the next step whose losses are read
 
     def fixed_at(self, step: int) -> bool:
-        """Return whether one is due after global step `step` by its number alone."""
+        """Return True if an interval in steps makes a checkpoint due after global step `step`."""
         return self._interval is not None and self._interval.unit == "steps" and not step % self._interval.number
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from one to the next; None where steps are counted, and for auto on all workers but the first."""
+        """Seconds between checkpoints; None for an interval in steps, and for auto on all workers but the first."""
         if self._interval is not None:
             return float(self._interval.number) if self._interval.unit == "seconds" else None
         if self._failures is None:
@@ -197,15 +196,15 @@ class Pace:
 
     @property
     def wished(self) -> bool:
-        """Whether so many seconds have passed on this worker; that of the first worker counts."""
+        """True if the interval has passed on this worker's clock; only the first worker's counts."""
         return self.seconds is not None and self._clock() - self._last >= self.seconds
 
     def agree(self, wished: bool) -> None:
-        """Take up the first worker's wish, on every worker after the same step."""
+        """Accept the first worker's request, on every worker after the same step."""
         self.wanted = self.wanted or wished
 
     def wrote(self) -> None:
-        """Count from now on again, on every worker: a write has begun."""
+        """Restart the clock, on every worker, because a write has begun."""
         self.wanted, self._last = False, self._clock()
         self._written += 1
 
@@ -214,7 +213,7 @@ class Pace:
         return self._stalled() / self._written if self._written else ASSUMED_WRITE_SECONDS
 
     def use(self) -> CheckpointUse:
-        """Return what there is to report, on the first worker."""
+        """Return the figures for the report, on the first worker."""
         known, seconds = self._failures, self.seconds
         return CheckpointUse(
             every=self._every,

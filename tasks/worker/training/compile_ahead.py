@@ -1,7 +1,7 @@
-"""Compilation ahead of time: which graphs of a program are there, which worker compiles the others, and when.
+"""Compilation ahead of time: find the missing graphs of a program, and coordinate the workers that compile them.
 
-One builder at a time, by a lease; others wait for it. It compiles nothing itself: on NeuronCores
-`neuron_parallel_compile` does, around a trial run of its own; elsewhere the trial run does, by running.
+A lease admits one builder at a time; others wait for it. On NeuronCores `neuron_parallel_compile` compiles, around its
+own trial run; on other devices the trial run compiles the graphs by running them.
 """
 
 import contextlib
@@ -28,22 +28,22 @@ from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.compile_cache import Cached
 
 POLL_SECONDS = 1.0
-FOUND, COMPILED = "found", "compiled"  # what worker 0 lets the other machines know
+FOUND, COMPILED = "found", "compiled"  # signals of worker 0 to the other machines
 PREPARED = "compile-{key}.json"
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass
 class CompileSession:
-    """One compilation ahead of time: the graphs that were there before, and how to publish new ones."""
+    """One compilation ahead of time: the graphs found at its start, and the means to publish new ones."""
 
     store: Store
     accelerator: Accelerator
     made_of: dict[str, Any]
     before: Cached
-    holds_lease: bool  # of the artifact
-    compiled: tuple[Graph, ...] = ()  # by the tool, before the device was opened
-    uploaded: Cached | None = None  # what is in the store after that, where other machines wait for it
+    holds_lease: bool  # this process holds the artifact's lease
+    compiled: tuple[Graph, ...] = ()  # compiled by the tool, before the device was opened
+    uploaded: Cached | None = None  # the stored artifact afterwards, if other machines wait for it
     published: bool = False
 
     @property
@@ -51,7 +51,7 @@ class CompileSession:
         return compile_cache.key_of(self.made_of)
 
     def publish(self, complete: bool = True) -> CompileRef:
-        """Add what this process compiled to the artifact, and return a reference for training to it."""
+        """Add the graphs compiled by this process to the artifact; return its reference for training."""
         assert self.accelerator.graphs is not None
         assert self.accelerator.graph_folder is not None
         self.published = True
@@ -62,13 +62,13 @@ class CompileSession:
         if self.holds_lease:
             now = compile_cache.publish(self.store, self.made_of, there, met, folder, complete)
             return compile_cache.ref_to(self.key, now.graphs)
-        with lease.wait_for(self.store, _lease(self.key), say=_say):  # it was complete, but there are new graphs
+        with lease.wait_for(self.store, _lease(self.key), say=_say):  # complete before, but new graphs were met
             there = compile_cache.fetch(self.store, self.key, None)
             now = compile_cache.publish(self.store, self.made_of, there, met, folder, complete)
             return compile_cache.ref_to(self.key, now.graphs)
 
     def upload(self) -> None:
-        """Let the other machines have what the tool compiled."""
+        """Upload the graphs that the tool compiled, for the other machines."""
         assert self.accelerator.graph_folder is not None
         self.uploaded = compile_cache.publish(
             self.store, self.made_of, self.before, self.compiled, self.accelerator.graph_folder, complete=False
@@ -81,13 +81,13 @@ def compiled_graphs(
 ) -> Iterator[CompileSession]:
     """Fetch the graphs, or be their only builder until the block ends; enter it before the device is opened.
 
-    Worker 0 looks which graphs are there. On NeuronCores one worker of each machine then collects the missing ones, on
-    all machines at once, as the graphs span all workers. Worker 0 compiles them, once for all, and the other machines
-    fetch them; the other workers of a machine wait for its first one, without asking the store. What was compiled is
+    Worker 0 checks which graphs exist. On NeuronCores one worker of each machine then collects the missing graphs, on
+    all machines at once, because the graphs span all workers. Worker 0 compiles them once, and the other machines fetch
+    them; the other workers of a machine wait for its first worker, without asking the store. Compiled graphs are
     published even if the trial run inside the block fails.
 
     Raises:
-        CompileError: a graph did not compile, or the workers of a machine have graphs that worker 0 has not.
+        CompileError: a graph did not compile, or a machine's workers met graphs that worker 0 did not meet.
         StoreError: the lease was lost.
     """
     made_of = compile_cache.ingredients(job.config, parts, shape, job.rank.world, accelerator)
@@ -121,14 +121,14 @@ def compiled_graphs(
         else:
             found = Cached.model_validate_json(_wait_for(job, key, FOUND))
             before = compile_cache.fetch(job.store, key, into)
-            if into is not None and not found.complete:  # worker 0 waits for this machine, also if all is there by now
+            if into is not None and not found.complete:  # worker 0 waits for it, even if all graphs exist now
                 _collect(job, key, accelerator.variables, into)
             _prepared(job, key, before)
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
 
 
 def _builder_lease(job: Job, key: str) -> contextlib.AbstractContextManager[lease.Held | None]:
-    """Wait for the lease, or for None once another builder has finished: a complete artifact needs no lease."""
+    """Wait for the lease; yield None if another builder completes the artifact first."""
 
     def complete() -> bool:  # polled while waiting, so checksums are read only once the manifest says complete
         return compile_cache.is_complete(job.store, key) and compile_cache.fetch(job.store, key, None).complete
@@ -141,7 +141,7 @@ def _lease(key: str) -> str:
 
 
 def _signal(job: Job, key: str, what: str, content: bytes = b"") -> None:
-    """Notify the other workers through the store: the process group is not there yet, and its time limit is short."""
+    """Notify the other workers through the store: no process group exists yet, and its timeout would be too short."""
     if job.rank.world > 1:
         job.store.write(COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}"), content)
 
@@ -154,13 +154,13 @@ def _wait_for(job: Job, key: str, what: str) -> bytes:
 
 
 def _prepared(job: Job, key: str, before: Cached) -> None:
-    """Notify the other workers of this machine that the graphs are there: in its folder, where they share one."""
+    """Notify the other workers of this machine that the graphs are in their shared folder, if they have one."""
     if job.rank.world > 1:
         job.machine.publish(PREPARED.format(key=key), before.to_json())
 
 
 def _compile(job: Job, variables: Mapping[str, str], cache: Path) -> tuple[Graph, ...]:
-    """Run this stage a second time inside the tool, with a trial run that only collects graphs, and compile those."""
+    """Run this stage a second time inside the tool, in a trial run that only collects graphs, and compile them."""
     environment = _environment(job, variables)
     graphs = precompile(_trial(job), cache, _workdir(cache), environment, job.config.compiler.parallel_jobs, _say)
     _say(f"compiled {len(graphs)} graphs ahead of time")
@@ -169,7 +169,7 @@ def _compile(job: Job, variables: Mapping[str, str], cache: Path) -> tuple[Graph
 
 
 def _collect(job: Job, key: str, variables: Mapping[str, str], cache: Path) -> None:
-    """Take part in the trial run, then fetch the graphs that worker 0 has had compiled.
+    """Take part in the trial run, then fetch the graphs compiled by worker 0.
 
     Raises:
         CompileError: the trial run failed, or met graphs here that worker 0 did not meet.
@@ -197,7 +197,7 @@ def _environment(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the trial run.
 
     Args:
-        variables: of compiler and runtime; all else is as this worker found it, but for its place among the workers.
+        variables: variables of compiler and runtime; the others are this worker's, without torchrun's.
     """
     return {
         **{name: value for name, value in job.environment.items() if not _is_of_torchrun(name)},
@@ -211,18 +211,18 @@ def _workdir(cache: Path) -> Path:
 
 
 def _left_by_the_tool(cache: Path | None) -> tuple[Graph, ...]:
-    """Return the graphs that did compile when others failed; their seconds are lost with the report."""
+    """Return the graphs that compiled although others failed; their compile seconds are unknown."""
     left = list_graphs(cache) if cache is not None else {}
     return tuple(Graph(name, "ahead of time", 0.0, size) for name, size in left.items())
 
 
 def _is_of_torchrun(name: str) -> bool:
-    """Return whether torchrun gives each worker a variable of that name."""
+    """Return True if torchrun sets an environment variable of this name for each worker."""
     return name in _OF_TORCHRUN or name.startswith(("TORCHELASTIC_", "GROUP_", "ROLE_"))
 
 
 def _torchrun_options(rank: Rank) -> list[str]:
-    """Options for the same workers on the same machines; they meet on the next port after that of the outer workers."""
+    """Return options for the same workers on the same machines; the rendezvous uses the next port."""
     return [
         f"--nnodes={rank.world // rank.local_world}",
         f"--node-rank={rank.index // rank.local_world}",

@@ -1,7 +1,7 @@
 """The compiled graphs of one program as a checked artifact of the workspace, `compile/<key>/`.
 
-The manifest has the files, checksums and seconds of every graph, and the work it was met in. `compile_ahead.py` decides
-which worker builds it, and when.
+The manifest has the files, checksums and compile seconds of every graph, and the work that first needed it.
+`compile_ahead.py` chooses the worker that builds the artifact.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ KIND = "compile"
 
 
 class CachedGraph(Record):
-    """One graph of the manifest: the work it was met in, seconds to compile, bytes on disk."""
+    """One graph of the manifest: the work that first needed it, seconds to compile, bytes on disk."""
 
     where: str
     seconds: float
@@ -50,7 +50,7 @@ class CachedGraph(Record):
 
 
 class Cached(Record):
-    """The intact part of an artifact. `complete`: a whole trial run met no other graph, and no file was lost since."""
+    """The intact part of an artifact. `complete`: a whole trial run met no other graph, and no file is lost."""
 
     complete: bool
     graphs: dict[str, CachedGraph]
@@ -58,7 +58,7 @@ class Cached(Record):
 
     @property
     def seconds(self) -> float:
-        """Seconds that it took to compile all of it."""
+        """Seconds to compile all graphs."""
         return sum(graph.seconds for graph in self.graphs.values())
 
 
@@ -68,7 +68,7 @@ NOTHING = Cached(complete=False, graphs={}, files=())
 def ingredients(
     config: Config, parts: ModelParts, shape: BatchShape, world: int, accelerator: Accelerator
 ) -> dict[str, Any]:
-    """Return what the graphs depend on, as JSON: compiler, flags, model, shapes, batch, world, precision, losses."""
+    """Return the inputs of the key, as JSON: compiler, flags, model, shapes, batch, world, precision, losses."""
     train, infer, averaging = config.train, config.infer, config.train.averaging
     encoder = parts.encoder_config.to_diff_dict()
     return {
@@ -90,22 +90,22 @@ def ingredients(
 
 
 def key_of(ingredients: Mapping[str, Any]) -> str:
-    """Return the name of the artifact, 16 hex digits."""
+    """Return the artifact's key, 16 hex digits."""
     return hashlib.sha256(json.dumps(ingredients, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def prefix_of(key: str) -> str:
-    """Return the folder of the artifact."""
+    """Return the artifact's folder."""
     return COMPILED.key(key=key)
 
 
 def ref_to(key: str, graphs: Mapping[str, CachedGraph]) -> CompileRef:
-    """Return the reference that training gets."""
+    """Return the artifact's reference for training."""
     return CompileRef(key=key, graphs=len(graphs), seconds=round(sum(graph.seconds for graph in graphs.values()), 3))
 
 
 def is_complete(store: Store, key: str) -> bool:
-    """Return whether the manifest says complete; `fetch` checks the files."""
+    """Return True if the manifest says complete; only `fetch` checks the files."""
     try:
         return read_fact(store, prefix_of(key), "complete", bool)
     except (MissingFolder, CorruptFolder):
@@ -154,7 +154,7 @@ def fetch(store: Store, key: str, into: Path | None) -> Cached:
 
 
 def listed(store: Store, key: str) -> dict[str, CachedGraph]:
-    """Return the graphs of the manifest, without a look at their files. Raises StoreError: it is missing or corrupt."""
+    """Return the graphs of the manifest; files are not checked. Raises StoreError: it is missing or corrupt."""
     graphs = read_manifest(store, prefix_of(key)).facts["graphs"]
     return {name: CachedGraph.model_validate(graph) for name, graph in graphs.items()}
 
@@ -162,9 +162,9 @@ def listed(store: Store, key: str) -> dict[str, CachedGraph]:
 def publish(
     store: Store, made_of: Mapping[str, Any], before: Cached, met: Sequence[Graph], folder: Path, complete: bool
 ) -> Cached:
-    """Upload the new graphs to those already there, the manifest last, and return all.
+    """Add the new graphs to the artifact, the manifest last; return all graphs.
 
-    Call it with the lease of the artifact held.
+    The caller must hold the artifact's lease.
     """
     key = key_of(made_of)
     prefix = prefix_of(key)
@@ -197,12 +197,12 @@ def _write_manifest(
 
 
 def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, on_new: OnNewGraph) -> None:
-    """Fetch what warmup compiled, and compare every later graph with it; does nothing on devices without graphs.
+    """Fetch warmup's graphs, and compare every later graph with them; does nothing on devices without graphs.
 
-    Where the workers of a machine share a folder, the first of them fetches for all.
+    If the workers of a machine share a folder, one of them fetches for all.
 
     Raises:
-        CompileError: there are no compiled graphs, or some are lost and `on_new` is fail.
+        CompileError: no compiled graphs exist, or some are lost and `on_new` is fail.
     """
     if accelerator.graphs is None:
         return
@@ -227,13 +227,13 @@ def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, 
 
 
 def reuse(accelerator: Accelerator, store: Store, compiled: CompileRef | None) -> None:
-    """Fetch what warmup compiled, for a stage that may also meet other graphs, such as those of an older champion."""
+    """Fetch warmup's graphs for a stage that may meet others too, for example of an older champion."""
     if accelerator.graphs is not None and compiled is not None:
         expect(accelerator, store, compiled, "note")
 
 
 def graph_use(accelerator: Accelerator) -> GraphUse | None:
-    """Return how the compile cache served this process, and log it."""
+    """Return this process's use of the compile cache, and log it."""
     if accelerator.graphs is None:
         return None
     use = accelerator.graphs.use(accelerator.reads_graphs)

@@ -1,9 +1,7 @@
-"""Against forgetting: replayed rows of earlier spans, the best step of a run, and means of weights.
+"""Measures against forgetting: replay of earlier rows, the best step of a run, and averages of weights.
 
-A mean is a running one during training, or one of a run's weights with those that it began with.
-
-The running mean is evaluated and released, and training goes on from the weights themselves. Everything here is fp32,
-also where the model is trained in bf16.
+Weights are averaged by an EMA during training, or merged with the run's initial weights. The EMA is evaluated and
+released; training continues from the raw weights. Averages are fp32, even if the model is trained in bf16.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from tasks.worker.devices.base import Accelerator
 
 @dataclass(frozen=True)
 class Replay:
-    """Rows of earlier spans: those of `refs` whose hash, together with `first_step`, is below `share` of all hashes."""
+    """A sample of earlier rows: each row of `refs` whose hash with `first_step` is below `share` of the hash range."""
 
     refs: tuple[RowsRef, ...]
     share: float
@@ -37,10 +35,10 @@ class Replay:
 
     @classmethod
     def of(cls, share_of_pairs: float, rows: Sequence[RowsRef], history: Sequence[RowsRef], first_step: int) -> Replay:
-        """Return the sample that gives a run over `rows` this share of its pairs, or the whole history if it is less.
+        """Return the sample that makes up this share of a run over `rows`, or the whole history if that is smaller.
 
-        The share is that of the rows which the references count. In the pairs it differs by chance, and as far as the
-        shares of rows held out or left out differ.
+        The share holds for the row counts of the references. Among the pairs it is approximate: by chance, and because
+        spans differ in their shares of held-out and excluded rows.
         """
         own, earlier = (sum(ref.rows for ref in refs) for refs in (rows, history))
         wanted = own * share_of_pairs / (1 - share_of_pairs)
@@ -49,7 +47,7 @@ class Replay:
         return cls(tuple(history), min(1.0, wanted / earlier), first_step)
 
     def chosen(self, ref: RowsRef, row_ids: Iterable[str]) -> np.ndarray:
-        """Return whether each row of a span is in the sample, bool (rows,)."""
+        """Return bool (rows,): True if the row of the span is in the sample."""
         name, limit = f"{self.first_step}\n{ref.span.name}\n", self.share * 2**64
         digests = (hashlib.blake2b((name + row_id).encode(), digest_size=8).digest() for row_id in row_ids)
         return np.array([int.from_bytes(digest, "big") < limit for digest in digests], dtype=bool)
@@ -57,7 +55,7 @@ class Replay:
 
 @dataclass
 class ReplayedRows:
-    """The training rows of a replay, read again each time they are iterated over."""
+    """The training rows of a replay, read again in each iteration."""
 
     store: Store
     replay: Replay
@@ -75,15 +73,15 @@ class ReplayedRows:
                     yield training
 
 
-LARGEST_SHARE = 0.1  # of the training rows
+LARGEST_SHARE = 0.1  # development rows are at most this share of the training rows
 
 
 def without_development_rows(
     rule: HoldoutRule, settings: KeepBestConfig | None, rows: Sequence[RowsRef]
 ) -> HoldoutRule:
-    """Return the rule whose training side is what a run over `rows` is trained on.
+    """Return the holdout rule without the development rows of a run over `rows` on its training side.
 
-    Development rows are the groups whose hashes follow those of the holdout, so equal texts stay on one side here too.
+    Development rows are the groups with the next hashes after the holdout's, so equal texts stay in one split.
     """
     if settings is None:
         return rule
@@ -93,7 +91,7 @@ def without_development_rows(
 
 
 def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | None:
-    """Return the first step with the best value of the metric; None where it was never measured."""
+    """Return the first step with the best value of the metric; None if it was never measured."""
     sign = 1.0 if settings.higher_is_better else -1.0
     measured = [(point.metrics[settings.metric], point.step) for point in curve if settings.metric in point.metrics]
     values = [(sign * value, -step) for value, step in measured if not math.isnan(value)]
@@ -101,7 +99,7 @@ def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | No
 
 
 def out_of_patience(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> bool:
-    """Return whether the last `patience` evaluations have brought no gain."""
+    """Return True if the last `patience` evaluations brought no gain."""
     best = best_step(curve, settings)
     if settings.patience is None or best is None:
         return False
@@ -110,7 +108,7 @@ def out_of_patience(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> bo
 
 @dataclass(frozen=True, eq=False)
 class RunningAverage:
-    """An exponential moving average of a model's weights, in `model`, which is on the device and is never trained."""
+    """An exponential moving average (EMA) of a model's weights, kept in `model` on the device."""
 
     model: nn.Module
     half_life_steps: float
@@ -118,16 +116,16 @@ class RunningAverage:
 
     @torch.no_grad()
     def update(self, trained: nn.Module, step: int) -> None:
-        """Move towards the weights after global step `step`; on compiled devices it is the same graph at every step."""
+        """Move towards the weights after global step `step`; on compiled devices all steps share one graph."""
         gained = self.accelerator.scalar(gained_share(step, self.half_life_steps))
         for average, weight in zip(self.model.parameters(), trained.parameters(), strict=True):
             average.add_((weight.float() - average) * gained)
 
 
 def gained_share(step: int, half_life_steps: float) -> float:
-    """Return the part of the mean that the weights after global step `step` (from 0) have in it.
+    """Return the share of the weights after global step `step` (from 0) in the EMA.
 
-    It is 1 - 2^(-1/half life), but not below 9 / (10 + step): so the random weights of a new model are soon forgotten
+    It is 1 - 2^(-1/half life), but at least 9 / (10 + step), so that a new model's random weights are soon forgotten
     (the rule of `num_updates` in TensorFlow's ExponentialMovingAverage).
     """
     return max(1.0 - 0.5 ** (1.0 / half_life_steps), 9.0 / (10.0 + step))
@@ -136,15 +134,15 @@ def gained_share(step: int, half_life_steps: float) -> float:
 def merged(
     weights: Mapping[str, torch.Tensor], earlier: Mapping[str, torch.Tensor], share: float
 ) -> dict[str, torch.Tensor]:
-    """Return (1 - share) * weights + share * earlier by name, as LM-Cocktail does (Xiao et al. 2023, arXiv:2311.13534).
+    """Return (1 - share) * weights + share * earlier by name, like LM-Cocktail (Xiao et al. 2023, arXiv:2311.13534).
 
     Args:
-        weights: floating point tensors on the host, as `earlier`, which has the same names and shapes.
+        weights: floating point tensors on the host; `earlier` has the same names and shapes.
     """
     return {name: torch.lerp(value.float(), earlier[name].float(), share) for name, value in weights.items()}
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, torch.Tensor], accelerator: Accelerator) -> None:
-    """Give a model on the device other weights, in the precision that it has; as data, so no graph is made."""
+    """Replace the weights of a model on the device, in its precision; as data, so that no graph is compiled."""
     for name, parameter in model.named_parameters():
         parameter.data = accelerator.upload(weights[name].to(parameter.dtype))

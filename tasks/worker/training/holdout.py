@@ -1,4 +1,4 @@
-"""The holdout as arrays, and a model's metrics on it: the same code in the training loop and in evaluate."""
+"""The holdout as arrays, and a model's metrics on it; used by the training loop and by evaluate."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,11 +35,11 @@ class Holdout:
     corpus: TokenLists
     corpus_features: FeatureArrays
     target: np.ndarray  # int64 (rows,): each row's own item in the corpus
-    pair: np.ndarray  # bool (rows,): rows that count for retrieval
-    label_class: np.ndarray  # int64 (rows,): 0, 1, or -1
-    relevant: Relevant  # which items don't compete with a row's own
-    heads: dict[str, LabelHead] = field(default_factory=dict)  # that learn one value of each row
-    labels: dict[str, np.ndarray] = field(default_factory=dict)  # what each should say, float64 (rows,), NaN: not known
+    pair: np.ndarray  # bool (rows,): True if the row counts for retrieval
+    label_class: np.ndarray  # int64 (rows,): 0, 1, or -1 for unlabelled
+    relevant: Relevant  # other relevant items of each row, which are ignored when ranking
+    heads: dict[str, LabelHead] = field(default_factory=dict)  # the label heads
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # target per label head, float64 (rows,), NaN: unknown
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Judged:
-    """A model's answer for each row.
+    """A model's result for each row.
 
-    `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `predicted` int8 (rows,) the class that it
-    names, `losses` float32 (rows,) in nats; `says` float32 (rows,) what each head of labels says.
+    `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `predicted` int8 (rows,) the predicted
+    class, `losses` float32 (rows,) in nats; `says` float32 (rows,) the prediction of each label head.
     """
 
     ranks: np.ndarray
@@ -65,7 +65,7 @@ class Judged:
     says: dict[str, np.ndarray] = field(default_factory=dict)
 
     def metrics(self, holdout: Holdout, among: np.ndarray | None = None) -> dict[str, float]:
-        """Return all metrics over the rows, or over those where the bool array `among` is true."""
+        """Return all metrics over the rows, or over the subset in the mask `among`, bool (rows,)."""
         rows = np.ones(len(self.ranks), dtype=bool) if among is None else among
         found = metrics_of(
             ranks=self.ranks[rows],
@@ -91,10 +91,10 @@ class KnownVectors:
 def make_holdout(
     rows: pa.Table, corpus: pa.Table, parts: ModelParts, config: Config, relevant: Relevant | None = None
 ) -> Holdout:
-    """Return the holdout: `rows` whose items are to be found among those of `corpus`, which has one row per item.
+    """Return the holdout: the items of `rows` are searched in `corpus`, which has one row per item.
 
     Args:
-        relevant: of all that is known; None: of the pairs among the rows themselves.
+        relevant: relevant items by all known pairs; None: by the pairs among the rows themselves.
     """
     target, pair = places_in(corpus, rows), pair_mask(rows, config.heads)
     if relevant is None:
@@ -117,7 +117,7 @@ def make_holdout(
 
 
 def places_in(corpus: pa.Table, rows: pa.Table) -> np.ndarray:
-    """Return the place of each row's own item in the corpus, which has all of them, int64 (rows,)."""
+    """Return the place of each row's own item in the corpus, int64 (rows,)."""
     row_of = {item_id: row for row, item_id in enumerate(corpus[ITEM_ID].to_pylist())}
     return np.array([row_of[item_id] for item_id in rows[ITEM_ID].to_pylist()], dtype=np.int64)
 
@@ -125,8 +125,8 @@ def places_in(corpus: pa.Table, rows: pa.Table) -> np.ndarray:
 def side_of(
     rows: pa.Table, text: Literal["query", "item"], parts: ModelParts, config: Config
 ) -> tuple[TokenLists, FeatureArrays]:
-    """Return one side of the rows as input of a model, by the name of its column with the text."""
-    # As long as the texts served, not those trained; a champion may have been made for shorter texts.
+    """Return one side of the rows as model inputs; `text` names the column."""
+    # Truncated like the texts served, not the texts trained on; a champion may have fewer positions.
     positions = positions_for_text(parts.encoder_config.to_dict())
     longest = config.infer.max_tokens if positions is None else min(config.infer.max_tokens, positions)
     prompt = prompts_of(rows, text, parts.model.shape.prompts, parts.features.entity)
@@ -145,7 +145,7 @@ def embed_holdout(
     """Return the vectors of both sides; every worker embeds a part of both and gets all.
 
     Args:
-        known: vectors of the model that are there already; those items are not embedded.
+        known: existing vectors of this model; their items are not embedded again.
     """
     model = parts.model
     queries = embed(model, accelerator, holdout.query, holdout.query_features, settings)
@@ -164,10 +164,10 @@ def judge_vectors(
     settings: EmbedSettings,
     scale: float | None = None,
 ) -> Judged:
-    """Classify and rank; every worker ranks a part and gets the whole answer.
+    """Classify and rank; every worker ranks a part and gets the whole result.
 
     Args:
-        scale: of the losses, as `rank_targets` takes it.
+        scale: inverse temperature of the losses; see `rank_targets`.
     """
     queries, corpus, rank = embedded.queries, embedded.corpus, accelerator.rank
     probabilities = predicted = None
@@ -186,10 +186,10 @@ def judge_vectors(
 
 
 def judge(parts: ModelParts, holdout: Holdout, accelerator: Accelerator, settings: EmbedSettings) -> Judged:
-    """Embed both sides, classify and rank; the workers share the work and all get the whole answer."""
+    """Embed both sides, classify and rank; the workers share the work, and each gets the whole result."""
     return judge_vectors(parts, holdout, embed_holdout(parts, holdout, accelerator, settings), accelerator, settings)
 
 
 def sample_holdout(held: pa.Table, parts: ModelParts, config: Config) -> Holdout:
-    """Return the holdout of the training loop: rows to be found among their own items."""
+    """Return the holdout of the training loop, whose corpus is the rows' own items."""
     return make_holdout(held, distinct_items(held), parts, config)

@@ -1,8 +1,7 @@
-"""The pairs that are known to be right, trained on or held out: none of them is ever a negative.
+"""Known positive pairs, which are never used as negatives.
 
-They are those of all rows of the lineage so far, on any side of the holdout, and of the golden set. An item with the
-same normalised text as a right one is right too, as `tasks.worker.model.relevant` has it where models are measured:
-with any text that a row says the item has.
+They come from all rows of the lineage so far, training and holdout, and from the golden set. An item is also relevant
+if it shares a normalised text with a relevant item, in any row, as in `tasks.worker.model.relevant`.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.positives import ROWS_AT_ONCE, Buckets, Positives, PositivesFile
 from tasks.worker.training.tokenised import KEYS, id_keys, text_keys
 
-SAID = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # the keys of a row; whether it is a pair
-MADE = "known"  # names the folder that the first worker of a machine has made
+SAID = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # a row's keys; True if it is a pair
+MADE = "known"  # file with the path of the folder that the machine's first worker has written
 _TEXTS = "item_texts"
 
 
 class Known(NamedTuple):
-    """The items, and the texts, that are right for each query: by `item_key` and by `text_key` of the rows."""
+    """The relevant items of each query: by `item_key`, and by `text_key`."""
 
     items: Positives
     texts: Positives
 
     @classmethod
     def open(cls, folder: Path) -> Known:
-        """Return what `write_known` wrote, left in its files."""
+        """Open the files of `write_known`, which are not read into memory."""
         return cls(Positives.open(folder, "item_key"), Positives.open(folder, "text_key"))
 
 
 @dataclass(frozen=True)
 class SaidRows:
-    """What all rows of some spans, and the golden set, say of pairs, read again each time it is iterated over.
+    """The keys of all rows of some spans and the golden set, read again in each iteration.
 
-    `golden`: the key of the golden set, whose rows are all pairs; None: there is none.
+    `golden`: the key of the golden set, whose rows are all pairs, if any.
     """
 
     store: Store
@@ -58,11 +57,11 @@ class SaidRows:
 
     @property
     def rows(self) -> int:
-        """How many rows the spans have."""
+        """Number of rows of the spans."""
         return sum(ref.rows for ref in self.refs)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield SAID (rows,), some thousand at a time."""
+        """Yield SAID (rows,), some thousand rows at a time."""
         for table in read_rows(self.store, self.refs, []):
             yield _said(table, pair_mask(table, self.heads))
         if self.golden is not None:
@@ -71,9 +70,9 @@ class SaidRows:
 
 
 def open_known(job: Job, said: SaidRows, barrier: Callable[[], object]) -> Known:
-    """Return what is known to be right, in files, which one worker of each machine makes for all of them.
+    """Return the known positives, in files that one worker of each machine writes for all.
 
-    The files are deleted once all workers have opened them: the system keeps them as long as they are in use.
+    The files are deleted once all workers have opened them: the system keeps them while they are in use.
 
     Args:
         barrier: waits for every worker of the stage.
@@ -87,7 +86,7 @@ def open_known(job: Job, said: SaidRows, barrier: Callable[[], object]) -> Known
     with job.scratch() as folder:
         write_known(folder, said, said.rows)
         known = Known.open(folder)
-        if rank.world > 1:  # through a file: it can take longer than a process group waits
+        if rank.world > 1:  # through a file: the work can exceed a process group's timeout
             job.machine.publish(MADE, str(folder).encode())
         barrier()
     print(f"the pairs of {said.rows} rows are known; {time.monotonic() - began:.1f} s", flush=True)
@@ -95,18 +94,18 @@ def open_known(job: Job, said: SaidRows, barrier: Callable[[], object]) -> Known
 
 
 def known_of(said: Iterable[np.ndarray], rows: int) -> Known:
-    """Return what some rows know to be right, SAID; `rows`: how many there may be in all."""
+    """Return the known positives of some rows, SAID; `rows`: upper limit of their number."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
         write_known(Path(name), said, rows)
         return Known.open(Path(name))
 
 
 def write_known(folder: Path, said: Iterable[np.ndarray], rows: int) -> None:
-    """Write what is known to be right into files of `folder`, holding some hundred thousand rows in memory.
+    """Write the known positives into files of `folder`, with some hundred thousand rows in memory.
 
     Args:
         said: SAID (n,), of all rows.
-        rows: how many there may be in all.
+        rows: upper limit of their number.
     """
     texts, pairs = Buckets(folder, _TEXTS, rows, 2), Buckets(folder, "pairs", rows, 3)
     for some in _gathered(said):
@@ -128,7 +127,7 @@ def write_known(folder: Path, said: Iterable[np.ndarray], rows: int) -> None:
 
 
 def _expanded(number: np.ndarray, whose: np.ndarray, values: np.ndarray, lists: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each place in `number`, which names a list, all values of the list: the places, and the values."""
+    """Replace each list number in `number` with the values of that list; return places in `number`, and the values."""
     counts = np.bincount(whose, minlength=lists)
     begins = np.cumsum(counts) - counts
     each = counts[number]
@@ -137,7 +136,7 @@ def _expanded(number: np.ndarray, whose: np.ndarray, values: np.ndarray, lists: 
 
 
 def _gathered(said: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the same rows, more of them at once, so that buckets get many at a time."""
+    """Yield the same rows in larger pieces, so that buckets get many at a time."""
     waiting: list[np.ndarray] = []
     for some in said:
         waiting.append(some)

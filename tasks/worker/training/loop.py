@@ -1,6 +1,6 @@
 """The work around the training steps: read losses, evaluate the holdout, write checkpoints and TensorBoard events.
 
-The global step alone decides when each is due, so that a resumed run does it at the same steps as an uninterrupted one.
+Losses and evaluations are due by the global step alone, so a resume changes no due step.
 """
 
 import functools
@@ -33,7 +33,7 @@ from tasks.worker.training.step import TrainStep
 class LoopRecorder:
     """Records losses, holdout curve and checkpoints of one run, at the steps when they are due.
 
-    `parts` is the model that is evaluated; `last_step` becomes smaller where the development rows end the run early.
+    `parts` is the model that is evaluated; `last_step` becomes smaller if the development rows stop the run early.
     """
 
     job: Job
@@ -44,7 +44,7 @@ class LoopRecorder:
     replicas: Replicas
     state: CheckpointState
     last_step: int
-    folder: Path  # an empty local one, for TensorBoard's event files
+    folder: Path  # an empty local folder for TensorBoard's event files
     _stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -59,23 +59,23 @@ class LoopRecorder:
         return self.job.spec
 
     def losses_due(self, step: int) -> bool:
-        """Return whether losses are due: every `train.log_every_steps`, at the last step, and at each known checkpoint.
+        """Return True if losses are due: every `train.log_every_steps`, at the last step, and at planned checkpoints.
 
-        Development rows may make each step at which they are judged a checkpoint, or the last one. When checkpoints
-        are due that go by the clock is not known, so they wait for one of these steps.
+        A step evaluated on development rows may become a checkpoint or the last step. Checkpoints by the clock can't be
+        planned, so they wait for one of these steps.
         """
         config = self.spec.config.train
         judged = config.keep_best is not None and self.holdout_due(step)
         return not step % config.log_every_steps or self.pace.fixed_at(step) or step == self.last_step or judged
 
     def losses_if_due(self, step: int, train_step: TrainStep, stop: bool) -> None:
-        """Read the mean losses of the steps since the last reading, if a reading is due.
+        """Read the mean losses since the last reading, if one is due.
 
         Args:
-            stop: this worker was asked to stop. The losses carry it to the others, so that all stop at the same step.
+            stop: this worker was asked to stop. The losses carry this to the others, so that all stop at the same step.
 
         Raises:
-            CodeError: the loss is not a number; continuing would write a useless checkpoint.
+            CodeError: the loss is not finite; continuing would write a useless checkpoint.
         """
         if not self.losses_due(step):
             return
@@ -83,7 +83,7 @@ class LoopRecorder:
         self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps, stop), sums)
 
     def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool) -> None:
-        """Record losses; `means` is float32 (losses,), of this worker's parts, on the host."""
+        """Record losses; `means` float32 (losses,) are this worker's parts, on the host."""
         wished = self.accelerator.rank.is_main and self.pace.wished
         asked = means.new_tensor([float(stop), float(wished)])
         *values, stops, wishes = self.accelerator.sum(torch.cat([means, asked])).tolist()
@@ -102,11 +102,11 @@ class LoopRecorder:
             report("train", done, total, f"loss {point.metrics['loss']:.4f}")
 
     def holdout_due(self, step: int) -> bool:
-        """Return whether it is due: before the first step, every `train.evaluate_every_steps`, after the last step."""
+        """Return True before the first step, every `train.evaluate_every_steps`, and after the last step."""
         return step in (self.state.first_step, self.last_step) or not step % self.spec.config.train.evaluate_every_steps
 
     def holdout_if_due(self, step: int, holdout: Holdout) -> None:
-        """Evaluate the model after `step` if that is due, unless an earlier attempt did."""
+        """Evaluate the model after `step` if due, unless an earlier attempt did."""
         done = self.curve and self.curve[-1].step == step
         if not self.holdout_due(step) or not len(holdout.query) or done:
             return
@@ -115,16 +115,15 @@ class LoopRecorder:
         self._event("holdout", self.curve[-1])
 
     def evaluate_if_due(self, step: int, holdout: Holdout, development: Holdout | None) -> None:
-        """Evaluate the model after `step` on the holdout and, where there are any, on the development rows."""
+        """Evaluate the model after `step` on the holdout, and on the development rows if any exist."""
         self.holdout_if_due(step, holdout)
         if development is not None:
             self._choose_if_due(step, development)
 
     def _choose_if_due(self, step: int, development: Holdout) -> None:
-        """Judge the model after `step` by the development rows, when the holdout is due, but not before the first step.
+        """Evaluate the model after `step` on the development rows, when the holdout is due, but not before training.
 
-        The last step is the one after which there was no gain for too long. All workers get the same numbers, and so
-        end at the same step.
+        Stop the run at this step if patience is exhausted. All workers get the same numbers, and so stop together.
         """
         settings = self.spec.config.train.keep_best
         done = self.development and self.development[-1].step == step
@@ -143,20 +142,20 @@ class LoopRecorder:
 
     @property
     def best_step(self) -> int | None:
-        """The best step so far by the development rows; None where there are none."""
+        """The best step so far by the development rows; None without such rows."""
         settings = self.spec.config.train.keep_best
         return None if settings is None else best_step(self.development, settings)
 
     def checkpoint_due(self, step: int) -> bool:
-        """Return whether a partial one is due, as `train.checkpoint_every` says, but not after the last step.
+        """Return True if a partial checkpoint is due, by `train.checkpoint_every` or because `step` is the best so far.
 
-        The best step so far has one too.
+        None is due after the last step.
         """
         by_clock = self.pace.wanted and self.losses_due(step)
         return (self.pace.fixed_at(step) or by_clock or step == self.best_step) and step != self.last_step
 
     def checkpoint_if_due(self, step: int) -> None:
-        """Start to write a partial checkpoint, if one is due. Raises CodeError: the workers' weights differ."""
+        """Start to write a partial checkpoint if one is due. Raises CodeError: the workers' weights differ."""
         if not self.checkpoint_due(step):
             return
         self.accelerator.cut()  # it must contain the losses that are still on the device
@@ -166,15 +165,15 @@ class LoopRecorder:
         self.pace.wrote()
 
     def stop_if_agreed(self, step: int) -> None:
-        """Write a checkpoint of `step` and end, if a worker was asked to stop and the losses of `step` are read.
+        """Write a checkpoint of `step` and raise, if a worker was asked to stop and the losses of `step` are read.
 
-        An evaluation that is due is left to the next attempt, which begins with it: the sender of SIGTERM does not wait
-        for long. After the last step there is nothing to stop.
+        An evaluation that is due is left to the next attempt, because the sender of SIGTERM does not wait long. After
+        the last step, the run just finishes.
 
         Raises:
             CancelledError: the checkpoint is written.
             CodeError: the workers' weights differ.
-            StoreError, OSError: it could not be written.
+            StoreError, OSError: the checkpoint could not be written.
         """
         if not self._stopping or not self.losses_due(step) or step == self.last_step:
             return
@@ -183,7 +182,7 @@ class LoopRecorder:
         if self.accelerator.rank.is_main:
             self._save_partial(step)
             self.writer.wait()
-        self.accelerator.barrier()  # a worker that ends earlier would end the others
+        self.accelerator.barrier()  # a worker that ends early would end the others
         raise CancelledError(
             f"stopped by SIGTERM after step {step}; its checkpoint is kept, and the next attempt continues from there"
         )
@@ -191,7 +190,7 @@ class LoopRecorder:
     def finish(self, consumed: tuple[RowsRef, ...], checkpoint: CheckpointRef | None) -> CheckpointRef | None:
         """On rank 0, write the complete checkpoint, drop the partial ones, and return it; None on other ranks.
 
-        `checkpoint` is the complete one if an earlier attempt wrote it and died before its result.
+        `checkpoint` is the complete one, if an earlier attempt wrote it but died before its result.
 
         Raises:
             CodeError: the workers' weights differ.
@@ -227,7 +226,7 @@ class LoopRecorder:
 
     @property
     def kept_step(self) -> int | None:
-        """The step whose weights the run keeps, if that is not the last one."""
+        """The step whose weights the run keeps, if not the last step."""
         return None if self.best_step == self.last_step else self.best_step
 
     def _state(self, step: int, complete: bool, consumed: tuple[RowsRef, ...]) -> CheckpointState:

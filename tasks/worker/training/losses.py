@@ -2,14 +2,13 @@
 
 Formulas: softmax over in-batch negatives as in Henderson et al. 2017 (arXiv:1705.00652, section 4.4); cross entropy.
 
-With `heads.contrastive.logq` log(M * q) is subtracted from the logit of each other item of the batch, where q is its
-share of the run's rows, so how probable it is as a draw, and M the number of distinct items. exp(logit) / q is the
+With `heads.contrastive.logq`, log(M * q) is subtracted from the logit of each other item of the batch: q is the item's
+share of the run's rows, so its sampling probability, and M the number of distinct items. exp(logit) / q is the
 importance-sampled term of the sum over all items (Bengio and Senecal 2008, "Adaptive importance sampling to
 accelerate training of a neural probabilistic language model"), and log q the correction of Yi et al. 2019
-("Sampling-bias-corrected neural modeling for large corpus item recommendations", section 3). M keeps the sum at the
-number of the batch's items, so equally frequent items change nothing. The own item was not drawn and keeps its logit,
-which Yi et al. correct too; hard negatives keep theirs. Items that look for their queries count those by their share
-of the run's pairs.
+("Sampling-bias-corrected neural modeling for large corpus item recommendations", section 3). M normalises, so that
+equally frequent items change nothing. The own item is not sampled and keeps its logit, which Yi et al. correct too;
+hard negatives keep theirs. In the symmetric loss, q of a query is its share of the run's pairs.
 """
 
 from collections.abc import Callable
@@ -25,8 +24,8 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.training.batches import Batch
 
-EXCLUDED = -1e30  # far below any scaled cosine, whose exponential is 0; infinities can become NaN on NeuronCores
-FOCUS = 2.0  # gamma of the focal loss, the paper's best
+EXCLUDED = -1e30  # its exponential is 0; infinities can become NaN on NeuronCores
+FOCUS = 2.0  # gamma of the focal loss, the best value of the paper
 
 
 class Given(NamedTuple):
@@ -53,7 +52,7 @@ def batch_losses(
     """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum.
 
     Args:
-        pooled: the texts of the batch as `model.pool` returns them; None: it is called here.
+        pooled: result of `model.pool` for the batch's texts; None: call it here.
     """
     pooled = model.pool(batch.texts) if pooled is None else pooled
     vectors, pairs = model.vectors(pooled, batch.texts), len(batch.position)
@@ -74,13 +73,13 @@ def contrastive_part(
 ) -> torch.Tensor:
     """Return -log softmax of the own item among all items of the batch, hard negatives included.
 
-    Unit vectors: query (b, E), items (B * (1 + n), E).
+    `query` (b, E) and `items` (B * (1 + n), E) are unit vectors.
     """
     return _own_among(query, items, batch.excluded, batch.popularity, batch, scale)
 
 
 def reverse_part(item: torch.Tensor, queries: torch.Tensor, batch: Batch, scale: float | torch.Tensor) -> torch.Tensor:
-    """Return -log softmax of the own query among all queries of the batch; item (b, E), queries (B, E), likewise."""
+    """Return -log softmax of the own query among all queries of the batch; unit vectors (b, E) and (B, E)."""
     return _own_among(item, queries, batch.excluded_queries, batch.popularity_queries, batch, scale)
 
 
@@ -102,20 +101,20 @@ def _own_among(
 
 
 def label_part(each: torch.Tensor, batch: Batch, place: int) -> torch.Tensor:
-    """Return the loss of a head that learns one value of each row.
+    """Return the loss of a label head.
 
     Args:
-        each: the loss of each row, float32 (b,); of rows without a label anything that is finite.
-        place: of the head in `batch.labels`.
+        each: the loss of each row, float32 (b,); any finite number for rows without a label.
+        place: column of the head in `batch.labels`.
     """
     return (each * batch.head_weight[:, place]).sum() / batch.known_in_all[place].clamp(min=1.0)
 
 
 def classification_part(logits: torch.Tensor, batch: Batch, focal: bool = False) -> torch.Tensor:
-    """Return the cross entropy of the rows that have a class, each times its weight; logits (b, classes).
+    """Return the weighted cross entropy of the rows that have a class; logits (b, classes).
 
     Args:
-        focal: rows that are judged right already count little (Lin et al. 2017, arXiv:1708.02002, equation 4).
+        focal: down-weight rows that are already classified well (Lin et al. 2017, arXiv:1708.02002, equation 4).
     """
     each = F.cross_entropy(logits, batch.label_class.clamp(min=0), reduction="none")
     if focal:
@@ -135,12 +134,12 @@ def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
 
 
 def _at_all_widths(given: Given, head: ContrastiveHead) -> torch.Tensor:
-    """Return the sum over the whole embeddings and their Matryoshka widths (Kusupati et al. 2022, arXiv:2205.13147)."""
+    """Return the sum over the full width and the Matryoshka widths (Kusupati et al. 2022, arXiv:2205.13147)."""
     return sum((_contrastive(narrowed(given, width), head) for width in head.matryoshka), _contrastive(given, head))
 
 
 def narrowed(given: Given, width: int) -> Given:
-    """Return the first `width` numbers of all embeddings, normalised again."""
+    """Truncate all embeddings to `width` dimensions and normalise them again."""
     whole = {name: value for name, value in given._asdict().items() if isinstance(value, torch.Tensor)}
     return given._replace(**{name: F.normalize(value[:, :width], dim=1) for name, value in whole.items()})
 
@@ -151,7 +150,7 @@ def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
 
 
 def _of_labels(name: str) -> Callable[[Given, LabelHead], torch.Tensor]:
-    """Return the loss of a head that learns one value of each row."""
+    """Return the loss function of a label head."""
 
     def part(given: Given, head: LabelHead) -> torch.Tensor:
         place = list(given.model.shape.label_heads).index(name)
@@ -161,7 +160,7 @@ def _of_labels(name: str) -> Callable[[Given, LabelHead], torch.Tensor]:
     return part
 
 
-# One entry for each head of the configuration.
+# One entry per head of the configuration.
 LOSSES: dict[str, Callable[[Given, Any], torch.Tensor]] = {
     "contrastive": _at_all_widths,
     "classification": _classification,

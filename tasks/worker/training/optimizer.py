@@ -1,4 +1,4 @@
-"""AdamW, over weights in fp32 or bf16, and the learning rate; both continue from span to span of a lineage."""
+"""AdamW for weights in fp32 or bf16, and the learning rate; both continue from span to span of a lineage."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tasks.worker.devices.base import Accelerator
 def learning_rate(step: int, config: TrainConfig) -> float:
     """Return the rate of global step `step` (from 0): linear warmup, then peak / sqrt(1 + steps since / decay_steps).
 
-    The inverse square root has no end, like incremental training; a schedule that must know its last step would start
-    again with each span. It ends its fall at `learning_rate_floor`, so that a lineage of many years still learns.
+    The inverse square root has no end, like incremental training; a schedule with a last step would restart with each
+    span. The rate stays at or above `learning_rate_floor` times the peak, so that a lineage still learns after years.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
@@ -27,10 +27,10 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def decay_factor(step: int, steps: range, settings: DecayConfig | None) -> float:
-    """Return what the rate of global step `step` is multiplied by at the end of a run.
+    """Return the factor of the learning rate at global step `step` for the decay at the end of a run.
 
-    It falls linearly from 1 to `floor` at the last of the run's `steps`, and after the run the schedule's own rate is
-    back: training goes on from the decayed weights (Wen et al. 2024, arXiv:2410.05192, WSD-S).
+    It falls linearly from 1 to `floor` at the last of the run's `steps`. The next run resumes the schedule from the
+    decayed weights (Wen et al. 2024, arXiv:2410.05192, WSD-S).
     """
     if settings is None or not steps:
         return 1.0
@@ -40,7 +40,7 @@ def decay_factor(step: int, steps: range, settings: DecayConfig | None) -> float
 
 
 def set_rates(optimizer: torch.optim.AdamW, step: int, steps: range, config: TrainConfig) -> None:
-    """Set the rate of each group for global step `step` of a run that takes `steps`."""
+    """Set the learning rate of each parameter group for global step `step` of a run over `steps`."""
     rate = learning_rate(step, config) * decay_factor(step, steps, config.decay_before_release)
     for group in optimizer.param_groups:
         group["lr"] = rate * group["rate_factor"]
@@ -49,11 +49,10 @@ def set_rates(optimizer: torch.optim.AdamW, step: int, steps: range, config: Tra
 def make_optimizer(
     model: nn.Module, config: TrainConfig, accelerator: Accelerator, rate_factors: Mapping[str, float] | None = None
 ) -> torch.optim.AdamW:
-    """Return AdamW over all parameters, with decay of matrices only, not of biases and normalisation weights.
+    """Return AdamW over all parameters; only matrices decay, not biases and normalisation weights.
 
     Args:
-        rate_factors: of parts of the model that have a rate of their own, by the beginning of the weights' names:
-            train.learning_rate times this.
+        rate_factors: factor of `train.learning_rate` by name prefix of the weights, e.g. `classifier`.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {(1.0, config.weight_decay): [], (1.0, 0.0): []}
     for name, parameter in model.named_parameters():
@@ -71,13 +70,14 @@ def make_optimizer(
 
 
 class HostCountedAdamW(torch.optim.AdamW):
-    """AdamW whose steps are counted on the host, for compiled devices and for weights in bf16.
+    """AdamW with its step count on the host, for compiled devices and for weights in bf16.
 
-    torch's own for such devices counts on the device, in fp32, where 1 - beta2^t loses digits that matter in the first
-    hundreds of steps; here it is computed in double precision and sent, so that the graph is the same at every step.
+    torch's own version for such devices computes 1 - beta2^t on the device in fp32, which loses significant digits in
+    the first hundreds of steps. Here the host computes it in double precision and sends it as data, so that all steps
+    share one graph.
 
-    Arithmetic and state are fp32 even for weights in bf16, which are rounded stochastically. Rounded to the nearest
-    they would not change at most steps: the next bf16 number is 0.4 % away.
+    Arithmetic and state are fp32 even for weights in bf16, which are rounded stochastically: rounded to nearest, they
+    would not change at most steps, because the next bf16 number is 0.4 % away.
     """
 
     def __init__(self, groups: list[dict[str, Any]], rate: float, accelerator: Accelerator) -> None:
@@ -88,7 +88,7 @@ class HostCountedAdamW(torch.optim.AdamW):
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2)."""
         for group in self.param_groups:
-            numbers: dict[float, _Numbers] = {}  # by step count, which is the same for all except new parameters
+            numbers: dict[float, _Numbers] = {}  # by step count; only new parameters have another count
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
@@ -125,7 +125,7 @@ class HostCountedAdamW(torch.optim.AdamW):
 
 
 class _Numbers(NamedTuple):
-    """What changes from step to step: the part of a weight that decay leaves, the rate, the root of 1 - beta2^t."""
+    """Numbers that change with each step: the factor of weight decay, the rate, and sqrt(1 - beta2^t)."""
 
     kept: float | torch.Tensor
     rate: float | torch.Tensor
@@ -135,7 +135,7 @@ class _Numbers(NamedTuple):
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:
     """Return host copies of the optimiser's state for a checkpoint: `exp_avg/<name>` and so on.
 
-    The state of a parameter without a step is left out: some devices create it before the first step, others do not.
+    State of parameters without a step is left out: some devices create it before the first step, others do not.
     """
     tensors = {}
     for name, parameter in model.named_parameters():
@@ -146,7 +146,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[st
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, torch.Tensor]) -> None:
-    """Restore the optimiser state of a checkpoint, on each parameter's device; the step count where it is counted.
+    """Restore the optimiser state of a checkpoint on each parameter's device; HostCountedAdamW counts on the host.
 
     Rows that a parameter has gained since then start with zeros.
     """
@@ -164,6 +164,6 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.AdamW, tensors: d
 
 
 def _with_new_rows(state: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """Return the state of a parameter with as many rows as the parameter; a step count has none."""
+    """Pad the state with zero rows to the parameter's size; a step count is returned as it is."""
     missing = parameter.shape[0] - state.shape[0] if state.ndim and parameter.ndim else 0
     return state if missing <= 0 else torch.cat([state, state.new_zeros(missing, *state.shape[1:])])

@@ -1,4 +1,4 @@
-"""The training rows of a run as arrays, without their texts: in files, one record a row, and as batches read them."""
+"""The training rows of a run as arrays without texts: file format, one record per row, and access for batches."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tasks.worker.training.tokenised import ROW
 
 
 def write_popularity(records: Path, kind: np.dtype, rows: int, key: str, path: Path, only: str | None = None) -> None:
-    """Write log(c * M / N) of each row, float32 (rows,): 0 where all keys are equally frequent.
+    """Write log(c * M / N) of each row, float32 (rows,): 0 if all keys are equally frequent.
 
-    c is the number of counted rows with the row's key, M the number of distinct keys and N that of counted rows, so
-    c / N is how probable it is that a random row has the key, here as a multiple of 1 / M. Rows that don't count
-    have 0. Four bytes a row are in memory.
+    c is the number of counted rows with the row's key, M the number of distinct keys, and N the number of counted rows:
+    c / N is the probability of the key in a random row, relative to 1 / M. Rows that don't count get 0. Memory: four
+    bytes per row.
 
     Args:
         records: a file with the rows, and perhaps more after them.
         key: the field with the keys, int64 and not negative.
-        path: the file; its folder has others while it is made.
-        only: a field; rows where it is 0 don't count. None: all do.
+        path: the file to write; temporary files are put beside it.
+        only: a field; rows with 0 in it don't count. None: all rows count.
     """
     buckets, counts, keys = Buckets(path.parent, path.name, rows, 2), np.zeros(rows, dtype=np.float32), 0
     for start, some in _pieces(records, kind, rows):
@@ -46,14 +46,14 @@ def write_popularity(records: Path, kind: np.dtype, rows: int, key: str, path: P
 
 
 def _pieces(records: Path, kind: np.dtype, rows: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number of the first of some rows, and these rows."""
+    """Yield the rows in pieces, each with the number of its first row."""
     with records.open("rb") as file:
         for start in range(0, rows, ROWS_AT_ONCE):
             yield start, np.fromfile(file, kind, min(ROWS_AT_ONCE, rows - start))
 
 
-CLASSES = 2  # of labels
-POPULARITY = ("item.popularity", "query.popularity")  # files, where `heads.contrastive.logq` asks for them
+CLASSES = 2  # number of label classes
+POPULARITY = ("item.popularity", "query.popularity")  # files, written only with `heads.contrastive.logq`
 _FACTS = "facts.json"
 
 
@@ -61,8 +61,7 @@ _FACTS = "facts.json"
 class HardNegatives:
     """Items that some pairs of a run get as extra negatives.
 
-    `of_row` int32 (rows, per_query): numbers of items, -1 where there are fewer. `item_key` and `text_key` int64
-    (items,) are made as those of `Pairs`.
+    `of_row` int32 (rows, per_query): numbers of items, then -1. `item_key` and `text_key` int64 (items,): see `Pairs`.
     """
 
     of_row: np.ndarray
@@ -76,16 +75,20 @@ class HardNegatives:
 class Pairs:
     """All training rows of a run, without their texts, as arrays of the same length, or columns of files.
 
-    `tokens` int64 are those of query and item together. `item_key` int64 is equal for rows about one item, `text_key`
-    int64 for rows with one normalised item text, and `query_key` int64 for rows with one normalised query; `known` has
-    the items, and the texts, that are right for each query, by rows of other runs too; `pair` float32 is 1 where query
-    and item belong together; `label_class` int64 is 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,) is
-    what a row of a class counts in the loss of its class. `labels` float32 (rows, heads) is what each head of
-    `balance` learns of a row, NaN where that is nothing; `balance` has what a row of each value counts for a head,
-    float32 (values,), or nothing where all count the same. `weight` float32 is what a row counts in all losses, and
-    `mean_weight` the mean of that. `entity` int32 is equal for rows with one value of `features.entity`. The first
-    `own_rows` are of the run's own spans, the others are replayed. `popularity` float32 (rows,) is that of each row's
-    item, and of its query among the pairs, as `write_popularity` makes it; None where no loss asks.
+    - `tokens` int64: tokens of query and item together.
+    - `item_key`, `text_key`, `query_key` int64: equal for rows with the same item, normalised item text, or normalised
+      query.
+    - `known`: the relevant items of each query, also from rows of other runs.
+    - `pair` float32: 1 if query and item belong together, else 0.
+    - `label_class` int64: 0, 1 or -1 for unlabelled; `class_weight` float32 (CLASSES,): weight of each class in the
+      classification loss.
+    - `labels` float32 (rows, heads): target of each label head in `balance`, NaN if missing; `balance`: a head's
+      weight per value, float32 (values,), empty if all are equal.
+    - `weight` float32: weight of the row in all losses; `mean_weight`: its mean.
+    - `entity` int32: equal for rows with the same value of `features.entity`.
+    - `own_rows`: the first rows are of the run's own spans, the others are replayed.
+    - `popularity` float32 (rows,): of each row's item, and of its query among the pairs, from `write_popularity`; None
+      without `heads.contrastive.logq`.
     """
 
     query: TokenLists
@@ -113,7 +116,7 @@ class Pairs:
 
 
 def row_type(features: FeatureTable, label_heads: int) -> np.dtype:
-    """Return the record of a row in a file: tokens and keys, class and labels, pair or not, weight, features."""
+    """Return the record type of a row in a file: tokens, keys, class, labels, pair, weight, features."""
     numeric, categorical = len(features.numeric), len(features.categorical)
     own = [
         ("label_class", "<i8"),
@@ -132,7 +135,7 @@ def row_type(features: FeatureTable, label_heads: int) -> np.dtype:
 def write_facts(
     folder: Path, own_rows: int, class_weight: np.ndarray, balance: Mapping[str, np.ndarray], mean_weight: float
 ) -> None:
-    """Write what `Pairs` say of all rows together."""
+    """Write the fields of `Pairs` that are not per row."""
     facts = {
         "own_rows": own_rows,
         "class_weight": class_weight.tolist(),
@@ -148,12 +151,12 @@ def _read_facts(folder: Path) -> dict[str, Any]:
 
 
 def open_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int) -> Pairs:
-    """Return the rows in the files of a folder, which may be deleted afterwards; batches read theirs from the files.
+    """Open the rows in the files of a folder, which may be deleted afterwards; batches read from the open files.
 
     Args:
-        folder: ROWS holds records of `row_type`, one more than there are rows, for the ends of the last row's tokens;
-            the facts are those of `write_facts`.
-        pad: the id that pads tokens.
+        folder: ROWS holds records of `row_type`, with an extra one for the ends of the last row's tokens; the facts are
+            from `write_facts`.
+        pad: the padding id of tokens.
     """
     ids = [cast(np.ndarray, Column(File(folder / name, np.int32))) for name in (QUERY_IDS, ITEM_IDS)]
     file = File(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
@@ -161,7 +164,7 @@ def open_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int
 
 
 def read_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int) -> Pairs:
-    """Return the same in memory."""
+    """Like `open_pair_files`, but in memory."""
     ids = [np.fromfile(folder / name, np.int32) for name in (QUERY_IDS, ITEM_IDS)]
     rows = np.fromfile(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
     return _pairs(folder, known, lambda name: rows[name], ids, pad)

@@ -1,4 +1,4 @@
-"""Validated rows as training input: the split into training and holdout, token ids, features, classes."""
+"""Validated rows as training input: split into training and holdout, token ids, features, classes."""
 
 import contextlib
 import shutil
@@ -46,16 +46,16 @@ from tasks.worker.training.positives import ROWS_AT_ONCE
 from tasks.worker.training.token_cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
 from tasks.worker.training.tokenised import BEGINS, ROW, Recipe
 
-MADE = "pairs"  # names the folder that the first worker of a machine has made
+MADE = "pairs"  # file with the path of the folder that the machine's first worker has written
 
 
 def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
-    """Return what a row of each class counts in the loss of its class, float32 (CLASSES,).
+    """Return the weight of a row of each class in the classification loss, float32 (CLASSES,).
 
-    Balanced: rows / (classes * rows of the class), so that all classes together count the same (King and Zeng 2001).
+    Balanced: rows / (classes * rows of the class), so that all classes have the same total (King and Zeng 2001).
 
     Args:
-        counts: (CLASSES,), the rows of each class in the run, or the sum of their weights.
+        counts: (CLASSES,), number of the run's rows in each class, or the sum of their weights.
     """
     if heads.classification is None or heads.classification.loss != "balanced":
         return np.ones(CLASSES, dtype=np.float32)
@@ -63,9 +63,9 @@ def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
 
 
 class TrainingRows:
-    """The rows of spans to train on, read again each time they are iterated over: no text stays in memory.
+    """The training rows of spans, read again in each iteration, so that no text stays in memory.
 
-    `rule` says which rows these are; None: the one of the configuration, if these are all spans of the lineage.
+    `rule` selects them; None: the configured rule, if these are all spans of the lineage.
     """
 
     def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config, rule: HoldoutRule | None = None) -> None:
@@ -79,12 +79,12 @@ class TrainingRows:
 
 
 def used_columns(config: Config) -> list[str]:
-    """Return every column that training uses, apart from the core ones: features, labels, weights."""
+    """Return the columns that training uses besides the core columns: features, labels, weights."""
     return list(dict.fromkeys([*feature_columns(config), *own_label_columns(config)]))
 
 
 def feature_columns(config: Config) -> list[str]:
-    """Return the columns that items have besides their text."""
+    """Return the columns of items besides their text."""
     features = config.features
     return list(
         dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
@@ -92,7 +92,7 @@ def feature_columns(config: Config) -> list[str]:
 
 
 def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
-    """Return the first `count` rows, or all if there are fewer."""
+    """Return at most the first `count` rows."""
     found: list[pa.Table] = []
     for table in rows:
         found.append(table.slice(0, count - sum(each.num_rows for each in found)))
@@ -102,7 +102,7 @@ def first_rows(rows: Iterable[pa.Table], count: int) -> list[pa.Table]:
 
 
 def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> Pairs:
-    """Return some training rows as arrays; `rows` is iterated over more than once, and nothing is kept of them."""
+    """Return some training rows as arrays; `rows` is iterated over more than once."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
         tokens, pairs = Path(name) / "tokens", Path(name) / "pairs"
         tokens.mkdir()
@@ -122,12 +122,12 @@ def open_pairs(
     parts: ModelParts,
     barrier: Callable[[], object],
 ) -> Pairs:
-    """Return all rows that a run is trained on, in files, which one worker of each machine makes for all of them.
+    """Return all training rows of a run, in files that one worker of each machine writes for all.
 
-    The files are deleted once all workers have opened them: the system keeps them as long as they are in use.
+    The files are deleted once all workers have opened them: the system keeps them while they are in use.
 
     Args:
-        replayed: stand after the others. They are others in each run, so their tokens are not kept in the workspace.
+        replayed: come last. They differ from run to run, so their tokens are not kept in the workspace.
         barrier: waits for every worker of the stage.
 
     Raises:
@@ -148,14 +148,14 @@ def open_pairs(
         sources = [*zip(tokens, spans, strict=True), (again, replayed)]
         _write_pairs(folder, sources, len(spans), parts, job.config)
         pairs = open_pair_files(folder, known, parts.features, parts.model.pad)
-        if rank.world > 1:  # through a file: it can take longer than a process group waits
+        if rank.world > 1:  # through a file: the work can exceed a process group's timeout
             job.machine.publish(MADE, str(folder).encode())
         barrier()
     return _teaching(pairs, job.config)
 
 
 def _teaching(pairs: Pairs, config: Config) -> Pairs:
-    """Return the rows of a run. Raises DataError: all have the weight 0."""
+    """Return `pairs`. Raises DataError: all rows have the weight 0."""
     if not pairs.mean_weight:
         raise DataError(
             f"every row has the weight 0 in column {config.train.row_weight!r}, so there is nothing to learn; name "
@@ -172,11 +172,11 @@ def _recipe(parts: ModelParts, config: Config) -> Recipe:
 def _write_pairs(
     folder: Path, sources: Sequence[tuple[Path, Iterable[pa.Table]]], own: int, parts: ModelParts, config: Config
 ) -> None:
-    """Write the files that `open_pair_files` opens, holding some thousand rows in memory at a time.
+    """Write the files for `open_pair_files`, with some thousand rows in memory at a time.
 
     Args:
-        sources: a folder with the tokens of rows, and these rows.
-        own: the first so many have the run's own rows, the others replayed ones.
+        sources: folders with the tokens of rows, each with these rows.
+        own: number of sources with the run's own rows; they come first, then replayed ones.
     """
     heads = config.heads.of_labels
     kind, ids = row_type(parts.features, len(heads)), (QUERY_IDS, ITEM_IDS)
@@ -204,14 +204,14 @@ def _write_pairs(
     mean = sums.weight / max(sum(counts), 1)
     balance = {name: LABEL_TASKS[name].balance(sums.by_value[name], head) for name, head in heads.items()}
     if config.heads.contrastive is not None and config.heads.contrastive.logq:
-        item, query = (folder / name for name in POPULARITY)  # rows that are no pairs have negatives, but no queries
+        item, query = (folder / name for name in POPULARITY)  # only pairs count for queries, all rows for items
         write_popularity(folder / ROWS, kind, sum(counts), "item_key", item)
         write_popularity(folder / ROWS, kind, sum(counts), "query_key", query, only="pair")
     write_facts(folder, sum(counts[:own]), class_weights(sums.by_class, config.heads), balance, mean)
 
 
 def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Config) -> np.ndarray:
-    """Return the records of the rows of a table, `row_type` (rows,), from their tokens, ROW (rows,)."""
+    """Return the records of a table's rows, `row_type` (rows,); `tokens` ROW (rows,) are theirs."""
     heads = config.heads.of_labels
     rows = np.zeros(table.num_rows, dtype=row_type(parts.features, len(heads)))
     for name in ROW.names or ():
@@ -230,7 +230,7 @@ def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Con
 
 
 def _said(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
-    """Yield what the rows in a file say of pairs, SAID; the last record, which is no row, is no pair."""
+    """Yield the rows in a file as SAID; the extra last record is no pair."""
     with path.open("rb") as file:
         while len(rows := np.fromfile(file, kind, ROWS_AT_ONCE)):
             said = np.empty(len(rows), dtype=SAID)
@@ -240,7 +240,7 @@ def _said(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
 
 
 def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:
-    """Return the training rows, and the newest holdout rows of these spans and those before: `train.evaluate_rows`.
+    """Return the training rows, and the newest `train.evaluate_rows` holdout rows of these and earlier spans.
 
     Raises:
         DataError: all rows are held out.
@@ -259,24 +259,24 @@ def _rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
 
 
 def _training_rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
-    """Return the rule whose training side has no development rows of a run."""
+    """Return the holdout rule without the run's development rows on its training side."""
     return without_development_rows(_rule(config, inputs), config.train.keep_best, inputs.rows)
 
 
 def said_rows(job: Job, inputs: TrainInputs) -> SaidRows:
-    """Return what all rows of the lineage so far, on any side of the holdout, and the golden set say of pairs."""
+    """Return the keys of all rows of the lineage so far, training and holdout, and of the golden set."""
     return SaidRows(job.shared, (*inputs.history, *inputs.rows), inputs.golden, job.config.heads)
 
 
 def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
-    """Return the rows of the history that a run is trained on again: `train.replay` of its pairs."""
+    """Return the replayed rows of earlier spans: the share `train.replay` of the run's pairs."""
     first_step = inputs.parent.step if inputs.parent else 0
     replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)
     return ReplayedRows(job.shared, replay, _rule(job.config, inputs), used_columns(job.config))
 
 
 def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
-    """Return the development rows of a run, in order; None without `train.keep_best`, or where chance gave it none."""
+    """Return the development rows of a run, in order; None without `train.keep_best`, or if no row is selected."""
     rule, wider = _rule(job.config, inputs), _training_rule(job.config, inputs)
     if wider == rule:
         return None
@@ -289,7 +289,7 @@ def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
 
 
 def _newest_holdout(job: Job, refs: Sequence[RowsRef]) -> pa.Table:
-    """Return at most `train.evaluate_rows` holdout rows, in order; no span is read that is not needed."""
+    """Return the newest `train.evaluate_rows` holdout rows, in order; older spans are read only if needed."""
     config, tables, missing = job.config, [], job.config.train.evaluate_rows
     rule = HoldoutRule.of(config.evaluate, refs)
     for _, held in read_sides(job.shared, refs, rule, used_columns(config), newest_first=True):

@@ -1,7 +1,7 @@
-"""The batch plan: which rows each step takes. Random rows, of about the same number of tokens in every batch.
+"""The batch plan: the rows of each step, random, with about the same number of tokens in every batch.
 
 A pure function of token lengths, keys, seed and batch size, the same for any number of workers. The step number alone
-locates a batch, so a resumed run neither repeats nor skips one. Nothing is computed for batches that nobody asks for.
+locates a batch, so a resume neither repeats nor skips one. Batches are computed on request.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 PADDING = -1
-MIXED = -1  # the group of a batch with several
-BLOCK_BATCHES = 64  # rows are exchanged between so many batches: enough choice, and quickly made
-READ_ROWS = 2**18  # at once, of all rows of a run
-BALANCING_STRATA = 8  # of a block, dealt to even out the batches; the others are dealt at random
+MIXED = -1  # group of a batch with rows of several groups
+BLOCK_BATCHES = 64  # rows are exchanged among 64 batches: enough choice, and fast
+READ_ROWS = 2**18  # rows per read
+BALANCING_STRATA = 8  # strata of a block that are dealt to balance the batches; the others are dealt at random
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The global batches of a run; every row once per epoch.
 
-    `tokens` int64 (rows,): of the query and the item of each row, as long as they are trained. `keys`: int64 (rows,)
-    each; rows with an equal number in one of them are kept out of one batch where that is possible.
+    `tokens` int64 (rows,): tokens of each row's query and item, after truncation. `keys`: arrays int64 (rows,); rows
+    that share a key are put into different batches if possible.
     """
 
     tokens: np.ndarray
@@ -33,14 +33,14 @@ class Plan:
     batch_rows: int
     epochs: int
     seed: int
-    groups: np.ndarray | None = None  # integers (rows,): batches have rows of one group where that is possible
+    groups: np.ndarray | None = None  # integers (rows,): batches have rows of one group if possible
 
     def __len__(self) -> int:
         return self.epochs * self._batches
 
     @property
     def _batches(self) -> int:
-        """Batches of an epoch."""
+        """Batches per epoch."""
         return -(-len(self.tokens) // self.batch_rows)
 
     def rows(self, number: int) -> np.ndarray:
@@ -56,10 +56,10 @@ class Plan:
 
     @functools.lru_cache(maxsize=2)  # noqa: B019, a plan lives as long as its run
     def _dealt(self, epoch: int) -> np.ndarray:
-        """Return which rows stand together before they are exchanged, (strata, batches), PADDING at the end.
+        """Return the rows of each batch before the exchange, (strata, batches), PADDING at the end.
 
-        Every batch gets one of each stratum, the rows that are about equally long: so every block has its share of
-        the long ones.
+        A stratum has rows of about equal length, and every batch gets one of them, so every block has its share of long
+        rows.
         """
         kind = np.int32 if len(self.tokens) < 2**31 else np.int64
         random = np.random.default_rng([self.seed, epoch])
@@ -88,7 +88,7 @@ class Plan:
         return out
 
     def _exchanging(self, columns: np.ndarray) -> list[list[int]]:
-        """Return the batches, as columns, whose rows may be exchanged: all, or those of one group, or of several."""
+        """Return lists of batches (columns) that may exchange rows: all, or one list per group and one of MIXED."""
         if self.groups is None:
             return [list(range(columns.shape[1]))]
         alike: dict[int, list[int]] = {}
@@ -99,19 +99,19 @@ class Plan:
 
 
 def in_pieces(values: np.ndarray, rows: int, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Return `change` of the first rows, in memory; of the values themselves, some are in memory at a time."""
+    """Return `change` of the first `rows` values, which are read in pieces."""
     return np.concatenate(
         [change(values[np.arange(start, min(start + READ_ROWS, rows))]) for start in range(0, max(rows, 1), READ_ROWS)]
     )
 
 
 def _short(tokens: np.ndarray) -> np.ndarray:
-    """Return numbers of tokens in little memory, uint16; rows with more count as the longest."""
+    """Return token counts as uint16, to save memory; larger counts become the maximum."""
     return np.minimum(tokens, np.iinfo(np.uint16).max).astype(np.uint16)
 
 
 def _strata(order: np.ndarray, lengths: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
-    """Return rows in random order as batches, (strata, batches): the rows of a stratum are about equally long."""
+    """Arrange randomly ordered rows as batches, (strata, batches), with rows of about equal length in a stratum."""
     dealt = np.full(-(-len(order) // batches) * batches, PADDING, dtype=order.dtype)
     _sort_by_length(order, lengths, dealt)
     dealt = dealt.reshape(-1, batches)
@@ -121,9 +121,9 @@ def _strata(order: np.ndarray, lengths: np.ndarray, batches: int, random: np.ran
 def _by_group(
     order: np.ndarray, lengths: np.ndarray, groups: np.ndarray, batch_rows: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Return rows in random order as batches of one group, (batch_rows, batches), by `_strata` of each group.
+    """Arrange randomly ordered rows as batches of one group each, (batch_rows, batches), by `_strata` of each group.
 
-    What is left of each group is in batches with that of others, other ones in each epoch.
+    The groups' remainders share batches, in a new combination in each epoch.
     """
     order = order[np.argsort(groups[order], kind="stable")]
     parts = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
@@ -142,9 +142,7 @@ def _by_group(
 
 
 def _sort_by_length(order: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> None:
-    """Write rows in the order of their length, the longest first and equal ones as they are in `order`, to `out`.
-
-    It counts how many rows have each length, and holds hardly more in memory than its arguments.
+    """Write the rows to `out`, sorted by length, the longest first (a stable counting sort, with little memory).
 
     Args:
         lengths: uint16, of all rows.
@@ -152,7 +150,7 @@ def _sort_by_length(order: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> 
     counts = np.zeros(int(lengths.max(initial=0)) + 1, dtype=np.int64)
     for start in range(0, len(order), READ_ROWS):
         counts += np.bincount(lengths[order[start : start + READ_ROWS]], minlength=len(counts))
-    after = np.cumsum(counts[::-1])[::-1] - counts  # longer rows; then also those of the length that were written
+    after = np.cumsum(counts[::-1])[::-1] - counts  # number of longer rows, plus rows of this length already written
     for start in range(0, len(order), READ_ROWS):
         some = order[start : start + READ_ROWS]
         length = lengths[some].astype(np.int64)
@@ -164,9 +162,9 @@ def _sort_by_length(order: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> 
 
 
 def _deal(tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
-    """Deal places in `tokens`, int64 (batches, strata); each batch gets one of each stratum of rows about equally long.
+    """Deal places in `tokens` to batches, int64 (batches, strata); each batch gets one row of each stratum.
 
-    Rows of one length are in random order. The last stratum, of the shortest rows, may be incomplete: PADDING.
+    A stratum has rows of about equal length, in random order. The last one, of the shortest rows, may have PADDING.
     """
     order = np.argsort(-tokens, kind="stable")
     strata = -(-len(tokens) // batches)
@@ -185,12 +183,12 @@ def _deal(tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.n
 
 
 def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
-    """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, where possible.
+    """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, if possible.
 
-    Where it is not, as for an item with more rows than there are batches, they are spread.
+    Otherwise they are spread, e.g. the rows of an item that has more rows than there are batches.
 
     Args:
-        dealt: the places of rows in each array of `keys`; PADDING where there is none.
+        dealt: places of rows in each array of `keys`, or PADDING.
     """
     batches, strata = dealt.shape
     held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]
@@ -199,7 +197,7 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
         return [int(key[row]) for key in keys] if row >= 0 else []
 
     def fewer(batch: int, own: list[int], other: int, theirs: list[int]) -> int:
-        """Return how many pairs of rows with an equal key there are less after an exchange."""
+        """Return by how much an exchange reduces the pairs of rows with an equal key."""
         found = 0
         for kind, key in enumerate(own):
             here, there = held[batch][kind], held[other][kind]
@@ -235,10 +233,10 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
 
 
 def parts_of(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:
-    """Return the rows of a batch by worker, (world, batch_rows / world), each with about as many tokens.
+    """Split the rows of a batch by worker, (world, batch_rows / world), with about equally many tokens each.
 
     Args:
-        rows: int64 (batch_rows,), PADDING where there is none.
+        rows: int64 (batch_rows,), with PADDING.
         tokens: int64 (rows of the run,).
     """
     lengths = np.where(rows >= 0, tokens[rows], -1)

@@ -1,4 +1,4 @@
-"""Which items belong to each query, over all rows of a lineage so far, in memory or in files."""
+"""The positive items of each query, over all rows of a lineage so far, in memory or in files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 
 from tasks.worker.training.token_columns import Column, File
 
-ROWS_AT_ONCE = 2**18  # in memory
+ROWS_AT_ONCE = 2**18  # rows in memory
 _KEY_BITS = 63
 _FILES = ("queries", "offsets", "keys")
 
 
 @dataclass(frozen=True)
 class Positives:
-    """The keys of the items that belong to each query with several of them, all int64.
+    """The item keys of each query that has several positive items; all arrays int64.
 
-    `queries` (Q,): keys of these queries, ascending. `offsets` (Q + 1,): the items of the query at place q are
+    `queries` (Q,): keys of these queries, ascending. `offsets` (Q + 1,): the items of query number q are
     `keys[offsets[q]:offsets[q + 1]]`, distinct and ascending.
     """
 
@@ -31,23 +31,23 @@ class Positives:
 
     @classmethod
     def of(cls, query_key: np.ndarray, key: np.ndarray) -> Positives:
-        """Return the positives of pairs, int64 (pairs,) not negative each; a pair may stand there more than once."""
+        """Return the positives of pairs, int64 (pairs,) each, not negative; pairs may repeat."""
         both = distinct(np.stack([query_key, key], axis=1))
         queries, counts = np.unique(both[:, 0], return_counts=True)
-        several = counts > 1  # the only item of a query is excluded as its own
+        several = counts > 1  # a query's only item is its own, excluded anyway
         offsets = np.concatenate([[0], np.cumsum(counts[several])]).astype(np.int64)
         return cls(queries[several], offsets, both[np.repeat(several, counts), 1])
 
     @classmethod
     def open(cls, folder: Path, name: str) -> Positives:
-        """Return what a `PositivesFile` of this name has, left in its files."""
+        """Open the files of the `PositivesFile` with this name, which are not read into memory."""
         return cls(*(cast(np.ndarray, Column(File(folder / f"{name}.{each}", np.int64))) for each in _FILES))
 
     def lists(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the items of some queries, one after another: whose each is, a place in `queries`, and its key.
+        """Return the items of some queries, concatenated: the place of each one's query in `queries`, and its key.
 
         Args:
-            queries: int64 (n,), distinct and ascending; those that are not known have none.
+            queries: int64 (n,), distinct and ascending; unknown queries have no item.
         """
         place = np.searchsorted(self.queries, queries)
         there = place < len(self.queries)
@@ -59,9 +59,9 @@ class Positives:
         return np.repeat(np.arange(len(queries)), counts), self.keys[places]
 
     def among(self, query_key: np.ndarray, batch_key: np.ndarray) -> np.ndarray:
-        """Return whether each item of a batch belongs to each query, bool (queries, items).
+        """Return bool (queries, items): True if the item of the batch is a positive of the query.
 
-        The time grows with the positives of these queries, and not with the product of queries and items.
+        Search time grows with the positives of these queries, not with the product of queries and items.
         """
         queries, row_of = np.unique(query_key, return_inverse=True)
         whose, wanted = self.lists(queries)
@@ -76,7 +76,7 @@ class Positives:
 
 
 class PositivesFile:
-    """Files of positives that are written query by query: `<name>.queries`, `<name>.offsets` and `<name>.keys`."""
+    """Writes positives query by query to files: `<name>.queries`, `<name>.offsets` and `<name>.keys`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._files: list[BinaryIO] = [(folder / f"{name}.{each}").open("wb") for each in _FILES]
@@ -84,7 +84,7 @@ class PositivesFile:
         np.zeros(1, dtype=np.int64).tofile(self._files[1])
 
     def add(self, query_key: np.ndarray, key: np.ndarray) -> None:
-        """Add pairs as `Positives.of` takes them; their queries come after all that are there."""
+        """Add pairs, as in `Positives.of`; their query keys must be larger than all before."""
         found = Positives.of(query_key, key)
         for file, values in zip(self._files, (found.queries, found.offsets[1:] + self._total, found.keys), strict=True):
             values.tofile(file)
@@ -99,21 +99,21 @@ class PositivesFile:
 
 
 class Buckets:
-    """Many records of a few keys, sorted without holding more than some of them in memory.
+    """Sorts many records of a few keys, with one bucket in memory at a time.
 
-    They are dealt to buckets by the first bits of their first key, which is a hash; each bucket is then sorted on its
-    own. The buckets are in the order of the keys, so it is as if all had been sorted at once.
+    A record's bucket is given by the first bits of its first key, which is a hash. Buckets are in the order of the
+    keys, and each is sorted on its own, so all records come out sorted.
     """
 
     def __init__(self, folder: Path, name: str, rows: int, keys: int) -> None:
-        """Prepare the buckets, files of `folder` while they are in use; `rows`: how many there may be in all."""
+        """Prepare the buckets, temporary files in `folder`; `rows`: upper limit of the records."""
         self._bits = max(0, (rows // ROWS_AT_ONCE).bit_length())
         self._paths = [folder / f"{name}.bucket-{number}" for number in range(2**self._bits)]
         self._keys = keys
 
     def add(self, records: np.ndarray) -> None:
         """Add records, int64 (n, keys), not negative."""
-        records = distinct(records)  # a search log says much more than once
+        records = distinct(records)  # search logs repeat a lot
         bucket = records[:, 0] >> (_KEY_BITS - self._bits)
         ends = np.cumsum(np.bincount(bucket, minlength=len(self._paths)))
         for path, some in zip(self._paths, np.split(records, ends[:-1]), strict=True):
@@ -122,7 +122,7 @@ class Buckets:
                     some.tofile(file)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the records of each bucket, int64 (n, keys), each once and ascending; the bucket is then deleted."""
+        """Yield the records of each bucket, int64 (n, keys), distinct and ascending, and delete the bucket."""
         for path in self._paths:
             if path.exists():
                 records = np.fromfile(path, dtype=np.int64).reshape(-1, self._keys)
@@ -131,7 +131,7 @@ class Buckets:
 
 
 def distinct(records: np.ndarray) -> np.ndarray:
-    """Return records of keys, int64 (n, keys), each once and ascending by the first key, then the next."""
+    """Return the distinct records, int64 (n, keys), sorted by the first key, then the next."""
     records = records[np.lexsort(records.T[::-1])]
     new = np.ones(len(records), dtype=bool)
     new[1:] = (records[1:] != records[:-1]).any(axis=1)

@@ -1,6 +1,6 @@
-"""The start of a training: this run's own newest checkpoint, the parent's, or a new model, moved to the device.
+"""Start or resume a training: from this run's newest checkpoint, the parent's, or a new model, moved to the device.
 
-Nothing is trained here. Warmup begins in the same way, so that it meets the same graphs as training.
+Warmup starts in the same way, so that it meets the same graphs as training.
 """
 
 import copy
@@ -38,9 +38,9 @@ from tasks.worker.training.optimizer import make_optimizer
 
 
 def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
-    """Give the model an embedding for every category of the training rows; return its table, and log what is new.
+    """Give the model an embedding for every category of the training rows; log new ones, and return the grown table.
 
-    A new category starts as what it was until then, a category never seen, so no vector changes by growing.
+    A new category starts with the embedding of categories never seen, so growing changes no vector.
     """
     after = grown_features(before, training)
     if model.interaction is None:
@@ -53,7 +53,7 @@ def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Tabl
 
 
 def widen(model: EmbeddingModel, before: FeatureTable, after: FeatureTable) -> None:
-    """Give the model, whose table is `before`, an embedding for every category of `after`, which has grown from it."""
+    """Widen the model's embeddings from the categories of table `before` to the table `after`, which extends it."""
     if after == before or model.interaction is None or model.shape.interaction is None:
         return
     for place, (name, rows) in enumerate(zip(after.categorical, after.categories, strict=True)):
@@ -66,12 +66,12 @@ def widen(model: EmbeddingModel, before: FeatureTable, after: FeatureTable) -> N
 
 
 def _with_rows(weight: torch.Tensor, rows: int, name: str, before: FeatureTable) -> torch.Tensor:
-    """Return (rows, width): the rows in use, then copies of the row of a category never seen."""
+    """Return (rows, width): the rows in use, then copies of the row for categories never seen."""
     used = FIRST + len(before.categorical[name])
     return torch.cat([weight[:used], weight[NEVER_SEEN].repeat(rows - used, 1)])
 
 
-# The names of the encoder's sizes in model.scratch, and in the encoder's own config.
+# Names of the encoder's sizes in `model.scratch` -> in the encoder's own config.
 _ENCODER_SIZES = {
     "hidden_size": "hidden_size",
     "layers": "num_hidden_layers",
@@ -79,12 +79,12 @@ _ENCODER_SIZES = {
     "intermediate_size": "intermediate_size",
     "max_tokens": "max_position_embeddings",
 }
-_REF_NUMBERS = 1 + 32  # a step, and the bytes of a SHA-256
+_REF_NUMBERS = 1 + 32  # the step, and the bytes of the SHA-256
 
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint to begin from, None for a new lineage; `own`: an earlier attempt of this run wrote it."""
+    """The checkpoint to start from, None for a new lineage; `own`: an earlier attempt of this run wrote it."""
 
     checkpoint: CheckpointRef | None
     own: bool
@@ -92,9 +92,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Start:
-    """The beginning of a run: model and optimiser on the device, the state, and the checkpoint they came from.
+    """The start of a run: model and optimiser on the device, the state, and the checkpoint they came from.
 
-    `average` is what is evaluated and released in place of the model; None where the model itself is.
+    `average` is evaluated and released in place of the model; None: the model itself is.
     """
 
     parts: ModelParts
@@ -105,19 +105,19 @@ class Start:
 
     @property
     def released(self) -> ModelParts:
-        """What is evaluated and released."""
+        """The model that is evaluated and released."""
         return self.parts if self.average is None else replace(self.parts, model=self.average.model)
 
     @property
     def models(self) -> dict[str, nn.Module]:
-        """What every worker must hold alike, by what messages call it."""
+        """Models that must be equal on all workers, by their names in messages."""
         return {"the model's": self.parts.model} | (
             {} if self.average is None else {"the average's": self.average.model}
         )
 
 
 def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Source:
-    """Return on every rank the checkpoint that rank 0 chose; a corrupt parent is never skipped."""
+    """Return on every rank the checkpoint that rank 0 chooses; a corrupt parent is never skipped."""
     config = job.config
     first_step = inputs.parent.step if inputs.parent else 0
     partial = find_partial(job.store, config.lineage, job.spec.run_key, first_step) if job.rank.is_main else None
@@ -126,10 +126,10 @@ def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Sour
 
 
 def named_by_the_first(job: Job, named: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef | None:
-    """Return on every rank the checkpoint of this lineage that rank 0 names, None if it names none. Asks no store.
+    """Broadcast rank 0's checkpoint reference, or None, to every rank, without reading the store.
 
     Args:
-        named: None on the other ranks.
+        named: a checkpoint of this lineage; None on the other ranks.
     """
     numbers = [named.step, *bytes.fromhex(named.sha256)] if named is not None else [0] * _REF_NUMBERS
     step, *digest = accelerator.sum(torch.tensor(numbers, dtype=torch.int64)).tolist()
@@ -141,11 +141,11 @@ def named_by_the_first(job: Job, named: CheckpointRef | None, accelerator: Accel
 
 
 def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelParts:
-    """Return the model of a checkpoint, or a new one, on the host; log which.
+    """Return the model of the checkpoint, or a new one, on the host; log its source.
 
     Raises:
         StoreError: the checkpoint is missing or corrupt.
-        ConfigError: the configuration has another shape than the lineage.
+        ConfigError: the configured shape differs from the lineage's.
     """
     config, checkpoint = job.config, source.checkpoint
     if checkpoint is None:
@@ -165,7 +165,7 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
 def make_start(
     job: Job, inputs: TrainInputs, source: Source, parts: ModelParts, accelerator: Accelerator, precision: Precision
 ) -> Start:
-    """Move model and optimiser to the device, in their form between two steps."""
+    """Move model and optimiser to the device, in the state that they have between two steps."""
     config = job.config
     average = _start_average(job, source, parts, accelerator)
     if precision == "bf16-weights":
@@ -199,7 +199,7 @@ def make_start(
 
 
 def _start_average(job: Job, source: Source, parts: ModelParts, accelerator: Accelerator) -> RunningAverage | None:
-    """Return the average of the checkpoint on the device, in its form between two steps; None where none is asked."""
+    """Return the checkpoint's EMA on the device, in the state between two steps; None if not configured."""
     averaging = job.config.train.averaging
     if averaging is None or averaging.ema_half_life_steps is None:
         return None
@@ -209,12 +209,12 @@ def _start_average(job: Job, source: Source, parts: ModelParts, accelerator: Acc
     accelerator.to_device(model)
     with torch.no_grad():
         for weight in model.parameters():
-            weight.mul_(1)  # as a step leaves it, for compiled devices
+            weight.mul_(1)  # for compiled devices: the state after a step
     return RunningAverage(model, averaging.ema_half_life_steps, accelerator)
 
 
 def released_weights(job: Job, checkpoint: CheckpointRef, parts: ModelParts) -> dict[str, torch.Tensor]:
-    """Return the released weights of a checkpoint, float32 on the host, with a row for each category of `parts`."""
+    """Return a checkpoint's released weights, float32 on the host, widened to the categories of `parts`."""
     earlier = load_parts(job.shared, checkpoint)
     widen(earlier.model, earlier.features, parts.features)
     return weights_on_host(earlier.model)
@@ -223,7 +223,7 @@ def released_weights(job: Job, checkpoint: CheckpointRef, parts: ModelParts) -> 
 def first_weights(
     job: Job, inputs: TrainInputs, parts: ModelParts, training: Iterable[pa.Table]
 ) -> dict[str, torch.Tensor] | None:
-    """Return what a run began with, as `released_weights`: its parent's or pretrained ones; None for random ones."""
+    """Return the initial weights of a run: its parent's released or the pretrained ones; None if they were random."""
     if inputs.parent is not None:
         return released_weights(job, inputs.parent, parts)
     if job.config.model.from_scratch is not None:
@@ -232,7 +232,7 @@ def first_weights(
 
 
 def load_weights(job: Job, checkpoint: CheckpointRef, start: Start, accelerator: Accelerator) -> None:
-    """Go back to the weights and the optimiser state of another checkpoint of this run."""
+    """Load the weights and the optimiser state of another checkpoint of this run."""
     trained = load_parts(job.shared, checkpoint, weights="trained")
     put_weights(start.parts.model, weights_on_host(trained.model), accelerator)
     if start.average is not None:

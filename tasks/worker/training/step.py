@@ -1,4 +1,4 @@
-"""One training step. Warmup runs the same code, so training meets the same graphs."""
+"""One training step. Warmup runs the same code, so training meets no other graphs."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -14,11 +14,14 @@ from tasks.worker.training.forgetting import RunningAverage
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.optimizer import set_rates
 
-_STRIDE = 7_919 * 1_000_003  # between the seeds of two chunks: far from those of other steps
+_STRIDE = 7_919 * 1_000_003  # between the seeds of chunks, far from the seeds of other steps
 
 
 class Chunks:
-    """The sequences of a batch, in equal chunks. Each has its own seed, so that both passes drop the same."""
+    """The sequences of a batch in equal chunks, for a gradient cache.
+
+    Each chunk has its own seed, so that both forward passes have the same dropout.
+    """
 
     def __init__(
         self,
@@ -29,19 +32,17 @@ class Chunks:
         precision: Precision,
         seed: int,
     ) -> None:
-        """Encode all sequences, whose number is a multiple of `count`, without gradients."""
+        """Encode all sequences without gradients; their number is a multiple of `count`."""
         self._model, self._texts, self._accelerator = model, texts, accelerator
         self._precision: Precision = precision
         self._seed = seed
         self._rows = torch.arange(len(texts.ids)).chunk(count)
         with torch.no_grad():
             encoded = [self._encode(number) for number in range(count)]
-        self.pooled = torch.cat(
-            encoded
-        ).requires_grad_()  # float32 (R * segments, D), as `EmbeddingModel.pool` gives it
+        self.pooled = torch.cat(encoded).requires_grad_()  # float32 (R * segments, D), as from `EmbeddingModel.pool`
 
     def backward(self) -> None:
-        """Pass the gradient of `pooled` on to the encoder's weights, chunk by chunk."""
+        """Propagate the gradient of `pooled` to the encoder's weights, chunk by chunk."""
         assert self.pooled.grad is not None
         gradient = self.pooled.grad.unflatten(0, (len(self._texts.ids), -1))
         for number, rows in enumerate(self._rows):
@@ -49,7 +50,7 @@ class Chunks:
             self._encode(number, part)
 
     def _encode(self, number: int, gradient: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the pooled texts of a chunk; with a gradient, go backward too."""
+        """Return the pooled texts of a chunk; with a gradient, run the backward pass too."""
         self._accelerator.seed(self._seed + (number + 1) * _STRIDE)
         rows = self._accelerator.upload(self._rows[number])  # as data, so that all chunks share one graph
         names = ("ids", "segments", "positions")
@@ -64,15 +65,15 @@ class Chunks:
         return pooled
 
 
-ALL_WORKERS = 1_008  # in place of a worker's number, in the seed of what all draw alike; no worker has it
+ALL_WORKERS = 1_008  # stands for the worker's number in seeds that all workers share; no worker has this number
 
 
 @dataclass(eq=False)
 class TrainStep:
-    """Forward, backward, sum over the workers, clip, update; on compiled devices two graphs, cut here and only here.
+    """Forward, backward, all-reduce, clip, update; on compiled devices two graphs, which are cut only here.
 
-    The first graph ends after the backward pass, so that the second, with the update in it, is the same for batches of
-    any shape. A batch in chunks has a graph for the chunks before and after that of the losses.
+    The first graph ends after the backward pass, so that the second, with the update, is the same for batches of any
+    shape. With chunks, the graphs of the chunks come before and after the graph of the losses.
     """
 
     model: EmbeddingModel
@@ -80,17 +81,17 @@ class TrainStep:
     accelerator: Accelerator
     config: Config
     precision: Precision
-    steps: range = range(0)  # of the run; empty: not known, so no rate decays before its end
+    steps: range = range(0)  # steps of the run; empty: unknown, so the rate does not decay at its end
     average: RunningAverage | None = None
     _names: tuple[str, ...] = ()
     _sums: torch.Tensor | None = None  # float32 (losses,) on the device
     _steps: int = 0
 
     def __call__(self, batch: Batch, step: int) -> dict[str, torch.Tensor]:
-        """Take global step `step` on this worker's part of a batch, which must be on the device.
+        """Run global step `step` on this worker's part of a batch, which must be on the device.
 
         Returns:
-            Detached float32 scalars on the device, this worker's parts: the losses are their sums over the workers.
+            This worker's parts of the losses, detached float32 scalars on the device; a loss is their sum over workers.
         """
         seed = _seed(self.config.seed, step, self.accelerator.rank.index)
         self.accelerator.seed(seed)
@@ -109,7 +110,7 @@ class TrainStep:
             chunks.backward()
         self.accelerator.reduce_gradients(self.optimizer)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
-        # Weights in bf16 are rounded by random numbers, which must be the same on all workers, unlike those of dropout.
+        # Stochastic rounding of bf16 weights needs the same random numbers on all workers; dropout does not.
         self.accelerator.seed(_seed(self.config.seed, step, ALL_WORKERS))
         self.optimizer.step()
         if self.average is not None:
@@ -120,14 +121,14 @@ class TrainStep:
         return parts
 
     def take_losses(self) -> tuple[tuple[str, ...], torch.Tensor, int]:
-        """Return names, their sums float32 (losses,) on the device, and over how many steps; then reset the sums."""
+        """Return the losses' names, their sums float32 (losses,) on the device, and the number of steps; then reset."""
         assert self._sums is not None, "no step since the last call"
         taken = (self._names, self._sums, self._steps)
         self._sums, self._steps = None, 0
         return taken
 
     def _add(self, parts: dict[str, torch.Tensor]) -> None:
-        """Sum up on the device, from zeros that are sent there: zeros made there would be a graph of their own."""
+        """Add to the sums on the device. Initial zeros are uploaded, because creating them there would be a graph."""
         if self._sums is None:
             self._names, self._sums = tuple(parts), self.accelerator.upload(torch.zeros(len(parts)))
         self._sums = self._sums + torch.stack([part.float() for part in parts.values()])
@@ -135,5 +136,5 @@ class TrainStep:
 
 
 def _seed(seed: int, step: int, of: int) -> int:
-    """Return the seed of one worker's random numbers at a step, or of those that all workers share."""
+    """Return the seed of a step for worker number `of`, or for ALL_WORKERS."""
     return seed * 1_000_003 + step * 1_009 + of

@@ -1,7 +1,7 @@
-"""Measures a training: the speed of its steps, their communication, and the use of NeuronCores and EFA.
+"""Measure a training: the speed of its steps, their communication, and the use of NeuronCores and EFA.
 
-On a processor collectives are timed. On NeuronCores they are inside the graphs, so their part is estimated: the bytes
-of the gradients, at the rate of the all-reduce in the run's health stage.
+On the CPU collectives are timed. On NeuronCores they are inside the graphs, so their time is estimated: the bytes of
+the gradients, divided by the all-reduce rate measured in the run's health stage.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from tasks.worker.process.job import Job
 
 @contextlib.contextmanager
 def device_use_measured(job: Job) -> Iterator[None]:
-    """Measure while the block runs, and write this node's numbers to the attempt after it; nothing without Neuron."""
+    """Measure during the block, then write this node's numbers to the attempt; does nothing without Neuron."""
     if job.rank.local > 0 or not uses_neuron(job.config.accelerator):
         yield
         return
@@ -36,14 +36,14 @@ def device_use_measured(job: Job) -> Iterator[None]:
         with monitored() as readings:
             yield
     except BaseException:
-        with contextlib.suppress(OSError, StoreError):  # the error counts more
+        with contextlib.suppress(OSError, StoreError):  # the first error matters more
             _write(job, before, readings)
         raise
     _write(job, before, readings)
 
 
 def collect_device_use(job: Job) -> tuple[DeviceUse, ...] | None:
-    """Return on rank 0 what all nodes wrote, in their order; None if no node measured. Call it after a barrier."""
+    """Return on rank 0 the records of all nodes, in order; None if no node measured. Call it after a barrier."""
     if not job.rank.is_main or not uses_neuron(job.config.accelerator):
         return None
     found = [
@@ -64,11 +64,11 @@ def _write(job: Job, before: dict[str, int], readings: list[Reading]) -> None:
         job.store.write(DEVICE_USE.of(job.spec, node=node), use.to_json())
 
 
-GB = 1e9  # bytes, as in the rates of health
+GB = 1e9  # bytes; same unit as the rates of health
 
 
 class StepClock:
-    """A clock of steps, from its making on; what happens between `pause` and `go_on` does not count."""
+    """Times steps, from its creation on; the time between `pause` and `go_on` does not count."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
@@ -77,12 +77,12 @@ class StepClock:
         self.go_on()
 
     def stepped(self, rows: int) -> None:
-        """Count a step over `rows` pairs of all workers; it counts from the next pause on."""
+        """Count a step over `rows` pairs of all workers; it is included at the next pause."""
         self._steps_begun += 1
         self._rows_begun += rows
 
     def pause(self) -> None:
-        """Wait for the device, and count what was done since `go_on`."""
+        """Wait for the device, and add the time and steps since `go_on`."""
         self._accelerator.synchronize()
         self.seconds += time.monotonic() - self._began
         self.communicated_seconds += (self._accelerator.communicated_seconds or 0.0) - self._communicated
@@ -94,11 +94,11 @@ class StepClock:
 
     @property
     def pairs_per_second(self) -> float:
-        """Of all workers; 0 without a step."""
+        """Pairs per second of all workers; 0 without a step."""
         return round(self._rows / self.seconds, 2) if self.seconds else 0.0
 
     def communication(self, store: Store, run_key: str, model: nn.Module) -> Communication | None:
-        """Return on rank 0 the part of a step that is communication; None for one worker, or if it is not known.
+        """Return on rank 0 the communication time of a step; None for one worker, or if unknown.
 
         Raises:
             StoreError: the result of the run's health stage is not readable.

@@ -1,7 +1,7 @@
-"""The training rows of a span as tokens and keys, a folder of the workspace: `tokens/<key>/`.
+"""The token cache: a span's training rows as tokens and keys, in the workspace folder `tokens/<key>/`.
 
-Whoever needs it first makes it, one at a time by a lease; its key names all that it is made of. A file that does not
-match its checksum sends the folder to quarantine/, and it is made again.
+The first process that needs it makes it, under a lease; the key is a hash of all its inputs. If a file does not match
+its checksum, the folder is moved to quarantine/ and made again.
 """
 
 import hashlib
@@ -35,22 +35,22 @@ from tasks.worker.training.tokenised import BEGINS, ROW, Recipe, tokenised
 KIND = "tokens"
 ROWS, QUERY_IDS, ITEM_IDS = "rows.bin", "query.int32", "item.int32"  # little-endian, without a header
 POLL_SECONDS = 1.0
-_FORMAT = 1  # part of the key: raise it when the same rows give other files
+_FORMAT = 1  # part of the key: raise it if the same rows give different files
 
 
 def open_tokens(
     store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe, shared: Store | None = None
 ) -> tuple[Path, Manifest]:
-    """Return a local path to the tokens of a span's training rows, made if the workspace lacks them, and the manifest.
+    """Return the local folder of a span's tokens and its manifest; make it if the workspace lacks it.
 
-    ROWS holds records of ROW, with one more at the end, whose begins are the ends of the last row; the ids are int32.
-    The facts of the manifest are the number of rows, and what the tokens are made of.
+    ROWS holds records of ROW, with an extra one at the end, whose begins are the ends of the last row; the ids are
+    int32. The manifest's facts have the number of rows and the inputs of the key.
 
     Args:
-        shared: the same workspace, from which the rows are read where it is given.
+        shared: the same workspace, read once per machine; if given, the rows are read from it.
 
     Raises:
-        MissingFolder, CorruptFolder: the rows of the span, or what is known about their sides, are gone or damaged.
+        MissingFolder, CorruptFolder: the rows of the span or their `sides` are missing or damaged.
         StoreError: the lease was lost to another process.
     """
     rows = shared or store
@@ -61,7 +61,7 @@ def open_tokens(
         found = open_folder(store, prefix, KIND)
     except (MissingFolder, CorruptFolder):
         with lease.wait_for(store, TOKENS_LEASE.key(key=key), say=_say, poll_seconds=POLL_SECONDS) as held:
-            assert held is not None  # nothing else ends the waiting
+            assert held is not None  # None only with `until`
             _make_if_needed(store, prefix, read_sides(rows, [ref], rule, recipe.columns), recipe, made_of, ref)
             held.check()
         return open_folder(store, prefix, KIND)
@@ -70,7 +70,7 @@ def open_tokens(
 
 
 def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> dict[str, Any]:
-    """Return what the files depend on, as JSON. Rows are named by their content, so equal ones are shared."""
+    """Return the inputs of the key, as JSON. Rows are named by their checksum, so equal rows share a folder."""
     prompts = recipe.prompts
     by_entity = {"entity": recipe.entity, "by_entity": prompts.model_dump(mode="json")["by_entity"]}
     return {
@@ -88,7 +88,7 @@ def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> d
 def _make_if_needed(
     store: Store, prefix: str, sides: Iterable[Any], recipe: Recipe, made_of: dict[str, Any], ref: RowsRef
 ) -> None:
-    """Make the folder unless another process just did; call it with the lease held."""
+    """Make the folder unless another process just did; the caller must hold the lease."""
     try:
         open_folder(store, prefix, KIND)
         return

@@ -1,7 +1,7 @@
-"""Arrays in files, of which single elements are read when they are asked for: no part of them stays in memory.
+"""Arrays in files, whose elements are read on access, so that they take no memory.
 
-They are read and not mapped. A kernel maps up to a megabyte of the page cache for one element, and counts it as memory
-of the process: a batch of random rows would hold hundreds of megabytes.
+Files are read, not mapped: for one element a kernel maps up to a megabyte of the page cache and counts it as memory of
+the process, so a batch of random rows would hold hundreds of megabytes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-INDEXED = 512  # a sorted array is searched by every so many-th element, which are kept in memory
-REMEMBERED, MOST_REMEMBERED = 4, 2**14  # reads, and the most records of one
+INDEXED = 512  # every 512th element of a sorted array is kept in memory as a search index
+REMEMBERED, MOST_REMEMBERED = 4, 2**14  # cached reads, and the largest number of records in one
 
 
 class File:
-    """A file of records of one kind, open as long as something reads from it; it may be deleted meanwhile.
+    """An open file of records of one type; the file may be deleted meanwhile.
 
-    The last few reads of some records are remembered: the fields of a batch's rows are asked for one after another.
+    The last few reads are cached, because the fields of a batch's rows are read one after another.
     """
 
     def __init__(self, path: Path, kind: DTypeLike) -> None:
@@ -37,9 +37,9 @@ class File:
         return self._bytes // self._kind.itemsize
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the records at `places`, int64 (n,) and not negative; neighbours are read at once."""
+        """Return the records at `places`, int64 (n,), not negative; neighbours are read together."""
         name = places.tobytes() if len(places) <= MOST_REMEMBERED else b""
-        remembered = self._remembered.get(name)  # another thread may forget it meanwhile
+        remembered = self._remembered.get(name)  # another thread may drop it meanwhile
         if remembered is not None:
             return remembered
         firsts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
@@ -61,7 +61,7 @@ class File:
 
 
 class Column:
-    """One field of the records of a file, or all of a file of numbers; indexed like an array, and read-only."""
+    """One field of a file's records, or a whole file of numbers; read-only, indexed like an array."""
 
     def __init__(self, file: File, field: str | None = None, rows: range | None = None) -> None:
         self._file, self._field = file, field
@@ -75,18 +75,18 @@ class Column:
     @overload
     def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
     def __getitem__(self, rows: slice | np.ndarray) -> Column | np.ndarray:
-        """Return a part of the column, unread; or the elements at `rows`, int64 (n,), where -1 is the last one."""
+        """Return a part of the column, unread; or the elements at `rows`, int64 (n,), with -1 for the last one."""
         if isinstance(rows, slice):
             return Column(self._file, self._field, self._rows[rows])
         records = self._file.at(self._rows.start + np.where(rows < 0, rows + len(self), rows))
         return records if self._field is None else records[self._field]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """Return all of it, in memory."""
+        """Return the whole column, in memory."""
         return np.array(self[np.arange(len(self))], dtype=dtype)
 
     def searchsorted(self, values: np.ndarray, side: str = "left", sorter: None = None) -> np.ndarray:
-        """Return where `values` belong in this ascending column, as `np.searchsorted` asks for it."""
+        """Return the insertion places of `values` in this ascending column; called by `np.searchsorted`."""
         block_of = np.maximum(np.searchsorted(self._index, values) - 1, 0)
         order = np.argsort(block_of, kind="stable")
         blocks, firsts = np.unique(block_of[order], return_index=True)

@@ -1,4 +1,4 @@
-"""Rows without their texts: token ids, and keys that are equal where rows have one query, one item text or one item."""
+"""Rows without their texts: token ids, and keys that are equal for equal queries, item texts or items."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tasks.worker.model.features import Side
 from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import tokenize
 
-TokenizerSettings = Mapping[str, Mapping[str, Any]]  # the content of each file by its name
+TokenizerSettings = Mapping[str, Mapping[str, Any]]  # content of each file by its name
 
 CONFIG = "tokenizer_config.json"
 FILES = (CONFIG, "special_tokens_map.json", "added_tokens.json")
-_TEMPLATE, _TEMPLATE_FILE = "chat_template", "chat_template.jinja"  # newer folders have a file of its own
-# The names of special tokens, where no file says them: BERT's family, then RoBERTa's.
+_TEMPLATE, _TEMPLATE_FILE = "chat_template", "chat_template.jinja"  # newer folders have it in a file of its own
+# Default names of special tokens, if no file has them: BERT's family, then RoBERTa's.
 _SPECIAL = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
@@ -35,7 +35,7 @@ _SPECIAL = {
 
 
 def read_settings(folder: Path) -> TokenizerSettings:
-    """Return the settings in a folder; none where it has no such file.
+    """Return the tokenizer settings in a folder; empty without such files.
 
     Raises:
         ConfigError: a file is no JSON object.
@@ -47,14 +47,14 @@ def read_settings(folder: Path) -> TokenizerSettings:
 
 
 def own_settings(tokenizer: Tokenizer) -> TokenizerSettings:
-    """Return the settings of a tokenizer that comes without any: its file is read whole, its special tokens by name."""
+    """Return settings for a tokenizer without any: its class, and the special tokens found by name."""
     vocabulary = tokenizer.get_vocab()
     special = {role: name for role, names in _SPECIAL.items() for name in names if name in vocabulary}
     return {CONFIG: {"tokenizer_class": "PreTrainedTokenizerFast", **special}}
 
 
 def lower_cases(tokenizer: Tokenizer) -> bool:
-    """Return whether texts are lower-cased apart from what the model's own normalizer does."""
+    """Return True if the tokenizer has an explicit step that lower-cases texts."""
     steps = tokenizer.normalizer
     steps = list(cast(Any, steps)) if isinstance(steps, normalizers.Sequence) else [steps]
     return any(isinstance(step, normalizers.Lowercase) for step in steps)
@@ -64,7 +64,7 @@ def write_settings(settings: TokenizerSettings, folder: Path, longest: int | Non
     """Write the files into a folder.
 
     Args:
-        longest: tokens after which a consumer cuts a text; None: as the settings say.
+        longest: maximum tokens of a text for consumers; None: leave the settings' own.
     """
     if longest is not None:
         settings = {**settings, CONFIG: {**settings.get(CONFIG, {}), "model_max_length": longest}}
@@ -74,16 +74,16 @@ def write_settings(settings: TokenizerSettings, folder: Path, longest: int | Non
 
 SIDES: tuple[Side, ...] = ("query", "item")
 
-BEGINS = ("query_begin", "item_begin")  # where the tokens of a row begin among those of all rows
+BEGINS = ("query_begin", "item_begin")  # first token of a row among all rows' tokens
 KEYS = ("query_key", "text_key", "item_key")
-# All of a row stands together, so that few pages of a file are read for it.
+# One record per row, so that few pages of a file are read for it.
 ROW = np.dtype([(name, "<i8") for name in (*BEGINS, *KEYS, "tokens")])
 
 
 class Recipe(NamedTuple):
-    """How texts become tokens: the tokenizer, the most tokens of a query and of an item, special ones included.
+    """Settings for tokenising: the tokenizer, the maximum tokens of a query and of an item, special tokens included.
 
-    The prompts stand before each query and each item, by the value of a row in the column `entity`.
+    The prompts are put before queries and items; the column `entity` selects a row's prompt.
     """
 
     tokenizer: Tokenizer
@@ -94,12 +94,12 @@ class Recipe(NamedTuple):
 
     @property
     def tokenizer_sha256(self) -> str:
-        """Hex SHA-256 of the tokenizer as it is saved."""
+        """Hex SHA-256 of the saved tokenizer."""
         return hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest()
 
     @property
     def columns(self) -> list[str]:
-        """The columns that tokens depend on, apart from the texts."""
+        """The columns besides the texts that tokens depend on."""
         return [self.entity] if self.entity is not None and self.prompts.by_entity else []
 
 
@@ -116,7 +116,7 @@ class Tokenised(NamedTuple):
 
 
 def tokenised(table: pa.Table, recipe: Recipe) -> Tokenised:
-    """Return validated rows as tokens and keys; the keys are hashes, int64 and not negative."""
+    """Tokenise validated rows, and hash their keys, int64, not negative."""
     tokenizer = recipe.tokenizer
     before_query, before_item = (prompts_of(table, side, recipe.prompts, recipe.entity) for side in SIDES)
     query = tokenize(tokenizer, table[QUERY].to_pylist(), recipe.query_tokens, pad=0, prompt=before_query)
@@ -131,7 +131,7 @@ def tokenised(table: pa.Table, recipe: Recipe) -> Tokenised:
 
 
 def text_keys(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a key of each text, int64 (texts,), not negative; equal for texts that are equal once normalised."""
+    """Return a key of each text, int64 (texts,), not negative; equal if the normalised texts are equal."""
     return _hashes(map(normal_text, texts.to_pylist()))
 
 
@@ -141,6 +141,6 @@ def id_keys(item_ids: pa.ChunkedArray) -> np.ndarray:
 
 
 def _hashes(texts: Iterable[str]) -> np.ndarray:
-    """Return 63 bits of the hash of each text, int64; two of ten million texts share one with odds of 1 to 200,000."""
+    """Return 63 hash bits of each text, int64; a collision among ten million texts has odds of 1 to 200,000."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The trial run: a few training steps, then whatever evaluation and inference compute, once.
+"""The trial run: a few training steps, then each computation of evaluation and inference once.
 
-It uses the same step, evaluation and checkpoint as training, on the run's own rows. Its numbers have no meaning.
+It uses the same step, evaluation and checkpoint as training, on the run's own rows. Its metrics are not meaningful.
 """
 
 import time
@@ -27,7 +27,7 @@ from tasks.worker.training.step import TrainStep
 
 @dataclass(frozen=True)
 class Trial:
-    """Seconds by shape, of an evaluation and of a checkpoint; the loss of every step; the holdout's metrics after."""
+    """Seconds by shape, of an evaluation and of a checkpoint; the loss of every step; the final holdout metrics."""
 
     shapes: tuple[ShapeTiming, ...]
     validation_seconds: float
@@ -46,7 +46,7 @@ def run_trial(
     held: pa.Table,
     folder: Path,
 ) -> Trial:
-    """Try every computation; `folder` is an empty local one for the checkpoint, which never reaches the workspace."""
+    """Run every computation once; the checkpoint goes to `folder`, empty and local, not to the workspace."""
     config, parts = job.config, start.parts
     plan = plan_for(config, start.state.first_step, pairs)
     step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, average=start.average)
@@ -83,7 +83,7 @@ def run_trial(
 
 
 def _embeddings(config: Config, accelerator: Accelerator) -> list[EmbedSettings]:
-    """Return how training, evaluate and infer embed; empty on devices without graphs, where shapes cost nothing."""
+    """Return the batch shapes for embedding in training, evaluate and infer; empty on devices without graphs."""
     if accelerator.graphs is None:
         return []
     inside = embed_settings(config, accelerator, config.train.precision)
