@@ -56,7 +56,7 @@ class InLine:
 def padded(tokens: int) -> int:
     """Round the length of a batch up: by at most an eighth, or to a multiple of 16.
 
-    The CPU's matrix library keeps megabytes for each distinct length, so few lengths should exist.
+    The CPU's matrix library keeps megabytes for each distinct length; rounding keeps their number small.
     """
     step = max(16, 1 << max(0, tokens.bit_length() - 4))
     return -(-tokens // step) * step

@@ -40,7 +40,7 @@ LONGEST_SECONDS = 4 * 3600.0  # longest work once per machine: tokens of a quart
 
 
 def once_per_machine(path: Path, make: Callable[[], bytes], what: str) -> bytes:
-    """Run `make` in the first worker that calls this; return its result to all, which wait for it.
+    """Run `make` in the first worker that calls this; the others wait, and all get its result.
 
     If a worker fails or dies in `make`, the next one runs it.
 
