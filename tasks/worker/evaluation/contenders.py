@@ -1,6 +1,6 @@
-"""The models that an evaluation measures: challenger, champion, untrained, and other releases.
+"""The models of an evaluation: challenger, champion, untrained, and other releases.
 
-One at a time is on the device. A released model's vectors are read from its release where they can be used.
+One model at a time is on the device. Item vectors are read from a model's release if they are usable.
 """
 
 import dataclasses
@@ -28,19 +28,19 @@ from tasks.worker.training.checkpoint import ModelParts, load_parts
 
 
 class NotThere(Exception):
-    """The weights can't be made again; says why."""
+    """The initial weights can't be reproduced; the message says why."""
 
 
 def untrained_parts(config: Config, like: ModelParts) -> ModelParts:
-    """Return new weights of the configuration's seed, with all that its pretrained folder has, on the host.
+    """Return untrained weights on the host, from the configuration's seed and pretrained folder.
 
     Args:
-        like: a model of the lineage, whose shape, tokenizer and features they get. If it has those of the first run,
-            the weights are those with which that run began.
+        like: a model of the lineage that gives shape, tokenizer and features. If these are unchanged since the first
+            run, the result equals that run's initial weights.
 
     Raises:
-        NotThere: the pretrained folder's model is another one now.
-        ConfigError: the pretrained folder is gone, or can't be used any more.
+        NotThere: the model of the pretrained folder has changed.
+        ConfigError: the pretrained folder is missing or no longer usable.
     """
     described = None
     if config.model.pretrained is not None:
@@ -52,15 +52,15 @@ def untrained_parts(config: Config, like: ModelParts) -> ModelParts:
     return dataclasses.replace(like, model=model)
 
 
-UNTRAINED = "untrained"  # the version of weights that nothing trained
+UNTRAINED = "untrained"  # version name of untrained weights
 
 
 class Entrant(NamedTuple):
-    """A model by its references; `roles` with the number of the release that has each."""
+    """A model to measure, by its references; `roles` maps each of its roles to a release number."""
 
     version: str
     roles: dict[Role, int | None]
-    checkpoint: CheckpointRef | None  # None: new weights
+    checkpoint: CheckpointRef | None  # None: untrained weights
     vectors: str | None = None
 
     @property
@@ -73,9 +73,9 @@ class Entrant(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A model on the device, the settings that it embeds with, and the vectors that are released with it.
+    """A model on the device, its embedding settings, and its released vectors.
 
-    `config` cuts texts where the release did, so that queries are cut as the items were whose vectors are read.
+    `config` cuts texts at the release's length, so that queries match the released item vectors.
     """
 
     version: str
@@ -90,7 +90,7 @@ class Contender(NamedTuple):
 
 
 def entrants_of(inputs: EvaluateInputs) -> tuple[Entrant, ...]:
-    """Return each model once, in the order in which they are measured: the champion, if any, is first."""
+    """Return each model once, in the order of measurement: the champion, if any, is first."""
     roles: dict[Role, int | None] = {Role.challenger: None}
     challenger = Entrant(inputs.challenger.version, roles, inputs.challenger.checkpoint, inputs.challenger_vectors)
     untrained = Entrant(UNTRAINED, {Role.untrained: None}, inputs.begun_with)
@@ -109,12 +109,12 @@ def entrants_of(inputs: EvaluateInputs) -> tuple[Entrant, ...]:
 
 
 def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
-    """Return the columns that the models need, without loading a model; those of new weights are the challenger's."""
+    """Return the models' feature columns without loading a model; untrained weights use the challenger's."""
     found: dict[str, None] = {}
     for entrant in entrants:
         if entrant.checkpoint is not None:
             table = find_record(job.shared, f"{entrant.checkpoint.prefix}/{features.FILE}", FeatureTable)
-            if table is not None:  # else the checkpoint is gone, which opening it says
+            if table is not None:  # else the checkpoint is missing: opening it raises
                 found |= dict.fromkeys(table.columns)
     return list(found)
 
@@ -122,14 +122,14 @@ def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
 def open_entrant(
     job: Job, accelerator: Accelerator, entrant: Entrant, like: ModelParts | None, max_tokens: int | None = None
 ) -> Contender | None:
-    """Return a model on the device; None for new weights that can't be made, with a line in the log.
+    """Return a model on the device; None, with a line in the log, for untrained weights that can't be made.
 
     Args:
-        like: the challenger; new weights get its shape, tokenizer and features.
-        max_tokens: of a text; None: as long as those of its vectors, or else as the configuration says.
+        like: the challenger; untrained weights get its shape, tokenizer and features.
+        max_tokens: of a text; None: as for its released vectors, else by the configuration.
 
     Raises:
-        StoreError: a checkpoint is missing, corrupt, or not the one that is named.
+        StoreError: a checkpoint is missing, corrupt, or has another checksum.
     """
     parts = load_parts(job.shared, entrant.checkpoint) if entrant.checkpoint is not None else None
     if parts is None:
@@ -149,7 +149,7 @@ def open_entrant(
 
 
 def _cut_at(max_tokens: int | None, config: Config) -> Config:
-    """Return the configuration with the length of texts that a release was made with, and sequences with room."""
+    """Return the configuration with a release's text length, and sequences at least this long."""
     longest = max_tokens or config.infer.max_tokens
     room = max(longest, config.infer.sequence_tokens)
     infer = config.infer.model_copy(update={"max_tokens": longest, "sequence_tokens": room})
@@ -157,9 +157,9 @@ def _cut_at(max_tokens: int | None, config: Config) -> Config:
 
 
 def _released(job: Job, accelerator: Accelerator, entrant: Entrant) -> EarlierVectors | None:
-    """Return the released vectors of a model; None if there are none that can be used, on any worker.
+    """Return the released vectors of a model; None on all workers if they are unusable on any.
 
-    Damaged ones do not stop the evaluation: the way out of a damaged release is the next one.
+    Damaged vectors don't stop the evaluation: the next release replaces the damaged one.
     """
     found = None
     try:

@@ -1,4 +1,4 @@
-"""The items that all models are measured on, and which of them are as right: chosen once, by the first worker."""
+"""The items for the measurement of all models, and the relevant items of each row; the first worker chooses both."""
 
 import hashlib
 import io
@@ -33,9 +33,9 @@ pc: Any = pyarrow.compute
 
 
 def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
-    """Return the items that any row of the spans, trained on or held out, pairs with the rows' queries, each once.
+    """Return the distinct items that any row of the spans, training or holdout, pairs with the rows' queries.
 
-    The pairs of the golden set are among them.
+    The pairs of the golden set are included.
 
     Returns:
         QUERY_KEY, int64, and ITEM_ID, string.
@@ -57,7 +57,7 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 
 def is_whole(job: Job, inputs: EvaluateInputs) -> bool:
-    """Return whether every item of the catalogue is in the corpus, so that no other ranking is needed."""
+    """Return True if the corpus holds every item of the catalogue, so that no second ranking is needed."""
     return inputs.catalogue.items <= job.config.evaluate.corpus_items
 
 
@@ -68,10 +68,10 @@ def choose_corpus(
     rows: MeasuredRows,
     features: Sequence[str],
 ) -> pa.Table:
-    """Return the whole catalogue, or of a large one the rows' own items and a sample that no model chose.
+    """Return the whole catalogue; of a large one, the rows' own items and a sample independent of any model.
 
-    Items of the golden set that the catalogue lacks come after them. The first worker chooses, and writes the items to
-    the workspace for the others, and for people.
+    Golden-set items that the catalogue lacks come last. The first worker chooses, and writes the items to the
+    workspace, for the other workers and for people.
     """
     key = CORPUS.of(job.spec)
     if not inputs.catalogue.items:
@@ -85,7 +85,7 @@ def choose_corpus(
 
 
 def known_pairs(job: Job, accelerator: Accelerator, rows: MeasuredRows) -> pa.Table:
-    """Return what `find_known_pairs` does: the first worker looks them up and writes them for the others."""
+    """Return the pairs of `find_known_pairs`; the first worker looks them up and writes them for the others."""
     key = KNOWN_PAIRS.of(job.spec)
     if job.rank.is_main:
         _write(job, key, find_known_pairs(rows, job.config.heads))
@@ -94,10 +94,10 @@ def known_pairs(job: Job, accelerator: Accelerator, rows: MeasuredRows) -> pa.Ta
 
 
 def relevant_items(rows: MeasuredRows, pairs: pa.Table, corpus: pa.Table) -> Relevant:
-    """Return which items of the corpus are as right as a row's own.
+    """Return the corpus items that are as relevant as a row's own item.
 
     Args:
-        pairs: what `known_pairs` returns; those of items that are not in the corpus are left out.
+        pairs: from `known_pairs`; pairs without an item in the corpus are skipped.
     """
     places = pc.index_in(pairs[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()).fill_null(-1).to_numpy()
     there = places >= 0
@@ -107,10 +107,10 @@ def relevant_items(rows: MeasuredRows, pairs: pa.Table, corpus: pa.Table) -> Rel
 
 
 def right_items(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, pairs: pa.Table) -> pa.Table:
-    """Return the live items of pairs, by item id: ITEM_ID and TEXT. The first worker looks them up for the others.
+    """Return ITEM_ID and TEXT of the pairs' live items, by item id; the first worker looks them up for the others.
 
     Args:
-        pairs: what `known_pairs` returns.
+        pairs: from `known_pairs`.
     """
     key = RIGHT_ITEMS.of(job.spec)
     if job.rank.is_main:
@@ -121,7 +121,7 @@ def right_items(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, pair
 
 
 def some_rows(rows: MeasuredRows, count: int) -> np.ndarray:
-    """Return places of holdout rows whose item belongs to the query, int64: `count`, those with the lowest hashes."""
+    """Return places of `count` holdout rows whose item belongs to the query, int64: the rows with the lowest hashes."""
     pairs = np.flatnonzero(pc.and_(rows.holdout, rows.facts[PAIR]).to_numpy())
     ids = rows.facts[ROW_ID].to_pylist()
     lowest = sorted(pairs, key=lambda row: hashlib.sha256(ids[row].encode()).digest())[:count]

@@ -1,4 +1,4 @@
-"""One model's answers to each row, and the numbers of its vectors."""
+"""One model's results for each row, and the metrics of its vectors."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -47,9 +47,9 @@ METRIC = "recall@10"
 def ranks_by_width(
     widths: Sequence[int], accelerator: Accelerator, holdout: Holdout, embedded: Embedded
 ) -> dict[int, np.ndarray]:
-    """Return the rank of each row's own item, int64 (rows,) from 1, at each width below the vectors' own.
+    """Return the rank of each row's own item, int64 (rows,) from 1, at each width below the full width.
 
-    The workers share the work and all get the whole answer.
+    The workers share the work; each gets the whole result.
     """
     found, rank = {}, accelerator.rank
     for width in widths:
@@ -61,25 +61,25 @@ def ranks_by_width(
 
 
 def recall_by_width(ranks: Mapping[int, np.ndarray], among: np.ndarray) -> dict[int, float]:
-    """Return recall@10 at each width over the rows where the bool array `among` is true; empty where none is."""
+    """Return recall@10 at each width over the rows with a true `among`, bool (rows,); empty if all are false."""
     return {width: float(RANKING[METRIC](each[among]).mean()) for width, each in ranks.items() if among.any()}
 
 
 def _narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
-    """Return the first numbers of unit vectors, float32 (rows, width), normalised again; a vector of zeros stays."""
+    """Truncate unit vectors to float32 (rows, width) and normalise them again; zero vectors stay."""
     narrow = vectors[:, :width]
     lengths = np.linalg.norm(narrow, axis=1, keepdims=True)
     return np.divide(narrow, lengths, out=np.zeros_like(narrow), where=lengths != 0)
 
 
-COMPARED_QUERIES = 1000  # whose nearest items say how well two models agree, at most
+COMPARED_QUERIES = 1000  # at most; two models' agreement is measured on the nearest items of these queries
 
 
 class Measured(NamedTuple):
-    """A model's answers, the numbers of its vectors, and how many of those were read from its release.
+    """A model's results: answers per row, metrics of its vectors, and the number of vectors read from its release.
 
-    `ranks_by_width`: int64 (rows,) each, of the vectors' first numbers alone; `recall_by_width`: recall@10 on the
-    holdout by them. `side`: its part in a ranking among a whole catalogue; None: it has no vectors of one.
+    `ranks_by_width`: int64 (rows,) each, of truncated vectors; `recall_by_width`: their recall@10 on the holdout.
+    `side`: the model's part in a ranking of the whole catalogue; None: it has no released vectors.
     """
 
     judged: Judged
@@ -88,17 +88,17 @@ class Measured(NamedTuple):
     recall_by_width: dict[int, float]
     read: int
     side: Side | None = None
-    held: np.ndarray | None = None  # bool (rows,): the item of each is in the model's release; None: that is not known
+    held: np.ndarray | None = None  # bool (rows,): the row's item is in the model's release; None: unknown
 
 
 def measure(
     job: Job, accelerator: Accelerator, model: Contender, rows: MeasuredRows, items: pa.Table, relevant: Relevant
 ) -> tuple[Measured, Answers]:
-    """Return what a model makes of rows and items, and what other models' answers can be compared with.
+    """Measure a model on rows and items; also return its answers for the comparison with other models.
 
-    The workers share the work and all get the whole answer.
+    The workers share the work; each gets the whole result.
     """
-    # Contents are comparable if they are made of the same features; otherwise the text alone is.
+    # Content hashes are comparable only if made of the same features; else compare the text alone.
     by = CONTENT if set(model.features) == set(feature_columns(job.config)) else TEXT
     known = _known_vectors(job, accelerator, model, items, by)
     names = [ITEM if name == TEXT else name for name in items.column_names]
@@ -124,7 +124,7 @@ def measure(
 
 
 def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
-    """Return a model's answers as columns of the row results, for one of its roles."""
+    """Return a model's results as columns of the row results, for one of its roles."""
     judged, narrow = measured.judged, measured.ranks_by_width
     found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
     found |= {narrow_rank_of(role, width): pa.array(ranks.astype(np.int32)) for width, ranks in narrow.items()}
@@ -140,7 +140,7 @@ def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
 
 
 def _held(accelerator: Accelerator, job: Job, model: Contender, rows: MeasuredRows) -> np.ndarray | None:
-    """Return which rows are about an item that is released with the model, with any text, bool (rows,)."""
+    """Return bool (rows,): True if the model's release has the row's item, with any text."""
     if model.released is None:
         return None
     here = model.released.holds(rows.table[ITEM_ID], job.share)

@@ -1,4 +1,4 @@
-"""The newest training rows that a head can be solved on, and what it sees of them."""
+"""The newest usable training rows for solving a head, and the head's inputs."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -20,10 +20,10 @@ from tasks.worker.training.pairs import used_columns
 
 
 def newest_rows(job: Job, count: int, known: Callable[[pa.Table], np.ndarray]) -> pa.Table:
-    """Return at most `count` training rows of history and run, oldest first; no span is read that is not needed.
+    """Return the newest `count` usable training rows of history and run, oldest first; reads no more spans than needed.
 
     Args:
-        known: says of the rows of a table which can be used, bool (rows,).
+        known: returns the usable rows of a table, bool (rows,).
     """
     inputs, config = job.spec.inputs, job.config
     assert isinstance(inputs, TrainInputs)
@@ -46,10 +46,10 @@ def inputs_of(
     rows: pa.Table,
     alive: Callable[[], None],
 ) -> np.ndarray:
-    """Return what a head sees of each row, float32 (rows, inputs); the workers share the work.
+    """Return a head's input for each row, float32 (rows, inputs); the workers share the work.
 
     Args:
-        alive: called as long as work goes on.
+        alive: called repeatedly during the work.
     """
     settings = embed_settings(job.config, accelerator, job.config.train.precision)
     texts = (QUERY,) if kind == "query" else (QUERY, ITEM)

@@ -1,6 +1,6 @@
-"""The heads of a run, solved on the newest training rows once the encoder has taken its last step.
+"""The heads of a run, solved on the newest training rows after the encoder's last step.
 
-Many steps with a batch's few rows of a rare class find a head slowly; on fixed vectors it is a problem with one answer.
+Training steps find a head slowly, as a batch has few rows of a rare class; on fixed vectors one solution exists.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from tasks.worker.training.checkpoint import ModelParts
 
 
 def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, alive: Callable[[], None]) -> None:
-    """Replace each head that asks for it with `refit_rows` by one solved on the newest training rows.
+    """Replace each head with `refit_rows` by a head solved on the newest training rows.
 
-    The workers share the embedding; the first one solves, and all get its weights. Too few rows leave a head as it is.
-    The result depends on weights and rows alone, so a run killed here ends the same.
+    The workers share the embedding; the first worker solves and sends its weights to all. With too few rows a head
+    stays unchanged. The result depends only on weights and rows, so a resumed run ends the same.
 
     Args:
         step: global steps taken.
-        alive: called as long as work goes on.
+        alive: called repeatedly during the work.
     """
     solve_head(job, parts, accelerator, step, alive)
     for name, head in job.config.heads.of_labels.items():
@@ -38,20 +38,15 @@ def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int
 
 
 def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, alive: Callable[[], None]) -> None:
-    """Replace the head by one solved on the newest training rows of history and run, if `refit_rows` asks for it.
+    """Solve the classification head on the newest training rows of history and run, if `refit_rows` is set.
 
-    The workers share the embedding; the first one solves, and all get its weights. A class with too few rows leaves the
-    head as it is. The result depends on weights and rows alone, so a run killed here ends the same.
-
-    Args:
-        step: global steps taken.
-        alive: called as long as work goes on.
+    If a class has too few rows, the head stays unchanged. Arguments and guarantees as for `solve_heads`.
     """
     head = job.config.heads.classification
     if head is None or head.refit_rows is None:
         return
     from tasks.worker.evaluation.solve import (
-        FOLDS,  # takes seconds to import, and few runs need it
+        FOLDS,  # imported here: takes seconds, and few runs need it
         LEAST_ROWS,
         solve,
     )
@@ -89,7 +84,7 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
 
 
 def _usable(table: pa.Table, config: Config) -> np.ndarray:
-    """Return which rows have a class and count, bool (rows,)."""
+    """Return bool (rows,): True if the row has a class and a weight above 0."""
     weights = row_weights(table, config.train.row_weight)
     known: np.ndarray = (label_classes(table, config.heads) >= 0) & (weights > 0)
     return known

@@ -1,4 +1,4 @@
-"""A head that learns one value of each row, solved on the newest training rows; `refit.py` says when."""
+"""Label heads, solved on the newest training rows; see `refit.py`."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ from tasks.worker.training.checkpoint import ModelParts
 def solve_label_head(
     job: Job, parts: ModelParts, accelerator: Accelerator, name: str, step: int, alive: Callable[[], None]
 ) -> None:
-    """Solve one head as `solve_heads` says; `refit_rows` is set."""
+    """Solve one label head with `refit_rows`, for `solve_heads`."""
     head, task = job.config.heads.of_labels[name], LABEL_TASKS[name]
     assert head.refit_rows is not None
     accelerator.name_work(f"the head {name}")
@@ -52,7 +52,7 @@ def solve_label_head(
 
 
 def _usable(table: pa.Table, job: Job, name: str) -> np.ndarray:
-    """Return which rows have a label and count, bool (rows,)."""
+    """Return bool (rows,): True if the row has a label and a weight above 0."""
     weights = row_weights(table, job.config.train.row_weight)
     known: np.ndarray = ~np.isnan(label_values(table, job.config.heads.of_labels[name])) & (weights > 0)
     return known

@@ -1,4 +1,4 @@
-"""The rows that models are measured on: the holdout of all spans, and the golden set."""
+"""The measured rows: the holdout of all spans, and the golden set."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -24,35 +24,36 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 
 class MeasuredRows(NamedTuple):
-    """`table` has the core columns and the models' features; `facts`, row by row, what is kept of each row.
+    """Rows for the measurement: `table` has the core columns and the models' features.
 
-    `facts` has the columns of the row results (tasks/contracts/evaluation.py) apart from the models' answers.
+    `facts` has, for the same rows, the columns of the row results (tasks/contracts/evaluation.py) without the models'
+    answers.
     """
 
     table: pa.Table
     facts: pa.Table
-    there: int = 0  # holdout rows of the spans, of which the measured ones may be a sample
-    spans: tuple[HeldSpan, ...] = ()  # that they are from, oldest first
-    golden_trained: int = 0  # rows of the golden set whose texts a training row of the spans has
+    there: int = 0  # holdout rows of the spans; the measured rows may be a sample
+    spans: tuple[HeldSpan, ...] = ()  # sources of the rows, oldest first
+    golden_trained: int = 0  # golden-set rows with the same texts as a training row of the spans
 
     def where(self, mask: pa.ChunkedArray) -> Self:
-        """Return the rows where the mask is true."""
+        """Return the rows with a true mask."""
         return self._replace(table=self.table.filter(mask), facts=self.facts.filter(mask))
 
     @property
     def holdout(self) -> pa.ChunkedArray:
-        """Whether a row is of the holdout, bool; the others are of the golden set."""
+        """A bool for each row: True for the holdout, False for the golden set."""
         return pc.not_equal(self.facts[SPAN], GOLDEN)
 
 
 def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> MeasuredRows:
-    """Return the holdout rows of all spans, which validate wrote, or a sample of `evaluate.max_rows` by a stable hash.
+    """Return the holdout rows of all spans, written by validate, or a sample of `evaluate.max_rows` by a stable hash.
 
-    No other row is read.
+    Training rows are not read.
 
     Raises:
         DataError: the spans have no holdout row, or lack a feature.
-        MissingFolder, CorruptFolder: the held-out rows of a span are gone or damaged.
+        MissingFolder, CorruptFolder: a span's holdout rows are missing or damaged.
     """
     tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate, inputs.rows)
     spans = tuple(at_once(lambda ref: HeldSpan(job.shared, ref, rule.measured_share), inputs.rows))
@@ -72,7 +73,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
 
 
 def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRows:
-    """Return the rows with those of the golden set after them, which have neither label nor features."""
+    """Append the rows of the golden set, which have neither labels nor features."""
     if key is None:
         return rows
     golden = pq.read_table(job.shared.local(key)).select([ROW_ID, QUERY, ITEM, ITEM_ID])
@@ -82,16 +83,16 @@ def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRo
             golden = golden.append_column(field, pa.nulls(golden.num_rows, field.type))
     golden = golden.select(rows.table.column_names)
     facts = _facts(golden, GOLDEN, job.config.heads, ())
-    pairs = pa.array([True] * golden.num_rows)  # without labels, all would be none where only positives are pairs
+    pairs = pa.array([True] * golden.num_rows)  # if only positives are pairs, rows without labels would not be
     facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
     table = pa.concat_tables([rows.table, golden])
     return rows._replace(table=table, facts=_joined([rows.facts, facts]), golden_trained=trained)
 
 
 def _trained(spans: Sequence[HeldSpan], golden: pa.Table, key: str) -> int:
-    """Return how many rows of the golden set have the texts of a training row.
+    """Count golden-set rows with the same texts as a training row.
 
-    Spans that were validated with this golden set have no such row, so only those before are searched.
+    Spans validated with this golden set have no such row, so only the other spans are searched.
     """
     texts = group_hashes(golden, QUERY_AND_ITEM)
     found = np.zeros(len(texts), dtype=bool)
@@ -101,10 +102,11 @@ def _trained(spans: Sequence[HeldSpan], golden: pa.Table, key: str) -> int:
 
 
 def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str], group: str = "") -> pa.Table:
-    """Return the facts of rows.
+    """Return the row results' columns for rows, without the models' answers.
 
     Args:
-        group: of the holdout's rule: rows of one value of a column are resampled together; else those of one query.
+        group: of the holdout rule: rows with the same value of this column are resampled together; else rows with the
+            same query.
     """
     keys = query_keys(rows[QUERY].to_pylist())
     by_column = group and ITEM not in group_columns(group) and QUERY not in group_columns(group)

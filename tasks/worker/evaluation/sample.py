@@ -1,4 +1,4 @@
-"""How many holdout rows of each span are measured, where there are more than `evaluate.max_rows`."""
+"""Sampling of holdout rows if the spans have more than `evaluate.max_rows`."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,13 @@ from tasks.quality.row_metrics import RANKING
 from tasks.quality.row_results import RowResults
 
 HEADLINE = "recall@10"
-CONFIDENCE = 0.95  # of the interval of a number that a sample gives
+CONFIDENCE = 0.95  # level of the interval for a sampled metric
 
 
 def rows_of_spans(there: Sequence[int], most: int) -> list[int]:
-    """Return how many rows of each span are measured, at most `most` together; a higher one takes no row away.
+    """Return the sample size of each span, at most `most` in all; a higher `most` only adds rows.
 
-    The newest span has up to half of them, the others share the rest equally; what one does not need goes to the
-    others.
+    The newest span gets up to half, the others share the rest equally; rows that one span lacks go to the others.
 
     Args:
         there: holdout rows of each span, oldest first.
@@ -28,7 +27,7 @@ def rows_of_spans(there: Sequence[int], most: int) -> list[int]:
 
 
 def _shared(there: Sequence[int], rows: int) -> list[int]:
-    """Return equal shares of rows, none larger than what is there; rows that can't be shared equally go to the last."""
+    """Split `rows` equally, each share at most the span's count; the remainder goes to the last spans."""
     found, left = [0] * len(there), min(rows, sum(there))
     while left:
         wanting = [at for at, count in enumerate(there) if count > found[at]]
@@ -41,9 +40,10 @@ def _shared(there: Sequence[int], rows: int) -> list[int]:
 
 
 def interval_of(results: RowResults) -> tuple[float, float] | None:
-    """Return the interval in which HEADLINE of the challenger, next to the champion, is on all holdout rows.
+    """Return the confidence interval of the challenger's HEADLINE over all holdout rows, by a bootstrap of the sample.
 
-    None where it was not measured. Rows that stand and fall together are drawn together, as for the gates.
+    None if it was not measured. With a champion, ranks are among the items that both hold. Rows of one group are
+    resampled together, as for the gates.
     """
     if HEADLINE not in RANKING or HEADLINE not in results.metrics(Role.challenger):
         return None

@@ -1,7 +1,6 @@
-"""A classification head solved on fixed vectors: balanced logistic regression, calibrated, with a threshold.
+"""Solves a classification head on fixed vectors: balanced logistic regression, calibrated, with a threshold.
 
-Strength, calibration and threshold are chosen by predictions for rows that the fit had not seen: the rows are in folds,
-and each fold is predicted by a fit on the others.
+Strength, calibration and threshold are chosen by cross-validation: each fold is predicted by a fit on the others.
 """
 
 from typing import NamedTuple
@@ -15,14 +14,14 @@ from tasks.quality.row_metrics import area_under_roc, classification_metrics
 
 FOLDS = 5
 STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs of about unit length
-LEAST_ROWS = 2 * FOLDS  # of each class, so that every fit has some
+LEAST_ROWS = 2 * FOLDS  # per class, so that every fit has rows of both
 MOST_STEPS = 1000
 
 
 class Solved(NamedTuple):
-    """A head: logits are inputs @ weight.T + bias, and a row is of class 1 from `threshold` on.
+    """A head: logits are inputs @ weight.T + bias; a row is of class 1 if its probability is at least `threshold`.
 
-    The metrics are of the rows in the folds that the fits had not seen.
+    The metrics are cross-validated.
     """
 
     weight: np.ndarray  # float32 (classes, inputs)
@@ -33,13 +32,13 @@ class Solved(NamedTuple):
 
 
 def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: np.ndarray | None = None) -> Solved:
-    """Return the head with the best cross-validated AUC among the strengths; the same input gives the same head.
+    """Return the head of the strength with the best cross-validated AUC; deterministic.
 
     Args:
         inputs: float32 (rows, inputs).
         classes: int64 (rows,): 0 or 1, at least LEAST_ROWS of each.
-        folds: int64 (rows,): 0 to FOLDS - 1; rows that resemble each other should share theirs.
-        weights: float64 (rows,): what each row counts in the fits; None: all the same.
+        folds: int64 (rows,): 0 to FOLDS - 1; similar rows should share a fold.
+        weights: float64 (rows,): row weights in the fits; None: equal.
     """
     weights = np.ones(len(classes)) if weights is None else weights
     unseen = {strength: _unseen_scores(inputs, classes, folds, weights, strength) for strength in STRENGTHS}
@@ -60,7 +59,7 @@ def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: n
 
 
 def best_threshold(classes: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return the threshold with the highest macro F1, halfway between two probabilities; of equal ones the lowest.
+    """Return the threshold with the highest macro F1, halfway between two probabilities; the lowest in a tie.
 
     Args:
         classes: int64 (rows,): 0 or 1.
@@ -71,7 +70,7 @@ def best_threshold(classes: np.ndarray, probabilities: np.ndarray) -> float:
         return 0.5
     ones = np.bincount(place, weights=classes)
     zeros = np.bincount(place, weights=1 - classes)
-    right_1 = np.cumsum(ones[::-1])[::-1][1:]  # with the threshold below each value but the first
+    right_1 = np.cumsum(ones[::-1])[::-1][1:]  # for a threshold below each value except the first
     right_0 = np.cumsum(zeros)[:-1]
     named_1 = np.cumsum((ones + zeros)[::-1])[::-1][1:]
     scores = right_1 / (named_1 + ones.sum()) + right_0 / (len(classes) - named_1 + zeros.sum())
@@ -98,7 +97,7 @@ def _fit(inputs: np.ndarray, classes: np.ndarray, weights: np.ndarray, strength:
 
 
 def _calibration(scores: np.ndarray, classes: np.ndarray) -> tuple[float, float]:
-    """Return slope and shift of the scores whose logistic function is calibrated (Platt 1999, with his targets)."""
+    """Return slope and shift that calibrate the scores' logistic function (Platt 1999, with his targets)."""
     ones = classes.sum()
     zeros = len(classes) - ones
     targets = np.where(classes == 1, (ones + 1) / (ones + 2), 1 / (zeros + 2))
@@ -111,4 +110,4 @@ def _calibration(scores: np.ndarray, classes: np.ndarray) -> tuple[float, float]
 
     start = np.array([1.0, np.log((ones + 1) / (zeros + 1))])
     slope, shift = scipy.optimize.minimize(loss, start, jac=True, method="BFGS").x
-    return max(0.0, float(slope)), float(shift)  # a slope below zero would be learnt from noise
+    return max(0.0, float(slope)), float(shift)  # a negative slope would come from noise

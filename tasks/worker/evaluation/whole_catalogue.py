@@ -1,7 +1,7 @@
-"""The rank of each row's own item among a whole catalogue: by the challenger's vectors, and by those of a release.
+"""Ranks each row's own item in the whole catalogue, by the challenger's vectors and by a release's vectors.
 
-Two models are compared on the items that both hold, so neither meets easier competitors than the other. The vectors are
-read partition by partition: memory does not grow with the catalogue.
+Two models are compared on their common items, so neither has easier competitors. The vectors are read by partition:
+memory does not grow with the catalogue.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ from tasks.worker.process.job import Job
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 BATCH_ITEMS = 8192
-BATCH_QUERIES = 512  # their scores are in memory at once, 16 MiB
-EQUAL = 1e-6  # scores closer than this are equal: a matrix product rounds in another order for each shape
+BATCH_QUERIES = 512  # their scores take 16 MiB of memory
+EQUAL = 1e-6  # scores closer than this are equal: the rounding of a matrix product depends on its shape
 
 
 class Side(NamedTuple):
-    """One model: `queries` and `own`, the vectors of each row's query and item, float32 (rows, width), and its release.
+    """One model: vectors of each row's query and own item, float32 (rows, width), and its released vectors.
 
-    `by`: the column that must be equal as well before an item counts as one that both models hold.
+    `by`: the column that, besides the item id, must be equal in both models' vectors for a common item.
     """
 
     queries: np.ndarray
@@ -41,7 +41,7 @@ class Side(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """The ranks of two models among the `items` that both hold, int64 (rows,) each, from 1."""
+    """The ranks of two models among their `items` common items, int64 (rows,) each, from 1."""
 
     items: int
     challenger: np.ndarray
@@ -49,14 +49,14 @@ class Shared(NamedTuple):
 
 
 class WholeRanks(NamedTuple):
-    """The challenger's ranks among all `items` of the catalogue, int64 (rows,), and its duels with others, by name."""
+    """The challenger's ranks among all `items` of the catalogue, int64 (rows,), and the comparisons, by model name."""
 
     items: int
     ranks: np.ndarray
     shared: dict[str, Shared]
 
     def columns_of(self, role: Role, name: str) -> dict[str, pa.Array]:
-        """Return the ranks of a role as columns of the row results, and with those of a baseline the challenger's."""
+        """Return the ranks of a role as columns of the row results; for a baseline also the challenger's ranks."""
         if role is Role.challenger:
             return {whole_rank_of(role): pa.array(self.ranks.astype(np.int32))}
         if name not in self.shared:
@@ -67,10 +67,10 @@ class WholeRanks(NamedTuple):
 
 
 class AsRight(NamedTuple):
-    """The items that don't compete with rows' own: those whose text is one of a row's right answers.
+    """The relevant items of rows, by text; they are ignored when a row's own item is ranked.
 
-    `texts` uint64 (texts,), sorted: hashes of the texts of all right items; `starts` and `rows`, int64: the rows to
-    which text t is a right answer are rows[starts[t]:starts[t + 1]].
+    `texts` uint64 (texts,), sorted: hashes of the texts of all relevant items; `starts` and `rows`, int64: text t is
+    relevant for rows[starts[t]:starts[t + 1]].
     """
 
     texts: np.ndarray
@@ -79,12 +79,12 @@ class AsRight(NamedTuple):
 
     @classmethod
     def of(cls, queries: np.ndarray, own: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]) -> "AsRight":
-        """Return those of rows.
+        """Index the relevant items of rows.
 
         Args:
             queries: int64 (rows,), hashes of the rows' queries.
-            own: uint64 (rows,), hashes of the texts of the rows' own items.
-            pairs: hashes of queries, int64 (pairs,), and of the texts that are right for them, uint64 (pairs,).
+            own: uint64 (rows,), text hashes of the rows' own items.
+            pairs: hashes of queries, int64 (pairs,), and of their relevant texts, uint64 (pairs,).
         """
         order = np.argsort(pairs[0], kind="stable")
         keys, right = pairs[0][order], pairs[1][order]
@@ -99,7 +99,7 @@ class AsRight(NamedTuple):
         return cls(distinct, starts, rows)
 
     def pairs_of(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and places of these texts that belong together, int64 (pairs,) each, ordered by row."""
+        """Return pairs of a row and the place of a relevant text, int64 (pairs,) each, ordered by row."""
         keys = keys_of_texts(texts)
         at = np.searchsorted(self.texts, keys).clip(max=max(0, len(self.texts) - 1))
         places = np.flatnonzero(self.texts[at] == keys) if len(self.texts) else np.zeros(0, np.int64)
@@ -112,14 +112,13 @@ class AsRight(NamedTuple):
 def rank_in_whole(
     job: Job, accelerator: Accelerator, challenger: Side, others: Mapping[str, Side], partitions: int, right: AsRight
 ) -> WholeRanks:
-    """Rank each row's own item; the workers share the partitions, and all get the whole answer.
+    """Rank each row's own item; the workers share the partitions, and each gets the whole result.
 
-    An item with an equal score ranks before the own item, so that a collapsed model ranks badly, not perfectly; so does
-    every item if a score is NaN.
+    Items with an equal or NaN score rank before the own item, so that a collapsed model ranks badly, not perfectly.
 
     Args:
-        others: models by name; an item is shared if both hold it with the same content.
-        partitions: of the catalogue, and so of the challenger's vectors.
+        others: models by name; an item is common if both hold it with the same content.
+        partitions: of the catalogue and the challenger's vectors.
 
     Raises:
         CorruptFolder: a file of the vectors is damaged.
@@ -164,7 +163,7 @@ def _batches(table: pa.Table | None) -> Iterator[pa.Table]:
 
 
 def _held_by(by: str, theirs: pa.Table | None, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the other model's file has each item, int64 (items,), -1 if it has not; and their vectors."""
+    """Return each item's row in the other model's file, int64 (items,), -1 if absent; and the found vectors."""
     if theirs is None:
         return np.full(table.num_rows, -1), np.zeros((0, 0), dtype=np.float32)
     at = (
@@ -180,7 +179,7 @@ def _held_by(by: str, theirs: pa.Table | None, table: pa.Table) -> tuple[np.ndar
 
 
 def _moved(masked: tuple[np.ndarray, np.ndarray], both: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of rows and places among the items of a batch as those among its shared ones."""
+    """Convert pairs of a row and a place in a batch to places among its common items; other pairs are dropped."""
     rows, places = masked
     kept = both[places]
     return rows[kept], (np.cumsum(both) - 1)[places[kept]]
@@ -189,10 +188,10 @@ def _moved(masked: tuple[np.ndarray, np.ndarray], both: np.ndarray) -> tuple[np.
 def _above(
     side: Side, vectors: np.ndarray, masked: tuple[np.ndarray, np.ndarray], among: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return how many items score no less than each row's own, int64 (rows,), for each set of items.
+    """Count the items that score at least as high as each row's own item, int64 (rows,), for each set of items.
 
     Args:
-        masked: rows and places of items that don't compete, ordered by row.
+        masked: rows and places of ignored items, ordered by row.
         among: bool (items,) each.
     """
     limits = np.einsum("rw,rw->r", side.queries, side.own) - EQUAL
