@@ -1,6 +1,6 @@
-"""Finds a model's weights in a file of another program: by their own names, behind one prefix that a wrapper added.
+"""Finds a model's weights in another program's file: by their own names, behind one wrapper prefix.
 
-It sees only names and shapes; `import_checkpoint.py` reads the file and moves the tensors.
+This module sees only names and shapes; `import_checkpoint.py` reads the file and moves the tensors.
 """
 
 import re
@@ -10,12 +10,12 @@ from typing import NamedTuple
 Shape = tuple[int, ...]
 
 _ENCODER = "encoder."
-_UNUSED = re.compile(r"encoder\.(.*\.)?(position_ids|token_type_ids|pooler\..*)")  # positions are computed
+_UNUSED = re.compile(r"encoder\.(.*\.)?(position_ids|token_type_ids|pooler\..*)")  # ids are computed
 _LISTED = 10  # names of each kind in a message
 
 
 class Match(NamedTuple):
-    """The tensors of a file that are the model's."""
+    """The model's tensors in a file."""
 
     mapped: Mapping[str, str]  # the model's name -> the file's
     ignored: tuple[str, ...]  # in the file only
@@ -26,8 +26,8 @@ def match_names(theirs: Mapping[str, Shape], ours: Mapping[str, Shape]) -> Match
     """Find the model's tensors in a file.
 
     Raises:
-        ValueError: the encoder is not in the file as a whole, or is larger than the model's; a head (interaction,
-            projection, classifier) is there in part; or a tensor has another shape. Names at most ten of each kind.
+        ValueError: the file's encoder is incomplete or larger than the model's; a head (interaction, projection,
+            classifier) is incomplete; or a tensor has another shape. Names at most ten of each kind.
     """
     own = _own_names(theirs, ours)
     mapped = {name: own[name] for name in ours if name in own}
@@ -51,9 +51,9 @@ def match_names(theirs: Mapping[str, Shape], ours: Mapping[str, Shape]) -> Match
 
 
 def _own_names(theirs: Mapping[str, Shape], ours: Mapping[str, Shape]) -> dict[str, str]:
-    """Return the names of a file as the model has them; those that don't have the encoder's prefix are left out.
+    """Map the model's names to the file's; names without the encoder's prefix are skipped.
 
-    The file may hold the whole model, as `module.encoder.embeddings...`, or its encoder alone, as `embeddings...`,
+    The file may hold the whole model, e.g. `module.encoder.embeddings...`, or its encoder alone, e.g. `embeddings...`,
     `bert.embeddings...` or `0.auto_model.embeddings...`.
     """
     first = next(name for name in ours if name.startswith(_ENCODER)).removeprefix(_ENCODER)

@@ -1,4 +1,4 @@
-"""A model as a folder that sentence-transformers and transformers load without changes.
+"""Exports a model as a folder that sentence-transformers and transformers load unchanged.
 
 The layout is sentence-transformers' own: encoder and tokenizer at the top, one folder per module, modules.json.
 """
@@ -20,7 +20,7 @@ from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.tokenised import lower_cases, write_settings
 
 _LIBRARY = "sentence_transformers.models"
-# The keys of pooling modes, as every version reads them; mean and no other would be the default.
+# The keys of pooling modes in every version of the library; all are written, as the default is mean.
 _POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -37,7 +37,7 @@ _FUNCTIONS: dict[Activation, str] = {
 
 
 def export_model(parts: ModelParts, config: Config, version: str, folder: Path) -> None:
-    """Write the model to the empty `folder`; each head is a folder in it, not part of the embedding."""
+    """Write the model to the empty `folder`; each head is a subfolder, not part of the embedding."""
     model = parts.model
     longest = config.infer.max_tokens
     model.encoder.save_pretrained(folder)
@@ -58,7 +58,7 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     modules.append(_entry(len(modules), f"{len(modules)}_Normalize", f"{_LIBRARY}.Normalize"))
     (folder / f"{len(modules) - 1}_Normalize").mkdir()
     _write_json(folder / "modules.json", modules)
-    lower_case = lower_cases(parts.tokenizer)  # classes that build a tokenizer anew from its settings don't know it
+    lower_case = lower_cases(parts.tokenizer)  # for classes that rebuild the tokenizer from its settings
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": lower_case})
     prompts = to_names(model.shape.prompts)
     _write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "similarity_fn_name": "cosine"})

@@ -1,6 +1,6 @@
-"""The heads of a released model, of classification and of labels: folders that the embedding does not need.
+"""The classification head and label heads of a released model, in folders that the embedding does not need.
 
-Loading it takes safetensors and JSON alone; `SCORING` is how, as the model card says and the release proves.
+Loading a head takes only safetensors and JSON; `SCORING` is the code, shown in the model card and checked by release.
 """
 
 import json
@@ -29,7 +29,7 @@ outputs = inputs @ head["weight"].T + head["bias"]
 
 
 def write_label_heads(model: EmbeddingModel, folder: Path) -> None:
-    """Write each head into an exported model's folder."""
+    """Write each label head into an exported model's folder."""
     for name, shape in model.shape.label_heads.items():
         (folder / name).mkdir()
         weights = model.label_heads[name].state_dict()
@@ -39,9 +39,9 @@ def write_label_heads(model: EmbeddingModel, folder: Path) -> None:
 
 
 def label_scoring_code(model: EmbeddingModel, name: str, folder: str) -> str:
-    """Return the lines of Python with which an exported head says something of `queries`, with `items` if it sees them.
+    """Return the model card's Python snippet that applies a label head to `queries`, and to `items` if it sees them.
 
-    They end with `says`, a value for each row.
+    The result is `says`, a value for each row.
     """
     loading = LOADING.replace("FOLDER", folder).replace("HEAD", name)
     return loading.replace("INPUTS", INPUTS[model.shape.label_heads[name].input]) + LABEL_TASKS[name].scoring
@@ -52,7 +52,7 @@ def exported_outputs(folder: Path, name: str, queries: np.ndarray, items: np.nda
 
     Args:
         queries: float32 (rows, width), unit vectors.
-        items: likewise, of the items that they are judged with.
+        items: float32 (rows, width), unit vectors of the items in the same rows.
     """
     settings, head = json.loads((folder / name / "config.json").read_text()), load_file(_weights(folder, name))
     found: np.ndarray = head_inputs(settings["input"], queries, items) @ head["weight"].T + head["bias"]
@@ -81,10 +81,10 @@ INPUTS = {"query": "queries", "pair": "np.concatenate([queries, items, queries *
 
 
 def write_head(model: EmbeddingModel, head: ClassificationHead | None, folder: Path) -> None:
-    """Write the head into an exported model's folder; nothing for a model without one.
+    """Write the classification head, if the model has one, into an exported model's folder.
 
     Args:
-        head: of the configuration, which says what the classes are.
+        head: of the configuration; describes the classes.
     """
     if model.classifier is None:
         return
@@ -97,16 +97,16 @@ def write_head(model: EmbeddingModel, head: ClassificationHead | None, folder: P
 
 
 def scoring_code(model: EmbeddingModel, folder: str) -> str:
-    """Return the lines of Python that score `queries`, and `items` where the head sees them, with an exported head."""
+    """Return the model card's Python snippet that scores `queries`, and `items` if the head sees them."""
     return SCORING.replace("FOLDER", folder).replace("INPUTS", INPUTS[model.shape.classifier or "query"])
 
 
 def score(folder: Path, queries: np.ndarray, items: np.ndarray) -> np.ndarray:
-    """Return probabilities of class 1, float32 (rows,), by the head in an exported folder, as the model card says.
+    """Return probabilities of class 1, float32 (rows,), by the head in an exported folder, as in the model card.
 
     Args:
         queries: float32 (rows, width), unit vectors.
-        items: likewise, of the items that they are judged with.
+        items: float32 (rows, width), unit vectors of the items in the same rows.
     """
     settings = json.loads((folder / FOLDER / "config.json").read_text())
     head = load_file(folder / FOLDER / "model.safetensors")

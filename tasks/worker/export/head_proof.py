@@ -1,4 +1,4 @@
-"""The proof that the heads of an exported model judge as the trained ones did."""
+"""Compares the outputs of an exported model's heads with the trained heads."""
 
 from pathlib import Path
 
@@ -14,20 +14,20 @@ from tasks.worker.process.job import Job
 from tasks.worker.search.proof import trained_queries
 from tasks.worker.training.checkpoint import ModelParts
 
-MOST_DIFFERENCE = 1e-3  # of a probability: vectors that are equal to a cosine of 0.9999 give no more
-MOST_RELATIVE_DIFFERENCE = 1e-3  # of an output of a head of labels, as a share of the largest one
+MOST_DIFFERENCE = 1e-3  # probability; vectors with a cosine of 0.9999 differ by less
+MOST_RELATIVE_DIFFERENCE = 1e-3  # label head's output, as a share of the largest output
 
 
 def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path) -> float | None:
-    """Return how far a probability of the exported head is from the trained head's, at most; None without a head.
+    """Return the largest difference between probabilities of the exported and trained head; None without a head.
 
-    Where the head sees an item too, it sees the vector of another query: that of an item is proven by itself.
+    If the head sees an item too, it gets the vector of another query: items' vectors are checked elsewhere.
 
     Args:
         exported: the exported model's vectors of the queries, float32 (queries, width).
 
     Raises:
-        CodeError: further than MOST_DIFFERENCE.
+        CodeError: the difference is above MOST_DIFFERENCE.
     """
     model = parts.model
     if model.classifier is None or not queries.num_rows:
@@ -37,7 +37,7 @@ def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np
         trained = classify(model, accelerator, ours, ours[::-1])
     differences = np.abs(trained - score(folder, exported, exported[::-1]))
     worst = int(np.argmax(differences))
-    if not differences[worst] <= MOST_DIFFERENCE:  # also where it is not a number
+    if not differences[worst] <= MOST_DIFFERENCE:  # true for NaN too
         raise CodeError(
             f"the exported classification head gives query {queries[QUERY][worst].as_py()!r} a probability that is "
             f"{differences[worst]:.6f} from that of the trained one; nothing was released"
@@ -48,12 +48,12 @@ def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np
 def label_difference(
     job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path
 ) -> float | None:
-    """Return how far an output of an exported head of labels is from the trained head's; arguments as above.
+    """Return the largest difference between exported and trained label heads; arguments as above.
 
-    It is the largest difference as a share of the largest output; None without such a head.
+    The difference is a share of the largest output; None without a label head.
 
     Raises:
-        CodeError: more than MOST_RELATIVE_DIFFERENCE.
+        CodeError: the difference is above MOST_RELATIVE_DIFFERENCE.
     """
     model, found = parts.model, []
     there = [name for name in model.shape.label_heads if (folder / name).is_dir()]
@@ -66,7 +66,7 @@ def label_difference(
         differences = np.abs(trained - exported_outputs(folder, name, exported, exported[::-1])).max(axis=1)
         worst, largest = int(np.argmax(differences)), max(float(np.abs(trained).max()), 1e-9)
         found.append(float(differences[worst]) / largest)
-        if not found[-1] <= MOST_RELATIVE_DIFFERENCE:  # also where it is not a number
+        if not found[-1] <= MOST_RELATIVE_DIFFERENCE:  # true for NaN too
             raise CodeError(
                 f"the exported head {name} gives query {queries[QUERY][worst].as_py()!r} an output that is "
                 f"{differences[worst]:.6f} from that of the trained one; nothing was released"

@@ -1,7 +1,7 @@
-"""Releases in a LanceDB database: a folder or a bucket, read by the application itself.
+"""Releases in a LanceDB database: a folder or bucket that applications read directly.
 
-LanceDB has no alias. The table with the target's own name has one row, which names the table to read; that row is
-replaced by one commit.
+LanceDB has no alias. So the table with the target's name has one row, the name of the table to read, which is replaced
+in one commit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Lancedb:
 
     def __init__(self, target: LancedbTarget) -> None:
         self._name = target.name
-        self._searched: Any = None  # the table that was searched last
+        self._searched: Any = None  # the last searched table
         self.where = f"lancedb {target.name} ({target.uri})"
         with self._speaking():
             self._db = lancedb.connect(target.uri, storage_options=_storage_options(target.uri))
@@ -101,7 +101,7 @@ class Lancedb:
     def nearest(self, table: str, query: np.ndarray, k: int) -> list[str]:
         with self._speaking():
             if self._searched is None or self._searched.name != table:
-                self._searched = self._db.open_table(table)  # once: it reads the table's manifest
+                self._searched = self._db.open_table(table)  # once, as this reads the table's manifest
             asked = self._searched.search(query, vector_column_name=VECTOR).distance_type("cosine")
             return asked.select([ITEM_ID, _DISTANCE]).limit(k).to_arrow()[ITEM_ID].to_pylist()
 
@@ -117,7 +117,7 @@ class Lancedb:
             self._db.drop_table(table)
 
     def close(self) -> None:
-        """Do nothing: nothing is held open."""
+        """Do nothing: nothing stays open."""
 
     def _names(self) -> list[str]:
         return list(self._db.list_tables(limit=_MOST_TABLES).tables)
@@ -130,12 +130,12 @@ class Lancedb:
     def _speaking(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, RuntimeError, ValueError) as error:  # the kinds that LanceDB raises for its files
+        except (OSError, RuntimeError, ValueError) as error:  # raised by LanceDB for its files
             raise StoreError(f"{self.where}: {error}") from error
 
 
 def _storage_options(uri: str) -> dict[str, str] | None:
-    """Return where S3 is, if it is not AWS's; LanceDB finds all else as boto3 does."""
+    """Return the S3 endpoint if it is not AWS's; LanceDB finds all other settings as boto3 does."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if not uri.startswith("s3://") or not endpoint:
         return None

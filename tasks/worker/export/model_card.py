@@ -1,6 +1,6 @@
-"""The README.md of an exported model: what it is, how to load it, what it was made of.
+"""The README.md of an exported model: description, loading, and origin.
 
-It tells only what belongs to the model version, so every release of the same model has the same card.
+It contains only facts about the model version, so every release of the same model has the same card.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ NAME = "README.md"
 
 
 def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: ReleaseInputs) -> str:
-    """Return the card, in Markdown with the header that model hubs read.
+    """Return the card: Markdown with the metadata header of model hubs.
 
     Args:
-        longest: tokens of a text; what is beyond is cut.
-        widths: below the embedding's, which were trained as well.
+        longest: tokens after which a text is cut.
+        widths: trained Matryoshka widths below the full width.
         inputs: of the release that exports the model.
     """
     table, version = parts.features, inputs.model.version
@@ -80,7 +80,7 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
 
 
 def _scoring(parts: ModelParts, folder: str) -> list[str]:
-    """Return how a text is classified."""
+    """Return the section on the classification head."""
     seen = "a query and an item" if parts.model.shape.classifier == "pair" else "a query"
     lines = [f"The folder `classification` judges {seen}; its `config.json` says what the classes are.", ""]
     lines += ["```python", *scoring_code(parts.model, folder).splitlines(), "```"]
@@ -91,7 +91,7 @@ def _scoring(parts: ModelParts, folder: str) -> list[str]:
 
 
 def _label_scoring(parts: ModelParts, name: str, folder: str) -> list[str]:
-    """Return what a head of labels says of a text."""
+    """Return the section on a label head."""
     shape = parts.model.shape.label_heads[name]
     seen = "a query and an item" if shape.input == "pair" else "a query"
     meaning = ", ".join(f"{key} {value}" for key, value in shape.meaning.items())

@@ -1,4 +1,4 @@
-"""Releases in Postgres with the extension `vector`: a table for each, and a view with the target's own name.
+"""Releases in Postgres with the extension `vector`: one table per release, and a view with the target's name.
 
 Consumers read the view, which is replaced in one transaction.
 """
@@ -25,9 +25,9 @@ from tasks.foundation.errors import ConfigError, StageError, StoreError
 from tasks.worker.export.target import PARTITION, Shape, is_table_of
 
 _COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
-_INDEX = "_nearest"  # after the table's name
-LOCK_TIMEOUT = "5s"  # a swap that waits longer for a reader's transaction would make all later readers wait too
-_REFUSED = (  # what only a person can repair
+_INDEX = "_nearest"  # suffix of the index's name after the table's name
+LOCK_TIMEOUT = "5s"  # a swap that waits for a reader's transaction blocks all later readers
+_REFUSED = (  # errors that only a person can repair
     psycopg.errors.InvalidPassword,
     psycopg.errors.InvalidAuthorizationSpecification,
     psycopg.errors.InvalidCatalogName,
@@ -37,7 +37,7 @@ _REFUSED = (  # what only a person can repair
     psycopg.errors.ProgramLimitExceeded,
     psycopg.ProgrammingError,
 )
-# A failed login has no class of its own.
+# Text of login errors, which have no class of their own.
 _NOT_LET_IN = ("password", "authentication", "pg_hba.conf", "does not exist", "permission denied")
 
 
@@ -124,7 +124,7 @@ class Pgvector:
                         into.write_row((item_id, text, as_vector(vector), version, number))
 
     def index(self, table: str) -> None:
-        """Build an HNSW index for the cosine. One statement, so there is never half an index."""
+        """Build an HNSW index for the cosine, in one statement: it is never incomplete."""
         query = SQL("CREATE INDEX IF NOT EXISTS {name} ON {table} USING hnsw (vector {operators})")
         with self._speaking():
             half = self._one(SQL("SELECT format_type(atttypid, NULL) = 'halfvec' FROM pg_attribute"
@@ -158,7 +158,7 @@ class Pgvector:
             return [item_id for (item_id,) in rows]
 
     def serve(self, table: str) -> None:
-        """Replace the view. If the width or type of the vectors is another, the view is made again in the same step."""
+        """Replace the view; if the vectors' width or type changed, drop and create it in one transaction."""
         name, source = Identifier(self._name), SQL("SELECT * FROM {table}").format(table=Identifier(table))
         with self._speaking():
             try:
@@ -204,9 +204,9 @@ class Pgvector:
 
 
 def _proof(dsn: str) -> dict[str, str]:
-    """Return how a server must ask for the password: never to see it itself, unless the address asks for that.
+    """Return the required login method, scram-sha-256, which hides the password from the server.
 
-    A server on this machine's own socket may ask for none.
+    The address may choose another method; a server on this machine's own socket may use any.
     """
     given = conninfo_to_dict(dsn)
     hosts = str(given.get("host") or os.environ.get("PGHOST") or "/").split(",")

@@ -1,6 +1,6 @@
-"""Releases in Qdrant: a collection for each, and an alias with the target's own name, moved in one request.
+"""Releases in Qdrant: one collection per release, and an alias with the target's name, moved in one request.
 
-A folder instead of an address means Qdrant's local mode, which searches exactly and lets one process in at a time.
+A folder instead of an address selects Qdrant's local mode: exact search, one process at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.export.target import PARTITION, Shape, is_table_of
 
-BATCH_ITEMS = 256  # in one request: well below the server's limit of 32 MiB
+BATCH_ITEMS = 256  # per request: well below the server's limit of 32 MiB
 SCROLL_ITEMS = 10_000
 TIMEOUT_SECONDS = 60
 INDEX_POLL_SECONDS = 1.0
@@ -76,7 +76,7 @@ class Qdrant:
             return {number: count for number, count in counts.items() if count}
 
     def load(self, table: str, partition: int, rows: pa.Table, again: bool) -> None:
-        """Put the rows in; a point's id follows from the item's, so loading twice changes nothing."""
+        """Insert the rows; point ids are derived from item ids, so loading twice changes nothing."""
         with self._speaking():
             if again:
                 self._client.delete(table, models.FilterSelector(filter=_of_partition(partition)), wait=True)
@@ -91,7 +91,7 @@ class Qdrant:
                 self._client.upsert(table, points, wait=True)
 
     def index(self, table: str) -> None:
-        """Wait until the server has built its index, which it does by itself."""
+        """Wait until the server has built its index."""
         with self._speaking():
             while self._client.get_collection(table).status is models.CollectionStatus.YELLOW:
                 time.sleep(INDEX_POLL_SECONDS)
@@ -123,7 +123,7 @@ class Qdrant:
             return [(point.payload or {})[ITEM_ID] for point in points]
 
     def serve(self, table: str) -> None:
-        """Move the alias. The server carries out all operations of one request at once."""
+        """Move the alias; the server applies all operations of one request at once."""
         there = self.serving() is not None
         gone = [models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=self._name))] if there else []
         made = models.CreateAlias(collection_name=table, alias_name=self._name)
@@ -149,7 +149,7 @@ class Qdrant:
             raise kind(f"{self.where}: {error}") from error
         except (ApiException, ResponseHandlingException, QdrantException, httpx.HTTPError, OSError) as error:
             raise StoreError(f"{self.where}: {error}") from error
-        except (RuntimeError, ValueError) as error:  # what the local mode raises
+        except (RuntimeError, ValueError) as error:  # raised in local mode
             if not self._local:
                 raise
             raise StoreError(f"{self.where}: {error}") from error

@@ -1,4 +1,4 @@
-"""The vectors of a release as a target gets them: partition by partition, each checked against its checksum."""
+"""The vectors of a release for a target: by partition, each checked against its checksum."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ReleaseVectors:
         """Open the folder.
 
         Args:
-            sha256: of its manifest, as the release has it.
+            sha256: the manifest's checksum in the release.
 
         Raises:
-            MissingFolder, CorruptFolder: it is not complete, not what was released, or holds vectors by another model.
+            MissingFolder, CorruptFolder: the folder is incomplete, differs from the release, or is by another model.
         """
         manifest = check_sizes(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
@@ -43,7 +43,7 @@ class ReleaseVectors:
         self._files = {entry.name: entry for entry in manifest.files}
 
     def rows_by_partition(self) -> dict[int, int]:
-        """Return the rows of each partition that has any."""
+        """Return the number of rows of each non-empty partition."""
         there = [number for number in range(self.partitions) if part_name(number) in self._files]
         return {number: pq.read_metadata(self._store.local(self._key(number))).num_rows for number in there}
 
@@ -51,7 +51,7 @@ class ReleaseVectors:
         """Return item_id, text, vector, model_version and partition of a partition's items, sorted by id.
 
         Raises:
-            CorruptFolder: the file is not the one that the manifest names.
+            CorruptFolder: the file does not match the manifest's checksum.
         """
         path = self._store.local(self._key(partition))
         if not path.is_file() or sha256_of(path) != self._files[part_name(partition)].sha256:
@@ -62,7 +62,7 @@ class ReleaseVectors:
         return table.append_column(PARTITION, pa.array(np.full(table.num_rows, partition, dtype=np.int32)))
 
     def vectors(self) -> Iterator[tuple[pa.ChunkedArray, np.ndarray]]:
-        """Yield ids and unit vectors, float32 (rows, width), of one partition after another."""
+        """Yield ids and unit vectors, float32 (rows, width), partition by partition."""
         for number in range(self.partitions):
             if part_name(number) in self._files:
                 table = pq.read_table(self._store.local(self._key(number)), columns=[ITEM_ID, VECTOR])

@@ -1,4 +1,4 @@
-"""What a search service must be able to do to serve releases, and the rows that it is given."""
+"""The interface of a search service that serves releases, and the names of its tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-PARTITION = "partition"  # int32: the partition of the item, so that loading can go on where it stopped
+PARTITION = "partition"  # column, int32: the item's partition, so that an interrupted load can resume
 
 _TABLE = re.compile(r"_r(\d+)_[0-9a-f]{8}")
 
@@ -21,41 +21,41 @@ class Shape(NamedTuple):
 
 
 class Target(Protocol):
-    """One search service. Every release has a table of its own; consumers read the one that the target serves.
+    """One search service. Every release has its own table; consumers read the served table.
 
-    A table is loaded by partition and is not read by consumers until `serve`. Methods raise StoreError where the
-    service fails or can't be reached, ConfigError where it refuses what is asked for.
+    A table is loaded by partition, and consumers don't read it before `serve`. Methods raise StoreError if the service
+    fails or can't be reached, ConfigError if it refuses the request.
     """
 
-    where: str  # for people: its kind and name, and where it is
+    where: str  # for messages: kind, name and address
 
     def serving(self) -> str | None:
-        """Return the table that consumers read; None before the first."""
+        """Return the served table; None before the first."""
         ...
 
     def tables(self) -> list[str]:
-        """Return the tables of all releases under the target's name, complete or not."""
+        """Return the tables of all releases under the target's name, including incomplete ones."""
         ...
 
     def create(self, table: str, shape: Shape) -> None:
-        """Make an empty table, unless it is there."""
+        """Create an empty table unless it exists."""
         ...
 
     def rows_by_partition(self, table: str, partitions: int) -> dict[int, int]:
-        """Return the number of rows of each partition that has any, numbered from 0."""
+        """Return the number of rows of each non-empty partition, numbered from 0."""
         ...
 
     def load(self, table: str, partition: int, rows: pa.Table, again: bool) -> None:
-        """Put all rows of a partition into the table.
+        """Insert all rows of a partition into the table.
 
         Args:
             rows: columns item_id, text, vector, model_version, partition.
-            again: the table may have some rows of it already; they are replaced.
+            again: the table may already have rows of this partition; they are replaced.
         """
         ...
 
     def index(self, table: str) -> None:
-        """Build the index over all rows, unless it is built. Returns when it is used by queries."""
+        """Build the index over all rows unless it is complete; return once queries use it."""
         ...
 
     def count(self, table: str) -> int: ...
@@ -65,7 +65,7 @@ class Target(Protocol):
         ...
 
     def by_other_models(self, table: str, model_version: str) -> int:
-        """Return how many rows are not by this model."""
+        """Return the number of rows by other models."""
         ...
 
     def nearest(self, table: str, query: np.ndarray, k: int) -> list[str]:
@@ -77,7 +77,7 @@ class Target(Protocol):
         ...
 
     def serve(self, table: str) -> None:
-        """Let consumers read this table from now on, in one step."""
+        """Make consumers read this table from now on, in one step."""
         ...
 
     def drop(self, table: str) -> None: ...
@@ -86,12 +86,12 @@ class Target(Protocol):
 
 
 def table_name(target: str, release: int, vectors_sha256: str) -> str:
-    """Return the name of a release's table; the checksum tells releases of different workspaces apart."""
+    """Return the name of a release's table; the checksum distinguishes releases of different workspaces."""
     return f"{target}_r{release}_{vectors_sha256[:8]}"
 
 
 def is_table_of(target: str, table: str) -> bool:
-    """Return whether a table holds a release, published under the target's name."""
+    """Return True if a table holds a release published under the target's name."""
     return table.startswith(target) and _TABLE.fullmatch(table[len(target) :]) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a table must prove before consumers read it: the items of the release, vectors of its model, a good index."""
+"""Checks of a table before consumers read it: the release's items, vectors of its model, a good index."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tasks.worker.export.target import Target
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-QUERIES = 100  # sampled vectors; recall@10 of a good index is then known to about 0.005
+QUERIES = 100  # sampled vectors; give recall@10 of a good index to about 0.005
 NEAREST = 10
-_SAME_SCORE = 1e-5  # items with the same text have the same vector, and any of them is a right answer
+_SAME_SCORE = 1e-5  # items with the same text have the same vector; each is a correct answer
 
 
 class Different(StoreError):
-    """A table does not hold what the release does."""
+    """A table's content differs from the release."""
 
 
 class IndexQuality(NamedTuple):
-    """`query_ms` is the median of warm queries; `queries` are the sampled vectors that both numbers are of."""
+    """Recall and speed of an index: `query_ms` is the median of warm queries; `queries` counts the sampled vectors."""
 
     recall: float
     query_ms: float
@@ -34,10 +34,10 @@ class IndexQuality(NamedTuple):
 
 
 def check_content(target: Target, table: str, release: ReleaseVectors) -> None:
-    """Read a table back: number of rows, ids by partition, model.
+    """Check a table's number of rows, ids by partition, and model.
 
     Raises:
-        Different: it holds something else than the release.
+        Different: the table's content differs from the release.
     """
     where = f"{target.where}, table {table}"
     if (count := target.count(table)) != release.count:
@@ -54,7 +54,7 @@ def check_content(target: Target, table: str, release: ReleaseVectors) -> None:
 
 
 def check_index(target: Target, table: str, release: ReleaseVectors, min_recall: float) -> IndexQuality:
-    """Compare the index with exact search for sampled vectors, then ask again, which leaves the service warm.
+    """Compare the index with exact search for sampled vectors, then time the same queries: the service is warm then.
 
     Raises:
         DataError: the index finds too few of the nearest items.
@@ -82,10 +82,10 @@ def _sample(release: ReleaseVectors) -> np.ndarray:
 
 
 def _recall(release: ReleaseVectors, queries: np.ndarray, answers: list[list[str]]) -> float:
-    """Return the share of the nearest items that the answers have; items that are equally near count the same."""
+    """Return the share of the nearest items in the answers; equally near items are interchangeable."""
     k = min(NEAREST, release.count)
     ids = pa.array(sorted({item_id for answer in answers for item_id in answer}), pa.string())
-    scores = np.full((len(queries), len(ids)), -np.inf, dtype=np.float32)  # of what was answered
+    scores = np.full((len(queries), len(ids)), -np.inf, dtype=np.float32)  # exact scores of the answers
     best = np.full((len(queries), k), -np.inf, dtype=np.float32)
     for item_ids, vectors in release.vectors():
         exact = queries @ vectors.T

@@ -1,4 +1,4 @@
-"""The kinds of target. A new one is a file in this folder and an entry in `TARGETS`; test_recipes names the rest."""
+"""The kinds of target. A new kind is a file in this folder and an entry in `TARGETS`; test_recipes names the rest."""
 
 from collections.abc import Callable
 
@@ -11,8 +11,8 @@ def open_target(target: AnyTarget) -> Target:
     """Connect to a target.
 
     Raises:
-        ConfigError: its client is not installed, or it refuses the credentials.
-        StoreError: it can't be reached.
+        ConfigError: the client is not installed, or the target refuses the credentials.
+        StoreError: the target can't be reached.
     """
     try:
         return TARGETS[target.kind](target)

@@ -1,6 +1,6 @@
-"""The release of a model that nothing trained, tried before anything is computed: what can't be served isn't trained.
+"""Tries the release of an untrained model before any training: a model that can't be served is not trained.
 
-A pretrained folder may read well here and not in the library of its consumers, or be read there in another way.
+A pretrained folder may load here but not in its consumers' library, or differently there.
 """
 
 import tempfile
@@ -25,20 +25,19 @@ from tasks.worker.search.consumer import Given, encode_apart
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 
-# Of different length; capitals, accents, digits and another script, which tokenizers treat in different ways; and one
-# that is cut.
+# Different lengths, one of them cut; capitals, accents, digits and another script, which tokenizers treat differently.
 TEXTS = ("Lamp", "2 Crème-brûlée Töpfe für 14.50 €; 赤い靴 & a red CHAIR", "one more word about it " * 400)
 SIDES: tuple[Side, ...] = ("query", "item")
 _NO_RELEASE = "so no model of this lineage could be released; nothing was trained"
 
 
 def try_release(config: Config) -> None:
-    """Export the model of a pretrained folder as a release does, and encode texts with it as its consumers do.
+    """Export a pretrained folder's model as a release does, and encode texts with it as consumers do.
 
     Features are left out: the folder has none.
 
     Raises:
-        ConfigError: the folder's model can't be made, exported or opened, or its vectors are others there.
+        ConfigError: the folder's model can't be built, exported or loaded, or its vectors differ after the export.
     """
     assert config.model.pretrained is not None
     folder = pretrained_folder(config.model.pretrained)
@@ -50,7 +49,7 @@ def try_release(config: Config) -> None:
             given = Given(Path(name), pa.table({QUERY: TEXTS}), pa.table({TEXT: TEXTS}))
             exported = encode_apart(given)[0]
             trained = {side: _vectors(parts, config, side) for side in SIDES}
-    except Exception as error:  # libraries raise many kinds where a folder does not fit them
+    except Exception as error:  # libraries raise many kinds for an unsuitable folder
         if classify(error) is not FailureClass.CODE:
             raise
         raise ConfigError(
@@ -59,7 +58,7 @@ def try_release(config: Config) -> None:
     for side, theirs in zip(SIDES, (exported.queries, exported.items), strict=True):
         cosines = (trained[side] * theirs).sum(axis=1)
         worst, least = int(np.argmin(cosines)), config.release.min_cosine
-        if not cosines[worst] >= least:  # also where it is not a number
+        if not cosines[worst] >= least:  # true for NaN too
             raise ConfigError(
                 f"model.pretrained: sentence-transformers gives the {side} {TEXTS[worst]!r:.60} another vector than "
                 f"training would, with the model in {folder}: cosine {cosines[worst]:.6f}, below release.min_cosine "
@@ -75,7 +74,7 @@ def _without_features(config: Config) -> Config:
 
 
 def _vectors(parts: ModelParts, config: Config, side: Side) -> np.ndarray:
-    """Return the unit vectors of the texts as training and infer make them, float32 (texts, width)."""
+    """Return the texts' unit vectors as in training and infer, float32 (texts, width)."""
     tokens = tokenize(
         parts.tokenizer, TEXTS, config.infer.max_tokens, parts.model.pad, getattr(parts.model.shape.prompts, side)
     )
