@@ -1,7 +1,7 @@
-"""What a container of AWS Batch runs: `python -m tasks.worker.launch STAGE --spec URI`.
+"""The command of an AWS Batch container: `python -m tasks.worker.launch STAGE --spec URI`.
 
-Reads from Batch's variables which part of a job this container is, and runs its workers under torchrun. When it fails
-it writes the cause to `ending.json` and exits with the code of the failure class, by which Batch decides on a retry.
+Finds the container's part of the job in Batch's variables, and runs its workers under torchrun. After a failure it
+writes the cause to `ending.json` and exits with the failure class's code, by which Batch decides on a retry.
 """
 
 import argparse
@@ -30,15 +30,16 @@ from tasks.worker.launch.main_node import MainNode
 from tasks.worker.launch.processes import StopSignals, Workers, torchrun_command, torchrun_environment
 from tasks.worker.process.job import read_spec
 
-HOLD_SECONDS = 120.0  # a machine ends within that; meanwhile it gets no other job
+HOLD_SECONDS = 120.0  # a machine ends within this time; meanwhile it gets no other job
 _LOOK_SECONDS = 0.1
-_INSTANCE = re.compile(r"i-[0-9a-z]{8,}")  # of EC2; elsewhere a host has another name, and nothing can be ended
+_INSTANCE = re.compile(r"i-[0-9a-z]{8,}")  # EC2; hosts elsewhere have other names and can't be terminated
 
 
 def why_leave(store: Store, host: str, since: float, code: int) -> str | None:
-    """Return why this machine must get no other try, as `given_up` says; None also for machines outside of EC2.
+    """Return the reason of `given_up` to terminate this machine before the next try; None if it may stay.
 
-    None too if no retry follows the exit code: AWS Batch repeats whatever lost its machine, also what can't succeed.
+    None also outside EC2, or if no retry follows the exit code: after a lost machine, Batch would repeat even a try
+    that can't succeed.
     """
     if code == 0 or not POLICIES[from_exit_code(code)].transient or _INSTANCE.fullmatch(host) is None:
         return None
@@ -50,8 +51,8 @@ def why_leave(store: Store, host: str, since: float, code: int) -> str | None:
 
 
 def leave(host: str, why: str, signals: StopSignals) -> None:
-    """End this machine, and hold it until it ends; a refusal is a warning."""
-    import boto3.session  # half a second, and hardly ever needed
+    """Terminate this machine and hold it until it ends; warn if that is refused."""
+    import boto3.session  # takes half a second, rarely needed
     from botocore.exceptions import BotoCoreError, ClientError
 
     _say(f"host {host} is ended, so that the next try gets another machine: {why}")
@@ -73,11 +74,11 @@ def _say(line: str) -> None:
 
 
 def own_attempt(store: Store, spec: JobSpec, position: ContainerPosition) -> None:
-    """Claim the attempt for this job with all its tries and children.
+    """Claim the attempt for this job, all its tries and children.
 
     Raises:
-        CancelledError: another job owns it; this one was submitted a second time.
-        StoreError: the record of the owner is not readable.
+        CancelledError: another job owns the attempt; this job is a second submission.
+        StoreError: the owner's record is not readable.
     """
     key = OWNER.key(run=spec.run_key, stage=spec.stage, attempt=spec.submitted_as)
     try:
@@ -98,19 +99,19 @@ def own_attempt(store: Store, spec: JobSpec, position: ContainerPosition) -> Non
 
 
 def spec_of_try(spec: JobSpec, position: ContainerPosition) -> JobSpec:
-    """Return the spec for this try: Batch's own retries count on from the attempt that was submitted."""
+    """Return the spec for this try: Batch's own retries count up from the submitted attempt."""
     return spec.model_copy(update={"attempt": spec.submitted_as + position.try_number - 1})
 
 
 def write_spec(store: Store, spec: JobSpec) -> None:
-    """Write the spec of a later try where its workers read it; that of the first try is already there."""
+    """Write the spec of a later try for its workers; the first try's spec exists already."""
     if spec.attempt != spec.submitted_as:
         with contextlib.suppress(Conflict):  # another child of the array was first
             store.create(SPEC.of(spec), spec.to_json())
 
 
 def write_ending(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> None:
-    """Write why the try failed, for the process that waits for the job."""
+    """Write the cause of the failure for the process that waits for the job."""
     store.write(ending_key(spec, spec.attempt, position.array_index), ending.to_json())
 
 
@@ -120,7 +121,7 @@ _TOKEN_SECONDS = "60"
 
 
 def this_host() -> str:
-    """Return the name, from the instance metadata service (IMDSv2) unless botocore's own variable switches it off."""
+    """Return this host's name: the instance id (IMDSv2) unless botocore's variable disables it, else the hostname."""
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "false").lower() == "true":
         return socket.gethostname()
     base = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _SERVICE
@@ -158,7 +159,7 @@ def main() -> int:
         spec = spec_of_try(read_spec(store, key, arguments.stage), position)
         if position.is_main:
             own_attempt(store, spec, position)
-    except Exception as error:  # there is no attempt yet to which an ending belongs
+    except Exception as error:  # no attempt yet for an ending
         return _fail(error)
     host = this_host()
     ending = None
@@ -189,7 +190,7 @@ def _launch(
     signals: StopSignals,
     started_at: float,
 ) -> tuple[int, Ending | None]:
-    """Return the exit code, and on the main node why the job failed. The workers' spec is at `uri`."""
+    """Return the exit code and, on the main node, the job's failure. The workers' spec is at `uri`."""
     check_position(position, spec)
     unfit = excluded(store, host, time.time()) or ""
     start, join_seconds = _starter(position, uri, spec, host, started_at), spec.config.batch.join_seconds
@@ -212,7 +213,7 @@ def _end(store: Store, spec: JobSpec, position: ContainerPosition, ending: Endin
     print(f"{ending.failure}: {ending.message}", file=sys.stderr, flush=True)
     try:
         write_ending(store, spec, position, ending)
-    except Exception as unwritable:  # the exit code still gives the class
+    except Exception as unwritable:  # the exit code still gives the failure class
         print(f"the ending could not be written: {unwritable}", file=sys.stderr, flush=True)
 
 
@@ -229,4 +230,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # do not wait for the thread that relays output
+    os._exit(code)  # don't wait for the thread that relays output

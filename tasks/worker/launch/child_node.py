@@ -1,4 +1,4 @@
-"""The launcher of a child node: runs its workers when the main node says so, and reports to it how they ended."""
+"""The launcher of a child node: runs its workers on the main node's signal, and reports their end to it."""
 
 import select
 import time
@@ -13,7 +13,7 @@ from tasks.worker.launch.processes import StopSignals, Workers
 
 
 class ChildNode:
-    """One child node. `unfit` says why its host may not be used; empty if it may."""
+    """One child node. `unfit`: reason not to use its host; empty if usable."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class ChildNode:
         self._join_seconds = join_seconds
 
     def run(self) -> int:
-        """Run this node's workers to the end of the job; return the exit code of the job, as the main node sends it.
+        """Run this node's workers to the end of the job; return the job's exit code, sent by the main node.
 
         Raises:
-            HostError: the main node is not there, or was lost.
+            HostError: the main node is absent or was lost.
             CancelledError: this container received SIGTERM.
         """
         link = self._join()
@@ -61,7 +61,7 @@ class ChildNode:
         return link
 
     def _wait_for_welcome(self, link: Link) -> int | None:
-        """Return None once all nodes are there, or the exit code of a job that ends before that."""
+        """Return None once all nodes are connected, or the exit code of a job that ends earlier."""
         while True:
             self._wait(link)
             for message in link.receive():
@@ -75,8 +75,8 @@ class ChildNode:
 
     def _watch(self, link: Link) -> int:
         workers = self._start()
-        end: int | None = None  # exit code of the job, once it is known
-        why: StageError | None = None  # what ends this node if the main node sends nothing
+        end: int | None = None  # the job's exit code, once known
+        why: StageError | None = None  # this node's error if the main node sends nothing
         terminating_since = None
         reported = False
         try:
@@ -91,7 +91,7 @@ class ChildNode:
                     link.send(Ended(report=report))
                     reported = True
                 if self._signals.count and terminating_since is None:
-                    # The workers keep running: the main node's workers need them to reach a step where they can stop.
+                    # The workers keep running: the main node's workers need them until a step at which all can stop.
                     link.send(Terminating())
                     terminating_since = time.monotonic()
                 if self._signals.count > 1:
@@ -106,7 +106,7 @@ class ChildNode:
                     return end
                 if report is not None and why is not None:
                     if report.succeeded and isinstance(why, HostError):
-                        return 0  # the main node ended well before it could send so
+                        return 0  # the main node succeeded, but ended before it could report
                     raise self._cancelled() if self._signals.count else why
         finally:
             workers.kill()  # does nothing if they have ended

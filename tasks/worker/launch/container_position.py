@@ -1,4 +1,4 @@
-"""The position of this container among those of its job, from AWS Batch's `AWS_BATCH_*` variables."""
+"""The position of this container in its job, from AWS Batch's `AWS_BATCH_*` variables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import ConfigError
 
-# Below the ports that Linux assigns by itself (32768 and up). A job takes four in a row: torch's, the next for torchrun
-# inside a compile-ahead tool, the launchers' own, and one that stays free.
+# Below Linux's ephemeral ports (32768 and up). A job takes four in a row: torch's, one for torchrun inside an
+# ahead-of-time compiler, the launchers' own, and a free one.
 FIRST_PORT, PORTS_PER_JOB, SLOTS = 20_000, 4, 2_500
 _LINK = 2
 
@@ -28,16 +28,16 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux: the IPv4 address of an interface
 class ContainerPosition:
     """One container of a job: one of its nodes, one child of an array, or the only container."""
 
-    job: str  # id of the whole job, the same for all its nodes, children and tries
-    try_number: int  # Batch's number of this try of the job, from 1
-    node: int  # 0 is the main node, whose exit code is that of the job
+    job: str  # id of the whole job, shared by all its nodes, children and tries
+    try_number: int  # Batch's number of this try, from 1
+    node: int  # 0 is the main node, whose exit code is the job's
     nodes: int
     main_address: str
     array_index: int | None  # None: not part of an array
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> ContainerPosition:
-        """Read the variables. Raises ConfigError for one that is missing or not a number."""
+        """Read the variables. Raises ConfigError for a missing variable or an invalid number."""
         job = re.split("[#:]", _text(environment, _ID))[0]
         alone = _NODES not in environment
         nodes = 1 if alone else _number(environment, _NODES, least=1)
@@ -57,23 +57,23 @@ class ContainerPosition:
 
     @property
     def is_main(self) -> bool:
-        """Whether Batch takes this container's exit code as that of the job or array child."""
+        """True if this container's exit code is the exit code of the job or array child."""
         return self.node == 0
 
     @property
     def index(self) -> int:
-        """The number of this container among all of the job, as node or as array child."""
+        """The number of this container in its job, as node or array child."""
         return self.array_index or self.node
 
     @property
     def torch_port(self) -> int:
-        """The port on the main node where the workers meet; different for tries and array children on one machine."""
+        """The workers' rendezvous port on the main node; differs for tries and array children on one machine."""
         hashed = int(hashlib.sha256(f"{self.job}/{self.try_number}".encode()).hexdigest()[:8], 16)
         return FIRST_PORT + (hashed + (self.array_index or 0)) % SLOTS * PORTS_PER_JOB
 
     @property
     def link_port(self) -> int:
-        """The port on the main node where the launchers of the child nodes connect."""
+        """The port on the main node for the launchers of the child nodes."""
         return self.torch_port + _LINK
 
 
@@ -83,7 +83,7 @@ def processes_per_node(spec: JobSpec) -> int:
 
 
 def check_position(position: ContainerPosition, spec: JobSpec) -> None:
-    """Check that the job has as many containers as the workers of the spec need; else raise ConfigError."""
+    """Raise ConfigError unless the job has the number of containers that the spec's workers need."""
     wanted = spec.workers // processes_per_node(spec)
     if position.array_index is not None:
         if position.array_index >= wanted:
@@ -111,13 +111,13 @@ def _number(environment: Mapping[str, str], name: str, least: int = 0) -> int:
 
 
 def network_interface(position: ContainerPosition) -> str | None:
-    """Return the name of the network interface that leads to the main node, such as eth0; None: unknown."""
+    """Return the network interface towards the main node, e.g. `eth0`; None if unknown."""
     address = _address_towards(position.main_address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 reply = fcntl.ioctl(probe, _GET_ADDRESS, struct.pack("256s", name.encode()))
-            except OSError:  # it has no address
+            except OSError:  # the interface has no address
                 continue
             if socket.inet_ntoa(reply[20:24]) == address:
                 return name
@@ -125,12 +125,12 @@ def network_interface(position: ContainerPosition) -> str | None:
 
 
 def _own_address(nodes: int) -> str:
-    """Return the address at which other machines reach this one; Batch gives it to the child nodes only."""
+    """Return this machine's address for other machines; Batch gives it to the child nodes only."""
     return "127.0.0.1" if nodes == 1 else _address_towards("192.0.2.1")
 
 
 def _address_towards(other: str) -> str:
-    """Return the address of this machine on the route to another; loopback's, where there is no route."""
+    """Return this machine's address on the route to another; loopback without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((other, 9))  # sends nothing; the kernel only chooses the route

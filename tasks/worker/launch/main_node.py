@@ -1,4 +1,4 @@
-"""The main node's launcher: starts when all nodes are there, and decides how the job ends and which node caused it.
+"""The main node's launcher: starts once all nodes are connected, and decides the job's outcome and the faulty node.
 
 A single container is a main node without children.
 """
@@ -30,12 +30,13 @@ from tasks.worker.launch.processes import Report, StopSignals, Workers
 
 
 def blame(store: Store, spec: JobSpec, ending: Ending, host: str | None) -> None:
-    """Exclude the host after broken hardware, strike it after another fault that the codes call HOST.
+    """Exclude the host after broken hardware; record a strike after another fault of class HOST.
 
-    Nothing is recorded of a node that is merely gone, as machines come and go, or of what health has found itself.
+    Nothing is recorded for a node that merely disappeared, as machines come and go, or for findings of health, which
+    records them itself.
 
     Args:
-        host: that of the node in `ending`; None: it never came.
+        host: of the node in `ending`; None: the node never connected.
     """
     named = classify_log(ending.message)
     if host is None or named is None or ending.failure is not FailureClass.HOST or named[0] is not FailureClass.HOST:
@@ -45,18 +46,18 @@ def blame(store: Store, spec: JobSpec, ending: Ending, host: str | None) -> None
         if read_findings(store, spec) is None:
             reason = f"{spec.stage.value}: {named[1]}"
             remember(store, host, reason, spec.run_key, spec.config.health, time.time())
-    except (OSError, StoreError) as error:  # must not hide the failure itself
+    except (OSError, StoreError) as error:  # must not hide the original failure
         print(f"the record of host {host} could not be written: {error}", file=sys.stderr, flush=True)
 
 
-GRACE_SECONDS = 10.0  # for workers that are ended because others ended
-SAVE_SECONDS = 25.0  # for workers that may still save a checkpoint; a container gets 30 s from SIGTERM to SIGKILL
+GRACE_SECONDS = 10.0  # for workers to end after others ended
+SAVE_SECONDS = 25.0  # for workers to save a checkpoint; a container gets 30 s from SIGTERM to SIGKILL
 TICK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class JobFailure:
-    """Why the job ends without a result, and which node is the cause."""
+    """The job's failure and the node that caused it."""
 
     node: int
     error: StageError
@@ -66,7 +67,7 @@ class JobFailure:
 
 
 class MainNode:
-    """The main node. `unfit` says why its own host may not be used; empty if it may."""
+    """The main node. `unfit`: reason not to use its own host; empty if usable."""
 
     def __init__(
         self,
@@ -83,12 +84,12 @@ class MainNode:
         self._host = host
         self._silence_seconds = spec.config.batch.silence_seconds
         self._join_seconds = join_seconds
-        # What ends the job, other than a failure of the workers.
+        # A failure that did not start in the workers.
         self._failure = JobFailure(position.index, HostError(unfit)) if unfit else None
         self._workers_failed = False
 
     def run(self) -> Ending | None:
-        """Run the job to its end; return why it failed, or None if it succeeded.
+        """Run the job to its end; return its failure, or None after success.
 
         Raises:
             HostError: the port for the other nodes is taken.
@@ -98,12 +99,12 @@ class MainNode:
             ending = self._judge(reports)
             if ending is not None:
                 hosts = {self._position.index: self._host, **{node: one.host for node, one in children.nodes.items()}}
-                blame(self._store, self._spec, ending, hosts.get(ending.node))  # before nodes look whether to leave
+                blame(self._store, self._spec, ending, hosts.get(ending.node))  # before nodes decide to terminate
             children.send(End(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
             return ending
 
     def _gather_and_watch(self, children: Children) -> dict[int, Report | None]:
-        """Return how the workers of each node ended, None for a node whose workers did not; empty if none started."""
+        """Return each node's report on its workers' end, None if they did not end; empty if no workers started."""
         self._gather(children)
         if self._failure is not None:
             return {}
@@ -132,7 +133,7 @@ class MainNode:
                 )
 
     def _watch(self, children: Children, workers: Workers) -> None:
-        """Wait for the workers of all nodes; or only for those of this node, once waiting for the others is useless."""
+        """Wait for the workers of all nodes; only for this node's workers once waiting for the others is useless."""
         wait_ends = None
         while True:
             children.wait(TICK_SECONDS)
@@ -149,7 +150,7 @@ class MainNode:
             if own is not None and (self._failure is not None or None not in others):
                 return
             if (failed or own is not None) and wait_ends is None:
-                # The cause of one failure makes the others fail too, or the lost connection does.
+                # The others will fail soon too, by the same cause or the lost connection.
                 wait_ends = time.monotonic() + self._silence_seconds
             if wait_ends is not None and time.monotonic() > wait_ends:
                 if own is not None:
@@ -157,7 +158,7 @@ class MainNode:
                 workers.ask_to_end(GRACE_SECONDS)
 
     def _check_from_outside(self, children: Children) -> None:
-        """Look for a cause other than the workers: SIGTERM here (which explains a lost node too), or a child node."""
+        """Look for a failure outside the workers: SIGTERM here (which also explains a lost node), or a child node."""
         if self._signals.count and not (self._failure and isinstance(self._failure.error, CancelledError)):
             what = f"{self._spec.stage}: the container received SIGTERM"
             self._failure = JobFailure(self._position.index, CancelledError(what))
@@ -194,7 +195,7 @@ class MainNode:
         return JobFailure(rank // processes_per_node(self._spec), error)
 
     def _node_failure(self, reports: dict[int, Report | None]) -> JobFailure:
-        """Return the failure if no worker is the cause: torchrun failed before it started one, or some did not end."""
+        """Return the failure if no worker caused it: torchrun failed to start workers, or some did not end."""
         for node, report in reports.items():
             if report is not None and not report.succeeded:
                 failure = FailureClass(report.agent.failure) if report.agent.failure else from_exit_code(report.code)
@@ -210,7 +211,7 @@ class MainNode:
         )
 
     def _codes(self, reports: dict[int, Report | None]) -> dict[int, int | None]:
-        """Return the exit code of every worker of this container or job, by its number among those of the stage."""
+        """Return the exit code of every worker of this container or job, by global rank."""
         each = processes_per_node(self._spec)
         if self._position.array_index is None:
             first, count = 0, self._spec.workers
@@ -224,7 +225,7 @@ class MainNode:
 
 
 def _reported_failure(node: int, child: Child) -> JobFailure | None:
-    """Return the failure that a child node reports of itself, if any."""
+    """Return the failure that a child node reported about itself, if any."""
     if child.unfit:
         return JobFailure(node, HostError(f"{child.name}: {child.unfit}"))
     if child.terminating:

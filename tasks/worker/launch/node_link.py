@@ -1,6 +1,6 @@
-"""The TCP link between the launchers of one job's nodes: which nodes are there, which are alive, how workers ended.
+"""The TCP link between the launchers of one job's nodes: it carries hellos, heartbeats and the ends of workers.
 
-Messages are lines of JSON, small and rare. main_node.py and child_node.py decide what follows from them.
+Messages are lines of JSON, small and rare. main_node.py and child_node.py decide on the consequences.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from tasks.foundation.records import Record
 from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.processes import Report
 
-HEARTBEATS_PER_SILENCE = 5  # so many heartbeats may get lost before the silence counts
+HEARTBEATS_PER_SILENCE = 5  # lost heartbeats before a node counts as silent
 MESSAGE_BYTES = 1 << 17
-SEND_SECONDS = 5.0  # if the kernel takes no data for so long, the other side has stopped reading
+SEND_SECONDS = 5.0  # a send blocked for longer means that the other side has stopped reading
 RETRY_SECONDS = 0.2
 
 
@@ -30,17 +30,17 @@ class Hello(Record):
     try_number: int
     node: int
     host: str
-    unfit: str = Field(default="", description="why its host may not be used")
+    unfit: str = Field(default="", description="reason not to use its host")
 
 
 class Welcome(Record):
-    """To all children, once all are there: the workers may start."""
+    """To all children, once all are connected: the workers may start."""
 
     kind: Literal["welcome"] = "welcome"
 
 
 class Heartbeat(Record):
-    """A sign of life, from both sides."""
+    """A heartbeat, from both sides."""
 
     kind: Literal["beat"] = "beat"
 
@@ -59,7 +59,7 @@ class Terminating(Record):
 
 
 class End(Record):
-    """To a child node: the job ends with the exit code `code`."""
+    """To a child node: the job ends with exit code `code`."""
 
     kind: Literal["end"] = "end"
     code: int
@@ -70,7 +70,7 @@ _MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
 
 
 class Link:
-    """One connection. Once it is `closed`, sending does nothing and nothing is received."""
+    """One connection. Once `closed`, it neither sends nor receives."""
 
     def __init__(self, connection: socket.socket, silence_seconds: float) -> None:
         connection.settimeout(SEND_SECONDS)
@@ -86,7 +86,7 @@ class Link:
 
     @property
     def silence(self) -> float:
-        """Seconds since anything was received."""
+        """Seconds since the last received data."""
         return time.monotonic() - self._received_at
 
     def send(self, message: Message) -> None:
@@ -99,12 +99,12 @@ class Link:
             self.closed = True
 
     def send_heartbeat(self) -> None:
-        """Send a heartbeat if it is time for one; call this often."""
+        """Send a heartbeat if one is due; call this often."""
         if time.monotonic() - self._sent_at >= self._heartbeat_seconds:
             self.send(Heartbeat())
 
     def receive(self) -> list[Message]:
-        """Return the messages that arrived since the last call, without waiting."""
+        """Return the messages received since the last call, without waiting."""
         try:
             while not self.closed and select.select([self], [], [], 0)[0]:
                 piece = self._connection.recv(1 << 16)
@@ -118,7 +118,7 @@ class Link:
         *lines, self._received = self._received.split(b"\n")
         try:
             return [_MESSAGES.validate_json(line) for line in lines]
-        except ValidationError:  # not a message of ours
+        except ValidationError:  # not one of our messages
             self.closed = True
             return []
 
@@ -128,7 +128,7 @@ class Link:
 
 
 def connect(position: ContainerPosition, silence_seconds: float) -> Link | None:
-    """Return a link to the main node, or None if it does not listen yet."""
+    """Return a link to the main node, or None if that does not listen yet."""
     try:
         address = (position.main_address, position.link_port)
         return Link(socket.create_connection(address, timeout=SEND_SECONDS), silence_seconds)
@@ -137,7 +137,7 @@ def connect(position: ContainerPosition, silence_seconds: float) -> Link | None:
 
 
 class Child:
-    """What the main node knows of a child node."""
+    """A child node, as the main node sees it."""
 
     def __init__(self, link: Link, hello: Hello) -> None:
         self.link = link
@@ -159,10 +159,10 @@ class Child:
 
 
 class Children:
-    """All links of the main node. With one node there are none, and no port is opened."""
+    """All links of the main node; a single node has none and opens no port."""
 
     def __init__(self, position: ContainerPosition, silence_seconds: float) -> None:
-        """Raises HostError where the port can't be listened on."""
+        """Listen for child nodes. Raises HostError if the port is not available."""
         self._position = position
         self._silence_seconds = silence_seconds
         self._unidentified: list[Link] = []
@@ -206,7 +206,7 @@ class Children:
             child.link.send(message)
 
     def lost(self) -> tuple[int, str] | None:
-        """Return a node that was lost before it reported how its workers ended, and a sentence about it."""
+        """Return a node that was lost before it reported its workers' end, and a sentence about it."""
         for node, child in self.nodes.items():
             if child.report is None:
                 silence = child.link.silence

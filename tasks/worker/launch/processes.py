@@ -1,4 +1,4 @@
-"""The workers of this node as one child process, torchrun: its output is passed on, and its end is reported."""
+"""Runs the workers of this node as one child process, torchrun; relays its output and reports its end."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ class StopSignals:
         self.count = 0
 
     def listen(self) -> None:
-        """Count from now on, in place of ending the process."""
+        """Count from now on instead of ending the process."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._count)
 
@@ -38,11 +38,11 @@ class StopSignals:
         self.count += 1
 
 
-_DRAIN_SECONDS = 2.0  # for the last lines, where a process that a worker left behind still holds the pipe
+_DRAIN_SECONDS = 2.0  # for the last lines of output, if an orphan of a worker still holds the pipe
 
 
 class Report(Record):
-    """How the workers of one node ended. `code` is the exit code of torchrun; negative if a signal killed it."""
+    """The end of one node's workers. `code` is torchrun's exit code; negative after a signal."""
 
     code: int
     agent: AgentReport
@@ -79,7 +79,7 @@ class Workers:
         self._report: Report | None = None
 
     def poll(self) -> Report | None:
-        """Return how torchrun ended, or None while it runs; kill it if its time to end by itself is over."""
+        """Return torchrun's report, or None while it runs; kill it if its time to end is over."""
         if self._report is None:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self.kill()
@@ -88,14 +88,14 @@ class Workers:
         return self._report
 
     def ask_to_end(self, seconds: float) -> None:
-        """Send SIGTERM, and SIGKILL to what still runs after `seconds`; of several calls the earliest time counts."""
+        """Send SIGTERM, and SIGKILL after `seconds`; of several calls the earliest time counts."""
         kill_at = time.monotonic() + seconds
         if self._kill_at is None:
             self._popen.terminate()  # torchrun passes it on to its workers
         self._kill_at = min(kill_at, self._kill_at or kill_at)
 
     def kill(self) -> None:
-        """Send SIGKILL to torchrun and all its descendants: its workers have sessions of their own."""
+        """Send SIGKILL to torchrun and all its descendants: workers have their own sessions."""
         if self._popen.poll() is None:
             below = _descendants(self._popen.pid)
             self._popen.kill()
@@ -128,17 +128,17 @@ def torchrun_command(position: ContainerPosition, spec: JobSpec, uri: str) -> li
 
 
 def torchrun_environment(position: ContainerPosition, spec: JobSpec, host: str, started_at: float) -> dict[str, str]:
-    """Return this process's environment, with what the workers need to know of their runner; times since the epoch."""
+    """Return the workers' environment: this process's with the runner's facts; times in seconds since the epoch."""
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "MILLRACE_STARTED_AT": repr(started_at),
-        # torchrun's own; each worker sets its own. A torchrun bound to one core would bind its workers to that core.
+        # For torchrun; each worker sets its own. A torchrun bound to one core would bind its workers to that core.
         "OMP_NUM_THREADS": "1",
         HOST: host,
     }
     if position.nodes > 1 and (interface := network_interface(position)) is not None:
-        # gloo asks for the address of the host's name, which is loopback's where the network has no names for hosts.
+        # gloo resolves the host's name, which gives loopback if the network has no names for hosts.
         environment.setdefault("GLOO_SOCKET_IFNAME", interface)
     for name in BINDING:
         environment.pop(name, None)
@@ -149,21 +149,19 @@ def torchrun_environment(position: ContainerPosition, spec: JobSpec, host: str, 
 
 
 def _relay(stream: IO[bytes], tail: LogTail) -> None:
-    """Pass lines on as they come, each in one piece, and keep the last ones."""
+    """Pass lines on at once, each in one piece, and keep the last ones."""
     with stream:
         for line in stream:
             text = line.decode(errors="replace").rstrip("\n")
             if text and runner.parse(text) is None:
                 tail.append(text)
-            with contextlib.suppress(
-                OSError
-            ):  # nothing reads the output any more, but the workers must not wait for that
+            with contextlib.suppress(OSError):  # nobody reads the output any more, but workers must not block on it
                 sys.stdout.buffer.write(line)
                 sys.stdout.buffer.flush()
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return all descendants of a process; empty where there is no /proc."""
+    """Return all descendants of a process; empty without /proc."""
     children: dict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process ended meanwhile

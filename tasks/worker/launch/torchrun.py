@@ -1,7 +1,7 @@
 """torchrun as a child of the launcher: `python -m tasks.worker.launch.torchrun OPTIONS`, with torchrun's own options.
 
-Unlike `python -m torch.distributed.run` it dies with the launcher, and reports through a pipe how each worker ended,
-not in a table in the log. No other part of the launcher loads torch.
+Unlike `python -m torch.distributed.run` it dies with the launcher, and reports each worker's end through a pipe, not
+as a table in the log. No other part of the launcher loads torch.
 """
 
 import os
@@ -19,7 +19,7 @@ MESSAGE_CHARACTERS = 4000
 
 
 class AgentReport(Record):
-    """What torchrun knows when it ends: exit codes of failed workers by global rank, or its own failure."""
+    """torchrun's report at its end: exit codes of failed workers by global rank, or its own failure."""
 
     codes: dict[int, int] = Field(default={})
     failure: str = ""
@@ -27,11 +27,11 @@ class AgentReport(Record):
 
 
 def main(options: list[str]) -> int:
-    """Run the workers to their end; return the exit code of torchrun."""
+    """Run the workers to their end; return torchrun's exit code."""
     with os.fdopen(int(os.environ.pop(REPORT)), "wb") as report:
         os.set_inheritable(report.fileno(), False)
         die_with_parent()
-        os.environ[RUNNER_PID] = str(os.getpid())  # of the workers, from now on
+        os.environ[RUNNER_PID] = str(os.getpid())  # from now on the workers' runner
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.run import parse_args, run
@@ -55,7 +55,7 @@ if __name__ == "__main__":
     code = main(sys.argv[1:])
     signal.signal(
         signal.SIGTERM, signal.SIG_IGN
-    )  # the work is done; torchrun's handler would turn the signal into a failure
+    )  # the work is done: torchrun's handler would turn the signal into a failure
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
