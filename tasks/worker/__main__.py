@@ -1,7 +1,7 @@
-"""The one door into the worker plane: `python -m tasks.worker <stage> --spec URI`.
+"""The only entry point of the worker plane: `python -m tasks.worker <stage> --spec URI`.
 
-The same command runs in a local process, under torchrun and in a Batch container. It writes `result.json` last,
-or `error-rank<n>.json` and the exit code of the failure class. It never talks to Prefect.
+The same command runs in a local process, under torchrun and in a Batch container. It writes `result.json` last; after
+a failure it writes `error-rank<n>.json` and exits with the failure class's code. It never talks to Prefect.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tasks.worker.process.machine import Machine
 from tasks.worker.process.sigterm import die_with_parent, terminate
 from tasks.worker.process.threads import QUIET, bind_threads, keep_freed_memory, name_user
 
-STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: when it requested the process, seconds since the epoch
+STARTED_AT = "MILLRACE_STARTED_AT"  # set by the runner: time of the process's request, seconds since the epoch
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
     try:
         store = open_store(workspace)
         spec = read_spec(machine.reads(store), key, arguments.stage)
-    except Exception as error:  # without a spec there is no folder for an error file
+    except Exception as error:  # without a spec no folder exists for an error file
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
     bind_threads(spec.config.accelerator)  # both before a stage imports torch and starts threads
@@ -59,12 +59,12 @@ def main() -> int:
     job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock, joined=machine)
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
-        outcome: Outcome | None = stage.run(job)  # None: another worker returns it, or a tool runs this
-        # The workers of an array never meet; elsewhere all have the same outcome.
+        outcome: Outcome | None = stage.run(job)  # None: another worker returns the outcome, or a tool runs this
+        # The workers of an array don't communicate; elsewhere all have the same outcome.
         if outcome is not None and (rank.is_main or spec.stage.traits.layout is Layout.array):
             _write_result(job, outcome)
     except BaseException as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends in any case, and must be able to write why
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process ends anyway, and must first write the cause
         return job.fail(error)
     finally:
         machine.leave()
@@ -84,15 +84,15 @@ def _write_result(job: Job, outcome: Outcome) -> None:
 
 
 def _write_whole_lines() -> None:
-    """Write each line at once and in one piece: other workers may write to the same pipe."""
+    """Flush output by line, each in one piece: other workers may write to the same pipe."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
 if __name__ == "__main__":
-    # os._exit: threads of libraries (gloo, TensorBoard) must not delay a finished worker, nor replace the exit code of
-    # a failure class by that of an abort.
+    # os._exit: library threads (gloo, TensorBoard) must not delay a finished worker, or abort and so replace the exit
+    # code of a failure class.
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""evaluate: the challenger and, on the same rows, the champion and others, over the holdout and the golden set.
+"""evaluate: measures the challenger, the champion and other models on the same rows of holdout and golden set.
 
-It only measures. The answers to each row are kept, and the gates, in the control plane, judge them.
+It only measures and keeps the results of each row; the gates, in the control plane, judge them.
 """
 
 import io
@@ -38,17 +38,17 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 
 class Field(NamedTuple):
-    """What all models are measured on."""
+    """Rows and items for the measurement of all models."""
 
     rows: MeasuredRows
     corpus: pa.Table
-    pairs: pa.Table  # as `known_pairs` returns them
+    pairs: pa.Table  # from `known_pairs`
     relevant: Relevant
-    left_out: int  # holdout rows about items that are deleted
+    left_out: int  # holdout rows about deleted items
 
 
 class Found(NamedTuple):
-    """A model with its answers."""
+    """One model and its results."""
 
     entrant: Entrant
     measured: Measured
@@ -96,7 +96,7 @@ def run(job: Job) -> EvaluateOutcome:
 
 
 def _field(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants: Sequence[Entrant]) -> Field:
-    """Return rows, items, and which items are as right as others."""
+    """Return the rows, the items, and each row's relevant items."""
     features = feature_names(job, entrants)
     with job.clock.phase("restoring"):
         rows = with_golden_set(job, read_holdout(job, inputs, features), inputs.golden)
@@ -112,7 +112,7 @@ def _field(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants:
 def _measure_all(
     job: Job, accelerator: Accelerator, entrants: Sequence[Entrant], first: Contender, field: Field
 ) -> Iterator[Found]:
-    """Yield each model's answers; one model at a time is on the device, and the challenger while it is copied."""
+    """Yield each model's results; one model is on the device, besides the challenger while that is copied."""
     model: Contender | None = first
     champion: Answers | None = None
     challenger = None
@@ -123,7 +123,7 @@ def _measure_all(
         if model is None:
             continue
         measured, answers = measure(job, accelerator, model, field.rows, field.corpus, field.relevant)
-        challenger = model.parts if Role.challenger in entrant.roles else None  # of which the next one is a copy
+        challenger = model.parts if Role.challenger in entrant.roles else None  # the next, untrained model is a copy
         if challenger is not None and champion is not None:
             agreement = compatibility_metrics(answers, champion)
             measured = measured._replace(vectors=measured.vectors | agreement)
@@ -134,9 +134,9 @@ def _measure_all(
 def _whole(
     job: Job, accelerator: Accelerator, inputs: EvaluateInputs, field: Field, found: Sequence[Found]
 ) -> WholeRanks | None:
-    """Return the ranks among all items of a catalogue that the corpus is a part of; None: it is all of it.
+    """Return the ranks among all items of the catalogue; None if the corpus holds them all.
 
-    Each released model and the challenger meet on the items that both hold, so each has its own hard competitors.
+    The challenger and each released model are compared on their common items, so neither has easier competitors.
     """
     mine = next(each.measured.side for each in found if each.entrant.is_challenger)
     if mine is None or is_whole(job, inputs):
@@ -166,7 +166,7 @@ def _shared_items(found: Sequence[Found], whole: WholeRanks) -> dict[Role, int]:
 
 
 def _keep(job: Job, field: Field, found: Sequence[Found], whole: WholeRanks | None) -> RowResults:
-    """Return the answers to each row; the first worker writes them."""
+    """Return the results of each row; the first worker writes them."""
     table = field.rows.facts
     for entrant, measured in found:
         for role in entrant.roles:
@@ -183,7 +183,7 @@ def _keep(job: Job, field: Field, found: Sequence[Found], whole: WholeRanks | No
 
 
 def _measurements(found: Sequence[Found], results: RowResults) -> tuple[Measurement, ...]:
-    """Return the numbers of each role, in the order of `Role`."""
+    """Return the metrics of each role, in the order of `Role`."""
     numbers = [
         Measurement(
             role=role,

@@ -1,4 +1,4 @@
-"""health: checks that the workers compute correctly and fast, have memory, disk and store, and reach each other.
+"""health: checks the workers' arithmetic, speed, memory, disk, store and communication.
 
 It runs on the same kind of processes as training. The numbers of all ranks are collected and judged once.
 """
@@ -41,10 +41,10 @@ GIB = 2**30
 
 
 def run(job: Job) -> HealthOutcome:
-    """Check everything that the workers need before they may train.
+    """Check the workers and their machines before training.
 
     Raises:
-        HostError: a worker multiplies or communicates wrong, a machine is broken, too slow, in use, or too small.
+        HostError: a worker multiplies or communicates wrong; or a machine is broken, too slow, in use, or too small.
         StoreError: the workspace can't be written, accepts a conflicting write, or has too little disk.
         ConfigError: the machines are not of the configured kind, or their tools are missing.
     """
@@ -68,7 +68,7 @@ def run(job: Job) -> HealthOutcome:
             ),
         )  # fmt: skip
         refuse(whole.checks)
-        accelerator.barrier()  # all have read it
+        accelerator.barrier()  # all have read the findings
     if rank.is_main:
         job.store.delete(folder(job))
     seconds = _product_seconds(whole.numbers, precision)
@@ -86,10 +86,10 @@ def run(job: Job) -> HealthOutcome:
 
 
 def probe_store(store: Store, prefix: str) -> Check:
-    """Write, read back, and check that conflicting writes are refused; delete everything under `prefix`.
+    """Check that the store reads back a write and refuses conflicting writes; delete everything under `prefix`.
 
     Raises:
-        StoreError: an operation failed, or the store breaks a guarantee; names which.
+        StoreError: an operation failed, or the store breaks a guarantee; the message names it.
     """
     key = f"{prefix}/probe"
     try:
@@ -110,7 +110,7 @@ def probe_store(store: Store, prefix: str) -> Check:
 
 
 def _known_graphs(job: Job, accelerator: Accelerator) -> contextlib.AbstractContextManager[None]:
-    """Return a block whose graphs are compiled in the first run alone, where the runtime reads compiled graphs back."""
+    """Return a block whose graphs are compiled only in the first run, if the runtime loads compiled graphs."""
     if not accelerator.reads_graphs:
         return contextlib.nullcontext()
     from tasks.worker.training.check_graphs import checked_graphs  # seconds to import, for devices that compile
@@ -119,7 +119,7 @@ def _known_graphs(job: Job, accelerator: Accelerator) -> contextlib.AbstractCont
 
 
 def _measure(job: Job, accelerator: Accelerator) -> WorkerFindings:
-    """Return what this worker finds; it raises nothing, as the others would wait for it in a collective."""
+    """Return this worker's findings; errors are findings too, as others would wait for this worker in a collective."""
     limits, rank = job.config.health, job.rank
     checks: list[Check] = []
     numbers: dict[str, float] = {}
@@ -128,7 +128,7 @@ def _measure(job: Job, accelerator: Accelerator) -> WorkerFindings:
         numbers |= time_collectives(accelerator, limits.all_reduce_mib)
         _report(job, 2, f"{rank.world} workers have sent each other numbers")
     problem = make_problem(limits.matmul_size, job.config.seed)
-    accelerator.barrier()  # all at once, as in training: workers share cores and heat
+    accelerator.barrier()  # start together, as in training: workers share cores and heat
     precisions: tuple[Precision, ...] = ("fp32", "bf16") if accelerator.fast_bf16 else ("fp32",)
     for precision in precisions:
         try:
@@ -141,7 +141,7 @@ def _measure(job: Job, accelerator: Accelerator) -> WorkerFindings:
 
 
 def _judge(job: Job, before: Sequence[Check], findings: Sequence[WorkerFindings], precision: Precision) -> list[Check]:
-    """Return all checks, from the numbers of all workers; a check that every worker passed appears once."""
+    """Return the checks of all workers; a check that every worker passed appears once."""
     limits, numbers, names = job.config.health, [each.numbers for each in findings], [each.host for each in findings]
     failed = [check for each in findings for check in each.checks if not check.passed]
     checks = [*before, *(check for check in findings[0].checks if check.name not in {each.name for each in failed})]
@@ -162,7 +162,7 @@ def _judge(job: Job, before: Sequence[Check], findings: Sequence[WorkerFindings]
 
 
 def _product_seconds(numbers: Sequence[dict[str, float]], precision: Precision) -> list[float]:
-    """Return the seconds of each worker, in the precision of training if that was measured."""
+    """Return the seconds of each worker, in training's precision if measured, else in fp32."""
     key = f"{precision}_seconds" if f"{precision}_seconds" in numbers[0] else "fp32_seconds"
     return [each[key] for each in numbers]
 

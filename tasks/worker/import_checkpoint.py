@@ -1,7 +1,7 @@
-"""import-checkpoint: a file of weights from another program becomes the first checkpoint of a lineage.
+"""import-checkpoint: imports another program's weights as the first checkpoint of a lineage.
 
-No code of the file is ever run: torch.load with weights_only, or safetensors. The model for the weights is the one that
-the first run of the lineage would make.
+No code of the file is ever run: torch.load with weights_only, or safetensors. The model is the same as in the lineage's
+first run.
 """
 
 import re
@@ -26,7 +26,7 @@ from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.pairs import read_training_rows
 
-NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts keep the weights, among other things
+NESTED = ("state_dict", "model_state_dict", "model")  # keys under which training scripts save the weights
 SAVE = "where it was made, save it with torch.save(model.state_dict(), FILE)"
 
 
@@ -34,9 +34,9 @@ def run(job: Job) -> ImportOutcome:
     """Write the lineage's first checkpoint, at step 0 and without optimiser state.
 
     Raises:
-        DataError: the file is damaged, changed, or holds other things than finite weights.
-        ConfigError: the weights are of another model; the message lists what does not match. Or the model of the
-            pretrained folder can't be released.
+        DataError: the file is damaged, changed, or contains anything but finite weights.
+        ConfigError: the weights belong to another model, and the message lists the differences; or the pretrained
+            folder's model can't be released.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ImportInputs)
@@ -90,10 +90,10 @@ def run(job: Job) -> ImportOutcome:
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a torch.save or safetensors file by name, on the host, as they were saved.
+    """Return the tensors of a torch.save or safetensors file by name, on the host, in their saved dtype.
 
     Raises:
-        DataError: it can't be read, is refused because reading it would run its code, or holds no state dict.
+        DataError: the file is unreadable, would run code when read, or holds no state dict.
     """
     with path.open("rb") as file:
         is_safetensors = file.read(9)[8:] == b"{"  # after the length of the header
@@ -123,7 +123,7 @@ def _read_torch(path: Path) -> object:
 
 
 def _state_dict(path: Path, content: object) -> dict[str, torch.Tensor]:
-    """Return the state dict that is the content, or is under one of the usual keys."""
+    """Return the state dict: the content itself, or the value of one of the usual keys."""
     weights: Any = content
     if not isinstance(content, Mapping):
         raise DataError(f"{path} holds a {type(content).__name__}, not a state dict; {SAVE}")
@@ -148,7 +148,7 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def _float32(path: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a weight as the model keeps it; raises DataError if training can't continue from it."""
+    """Convert a weight to float32; raises DataError if training can't continue from it."""
     if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
         kind = "no values" if tensor.is_meta else f"{tensor.dtype} values, {tensor.layout}".replace("torch.", "")
         raise DataError(f"{path}: {name} holds {kind}; weights to train on must be dense floating point numbers")

@@ -1,7 +1,8 @@
-"""infer: a vector for every item of the catalogue, partition by partition, each committed on its own.
+"""infer: embeds every item of the catalogue, partition by partition, each committed on its own.
 
-The workers never communicate: each leases a partition from the workspace, embeds it and writes a note with its counts.
-A slow worker gets fewer, a lost one's partition goes to another. Whoever finds all notes seals the folder.
+The workers never communicate: each leases a partition in the workspace, embeds it and writes a note with its counts.
+A slow worker gets fewer partitions, and a lost worker's partition is reassigned. Any worker that finds all notes seals
+the folder.
 """
 
 import time
@@ -23,12 +24,12 @@ from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache
 from tasks.worker.training.checkpoint import load_parts
 
-LEASE_SECONDS = 20.0  # a lost worker's partition goes to another after so long
-WAIT_SECONDS = 2.0  # between two looks at partitions that other workers have leased
+LEASE_SECONDS = 20.0  # before a lost worker's partition is reassigned
+WAIT_SECONDS = 2.0  # between checks of partitions leased by other workers
 
 
 def run(job: Job) -> InferOutcome:
-    """Embed partitions until all are done; return the outcome of all.
+    """Embed partitions until all are done; return the outcome over all workers.
 
     Raises:
         DataError: the catalogue has no item.
@@ -71,7 +72,7 @@ def run(job: Job) -> InferOutcome:
 
 
 def for_its_machines(config: Config) -> Config:
-    """Return the settings with the compiler's target of the machines that infer runs on."""
+    """Return the configuration with the compiler target of infer's machines."""
     if config.batch.infer is None or compute_of(config, Stage.infer) != "batch":
         return config
     return config.model_copy(

@@ -1,7 +1,7 @@
-"""publish: brings a release to one target, and lets its consumers read it once it is complete and checked.
+"""publish: loads a release into one target, and swaps consumers to it once it is complete and checked.
 
-Whatever stops it before the last step, the target serves what it served before, and the next publication goes on from
-the partitions that are there.
+If it stops before the swap, the target still serves the previous table, and the next publication resumes from the
+loaded partitions.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from tasks.worker.process.job import Job
 
 
 def run(job: Job) -> PublishOutcome:
-    """Load what is missing, build the index, check both, warm the service, swap, drop older tables.
+    """Load missing partitions, build the index, check both, warm the service, swap, drop older tables.
 
-    A target that serves the release already is only checked. A rollback swaps alone first, and has it checked then.
+    A target that already serves the release is only checked. A rollback first only swaps, then runs again to check.
 
     Raises:
         ConfigError: the client is not installed, or the target refuses the credentials or the vectors.
-        StoreError: the target can't be reached, or holds something else than the release.
+        StoreError: the target can't be reached, or its content differs from the release.
         DataError: the index finds too few of the nearest items.
     """
     inputs = job.spec.inputs
@@ -68,7 +68,7 @@ def run(job: Job) -> PublishOutcome:
 
 
 def _overtaken(store: Store, inputs: PublishInputs) -> bool:
-    """Return whether the release is to be published as the current one and is not current any more."""
+    """Return True if only the current release may be published, and another one is current now."""
     current = releases.current(store) if inputs.only_current else None
     return current is not None and current.number != inputs.release
 
@@ -80,7 +80,7 @@ def _left_alone(release: ReleaseVectors, before: str | None) -> PublishOutcome:
 
 
 def _swapped(target: Target, table: str, before: str | None, release: ReleaseVectors) -> PublishOutcome:
-    """Let consumers read a table that was complete and checked before, in seconds at any size."""
+    """Swap to a table that was completed and checked before; takes seconds at any size."""
     there = table == before or table in target.tables()
     if there and table != before:
         target.serve(table)
@@ -96,7 +96,7 @@ def _swapped(target: Target, table: str, before: str | None, release: ReleaseVec
 
 
 def _load(target: Target, table: str, release: ReleaseVectors) -> int:
-    """Load the partitions that are not whole, and build the index; return the number of vectors loaded."""
+    """Load the incomplete partitions and build the index; return the number of loaded vectors."""
     target.create(table, release.shape)
     expected, there = release.rows_by_partition(), target.rows_by_partition(table, release.partitions)
     done = loaded = 0
@@ -111,7 +111,7 @@ def _load(target: Target, table: str, release: ReleaseVectors) -> int:
 
 
 def _cleared(target: Target, table: str, before: str | None, error: Different) -> StoreError:
-    """Drop a table with wrong content, unless consumers read it; return the error with the way out."""
+    """Drop a table with wrong content unless it is served; return the error with the next step."""
     if table == before:
         return StoreError(
             f"{error}. It is being served, so nothing was changed: go to another release (millrace rollback), "
@@ -122,9 +122,9 @@ def _cleared(target: Target, table: str, before: str | None, error: Different) -
 
 
 def _drop_older(target: Target, keep: set[str | None], store: Store, release: int) -> tuple[str, ...]:
-    """Drop all tables but those to keep and that of the release which a rollback would go to.
+    """Drop all tables except `keep` and the release that a rollback would choose.
 
-    That the release is served counts more than an old table that stays.
+    An error is only printed: the publication has succeeded even if an old table stays.
     """
     dropped = []
     try:

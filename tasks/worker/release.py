@@ -1,6 +1,6 @@
-"""release: exports the evaluated model, proves the export, and searches the whole catalogue as users will.
+"""release: exports the evaluated model, checks the export, and searches the whole catalogue as users will.
 
-The control plane judges what this measured and moves the pointer to the current release, after this.
+Afterwards the control plane judges the measurements and moves the pointer to the current release.
 """
 
 import importlib.metadata
@@ -28,22 +28,22 @@ from tasks.worker.search.measure import MODEL_KIND, Searched, compare_models, re
 from tasks.worker.search.proof import Proof, prove
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
-VECTORS_KEPT_BYTES = 0  # a few searches read the shards, so that memory does not grow with the catalogue
+VECTORS_KEPT_BYTES = 0  # the few searches read the shards, so that memory does not grow with the catalogue
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy")
 
 
 class Compared(NamedTuple):
-    """The release before: its answers, and both models apart from their catalogues."""
+    """The previous release: its answers, and both models compared on common items."""
 
     earlier: Searched
     shared: SharedSearch
 
 
 def run(job: Job) -> ReleaseOutcome:
-    """Export, prove, search; a new export is committed only if its vectors are the released ones.
+    """Export, check, search; a new export is committed only if it reproduces the released vectors.
 
     Raises:
-        CodeError: the vectors of the exported folder are not the released ones, or those are of other items.
+        CodeError: the exported model's vectors differ from the released vectors, or those are of other items.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, ReleaseInputs)
@@ -87,7 +87,7 @@ def run(job: Job) -> ReleaseOutcome:
 
 
 def _committed(store: Store, prefix: str) -> Path | None:
-    """Return the folder of an earlier release of the same model; None where there is none, or it is damaged."""
+    """Return the folder of an earlier release of the same model; None if missing or damaged."""
     try:
         return open_folder(store, prefix, MODEL_KIND)[0]
     except MissingFolder:
@@ -105,14 +105,14 @@ def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) ->
 
 
 def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
-    """Return the folder of the model of the release before; None: there is none, or it can't be opened any more."""
+    """Return the previous release's model folder; None if missing or no longer readable."""
     if inputs.before is None:
         return None
     try:
         folder = released_folder(store, inputs.before)
         needs_trust(folder)
         return folder
-    # It may be pruned, or by another version of Millrace; the new release does not depend on it.
+    # The folder may be pruned, or by another version of Millrace; the new release does not depend on it.
     except (MissingFolder, CorruptFolder, ConfigError) as error:
         print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
         return None
@@ -121,9 +121,9 @@ def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
 def _search(
     store: Store, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof
 ) -> tuple[Searched, Compared | None]:
-    """Return the answers of the new release, and those of the release before with what both models find.
+    """Return the answers of the new release, and the comparison with the previous one.
 
-    None: there is none, or its files can't be read any more.
+    The comparison is None without a previous release, or if its files are no longer readable.
     """
     if inputs.before is not None and proof.vectors_before is not None:
         try:

@@ -1,6 +1,6 @@
 """train: continues from the lineage's last checkpoint, over the batches of this run's spans, to the next checkpoint.
 
-Killed anywhere and started again it ends with the same weights: it continues from its own newest checkpoint.
+If killed, it resumes from its own newest checkpoint and ends with the same weights.
 """
 
 import contextlib
@@ -54,14 +54,14 @@ from tasks.worker.training.telemetry import StepClock, collect_device_use, devic
 
 
 def run(job: Job) -> TrainOutcome:
-    """Train on the spans of one run. Without a step for `train.hang_seconds` the process ends.
+    """Train on the spans of one run. The watchdog ends the process after `train.hang_seconds` without a step.
 
     Raises:
-        CancelledError: SIGTERM came during training; the checkpoint of the last step is kept.
-        CodeError: the workers' copies of the weights differ, or the loss is not a number.
+        CancelledError: SIGTERM arrived during training; the checkpoint of the last step is kept.
+        CodeError: the workers' copies of the weights differ, or the loss is NaN.
         DataError: no row is left to train on.
-        StoreError: the parent checkpoint is missing or corrupt; training never quietly starts over.
-        CompileError: a graph was met that warmup had not compiled, and `train.on_new_graph` is fail.
+        StoreError: the parent checkpoint is missing or corrupt; training never silently starts over.
+        CompileError: a graph is new, not compiled by warmup, and `train.on_new_graph` is `fail`.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, TrainInputs)
@@ -145,27 +145,27 @@ def _rate(config: Config, steps: range) -> RateUse | None:
 
 
 def _failures(job: Job) -> Failures | None:
-    """Return on the first worker how often trainings of the lineage fail, if the interval of checkpoints needs it."""
+    """Return the lineage's failure rate, on the first worker only, if the checkpoint interval needs it."""
     if job.config.train.checkpoint_every != AUTO or not job.rank.is_main:
         return None
     return recorded_failures(job.store, job.config.lineage, job.spec.run_key)
 
 
 def _solved(released: ModelParts, step: int) -> HeadSolved | None:
-    """Return how the run solved the head; None where it did not."""
+    """Return the run's solution of the classification head; None if it did not solve one."""
     solved = released.model.solved
     return solved if solved is not None and solved.step == step else None
 
 
 def _labels_solved(released: ModelParts, step: int) -> dict[str, LabelHeadSolved]:
-    """Return how the run solved the heads of labels; nothing for those that it did not."""
+    """Return the label heads that the run solved."""
     return {name: solved for name, solved in released.model.labels_solved.items() if solved.step == step}
 
 
 def _mined(
     job: Job, inputs: TrainInputs, training: TrainingRows, known: Known, accelerator: Accelerator
 ) -> Mining | None:
-    """Return the hard negatives; the graphs of the released model, which finds them, are none of training's."""
+    """Return the hard negatives; the mining model's graphs don't count as training's."""
     if inputs.mined is not None:
         compile_cache.reuse(accelerator, job.store, inputs.compiled)
     mined = find_negatives(job, inputs, training, known, accelerator)
@@ -182,10 +182,10 @@ def _take_steps(
     holdout: Holdout,
     development: Holdout | None,
 ) -> StepClock:
-    """Take one step for each batch that is left; evaluate and write checkpoints when they are due.
+    """Take one step per remaining batch; evaluate and write checkpoints when due.
 
     Returns:
-        The pace of the steps, evaluations and checkpoints not counted.
+        The speed of the steps, without evaluations and checkpoints.
     """
     accelerator, first_step = step.accelerator, recorder.state.first_step
     clock = StepClock(accelerator)
@@ -195,7 +195,7 @@ def _take_steps(
         batches.end_before(recorder.last_step - first_step)
         for done, batch in enumerate(accelerator.feed(batches), start=recorder.state.step + 1):
             if done > recorder.last_step:
-                continue  # made ahead of time, before the run was ended early
+                continue  # prefetched before the run was stopped early
             accelerator.name_work(f"step {done}, {what}")
             step(batch, done - 1)
             recorder.parts.model.forget_solutions()
@@ -217,7 +217,7 @@ def _take_steps(
 
 
 def _tokens(accelerator: Accelerator, batches: Batches) -> TokenUse | None:
-    """Return the tokens of all workers' batches."""
+    """Return the token counts of all workers' batches."""
     own = [batches.real_tokens, batches.cut_tokens, batches.computed_tokens]
     real, cut, computed = accelerator.sum(torch.tensor(own, dtype=torch.int64)).tolist()
     return TokenUse(real=real, cut=cut, computed=computed) if computed else None
@@ -226,9 +226,9 @@ def _tokens(accelerator: Accelerator, batches: Batches) -> TokenUse | None:
 def _choose_weights(
     job: Job, inputs: TrainInputs, start: Start, recorder: LoopRecorder, training: TrainingRows
 ) -> bool:
-    """Give the model the weights that the run ends with: those of the best step, or a mean with its first ones.
+    """Load the run's final weights: of the best step, or averaged with the initial weights.
 
-    Returns whether they are others than those of the last step.
+    Returns True if they differ from the last step's.
     """
     accelerator, parts, averaging = recorder.accelerator, start.parts, job.config.train.averaging
     accelerator.cut()
@@ -237,7 +237,7 @@ def _choose_weights(
         recorder.writer.wait()
         accelerator.barrier()
         load_weights(job, ref_at(job, recorder.kept_step), start, accelerator)
-        accelerator.barrier()  # the first worker deletes it once the last checkpoint is written
+        accelerator.barrier()  # the first worker deletes the loaded checkpoint after writing the last one
     if averaging is not None and averaging.parent_share is not None:
         first = first_weights(job, inputs, parts, training)
         if first is not None:
@@ -247,7 +247,7 @@ def _choose_weights(
 
 
 def _agree(job: Job, checkpoint: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef:
-    """Return the checkpoint on all workers, once rank 0 has written it."""
+    """Return the checkpoint to all workers, after rank 0 has written it."""
     agreed = named_by_the_first(job, checkpoint, accelerator)
     assert agreed is not None, "rank 0 has one"
     return agreed

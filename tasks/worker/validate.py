@@ -1,10 +1,10 @@
-"""validate: puts rows that are not fit for training into quarantine; a window that is not fit stops the run.
+"""validate: puts bad rows into quarantine, and stops the run if the window as a whole is bad.
 
-All items known by then become the catalogue of the run.
+All known items become the catalogue of the run.
 
 great-expectations judges the columns, every row, and the window as a whole, which is also compared with the spans
-before it. Clean rows become one folder for each span, with a profile; bad rows become a Parquet file with their
-reasons. It needs no torch, except where a lineage begins with a pretrained folder: that is tried first.
+before it. Clean rows become one folder per span, with a profile; bad rows become a Parquet file with their reasons.
+torch is needed only if a lineage begins with a pretrained folder: its release is tried first.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ from tasks.worker.rows.window_before import judge_before
 
 
 def run(job: Job) -> ValidateOutcome:
-    """Judge the window, write its clean rows and its bad ones.
+    """Judge the window; write its clean and bad rows.
 
     Raises:
-        DataError: a column is missing (nothing is written), or a critical check failed (bad rows and the checks are
+        DataError: a column is missing (nothing is written), or a critical check failed (bad rows and checks are
             written, clean rows are not); the message names each check with its numbers, and the files.
-        ConfigError: an expectation of the configuration can't be judged on the values that are there; or the lineage
-            would begin with a pretrained folder whose model can't be released.
+        ConfigError: a configured expectation can't be judged on the actual values; or the lineage would begin with a
+            pretrained folder whose model can't be released.
         MissingFolder, CorruptFolder: a span, or the rows of an earlier span, are missing or damaged.
         StoreError: the parent checkpoint can't be read.
     """
@@ -120,7 +120,7 @@ def run(job: Job) -> ValidateOutcome:
 
 
 def _try_pretrained(job: Job, inputs: ValidateInputs) -> None:
-    """Try the release of the model that the lineage begins with, if it begins here and with a pretrained folder."""
+    """Try the release of the pretrained folder's model, if the lineage begins here with one."""
     name = job.config.model.pretrained
     if name is None or inputs.parent is not None or not inputs.window or not inputs.catalogue:
         return
@@ -137,14 +137,14 @@ def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:
 
 
 def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) -> RowsRef:
-    """Return the reference of a span with its held-out side, which this writes."""
+    """Write a span's holdout rows; return its reference with them."""
     prefix = HELD.of(job.spec, folder=ref.span.name)
-    rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all of a window have one share
+    rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all spans of a window have one share
     return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
 
 
 def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Path]) -> list[SpanItems]:
-    """Return the items of each span of the window next to what was known before the window."""
+    """Return the comparison of each span's items with the items known before the window."""
     before = Sources(newest_rows(inputs.history, inputs.others), inputs.feeds)
     found = (compare_items(job.store, span.name, f, before, inputs.bases, job.config) for span, f in files.items())
     return [each for each in found if each is not None]
@@ -160,7 +160,7 @@ def _judge(
     own: OwnExpectations,
     reader: SpanReader,
 ) -> int:
-    """Judge a span piece by piece, write its clean rows to `path`, and return the number of bad ones."""
+    """Judge a span in pieces, write its clean rows to `path`, and return the number of bad rows."""
     earlier_ids = _chunks(ids for each in counts.ids.values() for ids in each)
     counts.begin(span)
     own.judge_columns(span.name, list(dict.fromkeys(name for part in parts for name in part.schema.names)))

@@ -1,6 +1,6 @@
-"""warmup: compilation ahead of time and a short trial of all that training will run. Only compiled graphs are kept.
+"""warmup: compiles training's graphs and runs a short trial of training. Only compiled graphs are kept.
 
-Shapes that do not fit, memory that runs out and graphs that do not compile fail here, not an hour into training.
+Too large shapes, exhausted memory and graphs that don't compile fail here, not an hour into training.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ def run(job: Job) -> WarmupOutcome | None:
 def _compile_session(
     job: Job, accelerator: Accelerator, parts: ModelParts, shape: BatchShape
 ) -> Iterator[CompileSession | None]:
-    """Give None on devices that compile nothing, and inside the tool that collects the graphs."""
+    """Yield a session; None on devices that compile nothing, and inside the tool that collects graphs."""
     if accelerator.graphs is None or accelerator.collects_only:
         yield None
     else:
@@ -101,7 +101,7 @@ def _try(
 
 
 def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> CompileRef:
-    """Publish on rank 0; the others check that they met the same graphs: different ones would never meet."""
+    """Publish on rank 0; the others check that their graphs are the same: else workers would wait forever."""
     assert accelerator.graphs is not None
     if job.rank.is_main:
         compiled = session.publish()
