@@ -32,7 +32,7 @@ _SHOWN = 3  # examples of each kind
 
 
 class SpanItems(NamedTuple):
-    """The items of a span, counted. An example is `id: text before -> text now`, or `new id (known id)`."""
+    """Counts of a span's items. `changes` has examples, e.g. `'i1': 'old' became 'new'`; `doubles` has some new ids."""
 
     span: str
     items: int

@@ -49,7 +49,7 @@ from tasks.worker.catalogue.scatter import BATCH_RECORDS, remove, scatter, scatt
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 BATCH_ITEMS = 4096
-_FORMAT = 1  # part of the key: raise it when the same sources give other files
+_FORMAT = 1  # part of the key: increase it if the same sources give different files
 
 
 class Sources(NamedTuple):
@@ -85,7 +85,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
         inputs = [*inputs_of(store, left, base)]
         count = _partitions(store, left, base, config.infer.shard_rows)
         with connect(Path(scratch)) as database:
-            database.execute("SET threads = 1")  # each has buffers of its own, and a partition is too small to share
+            database.execute("SET threads = 1")  # each thread has its own buffers, and a partition is too small to share
             scatter(_records(database, inputs, feature_types(inputs, config), count), Path(scratch), count)
             entries, items, deleted = [], 0, 0
             for number in range(count):

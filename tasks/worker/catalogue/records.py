@@ -47,7 +47,7 @@ class Catalogue:
         """Yield the live items of a partition by item id, at most `batch_items` at a time.
 
         Raises:
-            CorruptFolder: the file is not the one that the manifest names.
+            CorruptFolder: the file does not match the manifest's checksum.
         """
         entry = self._files.get(part_name(partition))
         if entry is None:  # no item falls into this partition

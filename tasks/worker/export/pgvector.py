@@ -163,7 +163,7 @@ class Pgvector:
         with self._speaking():
             try:
                 self._do(SQL("CREATE OR REPLACE VIEW {name} AS {source}").format(name=name, source=source))
-            except psycopg.errors.InvalidTableDefinition:  # the columns are not the same
+            except psycopg.errors.InvalidTableDefinition:  # the columns differ
                 with self._connection.transaction():
                     self._do(SQL("DROP VIEW {name}").format(name=name))
                     self._do(SQL("CREATE VIEW {name} AS {source}").format(name=name, source=source))
