@@ -1,4 +1,4 @@
-"""The backfill, top to bottom: plan, show the plan, train span after span on a branch, release at the end.
+"""The backfill, top to bottom: plan, show the plan, train the spans in order on a branch, release at the end.
 
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
@@ -43,27 +43,27 @@ def backfill(
     config_file: ConfigFile = "",
     overrides: Overrides = (),
 ) -> BackfillState:
-    """Bring a range of spans up to date: train corrected or changed spans again, and run what is missing.
+    """Bring a range of spans up to date: train corrected or changed spans again, and run missing stages.
 
-    Spans are trained on a branch, so the lineage stays as it is. When all is done and the gates agree, the last span is
-    released, and runs of the lineage continue the branch. If they do not, the champion stays and embeds the new items.
+    Spans are trained on a branch, so the lineage stays as it is. When all is done and the gates pass, the last span is
+    released, and runs of the lineage continue the branch. If a gate fails, the champion stays and embeds the new items.
     The same backfill, started again, continues with the rest.
 
     Args:
-        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
+        workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
         first: the first span, for example 2021-Q1.
-        last: the last span; it alone is released.
-        stages: those to run; train includes validate, health and warmup. Release needs evaluate and infer.
-        parallel: how many spans are evaluated and inferred at once; training is one after the other.
-        reason: why; shown with the backfill later.
+        last: the last span; only this one is released.
+        stages: stages to run; train includes validate, health and warmup. Release needs evaluate and infer.
+        parallel: number of spans evaluated and inferred at once; training is sequential.
+        reason: the reason; shown with the backfill later.
         dry_run: only plan; the plan is the table artifact of this flow run.
-        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in train.learning_rate=3e-5.
 
     Raises:
         ConfigError: the range or the stages are not possible.
         Conflict: another process works on the same branch or lineage.
-        StageError: of the class of the first failure, after all other spans ended.
+        StageError: a span failed; raised with the class of the first failure, after all other spans ended.
     """
     config = load_config(config_file, overrides)
     store = open_store(workspace)
@@ -82,7 +82,7 @@ def backfill(
 
 
 def _result(store: Store, plan: BackfillPlan, state: BackfillState) -> BackfillState:
-    """Return the flow run's state with the backfill's state as data, which the caller gets.
+    """Return the flow run's state; its data, which the caller gets, is the backfill's state.
 
     If the model was refused, the champion first embeds the items of its rows.
     """

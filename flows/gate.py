@@ -1,4 +1,4 @@
-"""The flow `gate`: a run that passes its gates now, after they changed or a human let it pass, becomes a release."""
+"""The flow `gate`: release a run that now passes its gates, after a change of the gates or a person's override."""
 
 from typing import Any
 
@@ -30,16 +30,16 @@ from tasks.warmup import warmup
 @flow(name="gate", flow_run_name="gate {run_key}", on_cancellation=[end_jobs])
 @cancellable
 def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overrides: Overrides = ()) -> RunReport:
-    """Judge a run that was evaluated before, and release it if the gates agree. Its stages up to evaluate are done.
+    """Judge an evaluated run again, and release it if the gates pass. Its stages up to evaluate are done.
 
     Args:
-        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
-        run_key: the run, as `millrace history` names it.
-        config_file: a YAML file with the gates; empty: those that the run was judged by last.
+        workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
+        run_key: the run's key, from `millrace history`.
+        config_file: a YAML file with the gates; empty: the gates of the run's last judgement.
         overrides: single settings over both.
 
     Raises:
-        ConfigError: there is no such run.
+        ConfigError: the run doesn't exist.
         Conflict: another process works on its lineage.
         StageError: a stage failed.
     """

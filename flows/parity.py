@@ -1,4 +1,4 @@
-"""The parity comparison, top to bottom: one span trained twice from one checkpoint, on two accelerators.
+"""The parity comparison, top to bottom: train one span twice from one checkpoint, on two accelerators.
 
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
@@ -41,22 +41,22 @@ def parity(
 ) -> ParityReport:
     """Train on a span from the lineage's checkpoint on two accelerators, and compare the holdout metrics at each step.
 
-    The lineage itself stays as it is, whether or not it has trained the span. Both sides share the validated rows and
-    so the order of the data; `train.precision: auto` is fp32. What was trained before is not trained again; the sides'
-    checkpoints are deleted at once, since a comparison needs what they measured alone. Sides that do not agree are a
-    result: the state Rejected, whose data is the report as well.
+    The lineage itself stays as it is, trained on the span or not. Both sides share the validated rows and so the order
+    of the data; `train.precision: auto` means fp32. A finished side is not trained again; the sides' checkpoints are
+    deleted at once, since the comparison only needs their metrics. A disagreement is a result, not an error: the state
+    is Rejected, with the report as its data.
 
     Args:
-        workspace: where spans and runs are stored; a local directory or s3://bucket/prefix.
+        workspace: storage of spans and runs; a local directory or s3://bucket/prefix.
         span: for example 2022-Q4.
-        left: the accelerator that the other is compared with.
+        left: the reference accelerator.
         right: the other accelerator.
-        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in train.evaluate_every_steps=10.
 
     Raises:
-        Conflict: another process compares the same.
-        StageError: of the class that stopped a stage, or the planning.
+        Conflict: another process runs the same comparison.
+        StageError: a stage or the planning failed, with its failure class.
     """
     config = load_config(config_file, overrides)
     store = open_store(workspace)
@@ -64,7 +64,7 @@ def parity(
     with hold_lineage(store, runs.lock, logger().warning):
         plans = {"left": runs.left, "right": runs.right}
         validated = validate(runs.common, catalogue=False)
-        # What one side can't do is found before the other has trained for hours.
+        # A problem of one side is found before the other has trained for hours.
         healthy = {side: _on(side, plan, health, after=validated) for side, plan in plans.items()}
         warm = {side: _on(side, plan, warmup, validated, after=healthy[side]) for side, plan in plans.items()}
         trained = {
@@ -82,6 +82,6 @@ def parity(
 
 
 def _on(side: str, plan: RunPlan, task: StageTask[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a stage of one side under a name that says which."""
+    """Run a stage of one side under a name with the side."""
     name = f"{task.task.name} {plan.span.name} ({side}: {plan.config.accelerator})"
     return task.called(name)(plan, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The pipeline over one span, top to bottom: what happens and in what order, not how.
+"""The pipeline over one span, top to bottom: the steps and their order, without their details.
 
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
@@ -57,22 +57,22 @@ def pipeline(
 ) -> RunReport:
     """Train on a span from the lineage's last accepted checkpoint. Release model and vectors if the gates agree.
 
-    Finished stages are not run again: they show as Cached. A run whose model is refused ends in the state Rejected,
-    with the report as its data; its span is trained again with the next one. While a person holds releases, a run whose
-    model is accepted ends as Held: its release waits. A scheduled run first runs the spans that
-    were missed before its own, and ends as NothingToDo if its span is skipped or waits for more rows.
+    Finished stages are not run again: they show as Cached. If the model is refused, the run ends in the state Rejected,
+    with the report as its data; its span is trained again with the next one. While a person holds releases, a run with
+    an accepted model ends as Held: its release waits. A scheduled run first runs missed earlier spans, and ends as
+    NothingToDo if its span is skipped or waits for more rows.
 
     Args:
-        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
+        workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
         span: for example 2022-Q4; empty: the oldest span not yet trained.
-        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in train.learning_rate=3e-5.
-        scheduled_in: time zone, set by the schedule: the run takes the newest span that was over at its scheduled time.
+        scheduled_in: time zone, set by the schedule: the run takes the last span that ended before its scheduled time.
 
     Raises:
         NothingToDo: no span was named, and all spans are trained.
         Conflict: another process works on this lineage.
-        StageError: planning or a stage failed; its class says why.
+        StageError: planning or a stage failed, with its failure class.
     """
     config = load_config(config_file, overrides)
     store = open_store(workspace)
@@ -126,5 +126,5 @@ def pipeline(
 
 def _why_held(store: Store, made: Release) -> str:
     hold = releases.hold_of(store)
-    why = hold.sentence if hold is not None else ""  # lifted in this moment
+    why = hold.sentence if hold is not None else ""  # the hold was just lifted
     return f"{why} Release {made.number} is made, and becomes current with the next run or refresh after the hold."

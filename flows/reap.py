@@ -1,4 +1,4 @@
-"""The reaper as a flow for a schedule: ends jobs on AWS Batch that no process waits for."""
+"""The reaper as a scheduled flow: end abandoned jobs on AWS Batch."""
 
 from prefect import flow
 
@@ -22,10 +22,10 @@ def reap(
     """End jobs on AWS Batch whose flow run has ended or was lost.
 
     Args:
-        workspace: whose jobs are examined; a local directory or s3://bucket/prefix.
-        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        workspace: the workspace of the jobs; a local directory or s3://bucket/prefix.
+        config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in batch.accelerator_queue=trainium.
-        grace_minutes: how long no process must have waited for a job before it is ended; a new run takes it over.
+        grace_minutes: minutes without a waiting process after which a job is ended; until then a new run can take it.
 
     Raises:
         ConfigError, HostError: as `infra.compute.batch.reap.reap`.

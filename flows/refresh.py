@@ -1,4 +1,4 @@
-"""Between trainings: vectors of new and changed items by the released model, in a release of its own."""
+"""The refresh between trainings: embed new and changed items with the released model, in a new release."""
 
 import contextlib
 from collections.abc import Iterator
@@ -38,20 +38,20 @@ from tasks.validate import catalogue_of, validate
 def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = ()) -> Release | None:
     """Embed new and changed items with the released model, drop deleted ones, and release the result.
 
-    Items come from rows that were validated and from item feeds. Unchanged items keep their vectors. A training may run
-    at the same time. Without anything to do, or while another refresh runs, the flow run ends as NothingToDo. If a gate
-    of `release` refuses the result, it ends as Rejected, and the current release stays. While a person holds releases,
-    it ends at once as Held.
+    Items come from validated rows and from item feeds. Unchanged items keep their vectors. A training may run at the
+    same time. Without anything to do, or while another refresh runs, the flow run ends as NothingToDo. If a gate of
+    `release` refuses the result, it ends as Rejected, and the current release stays. While a person holds releases, it
+    ends at once as Held.
 
     Args:
-        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
-        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
+        config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in infer.workers=4.
 
     Raises:
-        StageError: a stage failed; its class says why.
+        StageError: a stage failed, with its failure class.
     """
-    end_dead_janitors()  # it is in another queue, so dead janitors do not keep it waiting
+    end_dead_janitors()  # a refresh is in another queue, so dead janitors do not block it
     config, store = load_config(config_file, overrides), open_store(workspace)
     if (hold := releases.hold_of(store)) is not None:
         waits: Any = Completed(name="Held", message=hold.sentence, data=None)
@@ -75,10 +75,10 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
 
 
 def refresh_after_rejection(store: Store, config: Config, trained_on: str) -> None:
-    """Give the items of a rejected model's rows vectors by the champion, in the current flow run.
+    """After a rejection, embed the new items with the current release's model, in the current flow run.
 
     Args:
-        trained_on: the lineage, perhaps a branch, that the rejected model belongs to.
+        trained_on: the lineage or branch of the rejected model.
 
     Raises:
         Conflict: another process refreshes this lineage.
@@ -97,7 +97,7 @@ def refresh_after_rejection(store: Store, config: Config, trained_on: str) -> No
 
 @contextlib.contextmanager
 def _planned(store: Store, config: Config, trained_on: str | None = None) -> Iterator[Refresh]:
-    """Plan a refresh; no other process refreshes this lineage inside the block. Raises NothingToDo, Conflict."""
+    """Plan a refresh, and lock out other refreshes of the lineage inside the block. Raises NothingToDo, Conflict."""
     with hold_lineage(store, f"lineages/{config.lineage}.refresh", logger().warning):
         yield plan_refresh(store, config, trained_on)
 

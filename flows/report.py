@@ -1,4 +1,4 @@
-"""The pipeline's history as a flow, to be deployed on a schedule: the page and the numbers that others scrape."""
+"""The pipeline's history as a scheduled flow: a page, and metrics for Prometheus to scrape."""
 
 from prefect import flow
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -22,7 +22,7 @@ from tasks.running.stage_output import logger
 
 
 class Written(Record):
-    """Keys of the workspace."""
+    """Keys of the written files in the workspace."""
 
     history: str
     metrics: str
@@ -31,11 +31,11 @@ class Written(Record):
 @flow(name="report", flow_run_name="history", timeout_seconds=LONGEST_SECONDS)
 @newest_only
 def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = ()) -> Written:
-    """Write the history of all runs, as a page and as numbers for Prometheus, into the workspace.
+    """Write the history of all runs, as a page and as metrics for Prometheus, into the workspace.
 
     Args:
-        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
-        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
+        config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in links.reports=https://reports.example.com.
 
     Raises:

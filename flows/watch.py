@@ -1,4 +1,4 @@
-"""The watch, a flow for a schedule: how fresh the vectors are, what is wrong, a run for what was missed or broke off.
+"""The watch, a scheduled flow: report the vectors' freshness and problems, and start missed or interrupted runs.
 
 It trains nothing itself: the deployed pipeline does.
 """
@@ -27,17 +27,17 @@ from tasks.running.stage_output import logger
 def watch(
     workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = (), catch_up: bool = True
 ) -> FreshnessReport:
-    """Report how fresh the released vectors are and which runs are late. Run what was missed or broke off.
+    """Report the freshness of the released vectors and late runs. Start missed or interrupted runs.
 
-    Each problem becomes one Prefect event, for automations. A flow run whose process is gone is set to Crashed. If a
+    Each problem becomes one Prefect event, for automations. A flow run without a process is set to Crashed. If a
     problem is urgent, the watch ends in the state Attention, with the report as its data.
 
     Args:
-        workspace: where spans, runs and releases are stored; a local directory or s3://bucket/prefix.
-        config_file: a YAML file with settings that replace those of base.yaml; its path on the worker.
+        workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
+        config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in freshness.target_hours=48.
-        catch_up: start one run of the deployed pipeline for spans that were missed, or for one that was lost or failed
-            for a reason that passes; three times a day at most.
+        catch_up: start one run of the deployed pipeline for missed spans, or for a run that was lost or had a transient
+            failure; at most three times a day.
 
     Raises:
         ConfigError, StoreError: as `tasks.monitoring.freshness.freshness`.

@@ -1,4 +1,4 @@
-"""Stage evaluate, control side: the challenger and those it is compared with on the same rows, then the gates."""
+"""Stage evaluate, control side: measure the challenger and its baselines on the same rows, then judge the gates."""
 
 from infra.store.base import Store
 from infra.store.factory import open_store
@@ -30,12 +30,12 @@ def evaluate(
     trained: TrainOutcome,
     inferred: InferOutcome | None = None,
 ) -> Judgement:
-    """Measure the models and judge the gates. Champion and other releases are those of the first try.
+    """Measure the models and judge the gates. A finished evaluation keeps its champion and other releases.
 
-    A refused gate is no error: it is in the verdicts.
+    A refusal is no error: it is in the verdicts.
 
     Args:
-        inferred: what `infer_to_judge` returned.
+        inferred: result of `infer_to_judge`.
     """
     store = open_store(plan.workspace)
     champion = champion_for(store, model_of(trained))
@@ -68,13 +68,13 @@ def evaluate(
 
 
 def champion_for(store: Store, challenger: ModelRef) -> Release | None:
-    """Return the current release, the one before it if that holds the challenger itself, None before the first."""
+    """Return the current release, or the one before it if it holds the challenger itself; None without a release."""
     others = releases.current_and_before(store)
     return next((release for release in others if release.model.version != challenger.version), None)
 
 
 def forget_outdated(store: Store, plan: RunPlan, trained: TrainOutcome, judged: Judgement) -> bool:
-    """Move an evaluation away if it compared with another champion than the current one; return whether it did."""
+    """Quarantine an evaluation that compared with another champion than the current one; return True if so."""
     champion = champion_for(store, model_of(trained))
     if (champion.model.version if champion else None) == judged.outcome.champion_version:
         return False

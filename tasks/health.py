@@ -1,4 +1,4 @@
-"""Stage health, control side: the workers that will train prove first that they compute and communicate right."""
+"""Stage health, control side: check that the training's workers compute and communicate correctly."""
 
 from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome
@@ -8,10 +8,10 @@ from tasks.running.stage import run_stage, stage_task, warn_of
 
 @stage_task
 def health(plan: RunPlan, after: ValidateOutcome) -> HealthOutcome:
-    """Check as many workers as will train; return what they measured. `after` orders the stages.
+    """Check as many workers as the training has; return their measurements. `after` orders the stages.
 
     Raises:
-        HostError: a worker computes wrong, is too slow or too small.
+        HostError: a worker computes wrong results, is too slow or too small.
     """
     outcome = run_stage(plan, HealthInputs(), HealthOutcome)
     warn_of(outcome.checks)

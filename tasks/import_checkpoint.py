@@ -1,4 +1,4 @@
-"""Imports weights from elsewhere, control side: quick checks first, then a worker that reads the file.
+"""Import foreign weights, control side: quick checks first, then a worker reads the file.
 
 It is not a stage and does not use Prefect. Its attempt is in the ledger like any other.
 """
@@ -25,7 +25,7 @@ from tasks.validate import validate
 
 
 class Imported(NamedTuple):
-    """The run whose new model got the weights, and the outcome of the import."""
+    """The run whose new model has the weights, and the outcome of the import."""
 
     plan: RunPlan
     outcome: ImportOutcome
@@ -34,14 +34,14 @@ class Imported(NamedTuple):
 def import_checkpoint(store: Store, config: Config, file: Path, span: str | None = None) -> Imported:
     """Begin the configuration's lineage with the weights in `file`; a second call with the same file changes nothing.
 
-    `span` is the last one of the first run's window, as in `plan_run`. All that a new model needs except for weights is
-    made from the rows of that window.
+    `span` is the last one of the first run's window, as in `plan_run`. Everything else of the new model, such as the
+    tokenizer, is made from the rows of that window.
 
     Raises:
-        ConfigError: there is no such file, the lineage has begun, or the weights are of another model.
-        DataError: the file can't be used, or the rows are not fit to train on.
+        ConfigError: the file doesn't exist, the lineage has begun, or the weights are of another model.
+        DataError: the file can't be used, or the rows fail validation.
         Conflict: another process runs on this lineage.
-        StageError: of the class that stopped a worker.
+        StageError: a worker failed, with its failure class.
     """
     path = _existing(file)
     with hold_lineage(store, f"lineages/{config.lineage}.run", logger().warning):
@@ -81,7 +81,7 @@ def _check_begun_with(store: Store, plan: RunPlan, checksum: str) -> None:
     try:
         result = read_result(store, plan.run_key, Chore.import_checkpoint)
     except UnusableResult:
-        return  # it is made again, from this file, and the checkpoint will not let itself be replaced by another
+        return  # the import runs again with this file, and can't replace the checkpoint of another file
     before = result.outcome if result is not None else None
     if isinstance(before, ImportOutcome) and before.sha256 != checksum:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Stage infer, control side: a vector for every item of a catalogue, by one model."""
+"""Stage infer, control side: embed every item of a catalogue with one model."""
 
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
@@ -19,10 +19,10 @@ def infer(
     reuse: str | None = None,
     after: Judgement | None = None,
 ) -> InferOutcome:
-    """Make a vector for every item; partitions that an earlier attempt made are kept.
+    """Embed every item; partitions of an earlier attempt are kept.
 
     Args:
-        reuse: folder of earlier vectors of the same model; those of unchanged items are taken from there.
+        reuse: folder of earlier vectors of the same model; unchanged items keep their vectors from there.
         after: orders the stages.
     """
     return run_stage(plan, InferInputs(catalogue=catalogue, model=model, reuse=reuse, compiled=compiled), InferOutcome)
@@ -31,10 +31,10 @@ def infer(
 def infer_to_judge(
     plan: RunPlan, catalogue: CatalogueRef, model: ModelRef, compiled: CompileRef | None
 ) -> InferOutcome | None:
-    """Return the vectors by which a model that is not judged yet meets the released ones, in a large catalogue.
+    """Return the vectors of an unjudged model, for its comparison with released models in a large catalogue.
 
-    If the model is accepted they are released, so they are made once. None: the catalogue is small, so evaluate
-    measures all of it; or the model gives no usable vectors, and its gates say so.
+    An accepted model's vectors are then released, so they are made once. None: the catalogue is small, so evaluate
+    measures all of it; or the model gives no usable vectors, and its gates report that.
     """
     if catalogue.items <= plan.config.evaluate.corpus_items:
         return None

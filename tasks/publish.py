@@ -1,6 +1,6 @@
-"""Publishing, control side: a release for every target of the configuration, each by a worker, one at a time.
+"""Publishing, control side: a worker for each target of the configuration, one at a time.
 
-It is not a stage: the release is current whatever comes of this. A target that fails keeps what it serves.
+It is not a stage: a failure does not change the current release. A failed target keeps serving its old release.
 """
 
 import contextlib
@@ -24,20 +24,20 @@ from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import releases, served_targets
 from tasks.runs.served_targets import Served
 
-ASK_SECONDS = 2.0  # between two looks whether another publication to the target has ended
+ASK_SECONDS = 2.0  # between two checks that another publication to the target has ended
 
 Publication = Callable[[RunPlan, Release, AnyTarget, bool], Served | None]
 
 
 @stage_task
 def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bool) -> Served | None:
-    """Let one target serve a release; return None if it was left alone, since another release is current.
+    """Publish a release to one target; return None if it was left alone because another release is current.
 
     Args:
-        only_current: whether to leave the target alone then.
+        only_current: True to leave the target alone in that case.
 
     Raises:
-        StageError: of the class that stopped the worker; the target serves what it served before.
+        StageError: the worker failed, with its failure class; the target serves its old release.
     """
     store = open_store(plan.workspace)
     inputs = _inputs(release, target, only_current)
@@ -63,10 +63,10 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
 
 
 def swap_back(store: Store, config: Config, release: Release) -> None:
-    """Let each target serve the current release if it has its table still; load and check nothing.
+    """Switch each target to the current release if it still has the release's table; load and check nothing.
 
-    It is the quick part of a rollback, for all targets before any of them is checked by `publish_to_all`. Only a table
-    that was checked when it was published counts. A target that fails, or has no table any more, is left to that.
+    This is the quick part of a rollback, for all targets before `publish_to_all` checks any of them. Only a table that
+    was checked when it was published is used. `publish_to_all` handles targets that fail or have lost the table.
     """
     for target in config.publish.targets:
         checked = served_targets.measured(store, release.number, target.name)
@@ -96,13 +96,14 @@ def swap_back(store: Store, config: Config, release: Release) -> None:
 
 
 def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
-    """Bring a release to all targets, in the current flow run, if it is the current one; make its page again.
+    """Publish a release to all targets, in the current flow run, if it is the current one; make its page again.
 
     Args:
-        plan: of the run that made the release.
+        plan: plan of the run that made the release.
 
     Raises:
-        StageError: of the class of the first target that failed, after all were tried; says what each still serves.
+        StageError: a target failed; raised after all were tried, with the class of the first failure. The message
+            names the release that each failed target serves.
     """
     current = releases.current(store)
     for each in served_targets.left_out(store, plan.config.publish.targets):
@@ -118,7 +119,7 @@ def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
 def publish_to_all(
     store: Store, config: Config, release: Release, only_current: bool, carry_out: Publication = publish.fn
 ) -> tuple[Served, ...]:
-    """Bring a release to all targets, one after another; return what they serve, without those left alone.
+    """Publish a release to all targets, one after another; return a record for each, except the ones left alone.
 
     Args:
         carry_out: publishes to one target; the default needs no flow run.
@@ -175,19 +176,19 @@ def _plan(store: Store, config: Config, release: Release, target: AnyTarget) -> 
 
 
 def _fresh_outcome(store: Store, plan: RunPlan, inputs: PublishInputs) -> PublishOutcome:
-    """Run the worker. A result never stays: what a target serves now, only the target knows."""
+    """Run the worker. The result is always deleted, since only the target knows its present state."""
     while True:
         with within(was_done=False):
             outcome = run_stage(plan, inputs, PublishOutcome)
             left_over = stage_context().was_done
         store.delete(RESULT.key(run=plan.run_key, stage=Chore.publish))
-        if not left_over:  # by a publication whose waiter died
+        if not left_over:  # left over by a publication whose waiter died
             return outcome
 
 
 @contextlib.contextmanager
 def _turn(store: Store, name: str) -> Iterator[None]:
-    """Wait until no other process publishes to the target, and hold it inside the block."""
+    """Wait until no other process publishes to the target, and hold its lock inside the block."""
     waiter, said = StageOutput(), False
     with contextlib.ExitStack() as held:
         while True:
@@ -204,7 +205,7 @@ def _turn(store: Store, name: str) -> Iterator[None]:
 
 
 def _standing(store: Store, target: AnyTarget) -> str:
-    """Return what a target served when it was last looked at."""
+    """Return a sentence with the last known release of a target."""
     last = served_targets.of_target(store, target.name)
     still = f"still serves release {last.release}" if last else "serves no release yet"
     return f"Target {target.name} ({target.kind}) {still}"

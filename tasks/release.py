@@ -1,4 +1,4 @@
-"""Stage release, control side: the model exported and proven by a worker, judged, then bound to its vectors."""
+"""Stage release, control side: a worker exports and verifies the model; then it is judged and bound to its vectors."""
 
 import math
 from collections.abc import Sequence
@@ -31,11 +31,12 @@ def release(
 ) -> Release | Refusal:
     """Export the model, search all vectors with it, and make the release of this run unless a gate refuses it.
 
-    The release becomes current unless that is of a later span. A run that has a release keeps it, whatever gates say.
+    The release becomes current unless the current one is of a later span. A run with a release keeps it, even if gates
+    now refuse it.
 
     Args:
-        judged: the evaluation of the model; for a refresh the release that it brings up to date.
-        rows: of all spans that the model was trained on; their holdout has the queries.
+        judged: the judgement of the model; for a refresh the release that it updates.
+        rows: rows of all spans on which the model was trained; the queries are from their holdout.
     """
     store = open_store(plan.workspace)
     metrics = judged.metrics if isinstance(judged, Release) else judged.outcome.challenger
@@ -82,7 +83,7 @@ def _before(store: Store, plan: RunPlan) -> Release | None:
 def _judge(
     store: Store, plan: RunPlan, exported: ReleaseOutcome, vectors: int, judged: Judgement | Release
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts of the gates of `release`, which the run's judgement then has too."""
+    """Return the verdicts of the gates of `release`, and add them to the run's judgement."""
     verdicts = judge_release(exported, vectors, plan.config.release.gates)
     if isinstance(judged, Judgement) and judged.release_verdicts != verdicts:
         both = judged.model_copy(update={"release_verdicts": verdicts})
@@ -91,7 +92,7 @@ def _judge(
 
 
 def _explain(store: Store, plan: RunPlan, made: Release) -> None:
-    """Warn if the release is kept, but another one serves."""
+    """Warn if another release serves."""
     serving = releases.current(store)
     if serving is not None and first_day(serving.span.name) > first_day(plan.span.name):
         logger().warning(

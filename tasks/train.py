@@ -12,9 +12,9 @@ from tasks.running.stage_output import logger
 
 @stage_task
 def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> TrainOutcome:
-    """Train the run's spans, from the plan's parent, with the graphs that warmup compiled.
+    """Train the run's spans from the plan's parent, with warmup's compiled graphs.
 
-    Each attempt continues from the last checkpoint of the attempt before it.
+    Each attempt resumes from the last checkpoint of the attempt before it.
     """
     inputs = TrainInputs(
         rows=validated.rows,
@@ -32,5 +32,5 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
 
 
 def model_of(trained: TrainOutcome) -> ModelRef:
-    """Return the model version that a training made."""
+    """Return the model version of a training."""
     return ModelRef(version=trained.model_version, checkpoint=trained.checkpoint)

@@ -1,4 +1,4 @@
-"""Stage validate, control side: the rows of the run's spans, checked, and the catalogue of all items known by then."""
+"""Stage validate, control side: check the rows of the run's spans, and update the catalogue of all known items."""
 
 from infra.store.factory import open_store
 from tasks.contracts.jobs import ValidateInputs
@@ -17,13 +17,13 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
     """Check the rows of every span of the window, write the clean ones, and bring the catalogue up to date.
 
     Args:
-        catalogue: whether items will be embedded; a comparison of two trainings needs none.
+        catalogue: True if items will be embedded; a comparison of two trainings needs no catalogue.
 
     Raises:
-        ConfigError: the settings can't work with these spans or this encoder, as `check_plan` finds; or there is no
-            file with the golden set.
-        DataError: a critical check failed; the message has its numbers. Or a span lacks a column that the settings
-            name, or the golden set can't be used.
+        ConfigError: the settings don't fit these spans or this encoder (`check_plan`), or the file of the golden set
+            doesn't exist.
+        DataError: a critical check failed, with its numbers in the message; a span lacks a column that the settings
+            name; or the golden set can't be used.
     """
     store = open_store(plan.workspace)
     check_plan(store, plan)

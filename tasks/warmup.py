@@ -1,4 +1,4 @@
-"""Stage warmup, control side: the training step and the embedding, before an hour is spent on it."""
+"""Stage warmup, control side: try the training step and the embedding before hours of training."""
 
 from infra.store.factory import open_store
 from tasks.contracts.jobs import WarmupInputs
@@ -10,7 +10,7 @@ from tasks.running.stage import run_stage, stage_task
 
 @stage_task
 def warmup(plan: RunPlan, validated: ValidateOutcome, after: HealthOutcome) -> WarmupOutcome:
-    """Try every shape on the run's own rows; return the seconds of each. `after` orders the stages.
+    """Try every shape on the run's own rows; return each one's seconds. `after` orders the stages.
 
     Raises:
         OutOfMemoryError: a shape does not fit.

@@ -1,7 +1,7 @@
-"""`make demo`: four months of an invented shop, from raw rows to released vectors that can be searched.
+"""`make demo`: four months of a synthetic shop, from raw rows to a search of released vectors.
 
 The third month's export is broken, and the gates refuse its model; the corrected export passes. Safe to repeat:
-finished stages show as cached. It works as a user does: ingest, a run for each month, a backfill of the correction.
+finished stages show as cached. The steps are a user's: ingest, a run for each month, a backfill of the correction.
 """
 
 import datetime as dt
@@ -39,34 +39,34 @@ CORRECTED = Path("workspace/demo-shop-corrected.jsonl.gz")
 CONFIG_FILE = ROOT / "configs" / "demo.yaml"
 COLUMNS = {"id": "query_id", "query": "query", "item": "product", "item_id": "product_id", "label": "bought"}
 SPANS, ROWS_PER_SPAN, SEED = 4, 2000, 7
-BROKEN = 2  # the month, counted from 0, whose first export is broken
+BROKEN = 2  # index of the month with a broken first export
 REASON = "each row had the query of the row before"
 QUERY = "waterproof+anorak"
 
 
 def main(accelerator: str = "cpu") -> None:
-    """Run the demo in the current directory. The Prefect server and the pages keep running, for a look at them."""
+    """Run the demo in the current directory. The Prefect server and the pages keep running afterwards."""
     workspace = Path("workspace") / ("demo" if accelerator == "cpu" else f"demo-{accelerator}")
     show(str(workspace), last_months(now()), f"accelerator={accelerator}")
     millrace = ".venv/bin/millrace"
     try:
         pages = background_pages.up(open_store(str(workspace)), prefect_server.state_home())
         console.say(f"Search it:     {pages}/?q={QUERY}", f"What changed:  {pages}/changes")
-    except HostError as error:  # the port may be taken; the results are there all the same
+    except HostError as error:  # the port may be taken; the results are not affected
         console.say(f"{error}", f"Search it:     {millrace} serve --port 4281 --workspace {workspace}")
     console.say(f"Look around:   {millrace} status --workspace {workspace}", "Stop:          make down")
 
 
 def last_months(today: dt.datetime) -> dt.date:
-    """Return the first of the months that the demo is about; the last one is the month before today's."""
+    """Return the first of the demo's months; the last one is the month before today's."""
     return month_start(today, -SPANS).date()
 
 
 def show(workspace: str, first: dt.date, *overrides: str) -> None:
-    """Run the demo in a workspace, with settings over those of configs/demo.yaml, and print its table.
+    """Run the demo in a workspace, with settings over configs/demo.yaml, and print its table.
 
     Args:
-        first: the first month; a workspace that holds the demo already keeps its months.
+        first: the first month; a workspace with the demo in it keeps its months.
     """
     began = time.monotonic()
     store = open_store(workspace)
@@ -83,7 +83,7 @@ def show(workspace: str, first: dt.date, *overrides: str) -> None:
 
 
 def _ingest(store: Store, first: dt.date) -> list[str]:
-    """Ingest the months up to the broken one, unless its correction was; return the names of all months."""
+    """Ingest the months up to the broken one, unless the correction is ingested; return the names of all months."""
     there = list_spans(store)
     first = first_day(there[0].name) if there else first
     write_shop(SOURCE, BROKEN + 1, ROWS_PER_SPAN, SEED, first, broken=BROKEN)
@@ -102,13 +102,13 @@ def _ingest_file(store: Store, source: Path) -> None:
 
 
 def _reports(store: Store, months: Sequence[str], overrides: Sequence[str]) -> Iterator[RunReport]:
-    """Yield the report of each run: the months before the broken one, it, its correction, and those after it."""
+    """Yield the report of each run: the months before the broken one, it, its correction, and the months after it."""
     broken = months[BROKEN]
     for month in months[:BROKEN]:
         yield _run(store, month, overrides)
     if latest_version(store, broken) == 1:
         yield _run(store, broken, overrides)
-    else:  # in a demo that is repeated; its lineage has gone on from the correction
+    else:  # a repeated demo, whose lineage has continued from the correction
         yield next(one for one in all_reports(store) if (one.span, one.state) == (broken, RunState.REJECTED))
     console.note(f"the export of {broken} is corrected, so it is ingested and trained again: {REASON}")
     _ingest_file(store, CORRECTED)
@@ -155,7 +155,7 @@ def _print_table(reports: Sequence[RunReport]) -> None:
 
 
 def _judged(report: RunReport) -> str:
-    """Return how a run ended, and what the first gate says of its model and the champion."""
+    """Return a sentence with a run's result and its first gate's verdict."""
     return f"{report.span} was {report.state.lower()}: {report.verdicts[0].sentence}"
 
 

@@ -1,7 +1,7 @@
-"""The demo's input: the search log of an invented shop, month by month, in two languages.
+"""The demo's input: the search log of a synthetic shop, month by month, in two languages.
 
-Seeded, so the same call writes the same bytes. Customers and titles use different words for the same thing, the
-assortment and the slang change from month to month, and a few percent of the rows are broken, as in any real log.
+Seeded, so the same call writes the same bytes. Customers and titles use different words for the same thing, assortment
+and slang change from month to month, and a few percent of the rows are broken, as in any real log.
 """
 
 import datetime as dt
@@ -24,7 +24,7 @@ BOUGHT_SHARE = 0.75
 DIRTY_SHARE = 0.03
 OVERLONG_CHARS = 6000
 
-# How often a customer names an attribute at all, names it as the title does, mistypes a word, adds noise.
+# Probabilities that a customer names an attribute, names it as the title does, mistypes a word, adds noise.
 _NAMES = {"brand": 0.8, "colour": 0.7, "material": 0.4, "size": 0.35}
 _AS_IN_TITLE = 0.1
 _TYPO = 0.05
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 
 class Term(NamedTuple):
-    """The words for a thing in one locale."""
+    """The title word and the query words for a thing in one locale."""
 
     title: str
     queries: tuple[str, ...]
@@ -59,8 +59,8 @@ def write_shop(
 ) -> None:
     """Write the log of `spans` months from the month `first` on as gzipped JSON lines, atomically.
 
-    A longer log begins with the rows of a shorter one of the same seed; `first` changes their times alone. In the month
-    `broken`, counted from 0, each row has the query of the row before.
+    A longer log begins with the rows of a shorter one with the same seed; `first` changes only their times. In the
+    month `broken`, counted from 0, each row has the query of the row before.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -99,9 +99,9 @@ def _month(chance: random.Random, span: int, on_sale: list[Product], moments: li
 
 
 def _slipped(rows: Iterator[Row]) -> Iterator[Row]:
-    """Give each row the query of the row before, as an export whose join is off by one does.
+    """Give each row the query of the row before, as an export with an off-by-one join does.
 
-    Every row alone, and every column, looks as it should: only a model that learnt from them shows it.
+    Every single row and column looks right: only a model that was trained on them shows the error.
     """
     before = None
     for row in rows:
@@ -117,7 +117,7 @@ def month_start(first: dt.date, span: int) -> dt.datetime:
 
 
 def _assortment(seed: int) -> tuple[list[Thing], list[Thing], list[Product]]:
-    """Types and brands in the order of their fashion, and all products that will ever exist."""
+    """Return types and brands in the order of their fashion, and all products of all months."""
     chance = random.Random(f"{seed}/assortment")
     types = [_thing(terms, float(price), category) for category, price, *terms in _table(words.TYPES)]
     brands = [_thing([*terms, *terms], float(factor)) for factor, *terms in _table(words.BRANDS)]
@@ -149,7 +149,7 @@ def _table(text: str) -> list[list[str]]:
 
 
 def _thing(terms: list[str], factor: float = 1.0, categories: str = "") -> Thing:
-    """Make a thing. `terms` are title and queries of the first locale, then of the second."""
+    """Make a thing. `terms` has title and queries of the first locale, then of the second."""
     by_locale = {
         locale: Term(title, tuple(query.strip() for query in queries.split(",")))
         for locale, title, queries in zip(LOCALES, terms[::2], terms[1::2], strict=True)
@@ -158,14 +158,14 @@ def _thing(terms: list[str], factor: float = 1.0, categories: str = "") -> Thing
 
 
 def _on_sale(things: list[Thing], count: int, new_per_span: int, span: int) -> list[Thing]:
-    """Return what is on sale: a window over `things` that moves with each span and wraps around."""
+    """Return the things on sale: a window over `things` that moves with each span and wraps around."""
     start = span * new_per_span
     return [things[(start + place) % len(things)] for place in range(count)]
 
 
 def _moments(chance: random.Random, span: int, count: int, first: dt.date) -> list[str]:
     """Return times within the month, in order."""
-    usual = _seconds(FIRST_MONTH, span)  # drawn for a month of this length, so that `first` changes no other draw
+    usual = _seconds(FIRST_MONTH, span)  # draws for a month of fixed length, so that `first` changes no other draw
     start, length = month_start(first, span), _seconds(first, span)
     seconds = sorted(chance.randrange(usual) * length // usual for _ in range(count))
     return [(start + dt.timedelta(seconds=s)).isoformat().replace("+00:00", "Z") for s in seconds]
@@ -176,7 +176,7 @@ def _seconds(first: dt.date, span: int) -> int:
 
 
 def _row(chance: random.Random, span: int, on_sale: list[Product]) -> Row:
-    """Return a search for a product: shown and bought, or another product shown and not bought."""
+    """Return a search for a product: it is shown and bought, or another one is shown and not bought."""
     locale = chance.choice(LOCALES)
     wanted = chance.choice(on_sale)
     bought = chance.random() < BOUGHT_SHARE
@@ -219,7 +219,7 @@ def _title(product: Product, locale: str) -> str:
 
 
 def _query(chance: random.Random, span: int, product: Product, locale: str) -> str:
-    """Return what a customer types for this product: always the type, other attributes by chance."""
+    """Return a customer's query for this product: always with the type, other attributes at random."""
     parts = []
     for attribute, thing in product.things.items():
         if chance.random() < _NAMES.get(attribute, 1.0):
@@ -246,7 +246,7 @@ def _typed(chance: random.Random, word: str) -> str:
     return chance.choice((swapped, word[:place] + word[place + 1 :], word[:place] + word[place] + word[place:]))
 
 
-# Each breaks a row in place, given the id of the row before.
+# Functions that break a row in place, given the id of the row before.
 _DIRT: tuple[Callable[[Row, str], None], ...] = (
     lambda row, _: row.update(product=None),
     lambda row, _: row.update(query=""),

@@ -1,6 +1,6 @@
-"""What the demo's shop sells: the words in titles, and the words customers search for.
+"""The vocabulary of the demo's shop: the words in titles, and customers' words for the same things.
 
-Data only, one thing a line. Titles and customers seldom use the same word, which leaves a model something to learn.
+Data only, one thing a line. Titles and customers seldom use the same word, so a model has something to learn.
 """
 
 # category | price | English title | English queries | German title | German queries
@@ -106,7 +106,7 @@ SIZES = """
 1.7 | twin pack   | double, two      | Doppelpack    | doppelt, zwei
 """
 
-# What says nothing about the product: in titles, and around what customers look for.
+# Noise words in titles and in queries, which say nothing about the product.
 TITLE_NOISE = {
     "en": ("new season", "premium quality", "with warranty", "bestseller", "limited edition", "everyday use"),
     "de": ("neue Saison", "Premiumqualität", "mit Garantie", "Bestseller", "limitierte Auflage", "für jeden Tag"),

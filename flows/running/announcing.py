@@ -1,6 +1,6 @@
-"""Announces what a run will do, and what became of a model, after the last stage of a flow or after a rollback.
+"""Announce the plan of a run, and after the last stage or a rollback the fate of the model.
 
-What became of a model never fails the caller.
+An announcement of a model's fate never fails the caller.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tasks.runs.run_report import unfinished_before
 
 
 def announce_plan(store: Store, plan: RunPlan) -> None:
-    """Log what the run trains and from where, with a warning about a run before it that was left unfinished."""
+    """Log the run's spans and its start, and warn of an unfinished run before it."""
     start = f"from step {plan.parent.step}" if plan.parent else "from nothing"
     if plan.branch is not None:
         again = listed([span.name for span in plan.branch.again])
@@ -42,7 +42,7 @@ def announce_release(store: Store, plan: RunPlan, release: Release) -> None:
 
 
 def announce_rejection(store: Store, plan: RunPlan, judged: Judgement | Refusal, following: str = "") -> None:
-    """Send the event of a refused model, once for each run; `following` says what the next span is trained from."""
+    """Send the event of a refused model, once for each run; `following` is a sentence about the next span's start."""
     if following:
         logger().warning("%s was rejected. %s", plan.span.name, following)
     with _only_logged(f"the rejection of {plan.span.name}"):

@@ -16,7 +16,7 @@ from tasks.foundation.errors import ConfigError
 
 
 def control_flow_run(flow_run: UUID, action: Literal["pause", "resume", "cancel"]) -> str:
-    """Set the flow run's state for the action; return what happens now, in a sentence.
+    """Set the flow run's state for the action; return its effect in a sentence.
 
     Raises:
         ConfigError: the server does not know the flow run, or its state does not allow the action.

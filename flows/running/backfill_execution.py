@@ -24,18 +24,18 @@ from tasks.runs import releases
 from tasks.runs.branches import begin
 from tasks.runs.plan import listed, save_plan
 
-AGAIN_SECONDS = 2.0  # between two tries to lock the lineage for the release
+AGAIN_SECONDS = 2.0  # between two attempts to lock the lineage for the release
 _CONTINUE = "To continue with the rest, start the same backfill again"
 
 
 class BackfillExecution:
-    """The steps of the flow, in order: start each span, finish, release."""
+    """The steps of the flow. Call them in this order: start each span, finish, release."""
 
     def __init__(self, store: Store, plan: BackfillPlan, page: StatusPage, pool: SpanRunPool) -> None:
         self.store, self.plan, self.page, self._pool = store, plan, page, pool
 
     def start(self, span: SpanPlan) -> bool:
-        """Start a span's flow run. If it trains, wait for that; return False if the training failed."""
+        """Start a span's flow run. If it trains, wait for the training; return False if that failed."""
         run = run_of(self.store, self.plan, span)
         save_plan(self.store, run)
         self.page.update_span(span, run_key=run.run_key)
@@ -56,7 +56,7 @@ class BackfillExecution:
 
     @property
     def complete(self) -> bool:
-        """Whether all is done except for the release."""
+        """True if everything but the release is done."""
         return not any(span.failure or span.unfinished for span in self.page.state.spans)
 
     def release(self) -> None:
@@ -89,7 +89,7 @@ class BackfillExecution:
 
 @contextlib.contextmanager
 def executing(store: Store, plan: BackfillPlan) -> Iterator[BackfillExecution]:
-    """Execute a plan inside the block. On leaving the block, normally or by an error, none of its spans runs.
+    """Execute a plan inside the block. After the block, even after an error, none of its spans runs.
 
     Raises:
         Conflict: another process works on the branch, or on the lineage if its own runs have work left.
@@ -112,10 +112,11 @@ def executing(store: Store, plan: BackfillPlan) -> Iterator[BackfillExecution]:
 
 
 def conclude(execution: BackfillExecution) -> BackfillState:
-    """Close the record of a backfill that came to its end.
+    """Close the record of a backfill at its end.
 
     Raises:
-        StageError: of the class of the first failure; says what failed, what was not reached, and how to continue.
+        StageError: a span failed; raised with the class of the first failure. The message names the failed and the
+            unreached spans, and the way to continue.
     """
     page, plan = execution.page, execution.plan
     spans = page.state.spans

@@ -1,6 +1,6 @@
 """The status of a backfill: its record in the workspace, a table and a progress bar in the Prefect UI.
 
-The spans' threads record what happens; only the main thread writes the record and the pages.
+The spans' threads report changes; only the main thread writes the record and the pages.
 """
 
 import json
@@ -25,7 +25,7 @@ from tasks.foundation.errors import classify
 from tasks.running.context import stage_context
 from tasks.running.stage_output import logger
 
-SECONDS = 2.0  # at least, between two updates of the pages
+SECONDS = 2.0  # least time between two updates of the pages
 
 _SIGNS: Mapping[str, str] = {"run": "to do", "not asked": "\N{EN DASH}"}  # the UI shows a hyphen as a bullet
 
@@ -44,7 +44,7 @@ class StatusPage:
         self._bar = cast(UUID, create_progress_artifact(0.0, f"{_key(plan)}-progress", self._summary()))
 
     def record(self, span: SpanPlan, what: str, step: str, error: BaseException | None) -> None:
-        """Record from a span's thread the state of a stage; with `flow_run` as `what`, the id of its flow run."""
+        """Record, from a span's thread, the state of a stage, or the id of its flow run under the name `flow_run`."""
         changes: dict[str, Any] = {what: step}
         if step == "failed" and error is not None:
             changes |= {"failure": classify(error), "message": f"{what}: {error}"}
@@ -101,7 +101,7 @@ class StatusPage:
 
 
 def announce(plan: BackfillPlan, dry_run: bool) -> BackfillState:
-    """Show a plan that is not carried out; return the state of its backfill."""
+    """Show a plan without executing it; return the state of its backfill."""
     state = planned(plan)
     _tag(plan)
     create_table_artifact(rows(plan, state), _key(plan), description(plan, state))

@@ -1,6 +1,6 @@
-"""Cancelling a flow run, whichever way it was started: it ends as Cancelled, and so do its jobs on AWS Batch.
+"""Cancel a flow run, however it was started: it ends as Cancelled, and its jobs on AWS Batch end.
 
-A Prefect worker or `serve` interrupts the flow's process. A flow in any other process sees the cancellation itself
+A Prefect worker or `serve` interrupts the flow's process. A flow in any other process polls for the cancellation
 (tasks/running/stage_output.py).
 """
 
@@ -32,14 +32,14 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
     def flow_body(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             value = body(*args, **kwargs)
-            await_server()  # Prefect records the end of the flow run now
+            await_server()  # since Prefect now records the end of the flow run
             return value
         except (CancelledError, CancelledRun) as error:
             ended: Any = Cancelled(message=str(error))
             return ended
         except ServerError:
             raise
-        except httpx.HTTPError as error:  # of Prefect's client
+        except httpx.HTTPError as error:  # from Prefect's client
             failed = server_error(error)
             await_server(failed)
             raise failed from error
@@ -47,7 +47,7 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
             await_server(error)
             raise
 
-    # Prefect looks up the names of annotations in the module that made the function, which is this one.
+    # Prefect looks up the names of annotations in the function's module, which is this one.
     flow_body.__signature__ = inspect.signature(body, eval_str=True)  # pyright: ignore[reportAttributeAccessIssue]
     return flow_body
 

@@ -1,6 +1,6 @@
-"""Starts the deployed pipeline for spans that were missed and runs that broke off: after a pause, thrice a day.
+"""Start the deployed pipeline for missed spans and interrupted runs: after a pause, at most three times a day.
 
-The workspace says which span that is (tasks/monitoring/freshness.py); here it is only started.
+tasks/monitoring/freshness.py finds the span from the workspace; this module only starts it.
 """
 
 import datetime as dt
@@ -25,7 +25,7 @@ PIPELINE = "pipeline/scheduled"
 
 
 class Started(NamedTuple):
-    """A sentence about the run that takes a span; `given_up` if there is none and a person should look."""
+    """A sentence about the run for a span; `given_up`: the starts of a day failed, so a person should look."""
 
     span: str
     version: int
@@ -34,7 +34,7 @@ class Started(NamedTuple):
 
 
 def start_again(store: Store, report: FreshnessReport, span: str, parameters: dict[str, Any]) -> Started:
-    """Start the pipeline up to `span`, unless the run that was started before has not ended or a pause is not over."""
+    """Start the pipeline up to `span`, unless the run started before has not ended or its pause is not over."""
     (row,) = (row for row in report.spans if row.span == span)
     version, at = row.version or 1, dt.datetime.fromisoformat(report.at)
     known = restarts.read(store, report.lineage, span, version)
@@ -82,7 +82,7 @@ def _start(store: Store, report: FreshnessReport, known: Starts, number: int, pa
 
 
 def _state(start: Start) -> State | None:
-    """Return the state of a run that was started; None if the server does not know it any more."""
+    """Return the state of a started run; None if the server does not know it any more."""
     try:
         with get_client(sync_client=True) as client:
             return client.read_flow_run(UUID(start.flow_run)).state

@@ -1,6 +1,6 @@
-"""Child flow runs with an idempotency key: the same work always has the same flow run, however often it is run.
+"""Child flow runs with an idempotency key: the same work always has the same flow run.
 
-Prefect's own subflows have no such keys, so running the same work twice would show as two flow runs.
+Prefect's own subflows have no such keys, so the same work run twice would show as two flow runs.
 """
 
 from typing import Any
@@ -18,10 +18,10 @@ from flows.running.cancelling import end_jobs
 
 
 def child_run(flow: Flow[..., Any], key: str, parameters: dict[str, Any], name: str, tags: list[str]) -> FlowRun:
-    """Return the flow run with this key, ready to run: found, or made as a child of the current flow run.
+    """Find the flow run with this key, or make it as a child of the current flow run; return it ready to run.
 
-    A flow run that ended, or whose process was killed, is set back to Scheduled. The caller holds a lock of the work,
-    so that no other process runs it.
+    A flow run that ended or was killed is set back to Scheduled. The caller holds a lock of the work, so that no other
+    process runs it.
     """
     with get_client(sync_client=True) as client:
         by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[key]))
@@ -36,7 +36,7 @@ def child_run(flow: Flow[..., Any], key: str, parameters: dict[str, Any], name: 
 def _new_run(
     client: SyncPrefectClient, flow: Flow[..., Any], key: str, parameters: dict[str, Any], name: str
 ) -> FlowRun:
-    """Make a new flow run. The task run in between is how Prefect records the parent."""
+    """Make a new flow run. Prefect records its parent through a task run in between."""
     parent = flow_run.id
     between = Task(flow.fn, name=flow.name)
     create = FlowRunCreate(
@@ -64,5 +64,5 @@ def end_jobs_of_children(flow: Flow[..., Any], flow_run: FlowRun, state: State[A
 
 
 def started_by_tag(run: str) -> str:
-    """Return the tag of a child flow run that names the flow run which started it last."""
+    """Return the tag of a child flow run with the id of the flow run that last started it."""
     return f"asked-by:{run}"

@@ -1,6 +1,6 @@
-"""Sends Prefect events, for automations and alerts, and knows which ones the server has.
+"""Send Prefect events, for automations and alerts, each once.
 
-An event that the server does not take stays in the workspace, in an outbox; the next stage or watch sends it.
+An event that the server does not accept stays in the workspace, in an outbox; the next stage or watch sends it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ Severity = Literal["critical", "warning", "info"]  # as PagerDuty and Great Expe
 
 
 class Event(Record):
-    """An event to send. `what` identifies it within its lineage, for ever."""
+    """An event to send, with a permanent id within its lineage."""
 
     what: str
     event: str
@@ -38,14 +38,14 @@ class Event(Record):
 
 
 class WaitingEvent(Record):
-    """`outbox/<lineage>/<what>.json`: an event that the server may not have yet."""
+    """A record in `outbox/<lineage>/`: an event that the server may not have yet."""
 
     event: Event
     at: Moment
 
 
 class SentEvent(Record):
-    """`watch/<lineage>/<what>.json`: an event that the server has."""
+    """A record in `watch/<lineage>/`: an event that the server has."""
 
     event: str
     at: Moment
@@ -53,9 +53,9 @@ class SentEvent(Record):
 
 
 def send_once(store: Store, event: Event) -> None:
-    """Send an event unless it was sent before, and those that still wait; one that can't be sent waits as well.
+    """Send an event unless it was sent before, and all waiting events; an event that can't be sent waits too.
 
-    A process that is killed between the server's answer and the record sends it again: twice is better than never.
+    If the process is killed between the server's answer and the record, the event is sent again: at least once.
     """
     if store.exists(SENT.key(lineage=event.lineage, what=event.what)):
         return
@@ -65,10 +65,10 @@ def send_once(store: Store, event: Event) -> None:
 
 
 def send_waiting(store: Store) -> None:
-    """Send the events of the outbox, and record those that the server has taken. Without a server they stay."""
+    """Send the events of the outbox, and record each that the server accepts. Without a server they stay."""
     for key in store.list(WAITING.within()):
         waiting = find_record(store, key, WaitingEvent, "move the file away")
-        if waiting is None:  # another process has just sent it
+        if waiting is None:  # another process just sent it
             continue
         event = waiting.event
         try:
@@ -85,22 +85,22 @@ def send_waiting(store: Store) -> None:
 
 
 def deliver(store: Store, event: Event, sentence: str, at: str, **more: Any) -> None:
-    """Give an event of the moment `at` to the server, and wait until it has taken it.
+    """Send an event of the time `at` to the server, and wait until it accepts the event.
 
     Args:
-        sentence: what people read.
-        more: entries of the payload beside those of the event.
+        sentence: text for people.
+        more: additional entries of the payload.
 
     Raises:
-        ServerError: no server is known.
-        httpx.HTTPError: it is away, or did not take the event.
+        ServerError: no server is configured.
+        httpx.HTTPError: the server is away, or did not accept the event.
     """
     if not PREFECT_API_URL.value():
         raise ServerError("PREFECT_API_URL is not set, so no Prefect server is known")
     dedup_key = f"{store.uri}#{event.lineage}/{event.what}"
     known = {"lineage": event.lineage, "sentence": sentence, "severity": event.severity, "dedup_key": dedup_key}
     body = PrefectEvent(
-        id=uuid5(NAMESPACE_URL, f"{dedup_key} {event.event} {at}"),  # the same when it is sent twice
+        id=uuid5(NAMESPACE_URL, f"{dedup_key} {event.event} {at}"),  # the same id if it is sent twice
         event=event.event,
         resource=Resource(event.resource),
         related=_related(),

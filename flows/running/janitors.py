@@ -1,7 +1,7 @@
-"""Flows that look after the others, as watch and reaper: late ones give way to the newest, dead ones free their place.
+"""Janitors, such as watch and reaper: late runs collapse into the newest one, dead ones free their slot.
 
-After a worker was away, each of its schedules has left many late runs. For a flow that looks at the state of now, the
-newest of them does the work of all.
+While a worker is away, each schedule collects many late runs. Since a janitor works on the present state, the newest
+run does the work of all.
 """
 
 import datetime as dt
@@ -31,17 +31,17 @@ from tasks.running.stage_output import logger
 P = ParamSpec("P")
 R = TypeVar("R")
 
-QUEUE = "janitors"  # of the work pool; prefect.yaml puts watch, reaper and report there
-LONGEST_SECONDS = 3600.0  # a janitor that runs longer is ended by Prefect
+QUEUE = "janitors"  # the work pool's queue for watch, reaper and report, see prefect.yaml
+LONGEST_SECONDS = 3600.0  # Prefect ends a janitor that runs longer
 _DEAD_AFTER = dt.timedelta(seconds=LONGEST_SECONDS) + dt.timedelta(minutes=10)
 _BEGUN = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 _OPEN = (StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING)
 
 
 def newest_only(body: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a flow to end at once, in the state Collapsed, if a later run of its deployment is due as well.
+    """Decorate a flow to end at once, in the state Collapsed, if a later run of its deployment is due too.
 
-    The late runs between the two end as well, before they get a process.
+    The late runs between the two end too, before they get a process.
     """
 
     @functools.wraps(body)
@@ -52,13 +52,13 @@ def newest_only(body: Callable[P, R]) -> Callable[P, R]:
         collapsed: Any = Completed(name="Collapsed", message=f"{newest.name}, due later, does the work", data=None)
         return collapsed
 
-    # Prefect looks up the names of annotations in the module that made the function, which is this one.
+    # Prefect looks up the names of annotations in the function's module, which is this one.
     flow_body.__signature__ = inspect.signature(body, eval_str=True)  # pyright: ignore[reportAttributeAccessIssue]
     return flow_body
 
 
 def end_dead_janitors() -> None:
-    """Set janitors to Crashed that show Running beyond their time: each would keep one of the queue's few places."""
+    """Set janitors to Crashed that show Running beyond their time limit: each would block one of the few slots."""
     asked = FlowRunFilter(work_queue_name=FlowRunFilterWorkQueueName(any_=[QUEUE]), state=_in(_BEGUN))
     with get_client(sync_client=True) as client:
         for run in client.read_flow_runs(flow_run_filter=asked):
@@ -69,7 +69,7 @@ def end_dead_janitors() -> None:
 
 
 def _newest_that_is_due() -> FlowRun | None:
-    """Return the last due run of this run's deployment, unless it is this one; end those between the two."""
+    """Return the last due run of this run's deployment, unless it is this one; end the runs between the two."""
     if not flow_run.id or not deployment.id:
         return None
     with get_client(sync_client=True) as client:
@@ -83,7 +83,7 @@ def _newest_that_is_due() -> FlowRun | None:
 
 
 def _due(client: SyncPrefectClient, mine: FlowRun) -> list[FlowRun]:
-    """Return the runs of the deployment that are due or under way, the newest first."""
+    """Return the deployment's due and running runs, newest first."""
     asked = FlowRunFilter(
         deployment_id=FlowRunFilterDeploymentId(any_=[mine.deployment_id] if mine.deployment_id else []),
         state=_in(_OPEN),
@@ -93,7 +93,7 @@ def _due(client: SyncPrefectClient, mine: FlowRun) -> list[FlowRun]:
 
 
 def _is_later(run: FlowRun, mine: FlowRun) -> bool:
-    """Return whether a run does the same, and is due later."""
+    """Return True if a run does the same work and is due later."""
     if run.expected_start_time is None or mine.expected_start_time is None or run.parameters != mine.parameters:
         return False
     return run.id != mine.id and run.expected_start_time > mine.expected_start_time

@@ -1,7 +1,7 @@
-"""One run at a time on a lineage: a queue that the Prefect UI shows, and the workspace's lock, which decides.
+"""One run at a time on a lineage: a queue for display in the Prefect UI, and the workspace's lock, which decides.
 
 The queue is a global concurrency limit named after the lineage; `millrace deploy` makes it. With a queue a run waits
-for the run before it; without one, or where a command holds the lineage, it waits for the lock, for a while.
+for the run before it. Without one, or if a command holds the lineage, it waits a limited time for the lock.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from infra.store.base import Store
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import StageOutput, logger
 
-LEASE_SECONDS = 60.0  # the shortest that Prefect allows; a killed run blocks the queue this long
-PATIENCE_SECONDS = 120.0  # well over a lease; after it the lock decides whether a run is at work
+LEASE_SECONDS = 60.0  # Prefect's minimum; a killed run blocks the queue this long
+PATIENCE_SECONDS = 120.0  # well over a lease; after it only the lock decides
 POLL_SECONDS = 2.0
 
 
@@ -32,10 +32,10 @@ def queue_name(lineage: str) -> str:
 
 @contextlib.contextmanager
 def lineage_turn(store: Store, lineage: str, patience_seconds: float | None = None) -> Iterator[None]:
-    """Hold a lineage inside the block, so that no other run works on it. First wait in its queue, if there is one.
+    """Hold a lineage inside the block, so that no other run works on it. First wait in its queue, if it has one.
 
     Raises:
-        Conflict: a process that is not in the queue works on the lineage, and still did after the wait.
+        Conflict: a process outside the queue still works on the lineage after the wait.
         CancelledError: the flow run was cancelled while it waited.
     """
     key = f"lineages/{lineage}.run"
@@ -47,7 +47,7 @@ def lineage_turn(store: Store, lineage: str, patience_seconds: float | None = No
 
 
 def _sleeper() -> Callable[[float], None]:
-    """Return what sleeps, and notices that the flow run was cancelled."""
+    """Return a sleep function that raises if the flow run was cancelled."""
     waiter = StageOutput()
 
     def sleep(seconds: float) -> None:
@@ -58,7 +58,7 @@ def _sleeper() -> Callable[[float], None]:
 
 
 def _wait(held: contextlib.ExitStack, store: Store, key: str, queue: str) -> None:
-    """Wait for the slot of the queue and take it; go on without it if it stays taken while the lineage is free."""
+    """Wait for the slot of the queue and take it; continue without it if it stays taken while the lineage is free."""
     waiter, began, logged = StageOutput(), time.monotonic(), False
     while (free := _has_free_slot(queue)) is not None:
         if free and _take_slot(held, queue, waiter.flow_run):
@@ -74,7 +74,7 @@ def _wait(held: contextlib.ExitStack, store: Store, key: str, queue: str) -> Non
 
 
 def _has_free_slot(queue: str) -> bool | None:
-    """Return whether the queue's slot is free; None if there is no such queue."""
+    """Return True if the queue's slot is free; None if the queue doesn't exist."""
     try:
         with get_client(sync_client=True) as client:
             limit = client.read_global_concurrency_limit_by_name(queue)
@@ -89,7 +89,7 @@ def _has_free_slot(queue: str) -> bool | None:
 def _take_slot(held: contextlib.ExitStack, queue: str, holder: str) -> bool:
     """Take the slot until `held` is closed; return False if another run was faster."""
     try:
-        # A lease that can't be renewed, because the server is away, must not end hours of training.
+        # A failed renewal, because the server is away, must not end hours of training.
         held.enter_context(
             concurrency(
                 queue,

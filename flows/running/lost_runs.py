@@ -1,6 +1,6 @@
-"""Flow runs whose process is gone: Prefect would show them as Running for ever, so they are set to Crashed.
+"""Set lost flow runs, whose process is gone, to Crashed: Prefect would show them as Running for ever.
 
-The workspace alone says which are lost: no end on record, and no process holds the lock.
+Only the workspace decides that a run is lost: it has no recorded end, and no process holds the lock.
 """
 
 import datetime as dt
@@ -21,14 +21,14 @@ from tasks.monitoring.deadlines import START_MINUTES, is_held
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.running.stage_output import logger
 
-SILENT = dt.timedelta(minutes=START_MINUTES)  # a run holds its lock by then, or waits for one that does
-GAP_SECONDS = 30.0  # longer than a run that takes several spans is without its lock between two of them
+SILENT = dt.timedelta(minutes=START_MINUTES)  # by then a run holds its lock, or waits for the holder
+GAP_SECONDS = 30.0  # longer than a run over several spans is without its lock between two spans
 _LOOK_SECONDS = 2.0
 LOST = "the process is gone and recorded no end; run it again: finished stages are kept"
 
 
 def set_lost_runs_crashed(store: Store, report: FreshnessReport) -> None:
-    """Set each lost flow run, and the flow runs that it is part of, to Crashed."""
+    """Set each lost flow run, and its parent flow runs, to Crashed."""
     found: dict[UUID, FlowRun] = {}
     with get_client(sync_client=True) as client:
         for identity in _lost(store, report):
@@ -72,7 +72,7 @@ def _lost(store: Store, report: FreshnessReport) -> Iterator[str]:
 
 
 def _with_parents(client: SyncPrefectClient, identity: str) -> Iterator[FlowRun]:
-    """Yield the flow run and those in whose process it ran, as long as they show Running."""
+    """Yield the flow run and its parents, in whose process it ran, as long as they show Running."""
     try:
         run = client.read_flow_run(UUID(identity))
         if _shows_running(run):
@@ -80,12 +80,12 @@ def _with_parents(client: SyncPrefectClient, identity: str) -> Iterator[FlowRun]
             if run.parent_task_run_id is not None:
                 parent = client.read_task_run(run.parent_task_run_id).flow_run_id
                 yield from _with_parents(client, str(parent))
-    except (ObjectNotFound, ValueError):  # of another server, or started without one
+    except (ObjectNotFound, ValueError):  # another server's run, or started without a server
         return
 
 
 def _shows_running(run: FlowRun) -> bool:
-    """Return whether it has shown Running for a while; just after its start a run may not hold its lock yet."""
+    """Return True if the run has shown Running for a while; a new run may not hold its lock yet."""
     if run.state is None or run.state.type not in (StateType.RUNNING, StateType.CANCELLING):
         return False
     return dt.datetime.now(dt.UTC) - run.state.timestamp > dt.timedelta(minutes=START_MINUTES)

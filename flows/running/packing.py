@@ -1,4 +1,4 @@
-"""Packs what is over, so that readers of years ask for months; where it can't be packed, nothing else stops."""
+"""Pack the records of ended runs by month, so that long histories need few reads. An error is only logged."""
 
 from infra.store.base import Store
 from tasks.foundation.errors import StoreError
@@ -8,7 +8,7 @@ from tasks.running.stage_output import logger
 
 
 def pack_past(store: Store) -> None:
-    """Pack the records of runs, and add up refreshes and publications."""
+    """Pack the records of ended runs, and summarise refreshes and publications."""
     try:
         pack_runs(store)
         sum_up(store)
@@ -17,7 +17,7 @@ def pack_past(store: Store) -> None:
 
 
 def sum_up_refreshes(store: Store) -> None:
-    """Add up refreshes and publications."""
+    """Summarise refreshes and publications."""
     try:
         sum_up(store)
     except (OSError, StoreError) as error:

@@ -1,7 +1,7 @@
-"""The types of the flows' parameters: what the form in the Prefect UI offers and what it refuses.
+"""The types of the flows' parameters, which define the form in the Prefect UI.
 
-A `Literal` becomes a dropdown; patterns and bounds are checked by the form. The help text of a field is the parameter's
-line in the flow's docstring. Callers may give None; the schema hides that, or the form would first ask for a type.
+A `Literal` becomes a dropdown; the form checks patterns and bounds. The help text of a field is the parameter's line in
+the flow's docstring. Callers may give None; the schema hides that, or the form would first ask for a type.
 """
 
 from typing import Annotated

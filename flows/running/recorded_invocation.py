@@ -37,15 +37,15 @@ class RecordedInvocation:
 
     @functools.cached_property
     def report(self) -> RunReport:
-        """Made once: read it when all stages have ended."""
+        """The report on the run, computed once; read it after all stages have ended."""
         return run_report(self._store, self._plan, since=self.invocation.began_at)
 
 
 @contextlib.contextmanager
 def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = None) -> Iterator[RecordedInvocation]:
-    """Name the flow run after its span and attempt, and record when and how the invocation ended.
+    """Name the flow run after its span and attempt, and record the time and result of the invocation's end.
 
-    Every stage that ends inside the block gets a page, and the run an HTML report, also where it failed.
+    Every stage that ends inside the block gets a page, and the run an HTML report, even if it failed.
     """
     page = page_of(flow_run.id)
     expected = estimate_run(store, plan)
@@ -74,7 +74,7 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
 
 
 def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
-    """Write the HTML report of the run, unless no attempt was started since the last invocation."""
+    """Write the HTML report of the run, unless it exists and this invocation started no attempt."""
     try:
         attempts = (*ledger.records(store, plan.run_key), *_publishing(store, plan))
         if any(each.started_at >= invocation.began_at for each in attempts) or not store.exists(
@@ -106,6 +106,6 @@ def _name(plan: RunPlan, invocation: Invocation) -> None:
 
 
 def page_of(run_id: str | None) -> str:
-    """Return the address of a flow run's page; it is on the server of PREFECT_API_URL unless PREFECT_UI_URL is set."""
+    """Return the URL of a flow run's page, on the server of PREFECT_UI_URL if set, else of PREFECT_API_URL."""
     address = PREFECT_UI_URL.value() or os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
     return f"{address}/runs/flow-run/{run_id}" if run_id and address else ""

@@ -1,4 +1,4 @@
-"""The events of releases: released, refreshed, rejected, rolled back. Each carries the record that it is about."""
+"""The events of releases: released, refreshed, rejected, rolled back. Each carries its record."""
 
 from flows.running.events import Event, Severity
 from tasks.contracts.kinds import REFRESH
@@ -13,7 +13,7 @@ ROLLED_BACK = "millrace.release.rolled-back"
 
 
 def made(release: Release, current: int | None, lineage: str) -> Event:
-    """Return the event of a release that a run or a refresh made; `current` is the number of the one that serves."""
+    """Return the event of a release that a run or a refresh made; `current` is the number of the serving release."""
     vectors = f"{release.vectors:,} vectors by model {release.model.version}"
     sentence = f"Release {release.number} of {release.span.name} has {vectors}."
     if release.refreshed is not None:
@@ -25,7 +25,7 @@ def made(release: Release, current: int | None, lineage: str) -> Event:
 
 
 def rolled_back(release: Release, before: Release | None, lineage: str) -> Event:
-    """Return the event of a rollback; `before` was current before."""
+    """Return the event of a rollback; `before` was the current release."""
     instead = f" instead of release {_named(before)}" if before is not None else ""
     sentence = f"Release {_named(release)} is current again{instead}."
     return _event(ROLLED_BACK, f"rollback-{release.number}-{now()}", release, release.number, lineage, sentence)
@@ -35,7 +35,7 @@ def rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = "") ->
     """Return the event of a model, or of a refresh, that the gates refused.
 
     Args:
-        following: a sentence about what the next span is trained from; empty for a refresh.
+        following: a sentence about the start of the next span's training; empty for a refresh.
     """
     what = "refresh" if plan.run_key.startswith(REFRESH) else "model"
     return Event(

@@ -1,4 +1,4 @@
-"""The flow `backfill-span`: the stages of one span that its backfill requests and that are not done."""
+"""The flow `backfill-span`: the requested and unfinished stages of one span of a backfill."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """The spans of a backfill as child flow runs in threads of this process.
 
-Only the main thread notices pauses, cancellations and interruptions. It passes them on, and waits for the threads.
+Only the main thread notices pauses, cancellations and interruptions. It passes them to the threads and waits for them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_SECONDS = 0.1
 
 
 class SpanRun:
-    """One span at work: the main thread and the span's thread share it."""
+    """One running span, shared by the main thread and the span's thread."""
 
     def __init__(self, pool: SpanRunPool, span: SpanPlan, plan: RunPlan) -> None:
         self.span, self.plan = span, plan
@@ -48,7 +48,7 @@ class SpanRun:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Run a stage once the backfill is not paused; record its result if the stage was left to run."""
+        """Run a stage, after any pause of the backfill; record its result if the stage was left to run."""
         self._pool.check()
         left = name in self.span.left
         if left:
@@ -74,7 +74,7 @@ class SpanRun:
             return None
 
     def raise_first(self) -> None:
-        """Raise the first error of `try_step`, if there is one."""
+        """Raise the first error of `try_step`, if any."""
         if self._errors:
             raise self._errors[0]
 
@@ -112,7 +112,7 @@ def current_span_run() -> SpanRun:
 
 
 class SpanRunPool:
-    """The child flow runs of one backfill. On leaving the block, normally or by an error, none of them runs."""
+    """The child flow runs of one backfill. After the block, even after an error, none of them runs."""
 
     def __init__(self, flow: Flow[..., Any], parallel: int, page: StatusPage) -> None:
         self.slots = threading.Semaphore(parallel)
@@ -133,7 +133,7 @@ class SpanRunPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the span runs after an error; after a suspension let each finish its stage. Wait for all of them."""
+        """After an error stop the span runs; after a suspension let each finish its stage. Wait for all of them."""
         if error is not None and not isinstance(error, Pause):
             self._stop.set()
         self.no_release.set()
@@ -144,7 +144,7 @@ class SpanRunPool:
         self._page.flush()
 
     def start(self, span: SpanPlan, plan: RunPlan, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
-        """Start a span's flow run in a free thread. If the span is to be trained, wait for the end of its training."""
+        """Start a span's flow run in a free thread. If the span needs training, wait for the end of its training."""
         self._wait_until(lambda: self._free.acquire(blocking=False))
         run = SpanRun(self, span, plan)
         context = contextvars.copy_context()
@@ -155,7 +155,7 @@ class SpanRunPool:
             self._wait_until(lambda: run.trained.is_set() or future.done())
 
     def trained(self, span: SpanPlan) -> bool:
-        """Return whether a started span was trained."""
+        """Return True if a started span was trained."""
         return any(run.span == span and run.trained.is_set() for run, _ in self._running)
 
     def wait(self) -> None:
@@ -195,7 +195,7 @@ class SpanRunPool:
         self._page.flush()
 
     def _poll(self) -> bool:
-        """Return whether the backfill is paused. Raises CancelledError if it was cancelled, Pause if suspended."""
+        """Return True if the backfill is paused. Raises CancelledError if it was cancelled, Pause if suspended."""
         if time.monotonic() - self._polled_at >= ASK_SECONDS:
             self._polled_at = time.monotonic()
             state = state_of(self._id) if self._id else None
@@ -231,7 +231,7 @@ class SpanRunPool:
                 )
                 if state.is_failed() or state.is_crashed():
                     error = state.result(raise_on_failure=False)
-            except Pause:  # it continues when the backfill does
+            except Pause:  # the span continues with the backfill
                 return
             except BaseException as failure:
                 error = failure

@@ -1,6 +1,6 @@
-"""Problems that stand for a while, as events: sent when they come, once a day while they stay, and when they are over.
+"""Events of standing problems: sent when a problem appears, once a day while it stays, and when it is over.
 
-Each record is written once the server has the event, so a server that is away delays an event and loses none.
+Each record is written after the server has the event, so a missing server delays events but loses none.
 """
 
 import datetime as dt
@@ -19,29 +19,29 @@ from tasks.foundation.records import Record
 from tasks.running.stage_output import logger
 
 RESOLVED = "millrace.problem.resolved"
-REMIND = dt.timedelta(hours=23)  # the watch comes each hour, so a day at the latest
+REMIND = dt.timedelta(hours=23)  # the watch runs hourly, so at most a day passes
 
 
 class Standing(Record):
-    """`watch/<lineage>/problems/<what>.json`: a problem that the server was told of."""
+    """A record in `watch/<lineage>/problems/`: a problem whose event the server has."""
 
     event: Event
     since: Moment
     sent_at: Moment
     reminders: int = Field(ge=0)
-    resolved_at: Moment | None = Field(description="null: it stands")
+    resolved_at: Moment | None = Field(description="end of the problem; null: it still stands")
 
 
 def send_problems(
     store: Store, lineage: str, at: str, found: Collection[Event], past: Collection[Event], stays: Collection[str]
 ) -> None:
-    """Tell the server of new problems, of those that stand for a day more, and of those that are over.
+    """Send events of new problems, daily reminders of standing ones, and the end of others.
 
     Args:
         at: the time of the watch.
-        found: the problems of now.
-        past: problems that were over when they were found: told once, if they were never told.
-        stays: what is not over although it was not found: names of problems, as `Event.what`.
+        found: the present problems.
+        past: problems that were over when first seen; each is sent once.
+        stays: ids of problems that still stand although they are not in `found`.
     """
     known = dict(_read(store, lineage))
     try:

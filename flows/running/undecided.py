@@ -1,4 +1,4 @@
-"""Takes up releases that wait for a decision: of a run that was killed, or that were made while releases were held."""
+"""Decide waiting releases: of a killed run, or made while releases were held."""
 
 from configs.schema.config import Config
 from flows.running.announcing import announce_release
@@ -10,12 +10,12 @@ from tasks.runs.plan import read_plan
 
 
 def take_up_undecided(store: Store, config: Config) -> None:
-    """Decide them; one that becomes current is announced and published to the targets of `config`.
+    """Decide waiting releases; announce the one that becomes current, and publish it to the targets of `config`.
 
     Nothing is decided while releases are held.
 
     Raises:
-        StageError: of the class of the first target that failed, or a record is not readable.
+        StageError: a target failed, with the class of the first one; or a record is not readable.
     """
     made = settle(store)
     if made is None:

@@ -1,4 +1,4 @@
-"""The watch's findings as Prefect events, for automations: each when it comes, while it stays and when it is over."""
+"""The watch's findings as Prefect events, for automations: when a problem appears, stays and is over."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,11 +25,11 @@ _OVER = (
     "Skipped",
     "Corrected",
     "Unfinished",
-)  # states of a span that no run has to take
+)  # states of a span that needs no run
 
 
 def send_events(store: Store, report: FreshnessReport, started: Started | None) -> None:
-    """Send an event for each problem that is new, stands for a day more or is over, and all that wait in the outbox."""
+    """Send an event for each new, standing (daily) or ended problem, and all waiting events of the outbox."""
     send_waiting(store)
     open_ones = [row for row in report.spans if row.state not in _OVER]
     stays = {f"{kind}-{row.span}-v{row.version}" for row in open_ones for kind in ("given-up", "missed")}
@@ -78,7 +78,7 @@ def _given_up(report: FreshnessReport, started: Started) -> Event:
 
 
 def _stale(report: FreshnessReport) -> Iterator[Event]:
-    """Yield an event for each of the two ages that is beyond its target."""
+    """Yield an event for each of the two ages above its target."""
     ages = {"newest": report.newest, "age_hours": report.age_hours, "target_hours": report.target_hours}
     waits = {"age_hours": report.catalogue_age_hours, "target_hours": report.catalogue_target_hours}
     if report.catalogue is not None:
@@ -112,7 +112,7 @@ def _late(report: FreshnessReport) -> Iterator[Event]:
 
 def _late_event(report: FreshnessReport, clock: Clock) -> Event:
     problem = of_a_clock(clock)
-    assert problem is not None  # it is late, or will be
+    assert problem is not None  # the run is late, or will be
     resource = {
         "prefect.resource.id": f"millrace.run.{clock.run_key}",
         "prefect.resource.name": f"{clock.span} attempt {clock.attempt}",

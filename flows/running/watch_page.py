@@ -1,4 +1,4 @@
-"""The watch as Prefect's UI shows it: a page of what is wrong, and a table of the newest spans."""
+"""The watch in Prefect's UI: a page of the problems, and a table of the newest spans."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ ROWS = 31  # each watch leaves such a table on the server
 
 
 def publish(report: FreshnessReport, started: str) -> None:
-    """Make the page and the table, of the flow run in which this is called. `started` says which run was started."""
+    """Make the page and the table of the current flow run. `started` is a sentence about a started run, or empty."""
     about = f"lineage {report.lineage}, {moment(report.at)} UTC"
     create_markdown_artifact(
         key=f"watch-{report.lineage}", markdown=page(section(report, started), ""), description=about
@@ -25,7 +25,7 @@ def publish(report: FreshnessReport, started: str) -> None:
 
 
 def section(report: FreshnessReport, started: str) -> Section:
-    """Return how old the vectors are, what is wrong with the way out, and the runs that are under way or were late."""
+    """Return the section with the vectors' age, the problems with their remedies, and the running or late runs."""
     urgent = [problem for problem in report.problems if problem.urgent]
     known = [problem for problem in report.problems if not problem.urgent]
     clocks = [
@@ -50,7 +50,7 @@ def section(report: FreshnessReport, started: str) -> Section:
 
 
 def rows(report: FreshnessReport) -> list[dict[str, str]]:
-    """Return the newest spans, newest first, in few short columns: the UI cuts off what is wider than the window."""
+    """Return the newest spans, newest first, in few short columns: the UI truncates wider tables."""
     return [_row(row) for row in reversed(report.spans[-ROWS:])]
 
 
@@ -95,5 +95,5 @@ def _problems(title: str, problems: Sequence[Problem]) -> tuple[Section, ...]:
 
 
 def _short(iso: str | None) -> str:
-    """Format a time as in `11-13 06:12`; empty where the span has not come so far."""
+    """Format a time as in `11-13 06:12`; empty if the span has not reached this state."""
     return moment(iso)[5:] if iso else ""
