@@ -85,7 +85,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
         inputs = [*inputs_of(store, left, base)]
         count = _partitions(store, left, base, config.infer.shard_rows)
         with connect(Path(scratch)) as database:
-            database.execute("SET threads = 1")  # each thread has its own buffers, and a partition is too small to share
+            database.execute("SET threads = 1")  # each thread needs own buffers, and a partition is too small to share
             scatter(_records(database, inputs, feature_types(inputs, config), count), Path(scratch), count)
             entries, items, deleted = [], 0, 0
             for number in range(count):
