@@ -27,9 +27,7 @@ from tasks.worker.rows.holdout_order import query_places
 from tasks.worker.rows.holdout_read import at_once
 from tasks.worker.rows.holdout_write import QUERY_PLACE
 
-pc: Any = pyarrow.compute
-
-# its functions are created at import, unknown to type checkers
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
 def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
@@ -51,9 +49,6 @@ def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
         keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
         found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))
     return pa.concat_tables(found).group_by([QUERY_KEY, ITEM_ID]).aggregate([])
-
-
-pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
 def is_whole(job: Job, inputs: EvaluateInputs) -> bool:
