@@ -1,7 +1,7 @@
 """Convert a source record to a canonical row: ids, time, texts, label, and all other columns unchanged.
 
-Bad texts and nulls pass, because validate judges them. Errors are a row without a readable time, a label that is not
-a number, and text that is not valid Unicode.
+Bad texts and nulls pass, because validate judges them. An unreadable time, a label that is not a number, and invalid
+Unicode are errors.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ from tasks.data.values import NUMBER, Scalar, as_float, as_text, is_nan_text, ki
 
 
 class Layout(NamedTuple):
-    """What a source holds: name in `--map` -> column that every stage knows; the names it needs; where its spans go."""
+    """A kind of source: name in `--map` -> core column, the required names, and the folder and kind of its spans."""
 
     columns: Mapping[str, str]
     needed: tuple[str, ...]
@@ -67,7 +67,7 @@ class CanonicalRow(NamedTuple):
 
 
 class Canonicaliser:
-    """Converts records one by one, and collects the kinds of value of each column over the whole input."""
+    """Converts records one by one, and collects the value types of each column over the whole input."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Canonicaliser:
         """Return the canonical row of one record.
 
         Raises:
-            DataError: time or label is not readable, the time is not believed, or an item of a feed has no id, no text,
-                or is neither deleted nor not; names file, row, column and value.
+            DataError: a time or label is not readable, a time is out of range, or an item of a feed has no id, no text
+                or an unreadable `deleted`; names file, row, column and value.
         """
         moment = _moment(record, self.time_column)
         if problem := self._times.problem(moment):
@@ -113,10 +113,10 @@ class Canonicaliser:
         return CanonicalRow(span_of(moment, self._span), core, others)
 
     def columns(self) -> dict[str, tuple[str, str]]:
-        """Return source column -> (name in the span, type) for the unmapped columns, in order of name.
+        """Return source column -> (name in the span, type) for the unmapped columns, sorted by name.
 
         The type is float64 or bool if all values of the column have it, else string. A column with only nulls is
-        float64. A name that a core column has gets the suffix `_source`.
+        float64. A name of a core column gets the suffix `_source`.
         """
         if self.layout is ITEMS:
             self._kinds[DELETED] = {"bool"}
@@ -133,7 +133,7 @@ class Canonicaliser:
         return named
 
     def empty_columns(self) -> set[str]:
-        """Return the source columns of `columns` that have only nulls."""
+        """Return the source columns that have only nulls."""
         return {column for column, kinds in self._kinds.items() if not kinds}
 
     def _made_id(self, record: SourceRow, moment: dt.datetime) -> str:
@@ -151,7 +151,7 @@ class Canonicaliser:
         return None if value is None else as_text(value)
 
     def _deleted(self, record: SourceRow) -> bool:
-        """Return what a feed says about an item, after checking that it can be used."""
+        """Return True if the feed deletes the item. Raises DataError: the record is not usable."""
         if not self._text(record, ITEM_ID):
             raise record.error(self._source[ITEM_ID], "empty; every item of a feed needs its id")
         column = self._source.get(DELETED, DELETED)

@@ -1,4 +1,4 @@
-"""The form of a CSV file: what separates its fields, and whether its first line is a header."""
+"""Detect the delimiter of a CSV file, and a missing header."""
 
 import csv
 import io
@@ -10,15 +10,15 @@ from tasks.foundation.errors import ConfigError
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _SAMPLE_RECORDS = 50
-_LONGEST_NAME = 64  # characters of a column's name; longer is a text
+_LONGEST_NAME = 64  # characters of a column name; a longer one is a text
 
 
 def find_delimiter(start: str, whole: bool) -> str | None:
-    """Return what separates the fields: what gives all records as many fields as the header; None: several do.
+    """Return the delimiter that gives all records as many fields as the header; None if several do.
 
     Args:
         start: the first lines of the file, without a byte order mark.
-        whole: this is all of the file; else its last line may be cut off.
+        whole: True if `start` is the whole file; else its last line may be truncated.
     """
     fields = {delimiter: _fields(start, whole, delimiter) for delimiter in DELIMITERS.values()}
     fitting = [delimiter for delimiter, counts in fields.items() if counts[0] > 1 and len(set(counts)) == 1]
@@ -26,13 +26,13 @@ def find_delimiter(start: str, whole: bool) -> str | None:
         return None
     if fitting:
         return fitting[0]
-    if fields[","][0] > 1:  # a file with a damaged line, which reading will name
+    if fields[","][0] > 1:  # a file with a damaged line; reading will report it
         return ","
     return max(fields, key=lambda delimiter: fields[delimiter][0])
 
 
 def parse_delimiter(text: str) -> str:
-    """Return the delimiter of a name in DELIMITERS, or of one character. Raises ConfigError: it is neither."""
+    """Return the delimiter for a name in DELIMITERS, or for one character. Raises ConfigError: it is neither."""
     delimiter = DELIMITERS.get(text, text)
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise ConfigError(f"--delimiter {text!r}: give {', '.join(DELIMITERS)}, or one character")
@@ -40,12 +40,12 @@ def parse_delimiter(text: str) -> str:
 
 
 def name_of(delimiter: str) -> str:
-    """Return the word for a delimiter."""
+    """Return the name of a delimiter."""
     return next((name for name, each in DELIMITERS.items() if each == delimiter), repr(delimiter))
 
 
 def looks_like_a_row(header: Sequence[str]) -> bool:
-    """Return whether a header holds what no column is named: a number, a time, a long text, nothing, a text twice."""
+    """Return True if a header has an unlikely column name: a number, a time, a long, empty or repeated text."""
     return len(set(header)) < len(header) or any(_is_a_value(name) for name in header)
 
 
@@ -61,7 +61,7 @@ def _is_a_value(name: str) -> bool:
 
 
 def _fields(start: str, whole: bool, delimiter: str) -> list[int]:
-    """Return the number of fields of the first records that are complete; the header's is always there."""
+    """Return the number of fields of the first complete records, the header's always."""
     counts: list[int] = []
     lines = io.StringIO(start, newline="\n").readlines()
     complete = lines if whole or len(lines) == 1 else lines[:-1]
@@ -71,6 +71,6 @@ def _fields(start: str, whole: bool, delimiter: str) -> list[int]:
                 counts.append(len(cells))
             if len(counts) > _SAMPLE_RECORDS:
                 break
-    except csv.Error:  # a quote that ends beyond the sample, or never
+    except csv.Error:  # a quote closes after the sample, or never
         pass
     return counts or [0]

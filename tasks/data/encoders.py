@@ -1,4 +1,4 @@
-"""The kinds of encoder that can be trained, by `model_type` of their config.json; their shapes and prompts."""
+"""The trainable kinds of encoder, by `model_type` of their config.json; shapes and prompts of text vectors."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -12,12 +12,12 @@ _MARK = ":"
 
 
 def to_names(prompts: Prompts) -> dict[str, str]:
-    """Return what an exported folder says."""
+    """Return the prompts by name, as an exported folder has them."""
     return {QUERY: prompts.query, ITEM: prompts.item} | entity_names(prompts)
 
 
 def entity_names(prompts: Prompts) -> dict[str, str]:
-    """Return the prompts of single entities alone."""
+    """Return only the prompts of entities, by name."""
     found = {}
     for name, each in prompts.by_entity.items():
         for kind, prompt in ((QUERY, each.query), (ITEM, each.item)):
@@ -27,7 +27,7 @@ def entity_names(prompts: Prompts) -> dict[str, str]:
 
 
 def entities_of(names: dict[str, str | None]) -> dict[str, EntityPrompts]:
-    """Return the prompts of single entities that a folder names."""
+    """Return the prompts of entities from a folder's named prompts."""
     entities = sorted({name.partition(_MARK)[2] for name in names if name.startswith((QUERY + _MARK, ITEM + _MARK))})
     return {
         each: EntityPrompts(query=names.get(f"{QUERY}{_MARK}{each}"), item=names.get(f"{ITEM}{_MARK}{each}"))
@@ -39,7 +39,7 @@ Activation = Literal["identity", "tanh", "relu", "gelu", "sigmoid"]
 
 
 class DenseShape(Record):
-    """A linear layer over the pooled vector, (texts, inputs) -> (texts, outputs), and the function after it."""
+    """A linear layer over the pooled vector, (texts, inputs) -> (texts, outputs), and its activation."""
 
     inputs: int
     outputs: int
@@ -48,23 +48,23 @@ class DenseShape(Record):
 
 
 class TextShape(Record):
-    """How a text's vector is made: prompt, pooling, then the dense layers in their order."""
+    """The steps from a text to its vector: prompt, pooling, then the dense layers in order."""
 
     pooling: Pooling
     dense: tuple[DenseShape, ...] = ()
     prompts: Prompts = Prompts()
 
     def text_width(self, encoder_width: int) -> int:
-        """Return the width of a text's vector, on an encoder of `encoder_width`."""
+        """Return the width of a text's vector for an encoder of `encoder_width`."""
         return self.dense[-1].outputs if self.dense else encoder_width
 
 
 class Encoder(NamedTuple):
-    """What a kind of encoder needs beyond token ids.
+    """The properties of a kind of encoder.
 
-    `after_padding`: its first position has the number of the padding token and one; else it is 0. `causal`: a token
-    sees none after it. `own_attention`: its attention can't be replaced by another implementation. `decoder`: it is
-    built as a model that writes text is.
+    `after_padding`: the first position is the padding token's id plus one; else it is 0. `causal`: a token does not
+    attend to later tokens. `own_attention`: its attention implementation can't be replaced. `decoder`: it has the
+    architecture of a text generator.
     """
 
     after_padding: bool = False
@@ -73,8 +73,7 @@ class Encoder(NamedTuple):
     decoder: bool = False
 
 
-# Each attends to the tokens that the mask of a layer shows, and takes positions from outside, so that several texts can
-# stand in one sequence.
+# All take attention masks per layer and position ids as input, so that several texts can be packed in one sequence.
 ENCODERS = {
     "bert": Encoder(),
     "distilbert": Encoder(),
@@ -92,7 +91,7 @@ ENCODERS = {
 
 
 def kind_of(model_type: str | None) -> Encoder:
-    """Return what an encoder of this kind needs. Raises ConfigError: it can't be trained."""
+    """Return the properties of an encoder of this kind. Raises ConfigError: it can't be trained."""
     if model_type not in ENCODERS:
         raise ConfigError(
             f"an encoder with the model_type {model_type!r} can't be trained; give model.pretrained a folder with one "
@@ -102,7 +101,7 @@ def kind_of(model_type: str | None) -> Encoder:
 
 
 def check_direction(encoder_config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a config.json describes a Gemma that writes text: its tokens see none after them."""
+    """Raise ConfigError if a config.json describes a Gemma text generator, whose tokens don't attend to later ones."""
     if encoder_config.get("model_type") == "gemma3_text" and not encoder_config.get("use_bidirectional_attention"):
         raise ConfigError(
             "an encoder with the model_type 'gemma3_text' can be trained if its tokens see those after them, and its "
@@ -112,12 +111,12 @@ def check_direction(encoder_config: Mapping[str, Any]) -> None:
 
 
 def first_position(model_type: str, padding_id: int) -> int:
-    """Return the number of a text's first position."""
+    """Return the position id of a text's first token."""
     return padding_id + 1 if kind_of(model_type).after_padding else 0
 
 
 def positions_for_text(encoder_config: Mapping[str, Any]) -> int | None:
-    """Return how many tokens a text may have by an encoder's config.json; None where it does not say."""
+    """Return the maximum number of tokens of a text by an encoder's config.json; None if it has no limit."""
     positions = encoder_config.get("max_position_embeddings")
     if not isinstance(positions, int):
         return None

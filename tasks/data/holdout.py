@@ -1,7 +1,7 @@
-"""The two sides of the validated rows: those that a lineage trains on, and its holdout.
+"""The split of the validated rows into training rows and holdout.
 
-A hash of its group decides the side of a row; after a change of the share, rows between the shares are on neither side.
-Nor are rows that validate found to be too like a row of the other side: they are listed in the folder `RowsRef.sides`.
+A hash of its group decides the split of a row; after a change of the share, rows between the shares are in neither.
+Near-duplicates of a row in the other split are in neither too: validate lists them in the folder `RowsRef.sides`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,29 +23,29 @@ from tasks.foundation.errors import ConfigError
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 SIDES_KIND = "sides"
-LEFT_OUT = "left_out.parquet"  # ROW_ID and HELD of the rows that are on neither side, and the row that each is like
-HELD = "held"  # bool: the side that a row would be on
+LEFT_OUT = "left_out.parquet"  # ROW_ID and HELD of the excluded near-duplicates, and the row that each resembles
+HELD = "held"  # bool: true if the row would be in the holdout
 
 
 class Sides(NamedTuple):
-    """Rows by their side of the holdout."""
+    """Rows by split."""
 
     training: pa.Table
     held: pa.Table
 
 
 def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
-    """Return whether each row belongs to the holdout, bool (rows,)."""
+    """Return a mask of the rows in the holdout, bool (rows,)."""
     return below_share(group_hashes(rows, rule.group), rule.measured_share)
 
 
 def trainable(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
-    """Return whether each row may be trained on, bool (rows,); no row of the holdout may."""
+    """Return a mask of the rows that may be trained on, bool (rows,); no row of the holdout is in it."""
     return ~below_share(group_hashes(rows, rule.group), rule.share)
 
 
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
-    """Return the rows by side, without those whose ids are in `left_out`."""
+    """Return the rows by split, without the row ids in `left_out`."""
     if left_out is not None and len(left_out):
         rows = rows.filter(pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)))
     hashes = group_hashes(rows, rule.group)
@@ -56,10 +56,10 @@ def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None =
 def read_sides(
     store: Store, refs: Sequence[RowsRef], rule: HoldoutRule, columns: Sequence[str], newest_first: bool = False
 ) -> Iterator[Sides]:
-    """Yield the rows of spans by side, some thousand at a time; arguments, order and errors are those of `read_rows`.
+    """Yield the rows of spans by split, a few thousand at a time; arguments, order and errors as in `read_rows`.
 
     Raises:
-        MissingFolder, CorruptFolder: the rows of a span, or what is known about their sides, are gone or damaged.
+        MissingFolder, CorruptFolder: the rows of a span, or the list of its near-duplicates, are gone or damaged.
     """
     wanted = [*columns, *group_columns(rule.group)]
     for ref in reversed(refs) if newest_first else refs:
@@ -69,7 +69,7 @@ def read_sides(
 
 
 def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
-    """Return the ids of the rows of a span that are on neither side, string."""
+    """Return the ids of a span's rows that are in neither split as near-duplicates, string."""
     if ref.sides is None:
         return pa.array([], pa.string())
     file = open_file(store, ref.sides, open_manifest(store, ref.sides, SIDES_KIND), LEFT_OUT)
@@ -77,13 +77,13 @@ def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
 
 
 def with_rule_of(config: Config, state: CheckpointState | None) -> Config:
-    """Return the configuration with the group that decides what is held out after this state of a lineage.
+    """Return the configuration with the holdout grouping that a lineage in this state is bound to.
 
     Args:
-        state: that training would continue from; None, or one without spans, leaves the choice to the configuration.
+        state: the checkpoint that training would continue; None, or one without spans: the configuration decides.
 
     Raises:
-        ConfigError: the configuration has another group; says the ways out.
+        ConfigError: the configuration has another group; names the remedies.
     """
     group = HoldoutRule.of(config.evaluate).group
     if state is not None and state.consumed:

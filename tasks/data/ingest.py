@@ -1,7 +1,7 @@
 """Ingest a user's files as spans: rows as `spans/<span>/v<n>/`, items of a feed as `items/<span>/v<n>/`.
 
-Spans are immutable. The same rows change nothing. Other rows make a new version, once a person has said whether they
-replace the version before or are merged with it. The stage validate, not this module, judges the quality of the rows.
+Spans are immutable. The same rows change nothing. Other rows make a new version, once a person has chosen to replace
+the version before or to merge with it. The stage validate, not this module, judges the quality of the rows.
 """
 
 import contextlib
@@ -37,20 +37,20 @@ from tasks.foundation.records import Record
 
 
 class IngestOptions(Record):
-    """What a person says about a source beyond its columns."""
+    """The options of an ingest apart from its columns."""
 
-    known: Known | None = None  # None: a span that the workspace has with other rows is refused
+    known: Known | None = None  # None: refuse a span that the workspace has with other rows
     not_before: dt.date | None = None  # the first day of the data, in UTC
-    not_after: dt.date | None = None  # its last day
-    delimiter: str | None = None  # of CSV; None: found in the file
-    set_aside: Path | None = None  # a new file for rows that can't be used; None: the first one is an error
+    not_after: dt.date | None = None  # the last day of the data, in UTC
+    delimiter: str | None = None  # CSV delimiter; None: detect it in each file
+    set_aside: Path | None = None  # a new file for invalid rows; None: the first invalid row is an error
 
 
 DEFAULTS = IngestOptions()
 
 
 class IngestSummary(Record):
-    """What was ingested, spans oldest first."""
+    """The result of an ingest, spans oldest first."""
 
     spans: tuple[IngestedSpan, ...]
     rows: int
@@ -73,8 +73,8 @@ def ingest(
     """Split the records of `source` into spans, and commit the new and the changed spans.
 
     All spans are built in a temporary folder (TMPDIR) first, so bad input changes nothing in the workspace. Memory use
-    does not grow with the input. Temporary disk use grows to about twice the uncompressed input, and to three times
-    where the workspace has its spans with other rows.
+    does not grow with the input. Temporary disk use grows to about twice the uncompressed input, and to three times if
+    the workspace has its spans with other rows.
 
     Args:
         source: a file, or a folder of files.
@@ -85,7 +85,7 @@ def ingest(
 
     Raises:
         ConfigError: a wrong path or mapping, a span kind other than the workspace's, or, without `options.known`, spans
-            that the workspace has with other rows; of a feed, if items would be gone.
+            that the workspace has with other rows; for a feed, only if items would be gone.
         DataError: an unreadable file, a missing column, a bad value or time; names file, row and column.
         DiskError: a disk is full.
         Conflict: another ingest still writes after ten minutes.
@@ -136,7 +136,7 @@ def ingest(
 
 
 def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[str]:
-    """Yield what was found in the source that a person may not have expected."""
+    """Yield remarks on unexpected properties of the source."""
     found = {delimiter for delimiter in reader.delimiters.values() if delimiter != ","}
     if found and reader.delimiter is None:
         yield f"fields are separated by {' or '.join(sorted(map(name_of, found)))}, as the first lines show"
@@ -147,7 +147,7 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[
 
 
 def _known_rows(store: Store) -> dict[str, Callable[[], int]]:
-    """Return by span of the workspace what reads its number of rows."""
+    """Return a function for each span of the workspace that reads its number of rows."""
     return {ref.name: lambda ref=ref: read_fact(store, ref.prefix, "rows", int) for ref in list_spans(store)}
 
 

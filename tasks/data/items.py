@@ -1,11 +1,11 @@
-"""The columns of a catalogue and of the vectors made from it, and how item ids are split into partitions."""
+"""The columns of a catalogue and of its vectors, and the partitioning of item ids."""
 
 import hashlib
 
 TEXT = "text"  # string: the newest text of the item
 UPDATED_AT = "updated_at"  # timestamp[us, UTC]: the time of that text
-FEED_AT = "feed_at"  # timestamp[us, UTC]: the newest record in an item feed; null: the item is in no feed
-DELETED = "deleted"  # bool: what that record says
+FEED_AT = "feed_at"  # timestamp[us, UTC]: time of the item's newest record in a feed; null: in no feed
+DELETED = "deleted"  # bool: true if that record deletes the item
 CONTENT = "content_sha256"  # string: changes whenever the text or a feature does
 VECTOR = "vector"  # fixed-size list of float32 or float16, of unit length
 MODEL_VERSION = "model_version"  # string
@@ -18,7 +18,7 @@ FEED_KIND = "feed"
 def partition_of(item_id: str, partitions: int) -> int:
     """Return the partition of an item.
 
-    It is bytes 8 to 15 of the MD5 of the id in UTF-8, as a little-endian number, modulo the number of partitions.
+    Bytes 8 to 15 of the MD5 of the id in UTF-8, as a little-endian number, modulo the number of partitions.
     """
     return int.from_bytes(hashlib.md5(item_id.encode(), usedforsecurity=False).digest()[8:], "little") % partitions
 
@@ -34,5 +34,5 @@ def deleted_name(number: int) -> str:
 
 
 def is_deleted_name(name: str) -> bool:
-    """Return whether a file of a catalogue holds deleted items."""
+    """Return True if a file of a catalogue has deleted items."""
     return name.startswith("deleted-")

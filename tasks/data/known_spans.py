@@ -1,7 +1,7 @@
-"""A span of a source compared with the version that the workspace has, row by row, and the two merged.
+"""Compare a span of a source with the workspace's version, row by row, and merge the two.
 
-Rows are paired by their key: the row id, or for an item feed the item id and the time. Of rows with the same key, the
-first is paired with the first.
+Rows are paired by their key: the row id, or for an item feed the item id and the time. Several rows with the same key
+are paired in order.
 """
 
 import enum
@@ -29,8 +29,7 @@ _PLACE = {column: place for place, column in enumerate(CORE)}
 # The rows of the version before come first, so their `n` are lower. `elsewhere`: the source has the item in some span.
 _ROWS = "CREATE TABLE rows (n INTEGER PRIMARY KEY, is_new INTEGER, key TEXT, digest BLOB, elsewhere INTEGER)"
 _ADD = "INSERT INTO rows (is_new, key, digest, elsewhere) VALUES (?, ?, ?, ?)"
-# Of two rows in a pair, the old one stays if they are the same, else the new one. An old row without a partner stays if
-# no new row has its key.
+# In a pair, the old row stays if both are equal, else the new row. An unpaired old row stays if no new row has its key.
 _MET = """
 CREATE TABLE met AS
 WITH placed AS (SELECT *, row_number() OVER (PARTITION BY key, is_new ORDER BY n) AS place FROM rows),
@@ -52,20 +51,20 @@ FROM met
 
 
 class Known(enum.Enum):
-    """What becomes of a span that the workspace has with other rows."""
+    """The treatment of a span that the workspace has with other rows."""
 
     replace = "replace"  # the source has the whole span
     merge = "merge"  # the source has some of its rows
 
 
 class Difference(Record):
-    """A span of a source against the newest version in the workspace, in rows."""
+    """The difference in rows between a span of a source and its newest version in the workspace."""
 
     before: int = Field(description="rows of the version before")
     changed: int = Field(description="rows of the source with an id of the version before and other content")
     added: int = Field(description="rows of the source with a new id")
     gone: int = Field(description="rows of the version before that are not in the source")
-    merged: int = Field(description="rows of both together")
+    merged: int = Field(description="rows of both, merged")
 
     @property
     def is_none(self) -> bool:
@@ -73,11 +72,11 @@ class Difference(Record):
 
 
 class Comparison(NamedTuple):
-    """`merged`: a spool of the rows of the version before that stay, then those of the source that are new."""
+    """`merged` is a spool: the rows of the version before that stay, then the new rows of the source."""
 
     difference: Difference
     merged: Path
-    columns: Columns  # of `merged`
+    columns: Columns  # the columns of `merged`
 
 
 def compare(
@@ -90,14 +89,16 @@ def compare(
     by_item: bool = False,
     elsewhere: Callable[[str], bool] | None = None,
 ) -> Comparison:
-    """Compare the rows of a spool with those of a version, and perhaps merge them; new rows win.
+    """Compare the rows of a spool with a version's rows, and merge them if asked; new rows win.
 
     Args:
         parts: the Parquet files of the version before, at least one.
-        columns: of the spool; `empty` are the source columns among them with only nulls, whose type means nothing.
-        scratch: an empty folder, for tables and for `merged`, which is written if `merging`.
+        columns: the columns of the spool.
+        empty: the source columns with only nulls, whose type is arbitrary.
+        scratch: an empty folder for tables and `merged`.
+        merging: write `merged`.
         by_item: pair rows by item and time, as in a feed; else by row id.
-        elsewhere: whether the source has an item in any span, so that its old row is not gone.
+        elsewhere: True for an item that the source has in any span, so that its old row is not gone.
     """
     together = _together(columns, empty, parts)
     old, new = partial(_old_lines, parts, together), partial(_lines, spool)
@@ -146,7 +147,7 @@ def _old_lines(parts: Sequence[Path], columns: Columns) -> Iterator[bytes]:
 
 
 def _together(columns: Columns, empty: Set[str], parts: Sequence[Path]) -> Columns:
-    """Return the columns of both, by source column; where the types differ, the type is string."""
+    """Return the columns of both, by source column; of type string if the types differ."""
     kinds = {name: None if source in empty else kind for source, (name, kind) in columns.items()}
     for name, kind in _columns_of(parts).items():
         other = kinds.get(name)
@@ -157,7 +158,7 @@ def _together(columns: Columns, empty: Set[str], parts: Sequence[Path]) -> Colum
 
 
 def _columns_of(parts: Sequence[Path]) -> dict[str, str | None]:
-    """Return name -> type of the columns of a span that are not core columns; None where all values are null."""
+    """Return name -> type of a span's columns that are not core columns; None if all values are null."""
     kinds: dict[str, str | None] = {}
     for part in parts:
         with pq.ParquetFile(part) as file:

@@ -1,4 +1,4 @@
-"""What rows say for training, in columns of their own: the value that a head learns, what a row counts and is about."""
+"""Optional training columns of rows: label, sample weight, entity."""
 
 import zlib
 
@@ -23,27 +23,27 @@ def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
 
 
 def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
-    """Return whether query and item belong together, bool (rows,)."""
+    """Return a mask of the positive pairs, bool (rows,)."""
     if heads.contrastive is not None and heads.contrastive.positives_only:
         return label_classes(rows, heads) == 1
     return np.ones(rows.num_rows, dtype=bool)
 
 
 def label_columns(config: Config) -> dict[str, str]:
-    """Return the columns that rows need for training, apart from features, by the key that names each."""
+    """Return the training columns except features, by the configuration key that names each."""
     columns = {f"heads.{name}.column": head.column for name, head in config.heads.of_labels.items()}
     return columns | ({"train.row_weight": config.train.row_weight} if config.train.row_weight else {})
 
 
 def own_label_columns(config: Config) -> list[str]:
-    """Return those of them that not every row has anyway."""
+    """Return the training columns that are not core columns."""
     return list(dict.fromkeys(column for column in label_columns(config).values() if column not in CORE))
 
 
 def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:
-    """Return what a head learns of each row, float64 (rows,): a class's number, or a number.
+    """Return each row's target for a head, float64 (rows,): the number of a class, or a value.
 
-    NaN: the row has none, or one that the head can't learn; or the rows have no such column, as in a golden set.
+    NaN: the row has no value or one that the head can't learn, or the column is missing, as in a golden set.
     """
     if head.column not in rows.column_names:
         return np.full(rows.num_rows, np.nan)
@@ -51,21 +51,21 @@ def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:
 
 
 def cant_be_learnt(rows: pa.Table, head: LabelHead) -> np.ndarray:
-    """Return whether a row has a value that the head can't learn, bool (rows,); a row without one is fine."""
+    """Return a mask of the rows with a value that the head can't learn, bool (rows,); a missing value is fine."""
     return ~rows[head.column].is_null().to_numpy() & np.isnan(label_values(rows, head))
 
 
 def bad_weights(weights: pa.ChunkedArray) -> np.ndarray:
-    """Return which weights of rows can't be used, bool (rows,): those that are missing, negative or not finite."""
+    """Return a mask of the invalid weights, bool (rows,): missing, negative or not finite."""
     values = _numbers(weights)
     return ~(np.isfinite(values) & (values >= 0))
 
 
 def row_weights(rows: pa.Table, column: str | None) -> np.ndarray:
-    """Return what each row counts in the losses, float64 (rows,); 1 without a column.
+    """Return each row's weight in the losses, float64 (rows,); 1 without a column.
 
     Raises:
-        DataError: a weight can't be used; names row and value. Rows that were validated by this setting have none.
+        DataError: a weight is invalid; names row and value. Rows validated with this setting have no invalid weight.
     """
     if column is None:
         return np.ones(rows.num_rows)
@@ -84,7 +84,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def entity_codes(rows: pa.Table, column: str | None) -> np.ndarray:
-    """Return a number that is equal for rows about one thing, int32 (rows,) and not negative; 0 without a value."""
+    """Return a non-negative code of each row's entity, int32 (rows,); 0 without a value."""
     if column is None:
         return np.zeros(rows.num_rows, dtype=np.int32)
     values = rows[column].cast(pa.string()).to_pylist()

@@ -1,7 +1,7 @@
-"""The option --map: which column of a source is what, also inside nested values.
+"""The option --map: the source columns of query, item, ids and label, also inside nested values.
 
-`request.text` is the part `text` of the column `request`. A column that such a name enters is taken apart: each of its
-parts becomes a column of its own, named by its path.
+`request.text` is the field `text` of the column `request`. A column in such a name is flattened: each of its fields
+becomes a column of its own, named by its path.
 """
 
 import difflib
@@ -41,7 +41,7 @@ def parse_map(text: str, layout: Layout = ROWS) -> dict[str, str]:
 
 
 def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
-    """Check the names. Raises ConfigError: a name is unknown, or a needed one is missing; names the way out."""
+    """Check the names. Raises ConfigError: a name is unknown, or a required one is missing; names the remedy."""
     for name in mapping:
         if name not in layout.columns:
             close = difflib.get_close_matches(name, layout.columns, n=1)
@@ -53,12 +53,12 @@ def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
 
 
 def require_columns(record: SourceRow, form: Format, time_column: str, mapping: Mapping[str, str]) -> None:
-    """Check the columns of a file by its first record, before nested ones are taken apart.
+    """Check the columns of a file by its first record, before nested columns are flattened.
 
-    A record of JSONL may leave out what is null.
+    JSONL is not checked here, since a record may leave out nulls.
 
     Raises:
-        DataError: a column is missing, perhaps since the file has no header; names file and column.
+        DataError: a column is missing, perhaps because the file has no header; names file and column.
     """
     if form is Format.jsonl:
         return
@@ -85,9 +85,9 @@ def _missing(file: Path, column: str, why: str, there: Set[str]) -> DataError:
 
 
 def taken_apart(names: Iterable[str]) -> Callable[[Values], Values]:
-    """Return what takes the values of a record apart, so that all `names` are columns.
+    """Return a function that flattens the values of a record, so that all `names` are columns.
 
-    A column whose own name has a dot stays as it is. A list is no nested column. A null has no parts.
+    A column whose own name has a dot stays as it is. A list is not a nested column. A null has no fields.
     """
     roots: dict[str, list[str]] = {}
     for name in names:
@@ -109,7 +109,7 @@ def taken_apart(names: Iterable[str]) -> Callable[[Values], Values]:
 
 
 def root_of(name: str) -> str:
-    """Return the column that a name enters."""
+    """Return the column of a name: `request` of `request.text`."""
     return name.partition(".")[0]
 
 

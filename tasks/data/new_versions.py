@@ -1,4 +1,4 @@
-"""Which version of a span an ingest writes: the source's rows, those merged with the version before, or none."""
+"""Choose the version of a span that an ingest writes: the source's rows, a merge with the version before, or none."""
 
 import shutil
 from collections.abc import Sequence
@@ -29,14 +29,14 @@ class IngestedSpan(Record):
     name: str = Field(description="name of the span, for example 2026-W47")
     version: int = Field(description="version of the span")
     rows: int = Field(description="rows of this version")
-    new: bool = Field(description="false: the workspace held exactly these rows already")
+    new: bool = Field(description="false: the workspace already had exactly these rows")
     difference: Difference | None = Field(
         default=None, description="difference to the version before; null: first version"
     )
 
 
 class Choice(NamedTuple):
-    """What decides about versions: the workspace, what is ingested, what a person said, a folder for what is merged."""
+    """Context for choosing span versions: workspace, kind of source, the person's choice, folder for merged rows."""
 
     store: Store
     layout: Layout
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A version of a span, and its rows, which are written if it is new."""
+    """A version of a span and its rows, which are written if the version is new."""
 
     span: IngestedSpan
     built: BuiltSpan
@@ -67,8 +67,8 @@ def choose_versions(
     """Return a version of each span, in the same order; nothing is written to the workspace.
 
     Raises:
-        ConfigError: the workspace has spans with other rows, and nobody said what becomes of them; of a feed, only if
-            items would be gone. Names each span with the rows of both sides, and the two ways out.
+        ConfigError: the workspace has spans with other rows, and nobody chose to replace or merge; for a feed, only if
+            items would be gone. Names each span with the rows of both sides, and both options.
     """
     versions: list[Version] = []
     refused: list[Version] = []
@@ -97,7 +97,7 @@ def commit_version(store: Store, layout: Layout, version: Version) -> None:
     if not span.new:
         return
     prefix = _prefix(layout, span.name, span.version)
-    store.delete(prefix)  # what a killed ingest left there, without a manifest
+    store.delete(prefix)  # leftovers of a killed ingest, without a manifest
     facts = {
         "span": span.name,
         "version": span.version,
@@ -118,7 +118,7 @@ def commit_version(store: Store, layout: Layout, version: Version) -> None:
 def _changed(
     choice: Choice, built: BuiltSpan, latest: int, spools: Spools, canonicaliser: Canonicaliser, items: ItemTexts
 ) -> Version:
-    """Return the version after `latest`; or `latest`, if it has the same rows, in another order or with other types."""
+    """Return the version after `latest`; or `latest` if its rows are equal apart from order or types."""
     scratch = choice.scratch / f"{built.name}-merged"
     scratch.mkdir()
     merging = choice.known is Known.merge
@@ -140,7 +140,7 @@ def _changed(
                 f"v{latest} of {built.name} can't be read, so nothing can be merged with it: {error}; ingest the whole "
                 "span with --replace"
             ) from error
-        return _new(built, latest + 1)  # nothing is lost that was not lost before
+        return _new(built, latest + 1)  # the damaged version was lost before
     difference = compared.difference
     if difference.is_none or (merging and not (difference.changed or difference.added)):
         shutil.rmtree(scratch)
@@ -152,7 +152,7 @@ def _changed(
 
 
 def _question(refused: Sequence[Version], layout: Layout) -> str:
-    """Return why nothing was written, and what to say for each way out."""
+    """Return the message of a refused ingest: the differences, and the option for each remedy."""
     what = "rows" if layout is ROWS else "records"
     lines = []
     for span, built in refused[:MOST_NAMED]:

@@ -1,7 +1,7 @@
-"""What a pretrained folder says of its model: encoder, pooling, dense layers, prompts, length and case of texts.
+"""Read the description of a pretrained model: encoder, pooling, dense layers, prompts, length and case of texts.
 
-The layouts are those of sentence-transformers, from version 2 to 6; a folder without modules.json is an encoder alone.
-What can't be honoured is refused by name. Weights are not read here.
+Reads the folders of sentence-transformers 2 to 6; a folder without modules.json is a plain encoder. Unsupported
+settings are refused by name. Weights are not read here.
 """
 
 import json
@@ -17,12 +17,12 @@ from tasks.foundation.errors import ConfigError
 T = TypeVar("T")
 
 MODULES = "modules.json"
-DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first one that is there
-_WHOLE_FAMILY = "sentence_transformers."  # begins the names of the library's own modules
-_OWN_FAMILY = "released_modules."  # begins those of a release with feature interaction
+DENSE_WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first existing file counts
+_WHOLE_FAMILY = "sentence_transformers."  # prefix of the library's own modules
+_OWN_FAMILY = "released_modules."  # prefix of the modules in a release with feature interaction
 _WAY_OUT = f"give another folder, or a copy of this one without {MODULES}, which is an encoder alone"
 _POOLINGS: dict[str, Pooling] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
-# The keys of pooling modes before version 6, with their names since.
+# The keys of pooling modes before version 6 -> their names since.
 _POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -42,22 +42,22 @@ _TRANSFORMER_FILES = [
     "sentence_bert_config.json",
     *(f"sentence_{name}_config.json" for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta")),
 ]
-# Settings of the module Transformer that are read, or that say what is done anyway.
+# Settings of the module Transformer that are read, or describe the only behaviour.
 _TRANSFORMER_KEYS = {
     "max_seq_length", "do_lower_case", "modality_config", "module_output_name", "unpad_inputs", "transformer_task",
 }  # fmt: skip
 _DENSE_DEFAULTS = {"module_input_name": "sentence_embedding", "use_residual": False}
 _NO_PROMPTS = Prompts()
-_QUERY_PROMPTS, _ITEM_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first of them that is not empty
+_QUERY_PROMPTS, _ITEM_PROMPTS = ("query",), ("document", "passage", "corpus")  # the first non-empty one counts
 
 
 @dataclass(frozen=True)
 class Described:
-    """What a pretrained folder says.
+    """The description of a pretrained model.
 
-    `encoder` is the folder of encoder and tokenizer, `dense_folders` those of the dense layers' weights. `pooling` is
-    None for an encoder alone. `longest_tokens` is where texts are cut, None where it is not said. `default_prompt`
-    is the name of a prompt for every text, where no prompt is of queries or items; then `prompts` are empty.
+    `encoder` is the folder of encoder and tokenizer, `dense_folders` are the folders of the dense layers' weights.
+    `pooling` is None for a plain encoder. `longest_tokens` is the maximum length of texts, None if not given.
+    `default_prompt` names a prompt for every text; it is set only if `prompts` for queries and items are empty.
     """
 
     folder: Path
@@ -74,7 +74,7 @@ class Described:
 
 
 def describe(folder: Path) -> Described:
-    """Return what a folder says. Raises ConfigError: something in it can't be honoured, or a file can't be read."""
+    """Return the description of a model folder. Raises ConfigError: a setting is unsupported, or a file unreadable."""
     if not (folder / MODULES).is_file():
         return Described(folder=folder, encoder=folder)
     modules = _read_json(folder / MODULES)
@@ -106,7 +106,7 @@ def describe(folder: Path) -> Described:
 
 
 def text_shape(model: ModelConfig, described: Described) -> TextShape:
-    """Return how the texts' vectors are made. Raises ConfigError: the configuration contradicts the folder."""
+    """Return pooling, dense layers and prompts. Raises ConfigError: the configuration contradicts the folder."""
     if model.pooling is not None and described.pooling not in (None, model.pooling):
         raise ConfigError(
             f"model.pooling is {model.pooling}, and the encoder in {described.folder} was trained with "
@@ -134,7 +134,7 @@ def _read_json(path: Path) -> Any:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a folder's JSON file. Raises ConfigError: it is missing, or holds something else."""
+    """Return the settings in a folder's JSON file. Raises ConfigError: it is missing, or not a JSON object."""
     found = _read_json(path)
     if not isinstance(found, dict):
         _refuse(path, "no settings")
@@ -142,7 +142,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def _setting(path: Path, settings: Mapping[str, Any], name: str, kind: type[T] | tuple[type[Any], ...], usual: T) -> T:
-    """Return a setting of a file; `usual` where it is not there, or null."""
+    """Return a setting of a file; `usual` if it is missing or null."""
     value = settings.get(name)
     if value is None:
         return usual
@@ -152,7 +152,7 @@ def _setting(path: Path, settings: Mapping[str, Any], name: str, kind: type[T] |
 
 
 def _place(folder: Path, name: str) -> Path:
-    """Return the folder of a module, which is inside of `folder`."""
+    """Return the folder of a module, which must be inside `folder`."""
     if not name.isprintable() or Path(name).is_absolute() or ".." in Path(name).parts:
         _refuse(folder / MODULES, f"a module in {name!r:.50}")
     return folder / name
@@ -163,7 +163,7 @@ def _refuse(path: Path, what: str) -> NoReturn:
 
 
 def _name_of(folder: Path, kind: str) -> str:
-    """Return the name of a module; several names of its file or package are in front of it, by version."""
+    """Return the class name of a module; its package depends on the version of sentence-transformers."""
     if kind.startswith(_OWN_FAMILY):
         raise ConfigError(
             f"model.pretrained: {folder} is a release with feature interaction, which a new lineage can't begin with; "
@@ -176,7 +176,7 @@ def _name_of(folder: Path, kind: str) -> str:
 
 
 def _transformer(encoder: Path) -> tuple[int | None, bool]:
-    """Return where texts are cut, in tokens, None where it is not said, and whether they are lower-cased first."""
+    """Return the maximum length of texts in tokens, None if not given, and True if texts are lower-cased."""
     path = next((encoder / name for name in _TRANSFORMER_FILES if (encoder / name).is_file()), None)
     settings = read_settings(path) if path is not None else {}
     if path is not None:
@@ -195,7 +195,7 @@ def _transformer(encoder: Path) -> tuple[int | None, bool]:
 
 
 def _pooling(path: Path) -> tuple[Pooling, bool]:
-    """Return the kind of pooling, and whether the tokens of a prompt take part."""
+    """Return the kind of pooling, and True if it includes the tokens of a prompt."""
     settings = read_settings(path)
     before = [name for key, name in _POOLING_KEYS.items() if settings.get(key)]
     modes = _setting(path, settings, "pooling_mode", (str, list), before)
@@ -228,7 +228,7 @@ def _dense(path: Path) -> DenseShape:
 
 
 def _prompts(path: Path) -> tuple[Prompts, str | None]:
-    """Return what stands before queries and items, and the name of a prompt that is of neither but of every text."""
+    """Return the prompts of queries and items; without these, the name of the default prompt for every text."""
     settings = read_settings(path) if path.is_file() else {}
     prompts: dict[str, str | None] = _setting(path, settings, "prompts", dict, {})
     for name in prompts:

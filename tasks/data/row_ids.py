@@ -1,7 +1,7 @@
-"""Ids of rows whose source has none: a hash of when, which query and which item, so that a corrected row keeps its id.
+"""Generate ids for rows without one: a hash of time, query and item, so that a corrected row keeps its id.
 
-Rows of one span that agree in all three and differ in something else get a number as well, in the order of the source.
-Copies keep one id, and validate sets the second one apart.
+Rows of one span that are equal in all three but differ elsewhere get a number too, in the order of the source. Exact
+copies keep one id, and validate quarantines the second.
 """
 
 import hashlib
@@ -14,21 +14,21 @@ import numpy as np
 
 from tasks.data.rows import normal_text
 
-ROWS_AT_ONCE = 2**22  # whose ids are compared in memory
+ROWS_AT_ONCE = 2**22  # rows whose ids are compared in memory
 
-_MADE = re.compile(rb'\["(auto-[0-9a-f]{32})"')  # how the line of such a row begins
+_MADE = re.compile(rb'\["(auto-[0-9a-f]{32})"')  # start of the line of a row with a generated id
 
 
 def natural_id(microseconds: int, query: str | None, item: str | None) -> str:
-    """Return the id of a row by its time since 1970, its query, and the id of its item, or else the item's text."""
+    """Return the id of a row by its time since the epoch, its query, and its item's id, or else the item's text."""
     key = "\n".join([str(microseconds), *(normal_text(text or "") for text in (query, item))])
     return f"auto-{hashlib.blake2b(key.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 def number_alike(lines: Path, rows_at_once: int = ROWS_AT_ONCE) -> None:
-    """Make ids of one span distinct in a spool file: the second of its kind ends in -2, the third in -3.
+    """Make the ids in a span's spool file distinct: the second row with an id gets the suffix -2, the third -3.
 
-    Of the rows, only those whose made id repeats are remembered.
+    Memory use grows only with the rows whose generated id repeats.
     """
     repeated = _repeated(lines, rows_at_once)
     if not repeated:
@@ -60,7 +60,7 @@ def _repeated(lines: Path, rows_at_once: int) -> set[str]:
 
 
 def _made(lines: Path) -> Iterator[tuple[str, int]]:
-    """Yield each made id of a file, and half of its hash."""
+    """Yield each generated id of a file, and half of its hash."""
     with lines.open("rb") as source:
         for line in source:
             if match := _MADE.match(line):

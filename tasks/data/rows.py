@@ -1,4 +1,4 @@
-"""The rows of a span: the columns that every stage knows, how to read them, and which rows are held out.
+"""The rows of a span: core columns, reading, and the holdout hash.
 
 Ingest writes them, validate cleans them, and all later stages read them with `read_rows`.
 """
@@ -26,7 +26,7 @@ ROW_ID = "row_id"  # string, unique within a span
 TIME = "time"  # timestamp[us, UTC]
 QUERY = "query"  # string
 ITEM = "item"  # string: the text of the item
-ITEM_ID = "item_id"  # string; rows with one item_id are about one item
+ITEM_ID = "item_id"  # string; rows with the same item_id have the same item
 LABEL = "label"  # float64, may be null
 
 CORE = {
@@ -39,11 +39,11 @@ CORE = {
 }
 # Any other column keeps its source name and is float64, bool or string.
 
-NO_WIDTH = r"[\x{ad}\x{200b}-\x{200f}\x{2060}\x{feff}]"  # characters that nobody sees
+NO_WIDTH = r"[\x{ad}\x{200b}-\x{200f}\x{2060}\x{feff}]"  # invisible characters
 
 _TEXT_GROUPS = {QUERY_AND_ITEM: [QUERY, ITEM], QUERY: [QUERY], ITEM: [ITEM]}
 
-BATCH_ROWS = 8192  # in memory at once, of a span of any size
+BATCH_ROWS = 8192  # rows in memory at once
 
 SPAN_KIND = "span"
 ROWS_KIND = "rows"
@@ -52,12 +52,12 @@ ROWS_KIND = "rows"
 def read_rows(
     store: Store, refs: Sequence[RowsRef], columns: Sequence[str], newest_first: bool = False
 ) -> Iterator[pa.Table]:
-    """Yield validated rows of spans, some thousand at a time, with the core columns and `columns`.
+    """Yield validated rows of spans, a few thousand at a time, with the core columns and `columns`.
 
     Args:
-        refs: the spans, oldest first. The rows are in their order.
-        newest_first: the tables come in the opposite order, the last rows of the last span first; the rows within a
-            table are in order.
+        refs: the spans, oldest first; the rows come in their order.
+        newest_first: yield the tables in reverse order, the last of the last span first; rows within a table stay in
+            order.
 
     Raises:
         DataError: a span lacks one of `columns`; names span and column.
@@ -81,7 +81,7 @@ def read_rows(
 
 
 def other_columns(store: Store, ref: RowsRef) -> list[str]:
-    """Return the columns of a span's rows that are not core ones, in their order."""
+    """Return the columns of a span's rows that are not core columns, in order."""
     manifest = read_manifest(store, ref.prefix)
     folder = store.local(ref.prefix)  # whole: the copy that `read_rows` checks and reads
     schema = pq.read_schema(folder / manifest.files[0].name)
@@ -89,19 +89,19 @@ def other_columns(store: Store, ref: RowsRef) -> list[str]:
 
 
 def distinct_items(rows: pa.Table) -> pa.Table:
-    """Return one row per item, the last one, in the order of item ids."""
+    """Return the last row of each item, sorted by item id."""
     order = pa.array(range(rows.num_rows), pa.int64())
     last = rows.select([ITEM_ID]).append_column("order", order).group_by(ITEM_ID).aggregate([("order", "max")])
     return rows.take(last.sort_by(ITEM_ID)["order_max"])
 
 
 def normal_text(text: str) -> str:
-    """Return the text without differences that people don't see: NFKC, case folded, single spaces, none around it."""
+    """Return the text without invisible differences: NFKC, case-folded, single spaces, stripped."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def plain_ids(ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return ids without what exports do to their form: NFKC, lower case, no blanks, nothing invisible, 7 for 7.0.
+    """Return ids without the differences that exports cause: NFKC, lower case, no blanks, nothing invisible, 7 for 7.0.
 
     Args:
         ids: texts without nulls.
@@ -112,15 +112,15 @@ def plain_ids(ids: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def group_columns(group: str) -> list[str]:
-    """Return the columns that name the group of a row, for a group as `HoldoutRule` has it."""
+    """Return the columns that name a row's group, for a `HoldoutRule.group`."""
     return _TEXT_GROUPS.get(group, [group])
 
 
 def group_keys(rows: pa.Table, group: str) -> list[str]:
-    """Return the name of each row's group; rows without a value in the column of that group are grouped by their texts.
+    """Return the name of each row's group; rows without a value in the group's column are grouped by their texts.
 
     Args:
-        rows: with the core columns and those of `group_columns`.
+        rows: rows with the core columns and `group_columns(group)`.
     """
     if group in _TEXT_GROUPS:
         texts = [map(normal_text, rows[column].to_pylist()) for column in _TEXT_GROUPS[group]]
@@ -134,7 +134,7 @@ def group_keys(rows: pa.Table, group: str) -> list[str]:
 
 
 def is_holdout(group_key: str, share: float) -> bool:
-    """Return whether a group is held out: a hash of its name decides, so other rows never change the answer."""
+    """Return True if a group is held out: a hash of its name decides, independent of all other rows."""
     return _hash(group_key) < share * 2**64
 
 
@@ -144,7 +144,7 @@ def group_hashes(rows: pa.Table, group: str) -> np.ndarray:
 
 
 def below_share(hashes: np.ndarray, share: float) -> np.ndarray:
-    """Return whether each of the `group_hashes` is held out, bool (rows,), as `is_holdout` says."""
+    """Return a mask of the `group_hashes` that are held out, bool (rows,), as `is_holdout` decides."""
     return hashes < np.uint64(min(math.ceil(share * 2**64), 2**64 - 1))
 
 

@@ -1,4 +1,4 @@
-"""A source read once: its rows by span, first as spools of JSON lines, then as Parquet."""
+"""Read a source once and split its rows by span, first into spools of JSON lines, then into Parquet."""
 
 import json
 from collections import Counter
@@ -24,10 +24,10 @@ _WHY = "why"  # the column of --set-aside with the reason
 
 
 class SetAside:
-    """Writes records as JSON lines with the reason; the file is made with the first one."""
+    """The rejects file: records as JSON lines with the reason; created with the first record."""
 
     def __init__(self, path: Path | None) -> None:
-        """Raises ConfigError: the file is there, or its folder is not."""
+        """Raises ConfigError: the file exists, or its folder does not."""
         if path is not None and path.exists():
             raise ConfigError(f"--set-aside {path}: there is such a file; name a new one, or move it away")
         if path is not None and not path.absolute().parent.is_dir():
@@ -45,7 +45,7 @@ class SetAside:
             self._out.close()
 
     def take(self, values: Mapping[str, Any], error: DataError) -> None:
-        """Write the values of a record. Raises `error` itself where no file was named."""
+        """Write the values of a record. Raises `error` itself if there is no rejects file."""
         if self.path is None:
             raise error
         if self._out is None:
@@ -56,7 +56,7 @@ class SetAside:
 
 
 class SpooledSource(NamedTuple):
-    """The spools of a source, and by span what was seen of it."""
+    """The spools of a source, and for each span its first record and number of rows."""
 
     spools: Spools
     seen: dict[str, Seen]
@@ -70,10 +70,11 @@ def spool_rows(
     aside: SetAside,
     report: Callable[[Progress], None],
 ) -> SpooledSource:
-    """Write the rows of each span to a spool, and the texts of items that have ids of their own to `items`.
+    """Write the rows of each span to a spool, and the texts of items with mapped ids to `items`.
 
     Raises:
-        DataError: a file or a row can't be read, and `aside` takes none; a column is missing; all rows were set aside.
+        DataError: a file is unreadable; a row is invalid without a rejects file; a column is missing; all rows are
+            invalid.
     """
     what = f"reading {reader.files[0].name if len(reader.files) == 1 else f'{len(reader.files)} files'}"
     take_apart = taken_apart([canonicaliser.time_column, *canonicaliser.mapping.values()])
@@ -111,7 +112,7 @@ def spool_rows(
 
 
 def build_spans(spools: Spools, scratch: Path, canonicaliser: Canonicaliser) -> list[BuiltSpan]:
-    """Return all spans as Parquet, oldest first; their types are those of the whole source."""
+    """Return all spans as Parquet, oldest first; their column types fit the whole source."""
     columns = canonicaliser.columns()
     for name in spools.spans:
         number_alike(spools.path(name))

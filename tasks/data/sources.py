@@ -1,6 +1,6 @@
 """Read records from a user's files: JSONL, CSV or Parquet, plain or gzip, one file or a folder.
 
-One record at a time is in memory, or one small batch of Parquet. This module does not know what the columns mean.
+One record at a time is in memory, or one small batch of Parquet. This module does not interpret columns.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from tasks.data.csv_form import DELIMITERS, find_delimiter, name_of
 from tasks.data.values import short
 from tasks.foundation.errors import ConfigError, DataError
 
-MAX_ROW_BYTES = 64 * 2**20  # a longer row means that the file has another format, or a quote that is never closed
-MAX_FIELD_CHARS = 16 * 2**20  # of a CSV cell; limits what an unclosed quote can include
+MAX_ROW_BYTES = 64 * 2**20  # a longer row means another file format, or a quote that is never closed
+MAX_FIELD_CHARS = 16 * 2**20  # longest CSV cell; bounds the damage of an unclosed quote
 PARQUET_BATCH_ROWS = 256
 PARQUET_BUFFER_BYTES = 2**18
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -44,7 +44,7 @@ _SUFFIXES = {
 
 
 class SourceRow(NamedTuple):
-    """One record and its position, from 1: the line of a JSONL file, the data row of other formats."""
+    """One record and its number, from 1: the line of a JSONL file, the data row of other formats."""
 
     file: Path
     row: int
@@ -55,7 +55,7 @@ class SourceRow(NamedTuple):
         return DataError(f"{self.file}, row {self.row}, column {column!r}: {problem}")
 
     def place_of(self, column: str) -> str:
-        """Return where one value of this record is, and the value."""
+        """Return the position of one value of this record, and the value."""
         return f"{self.file}, row {self.row}, column {column!r}, {short(self.values.get(column))}"
 
 
@@ -65,16 +65,16 @@ class SourceReader:
     Raises, when created:
         ConfigError: the path does not exist or is not readable, or the folder has no file of this format.
     Raises, while iterating:
-        DataError: a file is empty, damaged, or holds a record that cannot be read; names file and row.
+        DataError: a file is empty or damaged, or has an unreadable record; names file and row.
     """
 
     def __init__(self, source: Path, form: Format, delimiter: str | None = None) -> None:
-        """Find the files. `delimiter`: what separates the fields of CSV; None: found in each file."""
+        """Find the files. `delimiter` separates the fields of CSV; None: detect it in each file."""
         if delimiter is not None and form is not Format.csv:
             raise ConfigError(f"--delimiter: {form.value} has none; leave it out, or give --format csv")
         self.form = form
         self.delimiter = delimiter
-        self.delimiters: dict[Path, str] = {}  # what was found in each file of CSV
+        self.delimiters: dict[Path, str] = {}  # detected delimiter of each CSV file
         self.files = _find_files(source, form)
         self._sizes = [path.stat().st_size for path in self.files]
         self.bytes_total = sum(self._sizes)
@@ -106,9 +106,9 @@ class _Cursor:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.row = 0  # the row being read; 0 is before the first
-        self.rows = 0  # read so far
-        self.held_bytes = 0  # of the lines of that row
+        self.row = 0  # the current row; 0: before the first
+        self.rows = 0  # rows read so far
+        self.held_bytes = 0  # bytes of the current row's lines
 
     def error(self, problem: str) -> DataError:
         return DataError(f"{self.path}{f', row {self.row}' if self.row else ''}: {problem}")
@@ -130,7 +130,7 @@ class _Cursor:
 
 
 def _find_files(source: Path, form: Format) -> list[Path]:
-    """Return the file itself, or all files below a folder with a suffix of the format, sorted, without hidden files."""
+    """Return the file itself, or all files below a folder with a suffix of the format, sorted, except hidden ones."""
     if source.is_file():
         return [source]
     if not source.exists():
@@ -197,7 +197,7 @@ def _read_jsonl(stream: io.BufferedReader, cursor: _Cursor) -> Iterator[dict[str
 
 
 def _delimiter(stream: io.BufferedReader, cursor: _Cursor) -> str:
-    """Return what separates the fields of a CSV file, found in its first lines, which stay to be read."""
+    """Detect the delimiter of a CSV file from its first lines, without consuming them."""
     start = stream.peek()
     found = find_delimiter(start.decode("utf-8-sig", errors="replace"), whole=len(start) < io.DEFAULT_BUFFER_SIZE)
     if found is None:
@@ -211,7 +211,7 @@ def _read_csv(stream: io.BufferedReader, cursor: _Cursor, delimiter: str) -> Ite
     csv.field_size_limit(MAX_FIELD_CHARS)  # the standard limit is shorter than some reviews
     reader = csv.reader(_without_byte_order_mark(_lines(stream, cursor)), delimiter=delimiter, strict=True)
     try:
-        header = next(filter(None, reader), [])  # empty lines may come before it, as between rows
+        header = next(filter(None, reader), [])  # empty lines may precede it
         if doubled := _twice(header):
             problem = f"the header has column {doubled[0]!r} twice; give each column its own name"
             raise cursor.error(f"{problem}, and put a line of names first where there is none")

@@ -1,8 +1,8 @@
-"""The spans and the item feeds of the workspace and their versions, found by their manifests.
+"""The versions of the workspace's spans and item feeds, found by their manifests.
 
-A version without a manifest was never completed, and does not count. The latest versions of all feeds are in one record
-too: an export each hour leaves more than anybody could list. It is derived, and written by ingest under its lock. Each
-version is announced before it is committed, so a killed ingest hides nothing. If it is lost or damaged, all are listed.
+A version without a manifest is incomplete and does not count. A derived record also has the latest versions of all
+feeds, because hourly exports leave too many to list each time. Ingest writes it under its lock, and announces each
+version before committing it, so a killed ingest hides nothing. Without a readable record, all versions are listed.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 
 FEEDS = PACKED_FEEDS.key()
-FEW = 50  # announced versions that readers look for one by one; of more, all versions are listed
+FEW = 50  # announced versions that readers look up one by one; with more, they list all versions
 
 _COMPLETE = re.compile(rf"(?:spans|items)/([^/]+)/v([1-9]\d*)/{re.escape(MANIFEST)}")
 
@@ -38,7 +38,7 @@ def list_spans(store: Store) -> list[SpanRef]:
 
 
 def latest_version(store: Store, name: str, root: str = "spans") -> int | None:
-    """Return the highest complete version of a span, None if it has none; `root` is "items" for an item feed."""
+    """Return the highest complete version of a span, or None; `root` is "items" for an item feed."""
     return latest_versions(store, f"{root}/{name}").get(name)
 
 
@@ -58,7 +58,7 @@ def find(spans: Sequence[SpanRef], name: str) -> SpanRef:
 
 
 def latest_versions(store: Store, prefix: str) -> dict[str, int]:
-    """Return the highest complete version by name of span, by listing all that lies below `prefix`."""
+    """Return the highest complete version of each span by name; lists all keys below `prefix`."""
     latest: dict[str, int] = {}
     for key in store.list(prefix):
         if found := _COMPLETE.fullmatch(key):
@@ -72,7 +72,7 @@ class LatestFeeds(Record):
 
     version: Literal[1] = 1
     complete: dict[str, int]
-    announced: dict[str, int] = Field(default={}, description="being written, or left by an ingest that was killed")
+    announced: dict[str, int] = Field(default={}, description="versions being written, or left by a killed ingest")
 
 
 def list_feeds(store: Store) -> list[FeedRef]:
@@ -92,9 +92,9 @@ def list_feeds(store: Store) -> list[FeedRef]:
 
 @contextlib.contextmanager
 def noted(store: Store, versions: Mapping[str, int]) -> Iterator[None]:
-    """Announce versions before they are committed inside, and note after that, that they are complete.
+    """Announce versions before the block commits them, and record them as complete after it.
 
-    The caller holds the lock of ingest. Nothing is written where all of them are known.
+    The caller holds the lock of ingest. Nothing is written if all versions are known.
     """
     _, known = _read_feeds(store)
     if known is not None and versions.items() <= known.complete.items() and not known.announced.keys() & versions:
@@ -106,9 +106,9 @@ def noted(store: Store, versions: Mapping[str, int]) -> Iterator[None]:
 
 
 def note_all(store: Store) -> None:
-    """Compare the record with what lies below `items/`, and write it again if a person changed something there.
+    """Compare the record with the versions below `items/`, and rewrite it if a person changed something there.
 
-    Takes no lock: where an ingest writes it meanwhile, that is left to the next time.
+    Takes no lock: if an ingest writes the record meanwhile, the next call repairs it.
     """
     raw, known = _read_feeds(store)
     there = latest_versions(store, "items")
@@ -127,7 +127,7 @@ def _swap_feeds(store: Store, complete: Mapping[str, int], announced: Mapping[st
             known = LatestFeeds(complete=latest_versions(store, "items"))
         left = {name: number for name, number in known.announced.items() if name not in complete}
         found = LatestFeeds(complete={**known.complete, **complete}, announced={**left, **announced})
-        with contextlib.suppress(Conflict):  # whoever compares all of it was faster; look again
+        with contextlib.suppress(Conflict):  # `note_all` was faster; try again
             store.swap(FEEDS, found.to_json(), expected=raw)
             return
 

@@ -41,7 +41,7 @@ class BuiltSpan(Record):
     rows: int
     columns: dict[str, str]
     content_sha256: str
-    labels: int  # rows that have one
+    labels: int  # rows with a label
 
 
 class Spools:
@@ -74,7 +74,7 @@ class Spools:
 
 
 def row_of(line: bytes, others: Columns) -> list[Any]:
-    """Return the values of a line: those of the core columns, then those of `others` in their types."""
+    """Return the values of a line: the core columns, then `others` converted to their types."""
     *core, values = json.loads(line)
     for source, (_, kind) in others.items():
         value = values.get(source)

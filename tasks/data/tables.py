@@ -1,6 +1,6 @@
-"""Tables on disk for what is known of all rows of a source, so that memory does not grow with it.
+"""Tables on disk over all rows of a source, so that memory does not grow with it.
 
-They are scratch: nothing here is read after the ingest that wrote it.
+They are scratch files, which only the ingest that wrote them reads.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ ON CONFLICT (id) DO UPDATE SET changes = changes + (text != excluded.text), text
 
 @contextlib.contextmanager
 def open_tables(file: Path) -> Iterator[sqlite3.Connection]:
-    """Give a new database inside the block, in one transaction that nobody ends. Raises DiskError: the disk is full."""
+    """Open a new database for the block, in one transaction that never commits. Raises DiskError: the disk is full."""
     with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as tables:
         for setting in SETTINGS:
             tables.execute(f"PRAGMA {setting}")
@@ -40,7 +40,7 @@ def open_tables(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 class ItemTexts:
-    """The items of a source, and how many of them have more than one text; of both, only hashes are kept."""
+    """The items of a source and changes of their texts; only hashes are kept."""
 
     def __init__(self, tables: sqlite3.Connection) -> None:
         self._tables = tables

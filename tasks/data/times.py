@@ -1,6 +1,6 @@
-"""The times of rows: in which forms they are read, and which of them are believed.
+"""Parse the times of rows, and refuse implausible ones.
 
-Few rows far away in time from all others are wrong dates more often than data.
+A few rows far away in time from all others are more often wrong dates than data.
 """
 
 import datetime as dt
@@ -13,10 +13,10 @@ from tasks.contracts.spans import SpanKind, after, first_day, in_order, last_day
 from tasks.data.values import NUMBER
 from tasks.foundation.errors import DataError
 
-FIRST_YEAR = 1990  # older rows are seldom meant: 0 and -1 often stand for "unknown"
-AHEAD = dt.timedelta(days=1)  # clocks and time zones differ
+FIRST_YEAR = 1990  # earlier times are mostly 0 or -1 for "unknown"
+AHEAD = dt.timedelta(days=1)  # allowed future, because clocks and time zones differ
 
-# Longer without a row than this, and what comes before or after may be a wrong date.
+# After a longer gap without rows, the dates beyond it may be wrong.
 FAR = {
     SpanKind.day: dt.timedelta(days=60),
     SpanKind.week: dt.timedelta(days=182),
@@ -24,22 +24,22 @@ FAR = {
     SpanKind.quarter: dt.timedelta(days=2 * 366),
     SpanKind.year: dt.timedelta(days=3 * 366),
 }
-FEW = 0.05  # of all rows
+FEW = 0.05  # share of all rows
 
-_MILLISECONDS_FROM = 1e11  # as seconds this is the year 5138, as milliseconds 1973
+_MILLISECONDS_FROM = 1e11  # the year 5138 in seconds, 1973 in milliseconds
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _ISO_BASIC_DATE = re.compile(r"[0-9]{8}")
 
 
 class TimeRange(NamedTuple):
-    """The times that rows may have, from `first` up to `end`, without it; None: no bound."""
+    """The allowed times of rows, from `first` up to and excluding `end`; None: no bound."""
 
     first: dt.datetime | None
     end: dt.datetime | None
 
     def problem(self, moment: dt.datetime) -> str:
-        """Return why a time is not believed, and the ways out; empty for one that is."""
+        """Return the problem with a time and the remedies; empty if the time is in the range."""
         if self.end is not None and moment >= self.end:
             return (
                 f"{_day(moment)} is later than {_day(self.end - _MICROSECOND)}; correct it, set such rows aside with "
@@ -59,11 +59,11 @@ ANY_TIME = TimeRange(None, None)
 def believed(
     at: dt.datetime, not_before: dt.date | None, not_after: dt.date | None, since_first_year: bool
 ) -> TimeRange:
-    """Return the range of times that rows may have, at the moment `at`.
+    """Return the allowed range of times for an ingest at the moment `at`.
 
     Args:
         not_before, not_after: the first and the last day in UTC, given by a person.
-        since_first_year: without `not_before`, the range begins with FIRST_YEAR; else it has no begin.
+        since_first_year: without `not_before`, begin the range with FIRST_YEAR; else it has no lower bound.
     """
     first = not_before or (dt.date(FIRST_YEAR, 1, 1) if since_first_year else None)
     if not_after == dt.date.max:
@@ -77,7 +77,7 @@ def parse_time(value: object) -> dt.datetime:
     """Parse ISO 8601 (without an offset: UTC), or epoch seconds or milliseconds.
 
     Raises:
-        ValueError, OverflowError, TypeError: it is none of them.
+        ValueError, OverflowError, TypeError: the value is not a time.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -97,7 +97,7 @@ def parse_time(value: object) -> dt.datetime:
 
 
 def microseconds(moment: dt.datetime) -> int:
-    """Return microseconds since 1970."""
+    """Return microseconds since the epoch."""
     return (moment - _EPOCH) // _MICROSECOND
 
 
@@ -110,7 +110,7 @@ def _day(moment: dt.datetime) -> str:
 
 
 class Seen(NamedTuple):
-    """The first record of a span: where it is, and the rows of the span."""
+    """The position of a span's first record, and the number of its rows."""
 
     where: str  # file, row, column and value
     rows: int
@@ -126,11 +126,11 @@ def refuse_far_spans(
 
     Args:
         source: the spans of the source, by name.
-        known: the spans of the workspace; what gives their rows is called only where spans are far apart.
-        trusted: whether a person said where the data begins, and where it ends; that side is not judged then.
+        known: for each span of the workspace, a function that returns its rows; called only if spans are far apart.
+        trusted: True for the begin, and for the end, if a person gave it; that side is not judged then.
 
     Raises:
-        DataError: there is such a span; names the first record of it and the ways out.
+        DataError: such a span exists; names its first record and the remedies.
     """
     groups = _groups(in_order(list({*source, *known})), FAR[kind])
     if len(groups) < 2:
@@ -153,7 +153,7 @@ def refuse_far_spans(
 
 
 def _groups(names: Sequence[str], far: dt.timedelta) -> list[list[str]]:
-    """Cut spans in order wherever more time than `far` has none."""
+    """Group spans in order; a gap longer than `far` begins a new group."""
     groups: list[list[str]] = []
     for name in names:
         if not groups or first_day(name) - first_day(after(groups[-1][-1])) > far:

@@ -1,6 +1,6 @@
-"""Single values of a source as null, boolean, number or text, by one rule for all formats.
+"""Convert single values of a source to null, boolean, number or text, by one rule for all formats.
 
-NaN is a missing number. The text `NaN` is read so where a number is read, and is a text anywhere else.
+NaN is a missing number. The text `NaN` is a missing number in a column of numbers, else a text.
 """
 
 import datetime as dt
@@ -11,7 +11,7 @@ from decimal import Decimal
 
 Scalar = bool | int | float | str | None
 
-# Digits with a leading zero are a code (a postcode, an article number), not a number.
+# Digits with a leading zero are a code, for example a postcode, not a number.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NAN = ("nan", "NaN", "NAN")  # not `Nan`, which is a name
 _BOOLEANS = {"true": True, "false": False}
@@ -43,7 +43,7 @@ def scalar(value: object) -> Scalar:
 
 
 def kind_of_text(text: str) -> str | None:
-    """Return what a text of a format without types is: float64, bool, string; None for NaN, which decides nothing."""
+    """Return the type of a text in an untyped format: float64, bool or string; None for NaN, which fits any type."""
     stripped = text.strip()
     if stripped in _NAN:
         return None
@@ -64,7 +64,7 @@ def as_text(value: bool | int | float | str) -> str:
 
 
 def as_float(value: bool | int | float | str) -> float | None:
-    """Return a number, or text of a number, as float64; out of range it is infinite, which validate refuses."""
+    """Return a number, or text of a number, as float64; infinite if out of range, which validate refuses."""
     if is_nan_text(value):
         return None
     try:
@@ -85,6 +85,6 @@ def is_nan_text(value: object) -> bool:
 
 
 def short(value: object) -> str:
-    """Return a value as errors show it."""
+    """Return a value shortened for error messages."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
