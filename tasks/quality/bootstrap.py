@@ -1,7 +1,7 @@
-"""How sure a number is: its distribution over samples of the rows, drawn with replacement.
+"""The bootstrap distribution of a metric: its values on samples of the rows, drawn with replacement.
 
-Rows of one user, or of one query, stand and fall together, so whole groups are drawn. Challenger and baseline are
-measured on the same draw (a paired bootstrap): what is hard for both says nothing about their difference.
+Rows of one user, or of one query, are correlated, so whole groups are drawn. Challenger and baseline are measured on
+the same draw (a paired bootstrap), so rows that are hard for both do not widen the interval of their difference.
 """
 
 from statistics import NormalDist
@@ -16,32 +16,32 @@ from tasks.quality.row_metrics import CLASSIFICATION, LIKELIHOOD, NAMED, RANKING
 from tasks.quality.row_results import RowResults
 
 DRAWS = 4000
-POWER = 0.8  # the chance that the number of rows that a verdict asks for is enough
+POWER = 0.8  # probability that the rows that a verdict asks for are enough
 _CHUNK = 4_000_000  # numbers in memory at once
-_FEW = 2000  # distinct groups; more of them are drawn one draw at a time
+_FEW = 2000  # distinct groups; with more, samples are drawn one at a time
 
 
 class Answers(NamedTuple):
-    """The rows that count for one metric, with the answers of one model or of two.
+    """The rows that count for one metric, with the results of one or two models.
 
-    Of a ranking metric and of the loss `values` are the rows' own values; of the AUC probabilities of class 1, of other
-    classification metrics the classes that the model names, of metrics of labels what it says.
+    `values` are per-row metrics for ranking and loss, probabilities of class 1 for the AUC, predicted classes for other
+    classification metrics, and predictions for metrics of labels.
     """
 
     metric: str
     groups: np.ndarray  # int64 (rows,): rows with an equal number are drawn together
-    truth: np.ndarray  # float64 (rows,): the class, 0 or 1, or the label; read for metrics of these alone
-    values: tuple[np.ndarray, ...]  # float64 (rows,) of each model: the challenger, then the baseline if there is one
+    truth: np.ndarray  # float64 (rows,): class, 0 or 1, or label; read only for metrics of classes or labels
+    values: tuple[np.ndarray, ...]  # float64 (rows,) of each model: the challenger, then the baseline, if any
 
 
 def row_values(
     rows: RowResults, metric: str, role: Role, baseline: Role | None = None, width: int | None = None
 ) -> np.ndarray:
-    """Return what `Answers.values` holds of one model, float64 (rows,). Raises KeyError: it was not measured.
+    """Return the `Answers.values` of one model, float64 (rows,). Raises KeyError: it was not measured.
 
     Args:
-        baseline: the model that it is compared with, on the items that both hold; None: with nothing.
-        width: of the vectors that a ranking metric is of; None: their own.
+        baseline: the model to compare with, on the items that both hold; None: no comparison.
+        width: dimensions of the truncated vectors for a ranking metric; None: all.
     """
     if metric in RANKING:
         ranks = rows.ranks_against(role, baseline) if width is None else rows.narrow_ranks[width][role]
@@ -54,13 +54,13 @@ def row_values(
 
 
 def truths(rows: RowResults, metric: str) -> np.ndarray:
-    """Return what `Answers.truth` holds, float64 (rows,). Raises KeyError: the rows have no such label."""
+    """Return `Answers.truth`, float64 (rows,). Raises KeyError: the rows have no such label."""
     labels = rows.labels[METRICS[metric].head or ""] if metric in LABEL else rows.label_class
     return labels.astype(np.float64)
 
 
 def measure(answers: Answers) -> tuple[float, ...]:
-    """Return the metric of each model over all rows; NaN where it is not defined, as without rows."""
+    """Return the metric of each model over all rows; NaN if undefined, as without rows."""
     if not len(answers.groups):
         return (float("nan"),) * len(answers.values)
     if answers.metric in LABEL:
@@ -72,7 +72,7 @@ def measure(answers: Answers) -> tuple[float, ...]:
 
 
 def draw(answers: Answers, draws: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Return the metric of each model on random samples of the groups, float64 (models, draws); NaN where undefined.
+    """Return the metric of each model on random samples of the groups, float64 (models, draws); NaN if undefined.
 
     The same seed gives the same samples.
     """
@@ -90,12 +90,12 @@ def draw(answers: Answers, draws: int, seed: tuple[int, ...]) -> np.ndarray:
 
 
 def _label_parts(answers: Answers) -> list[np.ndarray]:
-    """Return the numbers of each row that the metric of each model is made of by adding up, float64 (rows, parts)."""
+    """Return each row's summands of the label metric, for each model, float64 (rows, parts)."""
     return [LABEL[answers.metric].parts(answers.truth, values) for values in answers.values]
 
 
 def _parts(answers: Answers) -> np.ndarray:
-    """Return the numbers of each row that the metric is made of by adding up, float64 (rows, parts)."""
+    """Return each row's summands of the metric, float64 (rows, parts)."""
     if answers.metric not in CLASSIFICATION:
         return np.stack([np.ones(len(answers.groups)), *answers.values], axis=1)
     cells = [(answers.truth * 2 + values).astype(np.int64) for values in answers.values]  # 0 to 3: class, named class
@@ -120,9 +120,9 @@ def _from_sums(metric: str, sums: np.ndarray, models: int) -> np.ndarray:
 
 
 def _draw_sums(sums: np.ndarray, draws: int, random: np.random.Generator) -> np.ndarray:
-    """Return the sums over samples of as many groups as there are, (groups, parts) -> (draws, parts).
+    """Return the sums over samples with the original number of groups, (groups, parts) -> (draws, parts).
 
-    Nothing distinguishes groups with equal sums, so how often each kind is drawn is one multinomial number.
+    Groups with equal sums are interchangeable, so one multinomial draw gives the count of each distinct kind.
     """
     kinds, counts = np.unique(sums, axis=0, return_counts=True)
     many = len(sums)
@@ -135,7 +135,7 @@ def _draw_sums(sums: np.ndarray, draws: int, random: np.random.Generator) -> np.
 
 
 def _draw_auc(answers: Answers, group: np.ndarray, draws: int, random: np.random.Generator) -> np.ndarray:
-    """Return the area under the ROC curve of samples, (models, draws): of pairs of a 1 and a 0, a tie is half."""
+    """Return the area under the ROC curve of samples, (models, draws); a tie of a 1 and a 0 counts half."""
     many = int(group.max()) + 1
     sorted_by = [np.unique(values, return_inverse=True)[1] for values in answers.values]
     found = np.full((len(answers.values), draws), np.nan)
@@ -151,9 +151,9 @@ def _draw_auc(answers: Answers, group: np.ndarray, draws: int, random: np.random
 
 
 def rows_needed(rows: int, standard_error: float, gap: float, confidence: float) -> int | None:
-    """Return about how many rows tell a gap apart from nothing; None where no number of rows would.
+    """Return an estimate of the rows needed to distinguish a gap from zero; None if no number of rows would do.
 
-    It is the number at which the interval is narrower than the gap with a chance of POWER, if the gap stays as it is.
+    With these rows, the interval is narrower than the gap with probability POWER, if the gap stays the same.
     """
     if not standard_error or not gap:
         return None

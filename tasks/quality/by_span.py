@@ -1,4 +1,4 @@
-"""Each model on each span's holdout rows: what staleness costs on the newest span, and what is forgotten of others."""
+"""Metrics of each model on each span's holdout rows: staleness on the newest span, forgetting on the others."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ MOST_SPANS = 60
 
 
 def metrics_by_span(results: RowResults, order: Sequence[str]) -> tuple[SpanMetrics, ...]:
-    """Return the metrics of the newest spans that have holdout rows, at most 60.
+    """Return the metrics of the newest spans with holdout rows, at most MOST_SPANS.
 
     Args:
         order: the names of the spans, oldest first.

@@ -1,4 +1,4 @@
-"""The numbers that a gate is judged by: value, baseline, threshold, and how sure the difference is."""
+"""The numbers that a gate is judged by: value, baseline, threshold, and the confidence interval of the difference."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,25 +16,25 @@ from tasks.quality.selection import Part, parts_of
 
 
 class Measured(NamedTuple):
-    """What is known of the models: numbers of all rows, and the answers to each row where they were kept."""
+    """The measurements of the models: metrics over all rows, and the results of each row if they were kept."""
 
     metrics: Mapping[Role, Mapping[str, float]]
     rows: RowResults | None = None
-    corpus: str = ""  # the items that the rows' own were found among, as in `among 2,000 items`
-    whole: str = ""  # the same, of ranks among a catalogue that `corpus` is a part of; empty: there are none
-    shared: Mapping[Role, str] = MappingProxyType({})  # the same, of ranks that a baseline has with the challenger
-    many: int | None = None  # rows that the metrics are of
-    sampled_from: int | None = None  # rows that these are a sample of; None: they are all
+    corpus: str = ""  # items that were ranked, for people: `among 2,000 items`
+    whole: str = ""  # the same for the whole catalogue, if `corpus` is a part of it; empty: not ranked
+    shared: Mapping[Role, str] = MappingProxyType({})  # the same for the items that a baseline and the challenger hold
+    many: int | None = None  # number of measured rows
+    sampled_from: int | None = None  # number of rows that they are a sample of; None: no sample
     called: str = "holdout rows"
     newest: str = ""  # the newest span
-    seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span, or on a later one
+    seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span or a later one
     min_slice_rows: int = 1
     seed: tuple[int, ...] = (0,)
-    suffix: str = ""  # follows the metrics' names
+    suffix: str = ""  # suffix of the metrics' names
 
 
 class Interval(NamedTuple):
-    """Bounds of the value, or of the difference; each holds with the gate's confidence, corrected if there are many."""
+    """Bounds of the value or the difference, each at the gate's confidence; corrected for multiple comparisons."""
 
     low: float
     high: float
@@ -47,22 +47,22 @@ class Comparison(NamedTuple):
     gate: GateConfig
     where: str
     value: float  # NaN: not measured
-    baseline: float | None  # None: the gate compares with nothing, or there is nothing to compare with
+    baseline: float | None  # None: the gate has no baseline, or the baseline does not exist
     rows: int | None = None
     groups: int | None = None
     interval: Interval | None = None
-    absent: str = ""  # why the gate does not apply
-    unknown: str = ""  # why its rows can't tell
-    among: str = ""  # the items that the rows' own were found among; empty: not known, or the gate is of no rows
+    absent: str = ""  # reason why the gate does not apply
+    unknown: str = ""  # reason why its rows can't decide
+    among: str = ""  # items that were ranked, for people; empty: not known, or the gate needs no rows
 
     @property
     def judged(self) -> float:
-        """The number that is compared with the threshold."""
+        """The value, or its difference to the baseline, to compare with the threshold."""
         return self.value - (self.baseline or 0.0)
 
     @property
     def threshold(self) -> float:
-        """Of the value or the difference, also where the gate has it as a share of the baseline."""
+        """The limit of `judged`; a relative threshold is multiplied by the baseline."""
         return self.gate.threshold * (abs(self.baseline or 0.0) if self.gate.relative else 1.0)
 
 
@@ -97,8 +97,8 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
 
 
 def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
-    """Return the items that the ranks of `RowResults.ranks_against` are among."""
-    if gate.of == "champion":  # it met no model but the challenger on other items than the corpus
+    """Return the items that `RowResults.ranks_against` ranks, for people."""
+    if gate.of == "champion":  # outside the corpus, it was compared only with the challenger
         return measured.corpus
     if METRICS[gate.metric].family is Family.ranking and gate.width is None:
         return measured.shared.get(role, measured.corpus) if role is not None else measured.whole or measured.corpus
@@ -128,7 +128,7 @@ def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
 
 
 def _not_as_narrow(rows: RowResults | None, gate: GateConfig, role: Role | None) -> str:
-    """Return which model was not measured by the gate's part of the vectors; empty where all were."""
+    """Return the reason why the gate's vector width can't be judged; empty if all models were measured with it."""
     if gate.width is None or rows is None:
         return ""
     known = rows.narrow_ranks.get(gate.width, {})
@@ -182,11 +182,11 @@ def _too_few(gate: GateConfig, many: int | None) -> str:
 def _with_intervals(
     gate: GateConfig, found: Sequence[tuple[Comparison, Answers]], seed: tuple[int, ...]
 ) -> list[Comparison]:
-    """Add the intervals of a gate that says how sure it must be.
+    """Add the intervals of a gate with a confidence level.
 
-    Of several comparisons the bound that lets the gate fail is corrected by Holm's method: the chance that any part of
-    an equal model fails stays what it is for one part. The bound that lets it pass needs no correction, since the gate
-    lets a model pass only if it passes everywhere.
+    With several comparisons, Holm's method corrects the bound that lets the gate fail: the probability that any part of
+    an equal model fails stays the same as for one part. The bound that lets it pass needs no correction, since a model
+    passes only if it passes everywhere.
     """
     if gate.confidence is None:
         return [comparison for comparison, _ in found]
@@ -214,6 +214,6 @@ def _with_intervals(
 
 
 def _margin(gate: GateConfig, drawn: np.ndarray) -> np.ndarray:
-    """Return by how much each draw is above the threshold, (models, draws) -> (draws,)."""
+    """Return each draw's distance above the threshold, (models, draws) -> (draws,)."""
     baseline = drawn[1] if len(drawn) > 1 else np.zeros(drawn.shape[1])
     return drawn[0] - baseline - gate.threshold * (np.abs(baseline) if gate.relative else 1.0)

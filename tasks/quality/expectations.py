@@ -1,7 +1,6 @@
-"""A thin layer over great-expectations: check the rows of a DataFrame, and name the unexpected ones.
+"""A thin layer over great-expectations: check the rows of a DataFrame, and return the unexpected ones.
 
-It knows no severity: the caller decides what a failure means. great-expectations takes
-seconds to import, so it is imported where it is used.
+The caller decides on the severity of a failure. great-expectations takes seconds to import, so functions import it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _SHARED = (
     "mostly",
     "row_condition",
     "condition_parser",
-)  # of great-expectations' own, which mean nothing here
+)  # arguments of every expectation, without effect here
 
 
 class Expectation(NamedTuple):
-    """One expectation; `kind` is its class in great-expectations. `column` is empty if it is not about one."""
+    """One expectation; `kind` is its class in great-expectations. `column` is empty if it has none."""
 
     name: str
     kind: str
@@ -36,7 +35,7 @@ class Expectation(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The result of an expectation; `unexpected` are positions of rows, ascending, of the rows that were `judged`."""
+    """The result of an expectation: positions of unexpected rows, ascending, and the number of rows with a value."""
 
     passed: bool
     unexpected: Sequence[int]
@@ -57,7 +56,7 @@ def check_arguments(expectations: Iterable[ExpectationConfig]) -> None:
     """Let great-expectations check the arguments of expectations, without any rows.
 
     Raises:
-        ConfigError: an argument is missing, unknown or not suitable; names it, and the arguments that are known.
+        ConfigError: an argument is missing, unknown or unsuitable; names it, and the known arguments.
     """
     for each in expectations:
         known = load_great_expectations().expectations
@@ -73,7 +72,7 @@ def check_arguments(expectations: Iterable[ExpectationConfig]) -> None:
 
 
 def _unsuitable(own: Any, given: Mapping[str, Any]) -> str:
-    """Return the first argument that is missing or not suitable, and why; empty if all are."""
+    """Return the first missing or unsuitable argument, with the reason; empty if all are suitable."""
     try:
         own(**given)
         for name in ("regex", "regex_list"):
@@ -91,8 +90,8 @@ def judge(frame: pd.DataFrame, expectations: Iterable[Expectation]) -> dict[str,
     """Check a frame against expectations with distinct names; return the findings by name, in the same order.
 
     Raises:
-        CodeError: great-expectations could not check an expectation (a missing column, a type that it can't compare);
-            that is neither a pass nor a failure.
+        CodeError: great-expectations could not check an expectation (missing column, incomparable type), which is
+            neither a pass nor a failure.
     """
     gx = load_great_expectations()
     wanted = {expectation.name: expectation for expectation in expectations}
@@ -131,7 +130,7 @@ def load_great_expectations() -> Any:
 
 
 def _exception(info: Mapping[str, Any] | None) -> str | None:
-    """Return the message of an exception inside great-expectations, which reports it flat or by metric."""
+    """Return the message of an exception inside great-expectations, which reports it directly or by metric."""
     nested = [value for value in (info or {}).values() if isinstance(value, Mapping)]
     for part in (info or {}, *nested):
         if part.get("raised_exception"):

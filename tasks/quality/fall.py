@@ -1,8 +1,8 @@
-"""The champion on the newest span next to the same champion on the spans before: are the new rows themselves wrong?
+"""Detect wrong rows in a new span: compare the champion there with the same champion on the spans before.
 
-The other gates compare two models on the same rows. Where those rows are wrong, both are wrong alike, and no gate says
-so. The champion has not seen the new span: on items that its release holds it is nearly as good there as before, also
-where a third of the items is new, since those don't count.
+The other gates compare two models on the same rows. If the rows are wrong, both models are equally wrong, and no gate
+notices. The champion has not seen the new span, but on items of its release it is nearly as good there as before, even
+if a third of the items is new, since new items don't count.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, row_values, t
 from tasks.quality.row_results import RowResults
 
 METRIC = "recall@10"
-FEWEST = 50  # rows on each side; with fewer, chance alone moves recall too far
+FEWEST = 50  # rows on each side; with fewer, recall is too noisy
 CONFIDENCE = 0.95
-CHAMPION_BEFORE = "champion before"  # the name of what it is compared with
+CHAMPION_BEFORE = "champion before"  # name of the baseline: the champion on the spans before
 
 
 def judge_falls(rows: RowResults, window: Sequence[str], bounds: Bounds, seed: tuple[int, ...]) -> dict[str, Verdict]:
-    """Return a verdict for each span of the window that can be judged: on enough holdout rows, with a champion.
+    """Return a verdict for each span of the window with enough holdout rows; none without a champion.
 
     Args:
         window: names of the spans that the champion was not trained on.
-        bounds: what share of its value on the spans before the champion may lose.
+        bounds: share of its value on the spans before that the champion may lose.
     """
     if Role.champion not in rows.ranks or rows.held is None:
         return {}
@@ -74,7 +74,7 @@ def _answers(rows: RowResults, among: np.ndarray) -> Answers:
 
 
 def _lost(drawn: np.ndarray, before: np.ndarray, share: float) -> bool:
-    """Return whether more than the share is lost, with CONFIDENCE, by samples of both."""
+    """Return True if more than the share is lost, at CONFIDENCE, by samples of both."""
     return bool(np.quantile(drawn - (1 - share) * before, CONFIDENCE) < 0)
 
 

@@ -1,4 +1,4 @@
-"""Whether the newest labels contradict those before them, by a model that has seen the earlier ones alone."""
+"""Detect flipped labels: score the newest labels with the champion, which has seen only earlier labels."""
 
 import numpy as np
 
@@ -8,11 +8,10 @@ from tasks.quality.row_results import RowResults
 
 
 def contradicted(rows: RowResults, newest: str) -> str:
-    """Return a sentence where the champion tells the classes of the earlier spans apart, and takes one for the other
-    in the newest span. Empty where it does not, or was not measured.
+    """Return a sentence if the champion separates the classes of earlier spans, but swaps them in the newest span.
 
-    It does so where its AUC is above what guessing reaches in the one, and below what guessing keeps in the other, each
-    with a chance of 95 %.
+    Its AUC must be above the range of a random classifier in the earlier spans, and below it in the newest one, both at
+    95 %. Empty if not, or if the champion was not measured.
     """
     if Role.champion not in rows.probabilities:
         return ""
@@ -29,7 +28,7 @@ def contradicted(rows: RowResults, newest: str) -> str:
 
 
 def _area(rows: RowResults, among: np.ndarray) -> tuple[float | None, float]:
-    """Return the champion's AUC, and what guessing stays below; None where a class has no row, or the AUC is NaN."""
+    """Return the champion's AUC and the 95 % upper bound of a random classifier; None if undefined or NaN."""
     classes = rows.label_class[among]
     area = area_under_roc(classes, rows.probabilities[Role.champion][among])
     chance = area_by_chance(int((classes == 1).sum()), int((classes == 0).sum()))

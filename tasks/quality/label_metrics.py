@@ -1,7 +1,7 @@
-"""Quality numbers of heads that learn one value of each row: of several classes, or a number.
+"""Metrics of label heads, which predict one of several classes or a number for each row.
 
-Each is made of sums over the rows, so that the same formula gives it for all rows and for samples of them. A row has a
-`truth` and what the model `says`: float64 (rows,), classes by their number.
+Each is a function of sums over the rows, so that the same formula serves all rows and bootstrap samples. `truth` has
+the labels and `says` the predictions: float64 (rows,), classes by number.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,22 +11,22 @@ import numpy as np
 
 from configs.schema.metrics import METRICS
 
-ROUNDING = 1e-12  # share of a sum of squares below which a spread is none
+ROUNDING = 1e-12  # share of a sum of squares below which a spread counts as zero
 
 
 class LabelMetric(NamedTuple):
-    """`parts` makes float64 (rows, parts) of truth and answers; `of_sums` the metric, (...,), of sums (..., parts)."""
+    """`parts` turns labels and predictions into (rows, parts); `of_sums` turns sums (..., parts) into the metric."""
 
     parts: Callable[[np.ndarray, np.ndarray], np.ndarray]
     of_sums: Callable[[np.ndarray], np.ndarray]
 
     def __call__(self, truth: np.ndarray, says: np.ndarray) -> float:
-        """Return the metric of some rows; NaN where it is not defined."""
+        """Return the metric of some rows; NaN if undefined."""
         return float(self.of_sums(self.parts(truth, says).sum(axis=0)))
 
 
 def _mean_of(each: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return parts of which `_mean` is the mean of `each` over the rows."""
+    """Return parts from which `_mean` computes the mean of `each` over the rows."""
     return lambda truth, says: np.stack([np.ones(len(truth)), each(truth, says)], axis=1).astype(np.float64)
 
 
@@ -35,29 +35,29 @@ def _mean(sums: np.ndarray) -> np.ndarray:
 
 
 def _class_counts(truth: np.ndarray, says: np.ndarray) -> np.ndarray:
-    """Return for each class whether the row is a hit, and how often it is named, there or by the model."""
+    """Return for each class a hit, 0 or 1, and the number of its mentions as label or prediction, 0 to 2."""
     numbers = np.arange(max(np.fmax.reduce(each, initial=0) for each in (truth, says)) + 1)
     there, named = truth[:, None] == numbers, says[:, None] == numbers
     return np.hstack([there & named, there.astype(np.int64) + named]).astype(np.float64)
 
 
 def _macro_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean F1 of the classes that are there or named."""
+    """Return the mean F1 of the classes that are labels or predictions of any row."""
     hits, named = np.split(sums, 2, axis=-1)
     each = np.divide(2 * hits, named, out=np.zeros_like(hits), where=named > 0)
     return each.sum(axis=-1) / (named > 0).sum(axis=-1)
 
 
 def _moments(truth: np.ndarray, says: np.ndarray) -> np.ndarray:
-    first, second = (each - each.mean() for each in (truth, says))  # of which the correlation is the same
+    first, second = (each - each.mean() for each in (truth, says))  # centering does not change the correlation
     return np.stack([np.ones(len(first)), first, second, first * first, second * second, first * second], axis=1)
 
 
 def _pearson(sums: np.ndarray) -> np.ndarray:
-    """Return the correlation (Pearson 1895); NaN where either side is the same in all rows."""
+    """Return the correlation (Pearson 1895); NaN if labels or predictions are constant."""
     rows, first, second, of_first, of_second, both = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
     spreads = [rows * squares - total**2 for squares, total in ((of_first, first), (of_second, second))]
-    # What is left of equal values is rounding, about 1e-16 of what was subtracted.
+    # Equal values leave a rounding error of about 1e-16 of the subtracted numbers.
     known = [np.where(spread > ROUNDING * rows * squares, spread, np.nan)
              for spread, squares in zip(spreads, (of_first, of_second), strict=True)]  # fmt: skip
     return (rows * both - first * second) / np.sqrt(known[0] * known[1])
@@ -74,14 +74,14 @@ LABEL: dict[str, LabelMetric] = {
 
 
 class Skill(NamedTuple):
-    """What tells whether a head has learnt: a `metric`, and the one answer to all rows that would do best in it."""
+    """The test of a head's skill: a metric, and the constant prediction that is best in it."""
 
     metric: str
     constant: Callable[[np.ndarray], float]
     called: str
 
 
-# One entry for each head that learns one value of each row.
+# One entry for each label head.
 SKILLS: dict[str, Skill] = {
     "multiclass": Skill(
         "multiclass_macro_f1",
@@ -93,11 +93,11 @@ SKILLS: dict[str, Skill] = {
 
 
 def label_metrics(head: str, truth: np.ndarray, says: np.ndarray) -> dict[str, float]:
-    """Return the metrics of a head over the rows that have a truth, those that are defined.
+    """Return the defined metrics of a head over the rows with a label.
 
     Args:
-        truth: float (rows,), NaN where a row has none.
-        says: float (rows,).
+        truth: float (rows,), NaN without a label.
+        says: float (rows,), the predictions.
     """
     known = ~np.isnan(truth)
     if not known.any():
@@ -108,10 +108,10 @@ def label_metrics(head: str, truth: np.ndarray, says: np.ndarray) -> dict[str, f
 
 
 def without_skill(labels: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Return the metrics of one and the same answer to all rows, for each head.
+    """Return the metrics of the best constant prediction, for each head.
 
     Args:
-        labels: the truth by head, float (rows,), NaN where a row has none.
+        labels: head -> labels, float (rows,), NaN without a label.
     """
     found: dict[str, float] = {}
     for head, truth in labels.items():

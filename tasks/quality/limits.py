@@ -1,4 +1,4 @@
-"""Limits of numbers: thresholds of gates, of drift, of a window's size. Single rows are judged in expectations.py."""
+"""Limits of numbers, for thresholds of gates, drift and window sizes. expectations.py judges single rows."""
 
 import math
 from typing import NamedTuple
@@ -11,7 +11,7 @@ class Limit(NamedTuple):
     high: float | None
 
     def admits(self, number: float | None) -> bool:
-        """Return whether the number is within both bounds. None, NaN and infinite numbers never are."""
+        """Return True if the number is within both bounds; False for None, NaN and infinite numbers."""
         if number is None or not math.isfinite(number):
             return False
         low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)

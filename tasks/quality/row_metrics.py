@@ -1,8 +1,8 @@
-"""Quality numbers from the results of single rows: ranking of the own item, its loss, and two-class classification.
+"""Metrics from the results of single rows: rank of the own item, its loss, and binary classification.
 
-Names and definitions are the field's: recall@k, MRR@10, nDCG@10, accuracy, macro F1, AUC. Each row has one relevant
-item; ranks are filtered: items that are as right as that one are out of the competition.
-It needs neither torch nor a model, so that numbers can be made again later, for other rows.
+The metrics are recall@k, MRR@10, nDCG@10, accuracy, macro F1 and AUC. Each row has one relevant item; ranks are
+filtered: they ignore other relevant items. No torch or model is needed, so that metrics can be computed later, for
+other rows.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-# One entry for each metric of configs/schema/metrics.py: from ranks to each query's value, of which the mean is taken.
+# One entry for each metric of configs/schema/metrics.py: from ranks to each query's value; the metric is their mean.
 RANKING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "recall@1": lambda ranks: ranks <= 1,
     "recall@10": lambda ranks: ranks <= 10,
@@ -28,7 +28,7 @@ def _accuracy(classes: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def macro_f1(classes: np.ndarray, predicted: np.ndarray) -> float:
-    """Return the mean of the two classes' F1, of int (rows,) each; that of a class neither there nor predicted is 0."""
+    """Return the mean F1 of the two classes, from int (rows,) each; 0 for a class without labels and predictions."""
     found = []
     for each in (0, 1):
         hits = int(((predicted == each) & (classes == each)).sum())
@@ -38,7 +38,7 @@ def macro_f1(classes: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def area_under_roc(classes: np.ndarray, probabilities: np.ndarray) -> float | None:
-    """Return the area under the ROC curve; None where only one of the classes is there.
+    """Return the area under the ROC curve; None if a class has no row.
 
     By Mann and Whitney: the share of pairs of a 1 and a 0 in which the 1 has the higher probability; a tie is half.
     """
@@ -49,14 +49,14 @@ def area_under_roc(classes: np.ndarray, probabilities: np.ndarray) -> float | No
     if np.isnan(probabilities).any():
         return float("nan")
     _, place, count = np.unique(probabilities, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # from 1; equal ones share the mean of theirs
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]  # from 1; ties share their mean rank
     return float((ranks[classes == 1].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 def area_by_chance(ones: int, zeros: int) -> float | None:
-    """Return what the AUC of a model without skill stays below, with a chance of 95 %; None if a class has no row.
+    """Return the 95 % upper bound of a random classifier's AUC; None if a class has no row.
 
-    By the variance of Mann and Whitney's statistic where both classes have the same distribution (1947, section 3).
+    By the variance of Mann and Whitney's statistic for equally distributed classes (1947, section 3).
     """
     if not ones or not zeros:
         return None
@@ -64,10 +64,10 @@ def area_by_chance(ones: int, zeros: int) -> float | None:
     return 0.5 + NormalDist().inv_cdf(0.95) * deviation
 
 
-# From classes and the classes that a model names to a value.
+# From classes and predicted classes to a value.
 NAMED: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"accuracy": _accuracy, "macro_f1": macro_f1}
 
-# From classes and probabilities of class 1 to a value; None where it is not defined.
+# From classes and probabilities of class 1 to a value; None if undefined.
 PROBABLE: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {"auc": area_under_roc}
 
 CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {**NAMED, **PROBABLE}
@@ -81,15 +81,15 @@ def metrics_of(
     probabilities: np.ndarray | None,
     predicted: np.ndarray | None,
 ) -> dict[str, float]:
-    """Return every metric of some rows, of a model's answers to them.
+    """Return all metrics of a model's results of some rows.
 
     Args:
-        ranks: int (rows,), of each row's own item, from 1.
+        ranks: int (rows,), rank of each row's own item, from 1.
         losses: float (rows,), in nats; None: not measured.
-        pair: bool (rows,), whether the row counts for ranks and losses.
+        pair: bool (rows,), true if the row counts for ranks and losses.
         label_class: int (rows,), 0, 1, or -1 without a class.
-        probabilities: float (rows,), of class 1; None: the model classifies nothing.
-        predicted: int (rows,), the classes that the model names; likewise.
+        probabilities: float (rows,), of class 1; None: the model has no classification head.
+        predicted: int (rows,), predicted classes; likewise.
     """
     found = retrieval_metrics(ranks[pair])
     if losses is not None and pair.any():
@@ -106,12 +106,12 @@ def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:
 
 
 def classification_metrics(classes: np.ndarray, probabilities: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Return metrics of rows with a class; the AUC if both classes are there.
+    """Return metrics of rows with a class, with the AUC only if both classes have rows.
 
     Args:
         classes: int (rows,), 0 or 1.
         probabilities: float (rows,), of class 1.
-        predicted: int or bool (rows,), the classes that the model names.
+        predicted: int or bool (rows,), predicted classes.
     """
     if not len(classes):
         return {}

@@ -1,4 +1,4 @@
-"""The answers of every measured model to each row, from the file that evaluate wrote: numbers can be made again."""
+"""The results of each row by every measured model, from evaluate's file, so that metrics can be computed again."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,17 +35,17 @@ from tasks.quality.row_metrics import metrics_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-HALF = 0.5  # the threshold of a head that has none of its own
-NO_VALUE = "(none)"  # the value of a column where the row has none
+HALF = 0.5  # the threshold of a head without its own
+NO_VALUE = "(none)"  # stands for a missing value of a column
 
 
 @dataclass(frozen=True)
 class RowResults:
-    """One entry for each row in every array. The rows of the golden set are among them, with the span GOLDEN.
+    """Arrays with one entry for each row. Rows of the golden set have the span GOLDEN.
 
-    `columns` holds texts, NO_VALUE for null. Each role that was measured is in `ranks`; it is in `losses`
-    if the configuration has a contrastive head, and in `probabilities` and `predicted` if its
-    model classifies. `labels` and `says` have the heads that learn one value of each row.
+    `columns` has texts, NO_VALUE for null. Each measured role is in `ranks`; it is in `losses` if the configuration has
+    a contrastive head, and in `probabilities` and `predicted` if its model classifies. `labels` and `says` have the
+    labels and predictions of label heads.
     """
 
     row_id: np.ndarray  # object: str
@@ -58,14 +58,14 @@ class RowResults:
     ranks: dict[Role, np.ndarray]  # int32, from 1
     losses: dict[Role, np.ndarray]  # float32, nats
     probabilities: dict[Role, np.ndarray]  # float32
-    predicted: dict[Role, np.ndarray]  # int8: the class that the model names
-    # Evaluations without such heads have none.
-    labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64: the truth, NaN: not known
+    predicted: dict[Role, np.ndarray]  # int8: predicted class
+    # Empty without label heads.
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64; NaN: not known
     says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
     narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
-    whole_ranks: np.ndarray | None = None  # int32, the challenger's among a catalogue that the corpus is a part of
+    whole_ranks: np.ndarray | None = None  # int32, the challenger's in the whole catalogue, if the corpus is a part
     shared_ranks: dict[Role, dict[Role, np.ndarray]] = field(default_factory=dict)  # baseline -> int32 of both
-    held: np.ndarray | None = None  # bool: the champion's release holds the row's item; None: it can't be read
+    held: np.ndarray | None = None  # bool: the champion's release holds the row's item; None: release not readable
 
     @property
     def roles(self) -> tuple[Role, ...]:
@@ -74,13 +74,13 @@ class RowResults:
 
     @property
     def golden(self) -> np.ndarray:
-        """Whether a row is of the golden set, bool (rows,); the others are the holdout."""
+        """A mask of the golden set's rows, bool (rows,); the others are the holdout."""
         return self.span == GOLDEN
 
     def ranks_against(self, role: Role, baseline: Role | None) -> np.ndarray:
-        """Return a role's ranks for a comparison with a baseline, int32 (rows,); None: with nothing.
+        """Return a role's ranks for a comparison with a baseline, int32 (rows,); None: no comparison.
 
-        They are those among the items that both hold, or among the whole catalogue, if these were measured.
+        The ranks are among the items that both hold, or among the whole catalogue, if these were measured.
 
         Raises:
             KeyError: the role was not measured.
@@ -92,15 +92,15 @@ class RowResults:
         return self.ranks[role]
 
     def compared(self, role: Role, among: np.ndarray | None = None) -> dict[str, float]:
-        """Return the metrics of challenger or champion, each other's measure, as `metrics` does."""
+        """Return the metrics of challenger or champion as `metrics` does, but among the items that both hold."""
         baseline = Role.champion if Role.champion in self.ranks else None
         return self.metrics(role, among, self.ranks_against(role, baseline))
 
     def metrics(self, role: Role, among: np.ndarray | None = None, ranks: np.ndarray | None = None) -> dict[str, float]:
-        """Return a model's metrics over the holdout, or over the rows where the bool array `among` is true.
+        """Return a model's metrics over the holdout, or over the rows of the mask `among`.
 
         Args:
-            ranks: of the ranking metrics, int32 (all rows,); None: among the corpus that all models are measured on.
+            ranks: ranks for the ranking metrics, int32 (all rows,); None: the ranks in the common corpus.
 
         Raises:
             KeyError: the role was not measured.
@@ -127,7 +127,7 @@ def read_row_results(store: Store, key: str) -> RowResults:
     """Return the row results under `key`, which is `EvaluateOutcome.rows_key`.
 
     Raises:
-        StoreError: the file is gone, damaged, or lacks a column; names the file and the way out.
+        StoreError: the file is gone, damaged, or lacks a column; names the file and the remedy.
     """
     try:
         return row_results(pq.read_table(store.local(key)))
@@ -139,7 +139,7 @@ def read_row_results(store: Store, key: str) -> RowResults:
 
 
 def row_results(table: pa.Table) -> RowResults:
-    """Return the row results in a table with the columns of the file. Raises KeyError: it lacks one."""
+    """Return the row results of a table with the file's columns. Raises KeyError: a column is missing."""
     there = set(table.column_names)
     heads = [name.removeprefix(LABEL) for name in table.column_names if name.startswith(LABEL)]
     return RowResults(
@@ -181,14 +181,14 @@ def _narrow_ranks(table: pa.Table) -> dict[int, dict[Role, np.ndarray]]:
 
 
 def _predicted(table: pa.Table, role: Role) -> np.ndarray:
-    """Return the classes that a model names, int8 (rows,). In earlier files they follow from the probability."""
+    """Return a model's predicted classes, int8 (rows,); without their column, from the probabilities."""
     if predicted_of(role) in table.column_names:
         return table[predicted_of(role)].to_numpy()
     return (table[probability_of(role)].to_numpy() >= HALF).astype(np.int8)
 
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column as texts, object (rows,); rows with an equal value share it."""
+    """Return a column as texts, object (rows,); rows with an equal value share one object."""
     encoded = pc.fill_null(column.cast(pa.string()), NO_VALUE).combine_chunks().dictionary_encode()
     values = np.array(encoded.dictionary.to_pylist(), dtype=object)
     return values[encoded.indices.to_numpy()]

@@ -1,4 +1,4 @@
-"""The rows that a gate looks at: all of the holdout, of a span or of a slice, or the golden set."""
+"""The rows that a gate judges: the whole holdout, a span or a slice of it, or the golden set."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,28 +15,28 @@ from tasks.quality.row_results import RowResults
 
 
 class Part(NamedTuple):
-    """Some rows by name; the name of all rows is empty."""
+    """A named part of the rows; the name of all rows is empty."""
 
     where: str
     rows: np.ndarray  # bool (rows of the file,)
 
 
 def counting(rows: RowResults, metric: str) -> np.ndarray:
-    """Return which rows count for a metric, bool (rows of the file,): those with a class or label, or the pairs."""
+    """Return a mask of the rows that count for a metric, bool (rows of the file,): rows with a label, or the pairs."""
     if metric in LABEL:
         return ~np.isnan(truths(rows, metric))
     return rows.label_class >= 0 if metric in CLASSIFICATION else rows.pair
 
 
 def parts_of(rows: RowResults, gate: GateConfig, newest: str, min_rows: int) -> list[Part]:
-    """Return the parts that a gate judges, each by itself. A part that the gate names may be empty.
+    """Return the parts that a gate judges separately. A part that the gate names may be empty.
 
     Args:
         newest: the newest span of the run.
-        min_rows: spans and values with fewer rows that count are left out where the gate judges each of them.
+        min_rows: fewest counting rows of a part, if the gate judges each span or value.
 
     Raises:
-        ConfigError: the rows have no such column; says which there are.
+        ConfigError: the rows have no such column; lists the existing ones.
     """
     counts = counting(rows, gate.metric)
     if gate.rows == "golden":
@@ -55,7 +55,7 @@ def slices_of(rows: RowResults, column: str) -> list[Part]:
     """Return the holdout rows of each value of a column, in alphabetical order.
 
     Raises:
-        ConfigError: the rows have no such column; says which there are.
+        ConfigError: the rows have no such column; lists the existing ones.
     """
     return [Part(value, ~rows.golden & (_column(rows, column) == value)) for value in _values(rows, column)]
 

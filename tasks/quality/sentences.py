@@ -1,11 +1,11 @@
-"""What a gate says in words: the numbers, what is allowed, how sure it is, and what it would take to be surer."""
+"""The sentence of a gate: its numbers, the allowed difference, the confidence, and the rows needed to decide."""
 
 import math
 
 from tasks.contracts.evaluation import Answer
 from tasks.quality.comparisons import Comparison
 
-DECIMALS = 9  # of a rounded difference, so that a drop of exactly the threshold passes
+DECIMALS = 9  # decimals of a difference, rounded so that a drop of exactly the threshold passes
 
 _MODELS = {
     "untrained": "the untrained model's",
@@ -20,8 +20,8 @@ def sentence(comparison: Comparison, suffix: str, answer: Answer | None, needed:
     """Return the verdict in words.
 
     Args:
-        suffix: follows the metric's name.
-        needed: rows that an undecided gate would take; None: not known.
+        suffix: suffix of the metric's name.
+        needed: rows that would decide an undecided gate; None: not known.
     """
     gate, value, baseline = comparison.gate, comparison.value, comparison.baseline
     name = gate.metric + suffix + (f" of {comparison.where}" if comparison.where else "")
@@ -64,7 +64,7 @@ def _allowed(comparison: Comparison) -> str:
 
 
 def _sureness(comparison: Comparison, answer: Answer | None, needed: int | None) -> str:
-    """Return a sentence about the interval; empty for a gate that asks for none."""
+    """Return a sentence about the interval; empty for a gate without one."""
     gate, interval = comparison.gate, comparison.interval
     if gate.confidence is None:
         return ""
@@ -81,7 +81,7 @@ def _sureness(comparison: Comparison, answer: Answer | None, needed: int | None)
 
 
 def _texts(*numbers: float) -> list[str]:
-    """Format with four decimals, or with more until different numbers look different."""
+    """Format with four decimals, or more until different numbers look different."""
     rounded = {round(number, DECIMALS) for number in (*numbers, 0.0)}
     decimals = next(
         (d for d in range(4, DECIMALS) if len({f"{number:.{d}f}" for number in rounded}) == len(rounded)), DECIMALS

@@ -1,26 +1,26 @@
-"""Numbers of a model's vectors as a whole: whether they collapsed, and whether they fit to those of another model."""
+"""Metrics of a model's vectors as a whole: collapse, and compatibility with another model's vectors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-CHUNK_ROWS = 1024  # of vectors in double precision at once
-CHUNK_SCORES = 2**24  # of queries with items in memory at once
-DECIMALS = 4  # vectors that agree in so many count as equal
+CHUNK_ROWS = 1024  # vectors in double precision at once
+CHUNK_SCORES = 2**24  # scores of queries and items in memory at once
+DECIMALS = 4  # vectors that are equal to four decimals count as equal
 NEIGHBOURS = 10
 
 
 class Vectors(NamedTuple):
-    """A model's vectors of the corpus, those that are finite."""
+    """A model's finite vectors of the corpus."""
 
     finite: np.ndarray  # float32 (items, width), of unit length
     texts: np.ndarray  # int64 (items,), equal for items with an equal text
-    nan_share: float  # of all items
+    nan_share: float  # share of all items
 
 
 def _effective_rank(vectors: Vectors) -> float:
-    """Return e to the entropy of the singular values' shares: from 1, all vectors on one line, up to the width."""
+    """Return e to the entropy of the singular values' shares: 1 if all vectors are collinear, at most the width."""
     width = vectors.finite.shape[1]
     gram = np.zeros((width, width))
     for start in range(0, len(vectors.finite), CHUNK_ROWS):
@@ -34,7 +34,7 @@ def _effective_rank(vectors: Vectors) -> float:
 
 
 def _mean_cosine(vectors: Vectors) -> float:
-    """Return the mean cosine of all pairs of two items: 1 if all vectors are one, about 0 if they are spread."""
+    """Return the mean cosine of all pairs of items: 1 if all vectors are equal, about 0 if they are spread."""
     count = len(vectors.finite)
     if count < 2:
         return float("nan")
@@ -44,7 +44,7 @@ def _mean_cosine(vectors: Vectors) -> float:
 
 
 def _duplicate_share(vectors: Vectors) -> float:
-    """Return the share of items whose vector, in four decimals, an item with another text has too."""
+    """Return the share of items whose vector, to four decimals, equals the vector of an item with another text."""
     if not len(vectors.finite):
         return float("nan")
     rounded = np.ascontiguousarray(np.rint(vectors.finite * 10**DECIMALS).astype(np.int16))
@@ -64,10 +64,10 @@ VECTORS: dict[str, Callable[[Vectors], float]] = {
 
 
 def vector_metrics(vectors: np.ndarray, texts: np.ndarray) -> dict[str, float]:
-    """Return the health of a model's vectors of at least one item; a number that no finite vector gives is NaN.
+    """Return the metrics of a model's vectors; a metric is NaN without finite vectors.
 
     Args:
-        vectors: float32 (items, width), unit vectors, or not finite.
+        vectors: float32 (items, width), unit vectors or not finite, at least one.
         texts: int64 (items,), equal for items with an equal text.
     """
     finite = np.isfinite(vectors).all(axis=1)
@@ -80,25 +80,25 @@ class Answers(NamedTuple):
     """A model's vectors of the corpus, float32 (items, width), and the nearest items of some queries."""
 
     corpus: np.ndarray
-    nearest: np.ndarray  # as nearest_items returns them
+    nearest: np.ndarray  # the result of `nearest_items`
 
 
 def _same_item_cosine(ours: Answers, theirs: Answers) -> float | None:
-    """Return the mean cosine of the vectors of the same items; None for other widths, which nothing can compare."""
+    """Return the mean cosine of the vectors of the same items; None if the widths differ."""
     if ours.corpus.shape != theirs.corpus.shape:
         return None
     return float(np.einsum("ij,ij->i", ours.corpus, theirs.corpus, dtype=np.float64).mean())
 
 
 def _neighbour_overlap(ours: Answers, theirs: Answers) -> float | None:
-    """Return the mean share of a query's nearest items that both models name; None without a query."""
+    """Return the mean share of a query's nearest items that both models have; None without a query."""
     if not ours.nearest.size:
         return None
     pairs = zip(ours.nearest, theirs.nearest, strict=True)
     return float(np.mean([len(np.intersect1d(one, other)) / len(one) for one, other in pairs]))
 
 
-# One entry for each metric of the family in configs/schema/metrics.py; None where it is not defined.
+# One entry for each metric of the family in configs/schema/metrics.py; None if undefined.
 COMPATIBILITY: dict[str, Callable[[Answers, Answers], float | None]] = {
     "same_item_cosine": _same_item_cosine,
     "neighbour_overlap@10": _neighbour_overlap,
@@ -106,13 +106,13 @@ COMPATIBILITY: dict[str, Callable[[Answers, Answers], float | None]] = {
 
 
 def compatibility_metrics(ours: Answers, theirs: Answers) -> dict[str, float]:
-    """Return how well two models' answers to the same queries, over the same corpus, agree."""
+    """Return the agreement of two models on the same queries and corpus."""
     found = {name: each(ours, theirs) for name, each in COMPATIBILITY.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def nearest_items(queries: np.ndarray, corpus: np.ndarray) -> np.ndarray:
-    """Return each query's ten nearest items by cosine, or all if there are fewer, in no order.
+    """Return each query's ten nearest items by cosine, or all if fewer exist, unordered.
 
     Args:
         queries: float32 (queries, width), unit vectors.

@@ -1,7 +1,7 @@
-"""The verdicts of the gates before a release: is the challenger good enough, alone and compared with other models?
+"""Judge the gates before a release: is the challenger good enough, alone and compared with other models?
 
-tasks/quality/comparisons.py makes the numbers that are compared with limits here. A failed gate is a result of the run,
-never an exception.
+tasks/quality/comparisons.py computes the numbers; here they are compared with limits. A failed gate is a result of the
+run, never an exception.
 """
 
 import math
@@ -18,8 +18,8 @@ from tasks.quality.sentences import DECIMALS, sentence
 def judge(measured: Measured, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
     """Return the verdicts of each gate, in the order of the configuration: one, or one for each of its slices or spans.
 
-    A gate does not apply (`answer` is None) if what it compares with is not there. A metric that is not finite fails
-    its gate. So does a metric that could not be measured, for example the AUC of a holdout with one class.
+    A gate does not apply (`answer` is None) without its baseline. A metric that is not finite fails its gate, and so
+    does a metric that could not be measured, for example the AUC of a holdout with one class.
 
     Raises:
         ConfigError: a gate names a column that the rows do not have.
@@ -35,7 +35,7 @@ def judge(measured: Measured, gates: Sequence[GateConfig]) -> tuple[Verdict, ...
 
 
 def _judged(comparison: Comparison) -> dict[str, float]:
-    """Return the numbers that are held against the threshold: the number itself, or the two ends of its interval."""
+    """Return the numbers to compare with the threshold: the number itself, or the two ends of its interval."""
     if comparison.absent or comparison.unknown:
         return {}
     if comparison.interval is None:
@@ -97,7 +97,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
 
 
 def _counted(measured: Measured, gate: GateConfig, rows: int) -> str:
-    """Return the rows of a verdict in words, as in `20,000 of 1,240,000 holdout rows, a sample by hash,`."""
+    """Return the rows of a verdict in words: `20,000 of 1,240,000 holdout rows, a sample by hash,`."""
     if gate.rows == "golden":
         return f"{rows:,} rows"
     if measured.sampled_from is None:
