@@ -1,6 +1,6 @@
-"""A check of one part of the environment, and how several checks run at once.
+"""Checks of the environment, which run in parallel.
 
-An error inside a check becomes a finding, and a check that hangs is left behind after a time limit.
+An error inside a check becomes a finding, and a check that hangs is abandoned after a time limit.
 """
 
 import contextvars
@@ -19,7 +19,7 @@ Outcome = Literal["ok", "warn", "FAIL"]
 
 
 class CheckResult(NamedTuple):
-    """What a check found, and how to repair it; `mend` is empty where nothing needs repair."""
+    """The result of a check, and the repair; `mend` is empty if none is needed."""
 
     outcome: Outcome
     found: str
@@ -39,11 +39,11 @@ class Finding(Record):
     name: str = Field(description="name of the check")
     outcome: Outcome = Field(description="ok, warn or FAIL")
     found: str
-    mend: str = Field(description="repair; empty: none is needed, or `found` has it")
+    mend: str = Field(description="repair; empty: not needed, or in `found`")
 
 
 def run_checks(checks: Sequence[Check], seconds: float = CHECK_SECONDS) -> list[Finding]:
-    """Run all checks at once; return their findings in order."""
+    """Run all checks in parallel; return their findings in order."""
     results: dict[int, CheckResult] = {}
 
     def run(number: int, check: Check) -> None:
@@ -70,7 +70,7 @@ def run_check(check: Check) -> Finding:
 def _isolated(run: Callable[[], CheckResult]) -> CheckResult:
     try:
         return run()
-    except StageError as error:  # its message says how to repair it
+    except StageError as error:  # its message has the repair
         return CheckResult("FAIL", one_line(error))
     except Exception as error:
         return CheckResult(

@@ -1,4 +1,4 @@
-"""The checks of `millrace doctor`: which of them apply, and their report.
+"""Select and run the checks of `millrace doctor`, and report them.
 
 They start nothing, and change nothing except for a scratch key in the workspace, which they delete.
 """
@@ -38,7 +38,7 @@ _SIGN_IN = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or 
 
 
 def credentials() -> CheckResult:
-    """Check which identity AWS sees."""
+    """Check the identity that AWS sees."""
     try:
         session = boto3.session.Session()
         region = session.region_name or "us-east-1"  # any will do
@@ -59,7 +59,7 @@ def date_of_bucket(workspace: str) -> str | None:
     """Return the Date header of S3's answer, also of an error.
 
     Raises:
-        BotoCoreError: there was no answer, or there are no credentials.
+        BotoCoreError: S3 did not answer, or no credentials exist.
     """
     bucket = workspace.removeprefix("s3://").partition("/")[0]
     try:
@@ -84,7 +84,7 @@ _ELSEWHERE = "set a password and its origins on that server: docs/operations.md#
 
 
 def access(server: Server) -> CheckResult:
-    """Warn of a server that asks for no password, that pages of other sites may ask, or whose password others read."""
+    """Warn of a server without a password, with access for pages of other sites, or with a readable password file."""
     mend = _OWN if server.pid is not None else _ELSEWHERE
     if prefect_health.is_open(server.url):
         return CheckResult("warn", f"{server.url} asks for no password: whoever reaches it can run commands here", mend)
@@ -111,7 +111,7 @@ def clock(server: str, read_date: Callable[[], str | None]) -> CheckResult:
     if date is None:
         return CheckResult("warn", f"the answer of {server} has no Date header, so the clock was not compared")
     theirs = email.utils.parsedate_to_datetime(date).timestamp()
-    # The answer was dated between `before` and `after`, and its date is cut to a second.
+    # The answer was dated between `before` and `after`, and its date is truncated to a second.
     off = before - (theirs + 1) if before > theirs + 1 else after - theirs if after < theirs else 0.0
     found = (
         f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} {server}" if abs(off) >= 1 else f"agrees with {server}"
@@ -132,7 +132,7 @@ def date_of_server(api_url: str) -> str | None:
         return error.headers["Date"]
 
 
-_LEAST_GIB = 1.0  # if the configuration is not readable
+_LEAST_GIB = 1.0  # minimum free disk space if the configuration is not readable
 
 
 class DoctorReport(Record):
@@ -144,7 +144,7 @@ class DoctorReport(Record):
 
 
 def examine(uri: str, config_file: Path | None, overrides: Sequence[str]) -> DoctorReport:
-    """Run all checks that apply to this workspace and configuration; none of them raises.
+    """Run all checks for this workspace and configuration; none of them raises.
 
     If a Prefect server is found, the environment is set for it, so call this before Prefect is imported.
     """

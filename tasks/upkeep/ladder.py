@@ -1,7 +1,7 @@
-"""The ladder of day one, by the pipeline's own stages: health, warmup, train, and train again from the checkpoint.
+"""The smoke checks, by the pipeline's own stages: health, warmup, train, and train again from the checkpoint.
 
-First on one machine, then on all that the settings name; it stops at the first rung that fails. No lineage changes: the
-ladder has rows, a model and checkpoints of its own, and deletes the checkpoints.
+They run on one machine first, then on all configured machines, and stop at the first failure. No lineage changes: the
+checks have rows, a model and checkpoints of their own, and delete the checkpoints.
 """
 
 import datetime as dt
@@ -33,7 +33,7 @@ _FIRST, _SECOND = "smoke-1", "smoke-2"  # names of the two made-up spans
 
 
 class _BrokenRung(Exception):
-    """The ladder ends here; `last` are the rungs of the stage that failed."""
+    """A check failed, so no more run; `last` has the checks of the failed stage."""
 
     def __init__(self, error: StageError, *last: Rung) -> None:
         super().__init__(str(error))
@@ -41,20 +41,20 @@ class _BrokenRung(Exception):
 
 
 def sizes(config: Config) -> tuple[int, ...]:
-    """Return the numbers of workers, smallest first: those of one machine, then all of `train.workers`."""
+    """Return the worker counts, smallest first: the workers of one machine, then all of `train.workers`."""
     one = config.batch.processes_per_node if compute_of(config, Stage.train) == "batch" else 1
     return tuple(dict.fromkeys((min(one, config.train.workers), config.train.workers)))
 
 
 def climb(store: Store, config: Config, seen: Callable[[Rung], None] = lambda rung: None) -> SmokeReport:
-    """Climb the ladder, write its record and return it. A rung that fails is a result: the last one of the report.
+    """Run the smoke checks, write their report and return it. A failed check is a result: the last one of the report.
 
     Args:
-        seen: called with each rung as soon as it held or failed.
+        seen: called with each check as soon as it passed or failed.
 
     Raises:
-        StoreError: the workspace of the orchestrator can't be written.
-        CancelledError: it was interrupted.
+        StoreError: the workspace can't be written from this machine.
+        CancelledError: the command was interrupted.
     """
     began_at, began = now(), time.monotonic()
     key = f"smoke-{dt.datetime.fromisoformat(began_at):%Y%m%d-%H%M%S}"
@@ -94,7 +94,7 @@ def climb(store: Store, config: Config, seen: Callable[[Rung], None] = lambda ru
 
 
 def _climbed(store: Store, plan: RunPlan) -> Iterator[Rung]:
-    """Yield the rungs of one number of workers, each once it held. Raises _BrokenRung."""
+    """Run the checks for one worker count; yield each as it passes. Raises _BrokenRung."""
     config = plan.config
     yield from _healthy(store, plan)
     rows, others = (write_rows(store, plan.run_key, span, config.train.batch_rows) for span in (_FIRST, _SECOND))
@@ -148,7 +148,7 @@ def _plan(store: Store, config: Config) -> RunPlan:
 
 
 def _after(plan: RunPlan, parent: CheckpointRef | None = None) -> RunPlan:
-    """Return the plan of the run that begins at the checkpoint of this one."""
+    """Return the plan of a second run, which starts from the checkpoint of this one."""
     span = SpanRef(name=_SECOND, version=1)
     changes = {"run_key": f"{plan.run_key}-again", "span": span, "window": (span,), "parent": parent}
     return plan.model_copy(update=changes)

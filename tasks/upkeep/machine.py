@@ -15,9 +15,9 @@ from tasks.upkeep.check import CheckResult
 
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
 GIB = 2.0**30
-_AMPLE = 5  # times the required space; below that it is time to clean up
+_AMPLE = 5  # times the required space; less is a warning
 _PIN = re.compile(r"(?P<name>[\w.-]+)==(?P<version>\S+) +# (?P<reason>.+)")
-# Other versions of these break the server, sometimes silently. Other versions of the rest are untested.
+# Other versions of these packages break the server, sometimes silently. Other versions of the rest are untested.
 _BREAKS = ("fastapi", "prefect", "sqlalchemy")
 
 
@@ -67,7 +67,7 @@ def chosen_pins(text: str) -> list[Pin]:
 
 
 def disk(path: Path, least_gib: float) -> CheckResult:
-    """Check the free space at `path`, which need not exist yet."""
+    """Check the free space at `path`, which may not exist yet."""
     existing = next(folder for folder in (path, *path.parents) if folder.exists())
     usage = shutil.disk_usage(existing)
     free = usage.free / GIB

@@ -1,6 +1,6 @@
-"""What `millrace smoke` works on: made-up rows, a very small model, and the machines of the user's settings.
+"""The inputs of `millrace smoke`: synthetic rows, a very small model, and the machines of the user's settings.
 
-Small on purpose: what must show is whether devices, network, compiler and workspace work, not how fast the model is.
+They are small on purpose: the aim is to test devices, network, compiler and workspace, not speed.
 """
 
 import datetime as dt
@@ -38,9 +38,9 @@ _THINGS = ("shoe", "lamp", "chair", "kettle", "towel", "knife", "scarf", "mirror
 
 
 def settings(config: Config, lineage: str, workers: int) -> Config:
-    """Return the settings of one step of the ladder: the user's machines with `workers`, all else made up.
+    """Return the settings for one worker count: the user's machines with `workers`, all else synthetic.
 
-    Each job is tried once: what fails is what the user asked to see.
+    Each job is tried once, so that the user sees every failure.
     """
     base = load_config(None, _MODEL)
     train = base.train.model_copy(
@@ -63,7 +63,7 @@ def settings(config: Config, lineage: str, workers: int) -> Config:
 
 
 def write_rows(store: Store, run_key: str, span: str, count: int) -> RowsRef:
-    """Write rows as validate would leave them in the run `run_key`, and return their reference.
+    """Write rows as validate would in the run `run_key`, and return their reference.
 
     Raises:
         StoreError: the workspace can't be written.

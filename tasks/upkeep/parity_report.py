@@ -1,6 +1,6 @@
-"""The parity report: whether two accelerators trained the same model, step for step.
+"""The parity report: did two accelerators train the same model, step for step?
 
-It compares the curves of two finished trainings; `parity_runs.py` plans them.
+It compares the curves of two finished trainings, which `parity_runs.py` plans.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class ParityPoint(Record):
 
 
 class ParitySide(Record):
-    """What one side trained on."""
+    """The accelerator and run of one side."""
 
     accelerator: str
     run_key: str
@@ -138,7 +138,7 @@ def paired(left: Sequence[CurvePoint], right: Sequence[CurvePoint], what: str) -
 
 
 def relative_difference(left: float, right: float) -> float:
-    """Return the difference divided by the larger magnitude; infinite where a number is not finite."""
+    """Return the difference divided by the larger magnitude; infinite if a number is not finite."""
     if not (math.isfinite(left) and math.isfinite(right)):
         return math.inf
     return 0.0 if left == right else abs(left - right) / max(abs(left), abs(right))
@@ -160,7 +160,7 @@ def percent(share: float) -> str:
 
 
 def worst_by_metric(points: Sequence[ParityPoint]) -> list[ParityPoint]:
-    """Return for each metric the point where the sides differ most; of equal points, the last."""
+    """Return each metric's point with the largest difference; of equal points, the last."""
     worst: dict[str, ParityPoint] = {}
     for point in points:
         before = worst.get(point.metric)

@@ -1,4 +1,4 @@
-"""The runs of a parity comparison: the same spans from the same checkpoint, on two accelerators.
+"""Plan and train the runs of a parity comparison: the same spans from the same checkpoint, on two accelerators.
 
 They change neither the compared lineage nor the list of runs. The ledger records their attempts.
 """
@@ -23,7 +23,7 @@ from tasks.runs.plan import run_key, with_settings
 def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> TrainOutcome:
     """Train one side from the plan's parent; return its losses and holdout curve.
 
-    The checkpoint is three times the size of the model, and no run continues from it. It is deleted as soon as the
+    No run continues from the checkpoint, which is three times the size of the model. It is deleted as soon as the
     result is recorded, so only one side at a time needs disk. A side with a result is not trained again.
     """
     inputs = TrainInputs(
@@ -48,20 +48,20 @@ class ParityRuns(NamedTuple):
 
     @property
     def lock(self) -> str:
-        """Key of the lock to hold: comparisons of the same work share their rows, and may share a side."""
+        """Key of the lock that comparisons of the same work hold, because they share rows and maybe a side."""
         return f"lineages/{self.common.config.lineage}.run"
 
 
 def plan_parity_runs(store: Store, config: Config, span: str, left: str, right: str) -> ParityRuns:
-    """Plan both sides' runs over `span`, whether or not the lineage has trained it. Writes nothing.
+    """Plan both sides' runs over `span`, which the lineage may have trained or not. Writes nothing.
 
-    Both start where the lineage's own run over the span started or would start. `train.precision: auto` can mean a
-    different precision on each side, so it becomes fp32. Each side's lineage has a hash of its work in the name, as in
+    Both have the starting point of the lineage's own run over the span. `train.precision: auto` can mean a different
+    precision on each side, so it becomes fp32. Each side's lineage has a hash of its work in the name, for example
     main-parity-4660d23f-xla, so no other work can use it. An accelerator compared with itself is trained twice.
 
     Raises:
         ConfigError: an accelerator is unknown, the batch can't be split among the GPUs of `batch.cuda`, or the span
-            can't be trained next; names those that can.
+            can't be trained next; names the spans that can.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
     for side in (left, right):
@@ -80,12 +80,12 @@ def plan_parity_runs(store: Store, config: Config, span: str, left: str, right: 
 
 
 def drop_checkpoints(store: Store, side: RunPlan) -> None:
-    """Delete the checkpoints of one side; its result keeps what it measured."""
+    """Delete the checkpoints of one side; its result keeps the measurements."""
     store.delete(f"lineages/{side.config.lineage}")
 
 
 def _machines(config: Config, accelerator: str) -> dict[str, object]:
-    """Return the settings of a side: its accelerator and, where it runs on machines of another kind, one of those."""
+    """Return the settings of a side: its accelerator, and one machine of `batch.cuda` if it runs there."""
     batch, other = config.batch, config.batch.cuda
     if accelerator != "cuda" or other is None or compute_of(config, Stage.train) != "batch":
         return {"accelerator": accelerator}

@@ -1,6 +1,6 @@
 """Checks of the Prefect server: versions, database, work pool and workers, deployments and their next runs.
 
-The server was found by `infra.prefect_server`. Importing Prefect takes a second, and needs its environment set before.
+`infra.prefect_server` finds the server. Importing Prefect takes a second; its environment must be set first.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def workers() -> CheckResult:
 
 
 def deployments() -> CheckResult:
-    """Check which deployments exist and are paused, and when the next run starts."""
+    """Check the deployments, their pauses, and the time of the next run."""
     with _client() as client:
         found = _deployments(client)
         if not found:
@@ -120,7 +120,7 @@ def deployments() -> CheckResult:
 
 
 def waiting() -> CheckResult:
-    """Check for runs that should have started and did not."""
+    """Check for runs that are late to start."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterExpectedStartTime, FlowRunFilterState
     from prefect.client.schemas.filters import FlowRunFilterStateType as Types
     from prefect.client.schemas.objects import StateType
@@ -153,12 +153,12 @@ def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
 
 
 def _name(deployment: DeploymentResponse) -> str:
-    """Return flow and deployment; the flow's function is named like the flow."""
+    """Return flow and deployment; the flow has the name of its function."""
     return f"{(deployment.entrypoint or '').rpartition(':')[2]}/{deployment.name}"
 
 
 def _asleep(deployment: DeploymentResponse) -> bool:
-    """Return whether it has schedules, but no active one."""
+    """Return True if the deployment has schedules, but no active one."""
     return bool(deployment.schedules) and not any(schedule.active for schedule in deployment.schedules)
 
 
@@ -209,7 +209,7 @@ def _age(moment: dt.datetime) -> float:
 
 
 def _database_kind(server: Server, client: SyncPrefectClient) -> str | None:
-    """Return its name; None if unknown, since the server shows no database address that was set as a whole."""
+    """Return the database's name; None if unknown, since the server hides an address that was set as a URL."""
     settings = client.request("GET", "/admin/settings").json()
     if driver := settings["server"]["database"]["driver"]:
         return _kind(driver)

@@ -1,4 +1,4 @@
-"""Deletes what nothing needs any more. While it does, no run, refresh or backfill works on the workspace."""
+"""Delete the files that nothing needs. Meanwhile no run, refresh or backfill works on the workspace."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -23,12 +23,12 @@ _WITH_OUTPUTS = (Stage.validate, Stage.train, Stage.infer, Stage.release)
 def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -> PrunePlan:
     """Delete the folders that nothing needs if the newest `keep` releases are kept, or only list them.
 
-    A folder loses its manifest first, so that no reader takes a part of it for the whole. Killed in the middle, it
-    deletes the rest the next time.
+    A folder loses its manifest first, so that no reader takes an incomplete folder for a complete one. After a kill,
+    the next call deletes the rest.
 
     Raises:
         Conflict: a process works on a lineage of the workspace; nothing was deleted.
-        StoreError: a record that decides what is needed is not readable; nothing was deleted.
+        StoreError: a record that decides on the needed folders is not readable; nothing was deleted.
     """
     if keep < 1:
         raise ConfigError(f"--keep {keep}: at least the current release is kept")
@@ -36,7 +36,7 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
     if dry_run:
         return _plan(store, keep, reach)
     with _locked(store, reach.lineages, warn):
-        reach = find_reach(store, keep)  # what was done before the locks were taken
+        reach = find_reach(store, keep)  # again, since work may have finished before the locks were taken
         plan = _plan(store, keep, reach)
         _mark(store, plan)
         # Notes that shards are done go before the shards.
@@ -62,7 +62,7 @@ def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None])
 
 
 def _mark(store: Store, plan: PrunePlan) -> None:
-    """Mark the releases and runs that lose files, before they do.
+    """Mark the releases and runs that will lose files.
 
     Raises:
         Conflict: a rollback made one of the releases current at the same moment.
@@ -77,7 +77,7 @@ def _mark(store: Store, plan: PrunePlan) -> None:
     reader, runs = Reader(store), planned_runs(store)
     reader.fetch(RESULT.key(run=run_key, stage=stage) for run_key in runs for stage in _WITH_OUTPUTS)
     for run_key in runs:
-        # Results that can't be read count for nothing: no run goes on from those.
+        # Unreadable results do not count: no run continues from them.
         results = (reader.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in _WITH_OUTPUTS)
         if gone & {folder for result in results if result is not None for folder in result.outcome.outputs}:
             mark_pruned(store, run_key)

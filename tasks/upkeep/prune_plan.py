@@ -1,6 +1,6 @@
-"""What can be deleted: folders of bulk data that nothing needs any more. Records (JSON) stay, but for notes of shards.
+"""List the deletable folders: bulk data that nothing needs. Records (JSON) stay, except for notes of shards.
 
-Spans and item feeds are never in it, nor are runs without a plan, which are the sides of a comparison.
+Spans and item feeds are never listed, nor are runs without a plan, which are the sides of a comparison.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class Folder(Record):
 
 
 class PrunePlan(Record):
-    """`millrace prune`: what is kept, and what is deleted, or would be."""
+    """The report of `millrace prune`: the kept releases, and the folders that are or would be deleted."""
 
     keep: int = Field(description="number of releases to keep")
     kept: tuple[int, ...] = Field(description="numbers of the releases that can still be rolled back to")
@@ -50,10 +50,10 @@ class PrunePlan(Record):
 
 
 def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[str, ...]]) -> PrunePlan:
-    """Return what can be deleted.
+    """Return the deletable folders.
 
     Args:
-        whole: number of each release that is whole -> its model and vectors.
+        whole: number of each complete release -> the folders of its model and vectors.
     """
     found = [folder for folder in _folders(store, reach) if folder.folder not in reach.folders]
     gone = {folder.folder for folder in found}
@@ -75,7 +75,7 @@ def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
     """Yield all folders that may be deleted unless something needs them."""
     for kind, of in _SHARED.items():
         if kind == "negatives" and reach.unfinished:
-            continue  # one of these runs may use them; they can be mined again, but not in the middle of a training
+            continue  # one of these runs may use them, and they can't be mined again during training
         for folder, sizes in _grouped(store.sizes(kind), of).items():
             if kind != "compile" or _is_compiled(store, folder, sizes):
                 yield _folder(kind, folder, sizes)
@@ -91,7 +91,7 @@ def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
 
 
 def _is_compiled(store: Store, folder: str, sizes: Mapping[str, int]) -> bool:
-    """Return whether a compile cache is complete; another may be in the making, which no lock of a lineage shows."""
+    """Return True if a compile cache is complete; others may still be written, under no lock of a lineage."""
     return f"{folder}/{MANIFEST}" in sizes and bool(read_manifest(store, folder).facts.get("complete"))
 
 
@@ -105,9 +105,9 @@ def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
 
 
 def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
-    """Yield the tokens of rows that are gone, or that no run needs which may go on or whose release is kept."""
+    """Yield the tokens of deleted rows, and of rows that no unfinished run or kept release needs."""
     for folder, sizes in _grouped(store.sizes("tokens"), workspace.TOKENS).items():
-        if f"{folder}/{MANIFEST}" in sizes:  # else they may be in the making
+        if f"{folder}/{MANIFEST}" in sizes:  # else they may still be written
             rows = read_fact(store, folder, "of", str)
             run_key = rows.split("/")[1]
             needed = run_key in reach.runs or workspace.PLAN.key(run=run_key) not in runs
@@ -120,7 +120,7 @@ def _folder(kind: Kind, folder: str, sizes: Mapping[str, int]) -> Folder:
 
 
 def _grouped(sizes: Mapping[str, int], *kinds: workspace.Kind) -> dict[str, dict[str, int]]:
-    """Return the sizes of the files of these kinds by their folder."""
+    """Return the sizes of the files of these kinds, by folder."""
     found: dict[str, dict[str, int]] = {}
     for key, size in sizes.items():
         if folder := next((folder for kind in kinds if (folder := kind.folder_of(key)) is not None), None):

@@ -1,4 +1,4 @@
-"""What is still needed: all that a kept release, a lineage's head, an unfinished run or an unfinished backfill reaches.
+"""Find the needed folders: all that a kept release, a lineage's head, an unfinished run or backfill refers to.
 
 It only reads the workspace.
 """
@@ -29,14 +29,16 @@ from tasks.runs.results import Judgement, read_result
 
 
 class Reach(NamedTuple):
-    """What is needed. Folders are keys of the workspace."""
+    """The needed releases, folders and runs. Folders are keys of the workspace."""
 
-    releases: tuple[Release, ...]  # that are kept
+    releases: tuple[Release, ...]  # kept releases
     folders: frozenset[str]
-    unfinished: frozenset[str]  # keys of runs: all of their files stay
-    runs: frozenset[str]  # keys of those, of kept heads' runs and of kept releases' runs: pages about them stay whole
+    unfinished: frozenset[str]  # keys of unfinished runs: all of their files stay
+    runs: frozenset[
+        str
+    ]  # keys of unfinished runs and of the runs of kept heads and releases: their pages stay complete
     lineages: frozenset[str]
-    training: frozenset[str]  # lineages with an unfinished run: checkpoints made during it stay
+    training: frozenset[str]  # lineages with an unfinished run: the checkpoints made during it stay
 
 
 class _Head(NamedTuple):
@@ -45,11 +47,11 @@ class _Head(NamedTuple):
 
 
 def find_reach(store: Store, keep: int) -> Reach:
-    """Return what is needed if the newest `keep` releases are kept.
+    """Return the needed releases, folders and runs if the newest `keep` releases are kept.
 
-    Always kept are the current one, the one before it, and the newest one of the model before. Of the previous, the
-    first and the best release of a lineage the checkpoint is kept, and so are imported weights that it began with:
-    evaluations measure them.
+    The current release, the one before it, and the newest one with the previous model are always kept. The checkpoints
+    of a lineage's previous, first and best release, and its imported initial weights, are kept because evaluations
+    measure them.
 
     Raises:
         StoreError: a record that decides this is not readable; names the file.
@@ -63,7 +65,7 @@ def find_reach(store: Store, keep: int) -> Reach:
     whole = {release.run_key for release in kept}
     for name in names:
         head = lineage.head(store, name)
-        accepted = last_accepted(store, name)  # a lineage goes on from there after a rejection
+        accepted = last_accepted(store, name)  # a lineage continues from there after a rejection
         if accepted is not None:
             folders |= {accepted[0].prefix, *(rows.prefix for rows in accepted[1].consumed)}
         branch = branches.branch_of(store, name)
@@ -99,12 +101,12 @@ def find_reach(store: Store, keep: int) -> Reach:
 
 
 def _is_continued(store: Store, name: str) -> bool:
-    """Return whether runs continue this lineage, and not a branch that was adopted instead."""
+    """Return True if runs continue this lineage, not a branch that was adopted instead."""
     return branches.active(store, branches.root(store, name)) == name
 
 
 def _by_run(store: Store) -> dict[str, list[str]]:
-    """Return the keys of runs and refreshes, by run key, that have a plan; a side of a comparison has none."""
+    """Return the keys of runs and refreshes with a plan, by run key; the sides of a comparison have no plan."""
     found: dict[str, list[str]] = {}
     for key in (*store.list("runs"), *store.list("refreshes")):
         found.setdefault(key.split("/")[1], []).append(key)
@@ -112,7 +114,7 @@ def _by_run(store: Store) -> dict[str, list[str]]:
 
 
 def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ...]:
-    """Return the releases to keep; those that lost their files earlier do not count."""
+    """Return the releases to keep, except releases that lost their files earlier."""
     every = reader.releases
     if reader.problems:
         raise StoreError(f"{reader.problems[0]}; restore it from a backup; nothing was deleted")
@@ -140,7 +142,7 @@ def _unfinished(
     serving: Release | None,
     of_backfills: set[str],
 ) -> Iterator[tuple[str, RunPlan]]:
-    """Yield the runs that may still go on: neither released nor rejected, and their lineage has not passed them."""
+    """Yield the runs that may continue: neither released nor rejected, and their lineage has not passed them."""
     released = {release.run_key for release in reader.releases}
     left = [run_key for run_key in keys if run_key not in released]
     reader.fetch([kind.key(run=run_key) for kind in (VERDICTS, PLAN) for run_key in left])
@@ -162,7 +164,7 @@ def _unfinished(
 
 
 def _of_backfills(store: Store) -> set[str]:
-    """Return the keys of all runs of backfills that did not come to an end and can still be continued."""
+    """Return the keys of all runs of unfinished backfills that can still be continued."""
     found: set[str] = set()
     for state in backfill_state.read_all(store):
         if state.state in ("Planned", "Done", "Released", "Rejected"):
@@ -174,7 +176,7 @@ def _of_backfills(store: Store) -> set[str]:
 
 
 def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str]) -> set[str]:
-    """Return the folders that a run has made, and those that it starts from."""
+    """Return the folders that a run has made or starts from."""
     found = _of_rows(plan.history)
     if plan.parent is not None:
         found.add(plan.parent.prefix)
@@ -187,7 +189,7 @@ def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str
     if mined is not None:
         found |= {mined.vectors, mined.model.checkpoint.prefix, *_of_catalogue(store, mined.catalogue)}
     for key in keys:
-        if (found_in := SPEC.match(key)) and found_in["stage"] == Stage.infer:  # its vectors may be complete in part
+        if (found_in := SPEC.match(key)) and found_in["stage"] == Stage.infer:  # some of its vectors may be complete
             spec = read_record(store, key, JobSpec, "move the run's folder away")
             if isinstance(spec.inputs, InferInputs):
                 found |= {spec.inputs.vectors}
@@ -199,7 +201,7 @@ def _of_rows(refs: Iterable[RowsRef]) -> set[str]:
 
 
 def _of_catalogue(store: Store, catalogue: CatalogueRef | None) -> set[str]:
-    """Return a catalogue's folder and the rows that it was made of, for another with more or other features."""
+    """Return a catalogue's folder and its source rows, which a catalogue with other features needs."""
     if catalogue is None:
         return set()
     try:

@@ -1,4 +1,4 @@
-"""The rungs of the ladder, from what the stages found: a sentence with numbers, and where to look if one fails."""
+"""The smoke checks, from the results of the stages: sentences, numbers, and the first place to look after a failure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from tasks.upkeep.smoke_report import Rung
 
 FIRST, COLLECTIVES, COMPILATIONS = "the first job", "collectives", "compilations"
 STEP, WRITTEN, READ = "a training step", "a checkpoint written", "the checkpoint read"
-CHECKS_OF = {  # health's checks by name; all others are about collectives
+CHECKS_OF = {  # check -> the names of health's checks in it; all others are in COLLECTIVES
     "workspace and room": {"store", "free memory", "free disk", "free workspace disk"},
     "devices": {
         *("neuron devices", "neuron cores", "neuron processes"),
@@ -35,23 +35,23 @@ MEND = {
 
 
 def machines_of(config: Config) -> int:
-    """Return how many machines the workers of train take."""
+    """Return the number of machines that the workers of train take."""
     on_batch = compute_of(config, Stage.train) == "batch"
     return max(1, config.train.workers // config.batch.processes_per_node) if on_batch else 1
 
 
 def held(config: Config, name: str, sentences: Sequence[str], numbers: Mapping[str, float] | None = None) -> Rung:
-    """Return a rung that held; `numbers` by name."""
+    """Return a passed check; `numbers` by name."""
     return _rung(config, name, sentences, dict(numbers or {}), "")
 
 
 def broken(config: Config, name: str, error: StageError) -> Rung:
-    """Return the rung that a stage's error broke."""
+    """Return the check that failed with a stage's error."""
     return _rung(config, name, [f"{error.failure}: {error}"], {}, MEND[name])
 
 
 def of_health(config: Config, checks: Iterable[Check], rates: Mapping[str, float]) -> Iterator[Rung]:
-    """Yield a rung for each group of health's checks that is there; `rates` are those of the collectives."""
+    """Yield one check for each group of health's checks with results; `rates` are the collectives' rates."""
     grouped: dict[str, list[Check]] = {}
     for check in checks:
         name = next((name for name, members in CHECKS_OF.items() if check.name in members), COLLECTIVES)
@@ -65,7 +65,7 @@ def of_health(config: Config, checks: Iterable[Check], rates: Mapping[str, float
 
 
 def of_warmup(config: Config, warm: WarmupOutcome) -> Rung:
-    """Return the rung of compiling training, update and embedding."""
+    """Return the check of compiling the graphs of training, update and embedding."""
     steps, known = warm.shapes[0], warm.compiled
     numbers = {"first_step_seconds": steps.first_step_seconds, "step_seconds": steps.step_seconds}
     if known is None:
@@ -76,19 +76,19 @@ def of_warmup(config: Config, warm: WarmupOutcome) -> Rung:
 
 
 def of_step(config: Config, outcome: TrainOutcome) -> Rung:
-    """Return the rung of the first training."""
+    """Return the check of the first training."""
     losses = ", ".join(f"{point.metrics['loss']:.4f}" for point in outcome.losses)
     sentence = f"{outcome.last_step - outcome.first_step} step in {outcome.precision}, with a loss of {losses}"
     return held(config, STEP, [sentence], {"pairs_per_second": outcome.pairs_per_second})
 
 
 def of_checkpoint(config: Config, outcome: TrainOutcome) -> Rung:
-    """Return the rung of the checkpoint that a training left."""
+    """Return the check of the checkpoint that a training wrote."""
     return held(config, WRITTEN, [f"{outcome.checkpoint.prefix}, complete, with checksums"])
 
 
 def of_reading(config: Config, outcome: TrainOutcome) -> Rung:
-    """Return the rung of a second training, which began at the checkpoint of the first."""
+    """Return the check of a second training, which began at the checkpoint of the first."""
     graphs = outcome.graphs
     met = f"; {graphs.hits} graphs that were compiled before, {graphs.misses} new" if graphs else ""
     return held(config, READ, [f"another job trained on from step {outcome.first_step} to {outcome.last_step}{met}"])

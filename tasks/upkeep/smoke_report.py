@@ -1,4 +1,4 @@
-"""The record of one `millrace smoke`: its rungs in order, up to the first that failed."""
+"""The report of one `millrace smoke`: its checks in order, up to the first failure."""
 
 from typing import Literal
 
@@ -11,13 +11,13 @@ from tasks.foundation.records import Record
 
 
 class Rung(Record):
-    """One thing that must work, on so many workers and machines."""
+    """The result of one check on a number of workers and machines."""
 
     name: str = Field(description="name of the check")
     workers: int
     machines: int
     passed: bool
-    sentences: tuple[str, ...] = Field(description="observations, with their numbers; of a failure what is wrong")
+    sentences: tuple[str, ...] = Field(description="observations, with their numbers; for a failure, its cause")
     numbers: dict[str, float] = Field(
         default={}, description="measured numbers by name: GB/s, microseconds, seconds, counts"
     )
@@ -43,5 +43,5 @@ class SmokeReport(Record):
 
 
 def write_report(store: Store, report: SmokeReport) -> None:
-    """Keep the record in the workspace."""
+    """Write the report to the workspace."""
     store.write(f"smoke/{report.key}.json", report.to_json())

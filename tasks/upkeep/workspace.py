@@ -1,4 +1,4 @@
-"""Checks of the workspace: its records are readable, and its store keeps all guarantees, tried with a scratch key."""
+"""Checks of the workspace: readable records, and the guarantees of its store, tested with a scratch key."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ _INGEST = "correct --workspace, or start with: millrace ingest"
 
 
 def opened(uri: str, found: list[Store]) -> CheckResult:
-    """Open the store and append it to `found`. A missing folder is not created. Raises what `open_store` raises."""
+    """Open the store and append it to `found`. A missing folder is not created. Raises the errors of `open_store`."""
     store = open_store(uri)
     if isinstance(store, DirectoryStore) and not store.root.is_dir():
         return CheckResult("FAIL", f"{store.uri} does not exist", _INGEST)
@@ -61,7 +61,7 @@ def guarantees(store: Store) -> CheckResult:
 
 
 def excluded(store: Store) -> CheckResult:
-    """Check for hosts that get no work for a while."""
+    """Check for excluded hosts, which get no work for a while."""
     now = time.time()
     out = [record.host for record in host_records.known_hosts(store) if record.live(now).exclusion]
     if out:
