@@ -35,7 +35,7 @@ class ContrastiveHead(Record):
 
     weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
-    positives_only: bool = Field(description="train on rows of the positive class only")
+    positives_only: bool = Field(description="pairs: rows of the positive class only")
     symmetric: bool = Field(
         default=False, description="loss is the mean of two: each query finds its item, and each item its query"
     )

@@ -25,7 +25,7 @@ class ExpectationConfig(Record):
         default="warning", description="`critical`: a failure stops the run; `warning`: it is reported"
     )
     mostly: Share = Field(default=1.0, description="least share of rows that must pass, for expectations on rows")
-    quarantine: bool = Field(default=False, description="quarantine rows that don't pass")
+    quarantine: bool = Field(default=False, description="quarantine of rows that don't pass")
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
