@@ -244,7 +244,7 @@ class InferOutcome(Record):
 class ReleaseOutcome(Record):
     """The exported, probed model folder; the control plane moves the pointer.
 
-    The metrics are of the holdout queries against all vectors, as users of the release get them.
+    The metrics compare the holdout queries with all vectors, as users of the release do.
     """
 
     stage: Literal[Stage.release] = Stage.release

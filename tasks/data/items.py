@@ -29,7 +29,7 @@ def part_name(number: int) -> str:
 
 
 def deleted_name(number: int) -> str:
-    """Return the name of a catalogue's file with the deleted items of a partition; written only if there are any."""
+    """Return the name of a catalogue's file with the deleted items of a partition; written only if some exist."""
     return f"deleted-{number:05d}.parquet"
 
 

@@ -13,7 +13,7 @@ from tasks.foundation.errors import DataError
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
-    """Return classes, int64 (rows,): 0, 1, or -1 without a class (no label, one between, no classification head)."""
+    """Return classes, int64 (rows,): 0, 1, or -1 without a label, between the bounds, or without a head."""
     classes = np.full(rows.num_rows, -1, dtype=np.int64)
     if heads.classification is not None:
         labels = rows[LABEL].to_numpy().astype(np.float64)  # null becomes NaN, and NaN compares false

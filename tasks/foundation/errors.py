@@ -1,7 +1,7 @@
 """Failure classes and the errors that carry them.
 
-One table, POLICIES, has the exit code of every class, if a retry can help, if the run may be started again later, the
-delay, and the text for the user. Nothing else in the project decides to retry or to start again.
+One table, POLICIES, has for every class the exit code, the rules for retries and later restarts, the delay, and the
+text for the user. Nothing else in the project decides to retry or to start again.
 
     StageError
       CapacityError  HostError  HangError  OutOfMemoryError  CompileError

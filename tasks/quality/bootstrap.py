@@ -98,7 +98,9 @@ def _parts(answers: Answers) -> np.ndarray:
     """Return each row's summands of the metric, float64 (rows, parts)."""
     if answers.metric not in CLASSIFICATION:
         return np.stack([np.ones(len(answers.groups)), *answers.values], axis=1)
-    cells = [(answers.truth * 2 + values).astype(np.int64) for values in answers.values]  # 0 to 3: class, named class
+    cells = [
+        (answers.truth * 2 + values).astype(np.int64) for values in answers.values
+    ]  # 0 to 3: class, predicted class
     return np.concatenate([np.eye(4)[cell] for cell in cells], axis=1)
 
 
