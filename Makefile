@@ -11,8 +11,8 @@ PEERS := .venv/peers-installed
 install: $(INSTALLED)
 
 # --no-compile: Python compiles what it imports, a small part of the 22,000 files, when it first does. The last line does so
-# once, instead of in each of the first processes at the same time. Where the environment forbids to keep what was
-# compiled, as many containers do, every process would compile all of it again and take twice its time.
+# once, instead of in each of the first processes at the same time. PYTHONDONTWRITEBYTECODE, which many
+# containers set, would make every process compile all of it again and take twice its time.
 unexport PYTHONDONTWRITEBYTECODE
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -41,7 +41,7 @@ check: install
 	$(BIN)/pyright
 	$(BIN)/cfn-lint infra/aws/*.yaml
 
-# Known holes in the pinned versions, asked of an index on the internet; CONTRIBUTING.md. No part of `make check`.
+# Known vulnerabilities of the pinned versions, from an index on the internet; CONTRIBUTING.md. No part of `make check`.
 audit:
 	$(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/pip install --quiet --disable-pip-version-check pip-audit
@@ -51,7 +51,7 @@ audit:
 check-neuron: install
 	tests/neuron/check.sh
 
-# Three at a time, though for two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
+# Three at a time on two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
 test: install
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -59,7 +59,7 @@ test: install
 proofs: install
 	$(BIN)/pytest -m proof
 
-# Files of users, damaged at random: as many of each kind as EXAMPLES says, others at each call.
+# Files of users, damaged at random: EXAMPLES of each kind, different ones at each call.
 EXAMPLES ?= 5000
 fuzz: install
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest tests/fuzz
@@ -68,7 +68,7 @@ fuzz: install
 docs: install
 	$(BIN)/python -m tests.docs
 
-# What the benchmark compares with, apart from sentence-transformers on torch.
+# Peers of the benchmark, apart from sentence-transformers on torch.
 $(PEERS): $(INSTALLED)
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	touch $@
@@ -79,7 +79,7 @@ bench: install $(PEERS)
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
 	$(BIN)/python -m tests.benchmarks.xla_step
 
-# What the orchestrator adds to its workers' own time, and how long a fully cached run takes.
+# The orchestrator's overhead beyond its workers' own time, and the time of a fully cached run.
 overhead: install
 	$(BIN)/python -m tests.benchmarks.overhead
 
@@ -87,7 +87,7 @@ overhead: install
 reviews: install
 	$(BIN)/python -m tests.benchmarks.reviews $(REVIEWS)
 
-# What single settings of training give, on the demo's shop and, if REVIEWS names its file, on the reviews; resumable.
+# The gain of single training settings, on the demo's shop and, if REVIEWS names its file, on the reviews; resumable.
 # On rows that were split off the training side: make ablation REVIEWS=... [SEEDS=3] [ONLY=name,...]
 # On the holdout, once the defaults are chosen:  make ablation REVIEWS=... REPORT=name,...
 SEEDS ?= 3
@@ -95,11 +95,11 @@ ablation: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.ablation --seeds $(SEEDS) \
 	  $(if $(REVIEWS),--reviews $(REVIEWS)) $(if $(ONLY),--only '$(ONLY)') $(if $(REPORT),--report '$(REPORT)')
 
-# How well a lineage of three years still learns, by what its learning rate has come to; resumable.
+# How well a lineage of three years still learns, by the floor of its learning rate; resumable.
 plasticity: install
 	$(BIN)/python -m tests.benchmarks.quality.plasticity --seeds $(SEEDS) $(if $(ONLY),--only '$(ONLY)')
 
-# The classification head compared with what a user would fit to the same rows; REVIEWS as above.
+# The classification head compared with the usual alternatives on the same rows; REVIEWS as above.
 classification: install
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.quality.classification $(if $(REVIEWS),--reviews $(REVIEWS))
 
@@ -107,12 +107,12 @@ classification: install
 gates: install
 	$(BIN)/python -m tests.benchmarks.quality.gates $(REVIEWS)
 
-# How often a verdict is true at 20,000, 200,000 and a million items, whichever model is the challenger.
+# How often a verdict is true at 20,000, 200,000 and a million items, in both roles of the two models.
 DRAWS ?= 200
 verdicts: install
 	$(BIN)/python -m tests.benchmarks.quality.verdicts --draws $(DRAWS)
 
-# The tables of docs/faults.md: the pipeline on AWS Batch and S3, both emulated here, through each fault.
+# The tables of docs/faults.md: the pipeline through each fault, on AWS Batch and S3, both emulated here.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
 
@@ -120,13 +120,13 @@ faults: install
 traps: install
 	$(BIN)/python -m tests.benchmarks.traps
 
-# How many of 200 runs come to a result when a fifth of their attempts fails; the rate comes from the ledger.
+# The success rate of 200 runs while a fifth of their attempts fails, as the ledger counts it.
 success: install
 	$(BIN)/python -m tests.benchmarks.success
 
 
-# docs/chaos.md: runs that are killed, stopped and starved at moments that SEED decides, here and on the emulated cloud; resumable.
-# With ACTORS=4, refreshes, readers and a person work next to each of them, and some pauses are longer than a lease.
+# docs/chaos.md: runs that are killed, stopped and starved at moments drawn by SEED, here and on the emulated cloud; resumable.
+# With ACTORS=4, refreshes, readers and a person work beside each run, and some pauses are longer than a lease.
 KILLS ?= 100
 SEED ?= 1
 ACTORS ?= 1
@@ -142,7 +142,7 @@ WEEKS ?= 156
 years: install
 	$(BIN)/python -m tests.benchmarks.years --weeks $(WEEKS)
 
-# Whether an evaluation over 104 spans takes more time or memory than one over 8.
+# Time and memory of an evaluation over 104 spans compared with one over 8.
 holdout: install
 	$(BIN)/python -m tests.benchmarks.speed.holdout
 
