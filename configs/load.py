@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, NamedTuple, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -25,6 +25,14 @@ EXTENDS = "extends"
 _SHOWN = 200  # characters of a wrong value
 
 
+class Layer(NamedTuple):
+    """Some settings, as a tree, and where they were written."""
+
+    source: str  # in words, for messages
+    path: Path | None  # None: the command line
+    patch: dict[str, Any]
+
+
 def load_config(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
     """Resolve the configuration.
 
@@ -36,18 +44,9 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
     Raises:
         ConfigError: a file can't be read, a key is unknown, or a value is out of bounds; names file and key.
     """
-    tree = _read(BASE)
-    if config_file:
-        for path, patch in _layers(Path(config_file)):
-            _merge(tree, patch, source=str(path))
-    for override in overrides:
-        key, separator, value = override.partition("=")
-        if not separator:
-            raise ConfigError(f"--set {masked(override)!r}: write it as key=value, as in train.learning_rate=3e-5")
-        patch: Any = _scalar(value)
-        for part in reversed(key.split(".")):
-            patch = {part: patch}
-        _merge(tree, patch, source=f"--set {masked(override)}")
+    tree: dict[str, Any] = {}
+    for layer in layers(config_file, overrides):
+        _merge(tree, layer.patch, layer.source)
     take_in(tree)
     try:
         config = Config.model_validate(tree)
@@ -58,6 +57,34 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
             f"configuration: {key}: its address holds a password; leave it out: settings are stored with every run"
         )
     return config
+
+
+def layers(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Iterator[Layer]:
+    """Yield what `load_config` merges, in this order; a later layer wins. Raises ConfigError as `load_config` does."""
+    yield Layer(str(BASE), BASE, _read(BASE))
+    if config_file:
+        yield from _files(Path(config_file))
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {masked(override)!r}: write it as key=value, as in train.learning_rate=3e-5")
+        patch: Any = _scalar(value)
+        for part in reversed(key.split(".")):
+            patch = {part: patch}
+        yield Layer(f"--set {masked(override)}", None, patch)
+
+
+def check_key(key: str, source: str) -> None:
+    """Check that the schema has a key, as in `train.epochs`.
+
+    Raises:
+        ConfigError: it doesn't; names the nearest key.
+    """
+    *above, last = key.split(".")
+    patch: Any = {last: None}
+    for part in reversed(above):
+        patch = {part: patch}
+    _merge({}, patch, source)
 
 
 def config_hash(config: Config) -> str:
@@ -77,7 +104,7 @@ def _read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _layers(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _files(path: Path, above: tuple[Path, ...] = ()) -> Iterator[Layer]:
     """Yield the chain of files that `path` extends, base first, and `path` last, each with its keys."""
     tree = _read(path)
     below = tree.pop(EXTENDS, None)
@@ -87,8 +114,8 @@ def _layers(path: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, di
         chain = (*above, path.resolve())
         if (path.parent / below).resolve() in chain:
             raise ConfigError(f"{path}: {EXTENDS} {below!r} leads back to a file that is being read; remove it there")
-        yield from _layers(path.parent / below, chain)
-    yield path, tree
+        yield from _files(path.parent / below, chain)
+    yield Layer(str(path), path, tree)
 
 
 def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> None:

@@ -1,6 +1,7 @@
 """Read YAML files that people write. A duplicate key, or a file that is too long, is an error."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,19 @@ def read_yaml(text: str) -> Any:
     if len(text) > LONGEST:
         raise yaml.YAMLError(f"more than {LONGEST:,} characters")
     return yaml.load(text, _Loader)
+
+
+def lines_of_keys(path: Path) -> dict[tuple[str, ...], int]:
+    """Return the line, from 1, of each key in a YAML file that `read_yaml_file` has read."""
+    return dict(_lines(yaml.compose(path.read_text(encoding="utf-8"), _Loader), ()))
+
+
+def _lines(node: Node | None, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            path = (*above, str(key.value))
+            yield path, key.start_mark.line + 1
+            yield from _lines(value, path)
 
 
 class _Loader(yaml.SafeLoader):

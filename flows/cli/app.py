@@ -40,6 +40,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "serve": "servers",
     },
     "Operation": {
+        "config": "settings",
         "freshness": "freshness",
         "doctor": "doctor",
         "smoke": "smoking",
