@@ -64,7 +64,7 @@ EXAMPLES ?= 5000
 fuzz: install
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest tests/fuzz
 
-# Writes the parts of docs/ that are copies of the source: settings, folders, error codes, proofs.
+# Writes the copies of the source in docs/ and configs/: settings and their schema, folders, error codes, proofs.
 docs: install
 	$(BIN)/python -m tests.docs
 

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, WithJsonSchema
 
 AUTO = "auto"
 BEFORE = "checkpoint_every_steps"  # the key of earlier configurations, a number of steps
@@ -17,7 +17,8 @@ def _checked(every: Any) -> Any:
     return every
 
 
-Every = Annotated[str, BeforeValidator(_checked)]
+_AS_TEXT = {"type": "string", "pattern": rf"^({_INTERVAL.pattern}|{AUTO})$"}
+Every = Annotated[str, BeforeValidator(_checked), WithJsonSchema(_AS_TEXT)]
 
 
 class Interval(NamedTuple):

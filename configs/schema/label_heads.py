@@ -60,7 +60,9 @@ class MulticlassHead(LabelHead):
     """One of several classes, by the values of the column; a number such as 5.0 is named 5, and true is named true."""
 
     classes: tuple[str, ...] = Field(
-        min_length=2, description="values of the column, as in [1, 2, 3]; a row with another value is bad"
+        min_length=2,
+        description="values of the column, as in [1, 2, 3]; a row with another value is bad",
+        json_schema_extra={"items": {"type": ["string", "number", "boolean"]}},
     )
     loss: Literal["plain", "balanced"] = Field(
         default="plain", description="`plain` cross entropy; `balanced`: rows weigh by the inverse share of their class"

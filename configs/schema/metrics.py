@@ -6,7 +6,7 @@ The computations are in tasks/quality: row_metrics.py, label_metrics.py and vect
 import enum
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, WithJsonSchema
 
 
 class Family(enum.StrEnum):
@@ -68,4 +68,4 @@ def _known(name: str) -> str:
     return name
 
 
-MetricName = Annotated[str, AfterValidator(_known)]
+MetricName = Annotated[str, AfterValidator(_known), WithJsonSchema({"type": "string", "enum": list(METRICS)})]

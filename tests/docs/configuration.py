@@ -26,6 +26,10 @@ holds what differs, and may begin with `extends: trainium.yaml`. An unknown key 
 named. `millrace config` shows this page in a terminal, with each value in force and the file and line that sets it, as
 in `millrace config train --config configs/demo.yaml`. Each run keeps its resolved settings in `config.yaml`.
 
+An editor with a YAML language server, such as VS Code with its YAML extension, completes keys and marks wrong ones in
+a file whose first line names the schema: `# yaml-language-server: $schema=` and the path of
+`configs/millrace.schema.json` from that file, as in each file of configs.
+
 Keys are written with dots. `[]` stands for each entry of a list, NAME for a name that you choose. A default of –: the
 key is a section, or has no default and must be given if its section is. A key that `decides` is part of a run's key:
 another value can make another model or other vectors, so it is another run. The others can be changed at any time.
