@@ -21,7 +21,7 @@ from tasks.release import release
 from tasks.runs import branches
 from tasks.runs.plan import save_plan
 from tasks.runs.results import Judgement, Refusal
-from tasks.runs.run_report import RunReport
+from tasks.runs.run import Run
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -29,7 +29,7 @@ from tasks.warmup import warmup
 
 @flow(name="gate", flow_run_name="gate {run_key}", on_cancellation=[end_jobs])
 @cancellable
-def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overrides: Overrides = ()) -> RunReport:
+def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overrides: Overrides = ()) -> Run:
     """Judge an evaluated run again, and release it if the gates pass. Its stages up to evaluate are done.
 
     Args:
@@ -61,8 +61,8 @@ def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overr
             if isinstance(made, Release):
                 announce_release(store, plan, made)
                 publish_release(store, plan, made)
-                return recorded.report
+                return recorded.run
             announce_rejection(store, plan, made)
-            report = recorded.report
-            rejected: Any = Completed(name="Rejected", message=report.why, data=report)  # the caller gets the data
+            run = recorded.run
+            rejected: Any = Completed(name="Rejected", message=run.message, data=run)  # the caller gets the data
             return rejected

@@ -33,7 +33,7 @@ from tasks.running.server_presence import repeat_until_served
 from tasks.runs import releases
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.results import Judgement, Refusal
-from tasks.runs.run_report import RunReport
+from tasks.runs.run import Run
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -54,11 +54,11 @@ def pipeline(
     config_file: ConfigFile = "",
     overrides: Overrides = (),
     scheduled_in: TimeZone = "",
-) -> RunReport:
+) -> Run:
     """Train on a span from the lineage's last accepted checkpoint. Release model and vectors if the gates agree.
 
     Finished stages are not run again: they show as Cached. If the model is refused, the run ends in the state Rejected,
-    with the report as its data; its span is trained again with the next one. While a person holds releases, a run with
+    with the run as its data; its span is trained again with the next one. While a person holds releases, a run with
     an accepted model ends as Held: its release waits. A scheduled run first runs missed earlier spans, and ends as
     NothingToDo if its span is skipped or waits for more rows.
 
@@ -109,18 +109,17 @@ def pipeline(
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release) and made.number in releases.held(store):
-                held: Any = Completed(name="Held", message=_why_held(store, made), data=recorded.report)
+                held: Any = Completed(name="Held", message=_why_held(store, made), data=recorded.run)
                 return held
             if isinstance(made, Release):
                 announce_release(store, plan, made)
                 publish_release(store, plan, made)
-                return recorded.report
+                return recorded.run
             following = next_start(store, config)
             announce_rejection(store, plan, made, following)
             refresh_after_rejection(store, config, plan.config.lineage)
-            report = recorded.report
-            why = f"{report.why} {following}"
-            rejected: Any = Completed(name="Rejected", message=why, data=report)  # the caller gets the data
+            why = f"{recorded.run.message} {following}"
+            rejected: Any = Completed(name="Rejected", message=why, data=recorded.run)  # the caller gets the data
             return rejected
 
 

@@ -14,11 +14,11 @@ from infra.store.factory import open_store
 from tasks.data.span_versions import note_all
 from tasks.foundation.records import Record
 from tasks.monitoring.history import read_history
-from tasks.monitoring.packs import pack_runs
 from tasks.monitoring.prometheus import METRICS_KEY, metrics_text_of
-from tasks.monitoring.reader import Reader
 from tasks.monitoring.work_sums import sum_up, sum_up_lost
 from tasks.running.stage_output import logger
+from tasks.runs.packs import pack_runs
+from tasks.runs.snapshot import Snapshot
 
 
 class Written(Record):
@@ -47,11 +47,11 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     pack_runs(store)
     sum_up(store)
     note_all(store)
-    reader = Reader(store)
-    past = read_history(reader)
+    snapshot = Snapshot(store)
+    past = read_history(snapshot)
     sum_up_lost(store, (release.number for release in past.releases), past.newest_release)
     store.write(HISTORY_KEY, html.render(page(store.uri, past, at)))
-    store.write(METRICS_KEY, metrics_text_of(reader, past, at))
+    store.write(METRICS_KEY, metrics_text_of(snapshot, past, at))
     for problem in past.problems:
         logger().warning("left out: %s", problem)
     about = f"{store.uri}/{HISTORY_KEY}"

@@ -9,10 +9,10 @@ from flows.cli.flow_runs import run_flow
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show, show_table
 from flows.cli.terminal.options import RunOptions
-from flows.presentation import terminal
+from flows.presentation import terminal, wording
 from flows.presentation.model import Cell, Section
 from flows.presentation.stages.evaluate import answered, by_human, gates
-from flows.presentation.wording import NONE, number
+from flows.presentation.wording import NONE
 from infra.store.base import Store
 from tasks.contracts.evaluation import Override, Verdict, refused
 from tasks.contracts.runs import RunState
@@ -22,7 +22,7 @@ from tasks.planning.judge_again import judge_again, let_pass, plan_again
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import branches, releases
 from tasks.runs.results import Judgement
-from tasks.runs.run_report import RunReport
+from tasks.runs.run import Run
 
 
 class GateOutput(Record):
@@ -85,9 +85,11 @@ def gate(
     if release is None and not judgement.refused:
         note(f"run {run_key} passes: its vectors are made and released now, which needs workers")
         done = run_flow("gate", verbose, store.uri, run_key, *options.flow_settings())
-        report, url = done.value, done.run_url
-        assert isinstance(report, RunReport)
-        return _output(store, plan.span.name, judgement, report.verdicts, report.release, url, run_key)
+        made, url = done.value, done.run_url
+        assert isinstance(made, Run)
+        verdicts = made.judgement.all_verdicts if made.judgement is not None else ()
+        number = made.release.number if made.release is not None else None
+        return _output(store, plan.span.name, judgement, verdicts, number, url, run_key)
     number_of = release.number if release else None
     return _output(store, plan.span.name, judgement, judgement.all_verdicts, number_of, url, run_key)
 
@@ -97,7 +99,7 @@ def _arithmetic(verdict: Verdict) -> tuple[Cell | str, ...]:
     many = [NONE if count is None else f"{count:,}" for count in (verdict.rows, verdict.groups)]
     numbers = (verdict.value, verdict.baseline, verdict.difference, verdict.standard_error, verdict.low, verdict.high,
                verdict.threshold)  # fmt: skip
-    return f"{verdict.judges}{against}", *many, *(number(each) for each in numbers), answered(verdict)
+    return f"{verdict.judges}{against}", *many, *(wording.number(each) for each in numbers), answered(verdict)
 
 
 def _output(

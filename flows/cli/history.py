@@ -22,17 +22,18 @@ from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.monitoring.history import PastRun, RunFacts, age_seconds, read_history
+from tasks.monitoring.history import RunLine, age_seconds, line_of, read_history
 from tasks.monitoring.ledger_report import LedgerReport, read_ledger, read_run_ledger
 from tasks.monitoring.prometheus import metrics_text
-from tasks.monitoring.reader import Reader
 from tasks.runs.ledger import Totals
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 MOST_LINES = 60
 
 
-class PastRunLine(RunFacts):
-    """One run, also one that failed or is not over."""
+class HistoryLine(RunLine):
+    """A run with its seconds, cost and metrics."""
 
     seconds: float
     goodput: float | None = Field(description="productive share of its seconds on machines")
@@ -51,7 +52,7 @@ class HistoryOutput(Record):
     runs_over: int = Field(description="runs that ended and were not cancelled")
     runs_succeeded: int = Field(description="runs of these that came to a result; a rejection is a result")
     totals: Totals
-    runs: tuple[PastRunLine, ...] = Field(description="runs in the order of their start")
+    runs: tuple[HistoryLine, ...] = Field(description="runs in the order of their start")
     forward: tuple[ForwardScore, ...] = Field(description="score of each release on the spans after it, oldest first")
     unreadable: tuple[str, ...] = Field(description="records that had to be left out, and why")
 
@@ -114,7 +115,7 @@ def history(
 
 def _all_runs(store: Store) -> HistoryOutput:
     """Return all runs, by begin, and the sums over them."""
-    past = read_history(Reader(store))
+    past = read_history(Snapshot(store))
     succeeded, over = past.judged_runs
     return HistoryOutput(
         workspace=store.uri,
@@ -162,16 +163,16 @@ def _show_forward(scores: Sequence[ForwardScore]) -> None:
         show_table(columns, rows)
 
 
-def _row(run: PastRunLine) -> tuple[Cell | str, ...]:
+def _row(run: HistoryLine) -> tuple[Cell | str, ...]:
     text = ended_as(run.state, run.release, run.failure)
     metric = ", ".join(f"{name} {number(value)}" for name, value in list(run.metrics.items())[:1])
     spent = (duration(run.seconds), share(run.goodput), str(run.attempts), dollars(run.cost))
     return (run.span, run.run_key, state(run.state, text), moment(run.began_at), *spent, metric)
 
 
-def _line(run: PastRun) -> PastRunLine:
-    return PastRunLine(
-        **run.facts.model_dump(),
+def _line(run: Run) -> HistoryLine:
+    return HistoryLine(
+        **line_of(run),
         seconds=round(run.wall_seconds, 3),
         goodput=run.totals.goodput,
         cost=run.totals.cost,

@@ -1,8 +1,7 @@
 """`millrace report`: one run in full, read from the workspace; Prefect is never asked."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from pydantic import Field
@@ -14,22 +13,48 @@ from flows.presentation import terminal
 from flows.presentation.run.report import run_html, run_page
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import SliceMetrics
+from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
 from tasks.contracts.outcomes import Check, HealthOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import StageResult
+from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse
-from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.runs import ledger
 from tasks.runs.host_findings import last_findings
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.plan import planned_runs, read_plan
-from tasks.runs.results import read_judgement, read_result
-from tasks.runs.run_report import RunReport, run_report
+from tasks.runs.run import Run, read_run, read_runs
+from tasks.runs.snapshot import Snapshot
+
+
+class RunReport(Record):
+    """One run as people and scripts see it. What the run has not reached is null."""
+
+    version: Literal[1] = 1
+    run_key: str
+    span: str
+    lineage: str
+    state: RunState = Field(description="Released, Held, Rejected or Unfinished")
+    verdicts: tuple[Verdict, ...]
+    overrides: tuple[Override, ...] = Field(
+        default=(), description="decisions of people to release although gates refused"
+    )
+    metrics: dict[str, float] | None
+    holdout_rows: int | None = Field(default=None, description="rows of the holdout that the metrics are computed over")
+    sampled_from: int | None = Field(
+        default=None, description="rows of the holdout that these were sampled from; null: all were measured"
+    )
+    items: int | None = Field(default=None, description="items that each row's own item is searched among")
+    champion: dict[str, float] | None = Field(description="metrics of the champion on the same rows")
+    champion_version: str | None = Field(description="model version of the champion; null before the first release")
+    model_version: str | None = Field(description="model version of the release")
+    release: int | None = Field(description="number of the release; null for a rejected model")
+    vectors: int | None = Field(description="vectors of the release")
+    seconds: float = Field(description="wall time of all attempts of all stages, in seconds")
+    cost: float = Field(description="cost of all attempts of all stages, in dollars")
+    cached: tuple[Stage, ...] = Field(description="stages that were done before this invocation")
 
 
 class StageLine(Record):
@@ -74,14 +99,12 @@ class ReportOutput(Record):
 
 def last_run(store: Store, span: str | None) -> str:
     """Return the key of the run that was tried last, over this span if one is given. Raises ConfigError: no run."""
-    keys = planned_runs(store)
     if span is not None:
         first_day(span)  # a name in no known form gets that error
-        keys = [key for key in keys if read_plan(store, key).span.name == span]
-    if not keys:
+    runs = [run for run in read_runs(Snapshot(store), ()) if span in (None, run.span)]
+    if not runs:
         raise ConfigError(f"{store.uri} holds no run{f' over span {span}' if span else ''}; begin one: millrace run")
-    tried = [record.run_key for record in ledger.records(store) if record.run_key in keys]
-    return tried[-1] if tried else keys[-1]
+    return max(runs, key=lambda run: run.attempts[-1].started_at if run.attempts else "").run_key
 
 
 def of_run(store: Store, run_key: str) -> ReportOutput:
@@ -91,21 +114,16 @@ def of_run(store: Store, run_key: str) -> ReportOutput:
         ConfigError: there is no such run.
         StoreError: a record of the run is not readable; names the file.
     """
-    keys = planned_runs(store)
-    if run_key not in keys:
-        raise ConfigError(f"{store.uri} holds no run {run_key}; list the runs with: millrace history")
-    plan = read_plan(store, run_key)
-    attempts = tuple(ledger.records(store, run_key))
-    results = [result for stage in Stage if (result := read_result(store, run_key, stage)) is not None]
-    judged = read_judgement(store, run_key)
-    trained = next((r.outcome for r in results if isinstance(r.outcome, TrainOutcome)), None)
-    validated = next((r.outcome for r in results if isinstance(r.outcome, ValidateOutcome)), None)
+    run = read_run(Snapshot(store, strict=True), run_key)
+    judged, results = run.judgement, list(run.results.values())
+    trained, validated = run.outcome(Stage.train), run.outcome(Stage.validate)
+    trained = trained if isinstance(trained, TrainOutcome) else None
     return ReportOutput(
-        report=run_report(store, plan),
-        window=plan.window,
-        stages=stage_lines(store, run_key, attempts, cached=()),
-        checks=(*(check for result in results for check in _checks(result)), *_refusals(store, attempts, results)),
-        quarantined=validated.reasons if validated else {},
+        report=report_of(run, cached=()),
+        window=run.plan.window if run.plan else (),
+        stages=stage_lines(run, cached=()),
+        checks=(*(check for result in results for check in _checks(result)), *_refusals(store, run)),
+        quarantined=validated.reasons if isinstance(validated, ValidateOutcome) else {},
         losses=trained.losses if trained else (),
         curve=trained.curve if trained else (),
         development=trained.development if trained else (),
@@ -113,7 +131,33 @@ def of_run(store: Store, run_key: str) -> ReportOutput:
         rows_replayed=trained.rows_replayed if trained else 0,
         graphs=tuple(graphs for result in results for graphs in _graphs(result)),
         slices=(judged.slices or judged.outcome.slices) if judged else (),
-        ledger=attempts,
+        ledger=run.attempts,
+    )
+
+
+def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
+    """Return what people and scripts see of a run; `cached` are the stages that count as done before."""
+    judged, release = run.judgement, run.release
+    measured = judged.outcome if judged else None
+    return RunReport(
+        run_key=run.run_key,
+        span=run.span,
+        lineage=run.lineage,
+        state=run.reached,
+        verdicts=judged.all_verdicts if judged else (),
+        overrides=judged.overrides if judged else (),
+        metrics=measured.challenger if measured else None,
+        holdout_rows=measured.holdout_rows if measured else None,
+        sampled_from=measured.sampled_from if measured else None,
+        items=measured.ranked_among if measured else None,
+        champion=measured.champion if measured else None,
+        champion_version=measured.champion_version if measured else None,
+        model_version=release.model.version if release else None,
+        release=release.number if release else None,
+        vectors=run.vectors,
+        seconds=round(run.wall_seconds, 3),
+        cost=run.totals.cost,
+        cached=cached,
     )
 
 
@@ -138,17 +182,15 @@ def report(
     return None
 
 
-def stage_lines(
-    store: Store, run_key: str, attempts: tuple[LedgerRecord, ...], cached: tuple[Stage, ...]
-) -> tuple[StageLine, ...]:
+def stage_lines(run: Run, cached: tuple[Stage, ...]) -> tuple[StageLine, ...]:
     """Return one line for every stage, also for those that the run has not reached."""
     return tuple(
         StageLine(
             stage=stage,
-            done=store.exists(RESULT.key(run=run_key, stage=stage)),
+            done=run.stage(stage).done,
             cached=stage in cached,
-            attempts=sum(record.stage is stage for record in attempts),
-            seconds=round(sum(record.wall_seconds for record in attempts if record.stage is stage), 3),
+            attempts=len(run.stage(stage).attempts),
+            seconds=round(sum(record.wall_seconds for record in run.stage(stage).attempts), 3),
         )
         for stage in Stage
     )
@@ -160,11 +202,11 @@ def _checks(result: StageResult) -> list[StageCheck]:
     return []
 
 
-def _refusals(store: Store, attempts: Sequence[LedgerRecord], results: Sequence[StageResult]) -> list[StageCheck]:
+def _refusals(store: Store, run: Run) -> list[StageCheck]:
     """Return the checks for which health refused its machines the last time; none once health has passed."""
-    if any(isinstance(result.outcome, HealthOutcome) for result in results):
+    if run.stage(Stage.health).done:
         return []
-    found = last_findings(store, [record for record in attempts if record.stage is Stage.health])
+    found = last_findings(store, run.stage(Stage.health).attempts)
     return [StageCheck(stage=Stage.health, **check.model_dump()) for check in found]
 
 

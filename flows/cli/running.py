@@ -9,7 +9,7 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from flows.cli.flow_runs import run_flow
-from flows.cli.report import StageLine, stage_lines
+from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
@@ -29,11 +29,11 @@ from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
 from tasks.planning.start import next_start
 from tasks.quality.expectations import check_arguments
-from tasks.runs import ledger, releases
+from tasks.runs import releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Refusal, read_result
-from tasks.runs.run_report import RunReport
+from tasks.runs.run import Run
 
 
 class RunOutput(Record):
@@ -130,20 +130,19 @@ def run(
         config = options.config()
         check_plan(store, plan_run(store, config, span))  # what can't work needs no server
         done = run_flow("pipeline", verbose, store.uri, span, *options.flow_settings())
-        report = done.value
-        assert isinstance(report, RunReport)
+        made = done.value
+        assert isinstance(made, Run)
     except NothingToDo as error:
         return RunOutput(state="NothingToDo", sentence=str(error), ui_url=None, run_url=None, report=None, stages=())
-    if report.state == "Unfinished":
-        raise CodeError(f"run {report.run_key} ended well, but with neither a release nor a rejection")
-    attempts = tuple(ledger.records(store, report.run_key))
+    if made.unfinished:
+        raise CodeError(f"run {made.run_key} ended well, but with neither a release nor a rejection")
     return RunOutput(
-        state=report.state,
-        sentence=_sentence(store, config, report),
+        state=made.reached,
+        sentence=_sentence(store, config, made),
         ui_url=done.ui_url,
         run_url=done.run_url,
-        report=report,
-        stages=stage_lines(store, report.run_key, attempts, report.cached),
+        report=report_of(made, made.cached),
+        stages=stage_lines(made, made.cached),
     )
 
 
@@ -214,11 +213,12 @@ def _plan_output(plan: RunPlan) -> PlanOutput:
     )
 
 
-def _sentence(store: Store, config: Config, report: RunReport) -> str:
-    if report.state == RunState.REJECTED:
-        return f"{report.why} {next_start(store, config)}"
-    if report.state == RunState.HELD and (hold := releases.hold_of(store)) is not None:
-        return f"{hold.sentence} Release {report.release} becomes current with the next run after: millrace hold --off"
+def _sentence(store: Store, config: Config, run: Run) -> str:
+    if run.rejected:
+        return f"{run.message} {next_start(store, config)}"
+    if run.release is not None and run.reached is RunState.HELD and (hold := run.snapshot.hold) is not None:
+        number = run.release.number
+        return f"{hold.sentence} Release {number} becomes current with the next run after: millrace hold --off"
     return ""
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-import tasks.runs.releases
 from flows.cli.publishing import show_targets
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
@@ -18,19 +17,18 @@ from tasks.contracts.results import Phases
 from tasks.contracts.runs import Hold, Release, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import LEDGER
 from tasks.data import span_versions
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.monitoring.history import PastRun, read_runs
-from tasks.monitoring.reader import Reader
 from tasks.monitoring.work_sums import added, work_sums
 from tasks.planning.skips import skips
 from tasks.planning.start import consumed
 from tasks.runs import branches, lineage
 from tasks.runs.ledger import LedgerRecord, Totals, totals
-from tasks.runs.run_state import run_state
+from tasks.runs.releases import newest
+from tasks.runs.run import Run, read_runs
 from tasks.runs.served_targets import Served, of_all_targets
+from tasks.runs.snapshot import Snapshot
 
 
 class SpanRun(Record):
@@ -118,23 +116,21 @@ def show(output: StatusOutput) -> None:
 @command(show)
 def status(store: Store) -> StatusOutput:
     """Show spans, lineages, the current release, and what the attempts cost."""
-    reader = Reader(store)
-    runs = read_runs(reader, (Stage.infer,))
+    snapshot = Snapshot(store, strict=True)
+    runs = read_runs(snapshot, (Stage.infer,))
     spans = span_versions.list_spans(store)
-    reader.fetch(_manifest_key(span) for span in spans)
-    manifests = {span: reader.read(_manifest_key(span), Manifest) for span in spans}
+    snapshot.fetch(_manifest_key(span) for span in spans)
+    manifests = {span: snapshot.read(_manifest_key(span), Manifest) for span in spans}
     names = sorted({key.split("/")[1] for key in store.list("lineages")})
     last = {name: lineage.head(store, name) for name in names}
     # A branch that was begun and not trained has only what it inherits.
     heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
     seen = {name: consumed(head) for name, head in heads.items()}
     left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
-    current, of_runs = tasks.runs.releases.current(store), _of_runs(reader)
-    held = tasks.runs.releases.held(store)
-    numbers = (release.number for release in reader.releases_of_runs.values())
-    newest = tasks.runs.releases.newest(store, current.number) if current is not None else None
-    others = work_sums(store, numbers, newest)
-    for problem in (*reader.problems, *others.problems):
+    current, of_runs = snapshot.current, _of_runs(snapshot)
+    numbers = (release.number for release in snapshot.releases_of_runs.values())
+    others = work_sums(store, numbers, newest(store, current.number) if current is not None else None)
+    for problem in others.problems:
         raise StoreError(f"{problem}; restore it from a backup, or move it away")
     return StatusOutput(
         workspace=store.uri,
@@ -149,7 +145,7 @@ def status(store: Store) -> StatusOutput:
                         run_key=run.run_key,
                         version=run.plan.span.version,
                         lineage=run.lineage,
-                        state=_state(run, held),
+                        state=run.reached,
                         release=run.release.number if run.release else None,
                     )
                     for run in sorted(runs, key=lambda run: (run.lineage, run.run_key))
@@ -170,7 +166,7 @@ def status(store: Store) -> StatusOutput:
             for name, (ref, state) in heads.items()
         ),
         release=current,
-        hold=tasks.runs.releases.hold_of(store),
+        hold=snapshot.hold,
         targets=of_all_targets(store),
         totals=added(of_runs, others.rows.values(), _vectors(runs)),
     )
@@ -185,18 +181,13 @@ def _rows(store: Store, span: SpanRef, manifest: Manifest | None) -> int:
     return rows if isinstance(rows, int) else read_fact(store, span.prefix, "rows", int)  # which says what is wrong
 
 
-def _state(run: PastRun, held: frozenset[int]) -> RunState:
-    return run_state(run.release is not None, run.judged, held=run.release is not None and run.release.number in held)
-
-
-def _of_runs(reader: Reader) -> Totals:
+def _of_runs(snapshot: Snapshot) -> Totals:
     """Return the sums over the attempts of runs, and of sides of comparisons."""
-    keys = [key for files in reader.runs.values() for key in files if LEDGER.match(key)]
-    reader.fetch(keys)
-    return totals((record for key in keys if (record := reader.read(key, LedgerRecord)) is not None), 0)
+    keys = [key for files in snapshot.runs.values() for key in files if key.endswith("/ledger.json")]
+    return totals(snapshot.read_all(keys, LedgerRecord), 0)
 
 
-def _vectors(runs: Iterable[PastRun]) -> int:
+def _vectors(runs: Iterable[Run]) -> int:
     """Return the number of vectors that runs made."""
     outcomes = (run.outcome(Stage.infer) for run in runs)
     return sum(one.vectors - one.vectors_reused for one in outcomes if isinstance(one, InferOutcome))

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flows.cli.backfilling import BackfillOutput, backfill
+from flows.cli.report import RunReport, report_of
 from flows.cli.running import RunOutput, run
 from flows.cli.serving import background_pages
 from flows.cli.terminal import console
@@ -30,8 +31,8 @@ from tasks.data.known_spans import Known
 from tasks.data.sources import Format
 from tasks.data.span_versions import latest_version, list_spans
 from tasks.foundation.errors import HostError
-from tasks.runs.plan import read_plan
-from tasks.runs.run_report import RunReport, all_reports, run_report
+from tasks.runs.run import Run, read_runs
+from tasks.runs.snapshot import Snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path("workspace/demo-shop.jsonl.gz")
@@ -109,14 +110,15 @@ def _reports(store: Store, months: Sequence[str], overrides: Sequence[str]) -> I
     if latest_version(store, broken) == 1:
         yield _run(store, broken, overrides)
     else:  # a repeated demo, whose lineage has continued from the correction
-        yield next(one for one in all_reports(store) if (one.span, one.state) == (broken, RunState.REJECTED))
+        runs = read_runs(Snapshot(store), ())
+        yield report_of(next(run for run in runs if (run.span, run.state) == (broken, RunState.REJECTED)), cached=())
     console.note(f"the export of {broken} is corrected, so it is ingested and trained again: {REASON}")
     _ingest_file(store, CORRECTED)
     done = backfill(RunOptions(store, CONFIG_FILE, overrides), broken, broken, parallel=1, reason=REASON)
     assert isinstance(done, BackfillOutput)
     corrected = done.backfill.spans[-1]
     assert corrected.run_key is not None
-    yield run_report(store, read_plan(store, corrected.run_key))
+    yield report_of(Run(Snapshot(store), corrected.run_key), cached=())
     for month in months[BROKEN + 1 :]:
         yield _run(store, month, overrides)
 

@@ -11,11 +11,11 @@ from flows.running.events import send_once
 from flows.running.release_events import made, rejected, rolled_back
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
+from tasks.planning.start import unfinished_before
 from tasks.running.stage_output import logger
 from tasks.runs import releases
 from tasks.runs.plan import listed, read_plan
 from tasks.runs.results import Judgement, Refusal
-from tasks.runs.run_report import unfinished_before
 
 
 def announce_plan(store: Store, plan: RunPlan) -> None:

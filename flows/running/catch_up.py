@@ -4,6 +4,7 @@ tasks/monitoring/freshness.py finds the span from the workspace; this module onl
 """
 
 import datetime as dt
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -18,8 +19,9 @@ from tasks.monitoring import restarts
 from tasks.monitoring.freshness import FreshnessReport
 from tasks.monitoring.restarts import PAUSES, Start, Starts
 from tasks.running.stage_output import logger
-from tasks.runs import invocations
 from tasks.runs.invocations import Invocation
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 PIPELINE = "pipeline/scheduled"
 
@@ -38,7 +40,7 @@ def start_again(store: Store, report: FreshnessReport, span: str, parameters: di
     (row,) = (row for row in report.spans if row.span == span)
     version, at = row.version or 1, dt.datetime.fromisoformat(report.at)
     known = restarts.read(store, report.lineage, span, version)
-    invoked = invocations.of_run(store, row.run_key) if row.run_key else []
+    invoked = Run(Snapshot(store, strict=True), row.run_key).invocations if row.run_key else ()
     ended = None
     if known.starts:
         last = known.starts[-1]
@@ -90,7 +92,7 @@ def _state(start: Start) -> State | None:
         return None
 
 
-def _invoked_since(invoked: list[Invocation], start: Start) -> bool:
+def _invoked_since(invoked: Sequence[Invocation], start: Start) -> bool:
     return any(one.began_at > start.at and one.flow_run != start.flow_run for one in invoked)
 
 

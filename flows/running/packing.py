@@ -2,9 +2,9 @@
 
 from infra.store.base import Store
 from tasks.foundation.errors import StoreError
-from tasks.monitoring.packs import pack_runs
 from tasks.monitoring.work_sums import sum_up
 from tasks.running.stage_output import logger
+from tasks.runs.packs import pack_runs
 
 
 def pack_past(store: Store) -> None:

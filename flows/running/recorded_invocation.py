@@ -20,25 +20,26 @@ from tasks.foundation.errors import FailureClass, StoreError, classify
 from tasks.running import json_logs
 from tasks.running.context import within
 from tasks.running.stage_output import logger
-from tasks.runs import invocations, ledger, releases
+from tasks.runs import invocations
 from tasks.runs.estimates import estimate_run
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.publications import of_release
-from tasks.runs.run_report import RunReport, run_report
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 
 class RecordedInvocation:
-    """An invocation of a run, and the report on it."""
+    """An invocation of a run, and the run."""
 
     def __init__(self, store: Store, plan: RunPlan, invocation: Invocation) -> None:
         self.invocation = invocation
         self._store, self._plan = store, plan
 
     @functools.cached_property
-    def report(self) -> RunReport:
-        """The report on the run, computed once; read it after all stages have ended."""
-        return run_report(self._store, self._plan, since=self.invocation.began_at)
+    def run(self) -> Run:
+        """The run, with its records as they are at the first use: use it after all stages have ended."""
+        return Run(Snapshot(self._store, strict=True), self._plan.run_key)
 
 
 @contextlib.contextmanager
@@ -68,7 +69,7 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
         _report(store, plan, invocation)
         pack_past(store)
         raise
-    invocations.end(store, invocation, recorded.report.state)
+    invocations.end(store, invocation, recorded.run.reached)
     _report(store, plan, invocation)
     pack_past(store)
 
@@ -76,7 +77,8 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
 def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
     """Write the HTML report of the run, unless it exists and this invocation started no attempt."""
     try:
-        attempts = (*ledger.records(store, plan.run_key), *_publishing(store, plan))
+        run = Run(Snapshot(store, strict=True), plan.run_key)
+        attempts = (*run.attempts, *_publishing(store, run))
         if any(each.started_at >= invocation.began_at for each in attempts) or not store.exists(
             REPORT.key(run=plan.run_key)
         ):
@@ -85,10 +87,10 @@ def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:
         logger().warning("the report of run %s was not written: %s", plan.run_key, error)
 
 
-def _publishing(store: Store, plan: RunPlan) -> Iterator[LedgerRecord]:
+def _publishing(store: Store, run: Run) -> Iterator[LedgerRecord]:
     """Yield the attempts to publish the run's release."""
-    if (release := releases.of_run(store, plan.run_key)) is not None:
-        for each in of_release(store, release.number, plan.config.publish.targets):
+    if run.release is not None and run.plan is not None:
+        for each in of_release(store, run.release.number, run.plan.config.publish.targets):
             yield from each.attempts
 
 

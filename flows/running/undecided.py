@@ -1,6 +1,7 @@
 """Decide waiting releases: of a killed run, or made while releases were held."""
 
 from configs.schema.config import Config
+from flows.presentation.run.report import write_run_report
 from flows.running.announcing import announce_release
 from infra.store.base import Store
 from tasks.publish import publish_release
@@ -25,3 +26,5 @@ def take_up_undecided(store: Store, config: Config) -> None:
     plan = plan.model_copy(update={"config": plan.config.model_copy(update={"publish": config.publish})})
     announce_release(store, plan, made)
     publish_release(store, plan, made)
+    if made.refreshed is None:
+        write_run_report(store, made.run_key)  # it said that the release waits

@@ -27,6 +27,7 @@ from tasks.runs.branches import branch_of
 from tasks.runs.estimates import past
 from tasks.runs.plan import listed, run_key
 from tasks.runs.results import Judgement, UnusableResult, read_judgement
+from tasks.runs.snapshot import Snapshot
 
 
 def plan_backfill(
@@ -77,7 +78,7 @@ def plan_backfill(
         if "train" in span.left:
             check_window(store, config, span.window, begins=start.base is None and span is to_do[0])
     consumed = chain[-1][1].consumed if chain else ()
-    expected = estimate_backfill(store, config, past(store, consumed), to_do, parallel)
+    expected = estimate_backfill(store, config, past(Snapshot(store), consumed), to_do, parallel)
     beyond = [rows.span for rows in consumed] if retrained else []
     serving = releases.current(store)
     after = {span.name for window in retrained for span in window}

@@ -13,7 +13,7 @@ from tasks.foundation.records import Record
 
 
 class RunState(StrEnum):
-    """The state of a run; `tasks/runs/run_state.py` decides it."""
+    """The state of a run; `tasks/runs/run.py` decides it."""
 
     RELEASED = "Released"
     REJECTED = "Rejected"

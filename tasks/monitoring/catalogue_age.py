@@ -4,14 +4,14 @@ import datetime as dt
 
 from pydantic import Field
 
-from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.references import FeedRef, RowsRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.foundation.records import Record
-from tasks.runs import ledger
 from tasks.runs.catalogues import known_items
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 
 class WaitingSource(Record):
@@ -62,9 +62,9 @@ class CatalogueAge(Record):
         return max(0.0, (at - dt.datetime.fromisoformat(self.complete_until)).total_seconds() / 3600)
 
 
-def catalogue_age(store: Store, release: Release) -> CatalogueAge:
+def catalogue_age(snapshot: Snapshot, release: Release) -> CatalogueAge:
     """Return how complete a release is. Raises StoreError: its plan, catalogue or lineage is not readable."""
-    waiting = [_waiting(store, source) for source in known_items(store, release).waiting]
+    waiting = [_waiting(snapshot, source) for source in known_items(snapshot.store, release).waiting]
     return CatalogueAge(
         release=release.number,
         items=release.catalogue.items,
@@ -74,10 +74,10 @@ def catalogue_age(store: Store, release: Release) -> CatalogueAge:
     )
 
 
-def _waiting(store: Store, source: RowsRef | FeedRef) -> WaitingSource:
+def _waiting(snapshot: Snapshot, source: RowsRef | FeedRef) -> WaitingSource:
     if isinstance(source, FeedRef):
-        facts = read_manifest(store, source.prefix).facts
+        facts = read_manifest(snapshot.store, source.prefix).facts
         return WaitingSource(source=source.prefix, records=facts["rows"], since=facts.get("ingested_at"))
-    attempts = ledger.records(store, source.prefix.split("/")[1])
-    trained = [each.ended_at for each in attempts if each.stage == Stage.train and each.ended_at is not None]
+    attempts = Run(snapshot, source.prefix.split("/")[1]).stage(Stage.train).attempts
+    trained = [each.ended_at for each in attempts if each.ended_at is not None]
     return WaitingSource(source=source.prefix, records=source.rows, since=max(trained, default=None))

@@ -3,7 +3,6 @@
 The deadline of a run is in its record; its expected end follows from what is left to do and the speeds in the ledger.
 """
 
-import contextlib
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Literal
@@ -11,16 +10,14 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Store
-from tasks.contracts.kinds import run_folder
 from tasks.contracts.stages import Stage, workers_of
-from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import FailureClass, StoreError
 from tasks.foundation.records import Record
-from tasks.runs import ledger
 from tasks.runs.estimates import estimate_stage, estimate_work, past, rows_of
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.plan import read_plan
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 START_MINUTES = 15.0  # a span counts as missed if its scheduled run has not begun by then
 REPORTED_HOURS = 24.0  # a run that ended late is reported for so long after its end
@@ -60,7 +57,7 @@ def is_held(store: Store, lineage: str) -> bool:
         return True
 
 
-def clocks(store: Store, invocations: Sequence[Invocation], at: dt.datetime, working: bool) -> list[Clock]:
+def clocks(snapshot: Snapshot, invocations: Sequence[Invocation], at: dt.datetime, working: bool) -> list[Clock]:
     """Return the invocations that have not ended, and those that ended late within a day, by begin.
 
     Args:
@@ -68,26 +65,23 @@ def clocks(store: Store, invocations: Sequence[Invocation], at: dt.datetime, wor
         working: whether a process holds the lineage; else an invocation without an end was lost.
     """
     last = {one.run_key: one for one in invocations}.values()
-    found = [_clock(store, one, at, working) for one in last]
+    found = [_clock(Run(snapshot, one.run_key), one, at, working) for one in last]
     return [one for one in found if one is not None]
 
 
-def expected_end(
-    store: Store, one: Invocation, at: dt.datetime, attempts: Iterable[LedgerRecord]
-) -> dt.datetime | None:
-    """Return when an invocation that runs at the moment `at` should end; None where nothing recorded says.
+def expected_end(run: Run, one: Invocation, at: dt.datetime) -> dt.datetime | None:
+    """Return when an invocation that runs at the moment `at` should end; None if nothing recorded says.
 
     Done stages don't count; of the running one, what is left after the time it has had.
     """
     began = dt.datetime.fromisoformat(one.began_at)
-    with contextlib.suppress(StoreError):
-        plan = read_plan(store, one.run_key)
-        there = set(store.list(run_folder(one.run_key)))
-        left = [stage for stage in Stage if RESULT.key(run=one.run_key, stage=stage) not in there]
-        known, rows = past(store, plan.history), rows_of(store, plan.window)
+    plan = run.plan
+    if plan is not None:
+        left = [stage for stage in Stage if not run.stage(stage).done]
+        known, rows = past(run.snapshot, plan.history), rows_of(run.snapshot.store, plan.window)
         work = estimate_work(known, plan.config, left, rows)
         if left and work is not None:
-            running = [record for record in attempts if record.ended_at is None and record.stage in left]
+            running = [record for record in run.attempts if record.ended_at is None and record.stage in left]
             spent = 0.0
             for record in running[-1:]:
                 stage = Stage(record.stage)
@@ -115,14 +109,13 @@ def main_cause(one: Invocation, attempts: Iterable[LedgerRecord], until: dt.date
     return max(lost, key=lambda failure: lost[failure], default=None)
 
 
-def _clock(store: Store, one: Invocation, at: dt.datetime, working: bool) -> Clock | None:
+def _clock(run: Run, one: Invocation, at: dt.datetime, working: bool) -> Clock | None:
     """Return None for an invocation that ended, unless it ended late a short while ago."""
     deadline = dt.datetime.fromisoformat(one.deadline)
     ended = dt.datetime.fromisoformat(one.ended_at) if one.ended_at else None
     if ended is not None and (ended <= deadline or at - ended > dt.timedelta(hours=REPORTED_HOURS)):
         return None
-    attempts = ledger.records(store, one.run_key)
-    expected = expected_end(store, one, at, attempts) if ended is None and working else None
+    expected = expected_end(run, one, at) if ended is None and working else None
     standing: Standing = "on time"
     if (ended or at) > deadline:
         standing = "late"
@@ -140,7 +133,7 @@ def _clock(store: Store, one: Invocation, at: dt.datetime, working: bool) -> Clo
         ended_at=one.ended_at,
         deadline=one.deadline,
         expected_end=expected.isoformat(timespec="seconds") if expected else None,
-        failure=main_cause(one, attempts, ended or at) if standing != "on time" else None,
+        failure=main_cause(one, run.attempts, ended or at) if standing != "on time" else None,
         page=one.page,
         flow_run=one.flow_run,
     )

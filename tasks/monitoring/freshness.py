@@ -20,12 +20,11 @@ from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks, is_held
 from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held_up_by, may_pass
-from tasks.monitoring.reader import Reader
 from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import SpanRow, Survey, span_end, span_rows, survey
 from tasks.planning import scheduled_span
-from tasks.runs import releases
 from tasks.runs.invocations import Invocation
+from tasks.runs.snapshot import Snapshot
 
 _log = logging.getLogger("millrace")
 
@@ -82,47 +81,47 @@ class FreshnessReport(Record):
 
 def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
     """Return the state of `config.lineage` as `freshness_seen` does, and log what could not be read."""
-    reader = Reader(store)
-    found = freshness_seen(reader, config, at)
-    for unreadable in reader.problems:
+    snapshot = Snapshot(store)
+    found = freshness_seen(snapshot, config, at)
+    for unreadable in snapshot.problems:
         _log.warning("left out: %s", unreadable)
     return found
 
 
 def freshness_seen(
-    reader: Reader, config: Config, at: dt.datetime, known: CatalogueAge | None = None
+    snapshot: Snapshot, config: Config, at: dt.datetime, known: CatalogueAge | None = None
 ) -> FreshnessReport:
     """Return the state of `config.lineage` at the moment `at`, which has an offset.
 
     A span is due once the scheduled run that takes it should have begun. Records of runs that can't be read are left
-    out; `reader.problems` names them.
+    out; `snapshot.problems` names them.
 
     Args:
-        reader: has read some of the workspace a moment ago, or nothing.
+        snapshot: has read some of the workspace a moment ago, or nothing.
         known: the catalogue of the current release, where it was compared with what has arrived a moment ago.
 
     Raises:
         ConfigError: the cron line is not understood, or the workspace holds spans of several lengths.
         StoreError: the pointer to the release, its plan or catalogue, or the lineage's head, is not readable.
     """
-    store = reader.store
+    store = snapshot.store
     due_now = _due(store, config, at)
-    seen = survey(reader, config.lineage, due_now)
+    seen = survey(snapshot, config.lineage, due_now)
     working = is_held(store, config.lineage) if any(one.ended_at is None for one in seen.invocations) else False
     running = {one.span for one in seen.invocations if one.ended_at is None} if working else set[str]()
     continued = config.model_copy(update={"lineage": seen.continues})
     late = scheduled_span.missed(store, continued, due_now) if due_now else []
     missed = [span for span in late if span not in running]
-    rows = span_rows(reader, seen, missed, working)
-    late_runs = clocks(store, _current(seen), at, working)
+    rows = span_rows(snapshot, seen, missed, working)
+    late_runs = clocks(snapshot, _current(seen), at, working)
     gaps = [span for span in seen.calendar if span not in seen.versions]
     again = _catch_up(seen, missed, rows, working)
-    age = _age(store, config, at)
+    age = _age(snapshot, config, at)
     catalogue = known if age.release and known and known.release == age.release.number else None
     if catalogue is None and age.release is not None:
-        catalogue = catalogue_age(store, age.release)
+        catalogue = catalogue_age(snapshot, age.release)
     waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
-    hold = releases.hold_of(store)
+    hold = snapshot.hold
     return FreshnessReport(
         at=_iso(at),
         workspace=store.uri,
@@ -191,8 +190,8 @@ def _interrupted(seen: Survey, rows: Sequence[SpanRow]) -> str | None:
     return None
 
 
-def _age(store: Store, config: Config, at: dt.datetime) -> Age:
-    release = releases.current(store)
+def _age(snapshot: Snapshot, config: Config, at: dt.datetime) -> Age:
+    release = snapshot.current
     hours = (at - span_end(release.span.name)).total_seconds() / 3600 if release else None
     return Age(release, hours, config.freshness.target_hours)
 

@@ -10,15 +10,15 @@ from pydantic import Field
 
 from infra.store.base import Store
 from tasks.contracts.results import Phases
-from tasks.contracts.workspace import LEDGER
 from tasks.foundation.clock import Moment
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-from tasks.monitoring.history import History, PastRun, RunFacts, read_history, read_run
+from tasks.monitoring.history import History, RunLine, line_of, read_history
 from tasks.monitoring.outages import outages
-from tasks.monitoring.reader import Reader
 from tasks.monitoring.work_sums import WorkSums, added, work_sums
 from tasks.runs.ledger import LedgerRecord, totals
+from tasks.runs.run import Run, read_run
+from tasks.runs.snapshot import Snapshot
 
 
 class LedgerSums(Record):
@@ -54,7 +54,7 @@ class LedgerWeek(LedgerSums):
     week: str = Field(description="ISO week, for example 2026-W47")
 
 
-class LedgerRun(RunFacts, LedgerSums):
+class LedgerRun(RunLine, LedgerSums):
     """One run of the pipeline, also one that failed or is not over."""
 
 
@@ -80,13 +80,11 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
     Raises:
         StoreError: the workspace could not be read.
     """
-    reader = Reader(store)
-    past = read_history(reader)
+    snapshot = Snapshot(store)
+    past = read_history(snapshot)
     runs = {run.run_key for run in past.runs}
-    others = (key for run, keys in reader.runs.items() if run not in runs for key in keys)
-    sides = [key for key in others if LEDGER.match(key)]
-    reader.fetch(sides)
-    found = [record for key in sides if (record := reader.read(key, LedgerRecord)) is not None]
+    others = (key for run, keys in snapshot.runs.items() if run not in runs for key in keys)
+    found = snapshot.read_all([key for key in others if key.endswith("/ledger.json")], LedgerRecord)
     known = (release.number for release in past.releases)
     work = work_sums(store, known, past.newest_release)
     other = _others(
@@ -94,7 +92,7 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
         [row for row in work.rows.values() if since is None or row.began_at >= since],
     )
     report = ledger_of(store.uri, past, since)
-    unreadable = tuple(dict.fromkeys((*past.problems, *reader.problems, *work.problems)))
+    unreadable = tuple(dict.fromkeys((*past.problems, *snapshot.problems, *work.problems)))
     return report.model_copy(update={"other": other, "unreadable": unreadable})
 
 
@@ -105,8 +103,8 @@ def read_run_ledger(store: Store, run_key: str) -> LedgerReport:
         ConfigError: there is no such run.
         StoreError: the workspace could not be read.
     """
-    run, problems = read_run(store, run_key)
-    return _report(store.uri, [run], None, problems)
+    snapshot = Snapshot(store)
+    return _report(store.uri, [read_run(snapshot, run_key)], None, snapshot.problems)
 
 
 def ledger_of(workspace: str, past: History, since: str | None = None) -> LedgerReport:
@@ -114,8 +112,8 @@ def ledger_of(workspace: str, past: History, since: str | None = None) -> Ledger
     return _report(workspace, [run for run in past.runs if not since or run.began_at >= since], since, past.problems)
 
 
-def _report(workspace: str, runs: Sequence[PastRun], since: str | None, problems: Sequence[str]) -> LedgerReport:
-    by_week: dict[str, list[PastRun]] = {}
+def _report(workspace: str, runs: Sequence[Run], since: str | None, problems: Sequence[str]) -> LedgerReport:
+    by_week: dict[str, list[Run]] = {}
     for run in runs:
         if run.began_at:
             by_week.setdefault(_week(run.began_at), []).append(run)
@@ -135,11 +133,11 @@ def _report(workspace: str, runs: Sequence[PastRun], since: str | None, problems
     )
 
 
-def _run(run: PastRun) -> LedgerRun:
-    return LedgerRun(**run.facts.model_dump(), **_sums([run], run.attempts).model_dump())
+def _run(run: Run) -> LedgerRun:
+    return LedgerRun(**line_of(run), **_sums([run], run.attempts).model_dump())
 
 
-def _sums(runs: Sequence[PastRun], attempts: Sequence[LedgerRecord]) -> LedgerSums:
+def _sums(runs: Sequence[Run], attempts: Sequence[LedgerRecord]) -> LedgerSums:
     over = [run.succeeded for run in runs if run.succeeded is not None]
     summed, (took, open_in) = totals(attempts, 0), outages(attempts)
     # The last stage may turn out to be done without another attempt, when only its result could not be read.

@@ -20,11 +20,12 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import METRICS
 from tasks.foundation.errors import FailureClass, StageError
 from tasks.monitoring.freshness import freshness_seen
-from tasks.monitoring.history import History, PastRun, age_seconds, read_history
+from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.problems import Kind
-from tasks.monitoring.reader import Reader
 from tasks.monitoring.span_progress import span_end
 from tasks.runs import branches
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_KEY = METRICS.key()
@@ -32,14 +33,14 @@ METRICS_KEY = METRICS.key()
 
 def metrics_text(store: Store, at: dt.datetime | None = None) -> bytes:
     """Return the text; ages are those at `at`, by default now. Raises StoreError: the workspace could not be read."""
-    reader = Reader(store)
-    return metrics_text_of(reader, read_history(reader), at or dt.datetime.now(dt.UTC))
+    snapshot = Snapshot(store)
+    return metrics_text_of(snapshot, read_history(snapshot), at or dt.datetime.now(dt.UTC))
 
 
-def metrics_text_of(reader: Reader, history: History, at: dt.datetime) -> bytes:
-    """Return the text for a history that `reader` has read already."""
+def metrics_text_of(snapshot: Snapshot, history: History, at: dt.datetime) -> bytes:
+    """Return the text for a history that `snapshot` has read already."""
     registry = CollectorRegistry()
-    registry.register(_Numbers(history, _problems(reader, history, at), at))
+    registry.register(_Numbers(history, _problems(snapshot, history, at), at))
     return generate_latest(registry)
 
 
@@ -66,14 +67,14 @@ class _Numbers(Collector):
         yield _gauge("millrace_exposition_timestamp_seconds", "When these numbers were made.", self._at.timestamp())
 
 
-def _problems(reader: Reader, history: History, at: dt.datetime) -> Counter[Kind] | None:
+def _problems(snapshot: Snapshot, history: History, at: dt.datetime) -> Counter[Kind] | None:
     """Count the problems by the settings of the last run; None where those, or the lineage, are not readable."""
     configs = [run.plan.config for run in history.runs if run.plan is not None]
     if not configs:
         return None
     try:
-        config = configs[-1].model_copy(update={"lineage": branches.root(reader.store, configs[-1].lineage)})
-        return Counter(problem.kind for problem in freshness_seen(reader, config, at, history.catalogue).problems)
+        config = configs[-1].model_copy(update={"lineage": branches.root(snapshot.store, configs[-1].lineage)})
+        return Counter(problem.kind for problem in freshness_seen(snapshot, config, at, history.catalogue).problems)
     except StageError:  # `millrace freshness` reports it in full; the other numbers are still useful
         return None
 
@@ -140,7 +141,7 @@ def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
     yield _by_label(GaugeMetricFamily, "millrace_release_quality", text, "metric", current.metrics)
 
 
-def _last_run(run: PastRun) -> Iterator[Metric]:
+def _last_run(run: Run) -> Iterator[Metric]:
     """Yield the numbers of the run that began last."""
     names = {"run": run.run_key, "span": run.span, "lineage": run.lineage, "state": run.state.lower()}
     names["class"] = run.failure.value if run.failure else ""

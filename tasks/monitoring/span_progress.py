@@ -4,7 +4,6 @@ Only the records of the newest spans are read; the history of the pipeline has a
 """
 
 import datetime as dt
-import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -15,18 +14,16 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import after, first_day, last_day
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import INVOCATION, LEDGER, SPAN, VERDICTS
+from tasks.contracts.workspace import SPAN, VERDICTS
 from tasks.data import span_versions
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-from tasks.monitoring.reader import Reader
 from tasks.planning.skips import Skip, skips
 from tasks.planning.start import is_after_rejection
-from tasks.runs import branches, lineage, releases
+from tasks.runs import branches, lineage
 from tasks.runs.invocations import Invocation
-from tasks.runs.ledger import LedgerRecord
-from tasks.runs.results import Judgement
-from tasks.runs.run_state import run_state
+from tasks.runs.run import Run, StageRun
+from tasks.runs.snapshot import Snapshot
 
 ROWS = 60  # of the newest spans: two months of days, more than a year of weeks
 LONGEST_HOLE = 400  # spans in a row that did not arrive: more than a year of days
@@ -37,8 +34,7 @@ State = Literal[
     "Corrected", "Held", "Released",
 ]  # fmt: skip
 
-_ATTEMPT = re.compile(r"attempt-(\d+)/ledger\.json")
-_INVOCATION = re.compile(r"invocations/(\d+)\.json")
+_SHOWN = tuple(stage for stage in Stage if stage.traits.shown_by_span)
 
 
 class SpanRow(Record):
@@ -70,9 +66,8 @@ class Survey(NamedTuple):
     consumed: Mapping[str, SpanRef]  # what the weights have seen
     skipped: Mapping[str, Skip]  # of each span, its newest version
     trained_by: Mapping[str, str]  # span -> key of the run
-    files: Mapping[str, Sequence[str]]  # run key -> the files in its folder, by their path below it
+    runs: Mapping[str, Run]  # by run key
     released: frozenset[str]  # keys of the runs that have a release
-    held: frozenset[str]  # of those, the ones whose release waits until a hold is lifted
     invocations: Sequence[Invocation]  # the last of each run of the lineage that was looked at
     calendar: Sequence[str]  # the spans that arrived, and those between them that are due
 
@@ -91,14 +86,14 @@ def span_end(span: str) -> dt.datetime:
     return dt.datetime.combine(last_day(span) + dt.timedelta(days=1), dt.time(), dt.UTC)
 
 
-def survey(reader: Reader, name: str, due: str | None) -> Survey:
+def survey(snapshot: Snapshot, name: str, due: str | None) -> Survey:
     """Return the state of a lineage; `due` is the last span that should have arrived, None where none can be due.
 
     Raises:
         ConfigError: a folder below spans/ is not named like a span.
         StoreError: the lineage's head, or the pointer to the current release, is not readable.
     """
-    store = reader.store
+    store = snapshot.store
     continues = branches.active(store, name)
     arrived = span_versions.list_spans(store)
     versions = {ref.name: ref.version for ref in arrived}
@@ -106,7 +101,6 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
     head = lineage.head(store, continues)
     consumed = head[1].consumed if head else ()
     trained_by = {rows.span.name: rows.prefix.split("/")[1] for rows in consumed}
-    held = releases.held(store)
     found = Survey(
         lineage=name,
         continues=continues,
@@ -114,16 +108,15 @@ def survey(reader: Reader, name: str, due: str | None) -> Survey:
         consumed={rows.span.name: rows.span for rows in consumed},
         skipped={ref.name: left_out[ref] for ref in arrived if ref in left_out},
         trained_by=trained_by,
-        files={run: [key.split("/", 2)[2] for key in keys] for run, keys in reader.runs.items()},
-        released=frozenset(reader.releases_of_runs),
-        held=frozenset(key for key, release in reader.releases_of_runs.items() if release.number in held),
+        runs={run_key: Run(snapshot, run_key) for run_key in snapshot.runs},
+        released=frozenset(snapshot.releases_of_runs),
         invocations=(),
         calendar=_calendar(list(versions), due),
     )
-    return found._replace(invocations=_invocations(reader, found))
+    return found._replace(invocations=_invocations(snapshot, found))
 
 
-def span_rows(reader: Reader, seen: Survey, missed: Sequence[str], working: bool) -> list[SpanRow]:
+def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str], working: bool) -> list[SpanRow]:
     """Return a row for each of the newest spans, oldest first.
 
     Args:
@@ -137,18 +130,16 @@ def span_rows(reader: Reader, seen: Survey, missed: Sequence[str], working: bool
     manifests = {
         span: f"{SPAN.key(span=span, version=seen.versions[span])}/{MANIFEST}" for span in runs if span in seen.versions
     }
-    records = {key: _last_ledgers(seen, key) for key in runs.values() if key}
-    judgements = {key: VERDICTS.key(run=key) for key in records if key not in seen.released}
-    reader.fetch(
-        [*manifests.values(), *judgements.values(), *(key for each in records.values() for key in each.values())]
-    )
+    shown = [run for run_key in runs.values() if (run := seen.runs.get(run_key or "")) is not None]
+    judgements = [VERDICTS.key(run=run.run_key) for run in shown if run.run_key not in seen.released]
+    done = [run.stage(stage) for run in shown for stage in _SHOWN if run.stage(stage).done]
+    snapshot.fetch([*manifests.values(), *judgements, *(key for stage in done for key in stage.ledger_keys)])
     rows = []
     for span, run_key in runs.items():
-        one = by_run.get(run_key or "")
-        judged = reader.read(judgements.get(run_key or "", ""), Judgement)
-        manifest = reader.read(manifests.get(span, ""), Manifest)
-        state = _state(seen, span, run_key, one, judged, working)
-        ended = {stage: _ended(reader, key) for stage, key in records.get(run_key or "", {}).items()}
+        one, run = by_run.get(run_key or ""), seen.runs.get(run_key or "")
+        manifest = snapshot.read(manifests[span], Manifest) if span in manifests else None
+        state = _state(seen, span, run, one, working)
+        ended = {stage: _ended(run.stage(stage)) for stage in _SHOWN} if run is not None else {}
         failed = one if state in ("Failed", "Cancelled") else None
         message = failed.message if failed else seen.skipped[span].reason if state == "Skipped" else ""
         rows.append(
@@ -200,53 +191,37 @@ def _calendar(arrived: Sequence[str], due: str | None) -> list[str]:
     return calendar
 
 
-def _invocations(reader: Reader, seen: Survey) -> list[Invocation]:
+def _invocations(snapshot: Snapshot, seen: Survey) -> list[Invocation]:
     """Return the last invocation of each run, by begin. Runs of old spans that were released are left out."""
     newest = {seen.trained_by.get(span) for span in seen.newest}
     settled = {key for key in seen.trained_by.values() if key not in newest and key in seen.released}
-    wanted = []
-    for run_key, held in seen.files.items():
-        numbers = [int(found[1]) for name in held if (found := _INVOCATION.fullmatch(name))]
-        if numbers and run_key not in settled:
-            wanted.append(INVOCATION.key(run=run_key, number=max(numbers)))
-    reader.fetch(wanted)
-    known = [one for key in wanted if (one := reader.read(key, Invocation)) is not None]
-    root = branches.root(reader.store, seen.lineage)
+    wanted = [run for run_key, run in seen.runs.items() if run_key not in settled]
+    snapshot.fetch(key for run in wanted for key in snapshot.keys(run.run_key, "invocations"))
+    known = [run.invocations[-1] for run in wanted if run.invocations]
+    root = branches.root(snapshot.store, seen.lineage)
     begun = {one.lineage for one in known if is_after_rejection(one.lineage, root)}  # adopted once they have trained
     ours = {seen.lineage, seen.continues, *begun}
     trained = set(seen.trained_by.values())
     return sorted((one for one in known if one.lineage in ours or one.run_key in trained), key=lambda one: one.began_at)
 
 
-def _last_ledgers(seen: Survey, run_key: str) -> dict[Stage, str]:
-    """Return the key of the ledger record of the last attempt of each done stage, which is the one that did it."""
-    found: dict[Stage, str] = {}
-    for stage in (stage for stage in Stage if stage.traits.shown_by_span):
-        held = [name.removeprefix(f"{stage}/") for name in seen.files.get(run_key, ()) if name.startswith(f"{stage}/")]
-        numbers = [int(one[1]) for name in held if (one := _ATTEMPT.fullmatch(name))]
-        if "result.json" in held and numbers:
-            found[stage] = LEDGER.key(run=run_key, stage=stage, attempt=max(numbers))
-    return found
+def _ended(stage: StageRun) -> str | None:
+    """Return the end time of a done stage: the end of its last attempt."""
+    last = stage.attempts[-1] if stage.done and stage.attempts else None
+    return last.ended_at if last is not None and last.failure is None else None
 
 
-def _ended(reader: Reader, key: str) -> str | None:
-    record = reader.read(key, LedgerRecord)
-    return record.ended_at if record is not None and record.failure is None else None
-
-
-def _state(
-    seen: Survey, span: str, run_key: str | None, one: Invocation | None, judged: Judgement | None, working: bool
-) -> State:
+def _state(seen: Survey, span: str, run: Run | None, one: Invocation | None, working: bool) -> State:
     if span not in seen.versions:
         return "Absent"
     if span in seen.skipped and span not in seen.consumed:
         return "Skipped"
-    if run_key is None:
+    if run is None:
         return "Arrived"
     trained = seen.consumed.get(span)
-    if trained is not None and run_key == seen.trained_by[span] and trained.version != seen.versions[span]:
+    if trained is not None and run.run_key == seen.trained_by[span] and trained.version != seen.versions[span]:
         return "Corrected"
-    state = run_state(run_key in seen.released, judged, one, held=run_key in seen.held)
+    state = run.reached if one is None else run.state
     if state is RunState.UNFINISHED and one is None and span not in seen.consumed:
         return "Arrived"
     if state is RunState.RUNNING and not working:

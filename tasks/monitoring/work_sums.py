@@ -22,9 +22,9 @@ from tasks.contracts.workspace import LEDGER, NUMBER, PACKED_SUMS, RESULT
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.outages import outages
-from tasks.monitoring.packs import read_all
 from tasks.runs import open_work
 from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.packs import read_all
 from tasks.runs.releases import Numbered
 
 R = TypeVar("R", bound=Record)

@@ -12,7 +12,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import SpanRef
-from tasks.contracts.runs import RunPlan, RunState
+from tasks.contracts.runs import RunPlan
 from tasks.data import span_versions
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
@@ -21,7 +21,8 @@ from tasks.planning.start import Start, consumed, find_start, on_active, plan_fr
 from tasks.planning.waiting import after, first_windows, position, windows
 from tasks.runs import lineage
 from tasks.runs.plan import BACKFILL, NEW_LINEAGE, NothingToDo, listed, plan_window, read_plan, run_key
-from tasks.runs.run_state import reached_state
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 
 def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
@@ -247,9 +248,10 @@ def _plan_that_trained(store: Store, name: str, span: SpanRef) -> RunPlan:
 
 def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan | None:
     """Return the plan of the last run if it was neither released nor rejected and has this configuration."""
-    if reached_state(store, state.run_key) is not RunState.UNFINISHED:
+    run = Run(Snapshot(store, strict=True), state.run_key)
+    if not run.unfinished:
         return None
-    plan = read_plan(store, state.run_key)
+    plan = read_plan(store, run.run_key)
     asked = _in_the_lineage_of(plan, config)
     if not asked.same_work_as(plan.config):
         return None

@@ -12,11 +12,12 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, SpanRef
-from tasks.contracts.runs import BranchStart, RunPlan, RunState
+from tasks.contracts.runs import BranchStart, RunPlan
 from tasks.foundation.errors import ConfigError
 from tasks.runs import branches, lineage
 from tasks.runs.plan import listed, plan_window, run_key
-from tasks.runs.run_state import reached_state
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 _AFTER = "-after-"  # in the name of a branch that replaces rejected models
 
@@ -76,7 +77,16 @@ def last_accepted(store: Store, name: str) -> Checkpoint | None:
 def is_rejected(store: Store, checkpoint: Checkpoint) -> bool:
     """Return True if the gates refused the model; imported weights are never judged. Raises StoreError: unreadable."""
     state = checkpoint[1]
-    return bool(state.consumed) and reached_state(store, state.run_key) is RunState.REJECTED
+    return bool(state.consumed) and Run(Snapshot(store, strict=True), state.run_key).rejected
+
+
+def unfinished_before(store: Store, plan: RunPlan) -> str | None:
+    """Return the span of the run that made the plan's parent, if that run neither released nor rejected its model."""
+    state = next((s for ref, s in lineage.completed(store, plan.config.lineage) if ref == plan.parent), None)
+    if state is None or not state.consumed:  # imported weights: no run made them
+        return None
+    run = Run(Snapshot(store, strict=True), state.run_key)
+    return run.span if run.unfinished else None
 
 
 def consumed(checkpoint: Checkpoint | None) -> tuple[SpanRef, ...]:

@@ -46,8 +46,9 @@ from tasks.running.lineage_lock import admit, confirm_turns
 from tasks.running.server_presence import answers, await_server, repeat_until_served
 from tasks.running.stage_output import SignsOfLife, StageOutput, logger
 from tasks.runs import ledger
-from tasks.runs.attempts import Attempts
 from tasks.runs.results import check_inputs, check_outputs, read_result, same_work
+from tasks.runs.run import Run, StageRun
+from tasks.runs.snapshot import Snapshot
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,12 +75,13 @@ def run_stage(
             interruption (Ctrl-C, a signal, Prefect ending the run) passes through unchanged, recorded as CANCELLED.
     """
     store = open_store(plan.workspace)
-    output, attempts = StageOutput(listener), Attempts(store, plan.run_key, inputs.stage)
+    output, before = StageOutput(listener), Run(Snapshot(store, strict=True), plan.run_key).stage(inputs.stage)
     stage, name = inputs.stage, f"{inputs.stage} {plan.span.name}"
     runner = runner or infra.compute.factory.make_runner(plan.config, store, stage)
-    spec = _found(attempts, plan, inputs, runner)
+    spec = _found(before, plan, inputs, runner)
     if spec is None:
-        for abandoned in attempts.close_abandoned():
+        for abandoned in (each for each in before.attempts if each.ended_at is None):
+            ledger.close_abandoned(store, abandoned)
             output.log(
                 f"{stage}: attempt {abandoned.attempt} of an earlier invocation ended without a record; closed it"
             )
@@ -87,7 +89,7 @@ def run_stage(
             output.log(f"{name}: done before, in {run_folder(plan.run_key)}/{stage}")
             note_done()
             return done
-        spec = _spec(plan, inputs, attempts.last + 1)
+        spec = _spec(plan, inputs, before.last_number + 1)
         admit(spec)
         store.create(SPEC.of(spec), spec.to_json())
         output.log(f"{name}: attempt {spec.attempt} starts, {spec.workers} worker{'s' * (spec.workers > 1)}")
@@ -179,9 +181,9 @@ def _spec(plan: RunPlan, inputs: Inputs, attempt: int) -> JobSpec:
     )
 
 
-def _found(attempts: Attempts, plan: RunPlan, inputs: Inputs, runner: Runner) -> JobSpec | None:
+def _found(before: StageRun, plan: RunPlan, inputs: Inputs, runner: Runner) -> JobSpec | None:
     """Return the spec of the last attempt if it was for the same work and the runner can still wait for it."""
-    spec = attempts.last_spec()
+    spec = before.last_spec()
     if spec is None or not runner.found(spec):
         return None
     wanted = _spec(plan, inputs, spec.attempt)

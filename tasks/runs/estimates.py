@@ -14,16 +14,16 @@ from pydantic import Field
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
-from tasks.contracts.kinds import REFRESH, run_folder
+from tasks.contracts.kinds import REFRESH
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Rows, Stage, workers_of
-from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.runs import ledger, releases
+from tasks.runs import releases
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.plan import read_plan
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 ATTEMPTS = 5  # the last successful ones of a stage, of which the median is taken
 
@@ -43,18 +43,19 @@ class Past(NamedTuple):
     rows: Mapping[str, Sequence[int]]
 
 
-def past(store: Store, history: Sequence[RowsRef]) -> Past:
+def past(snapshot: Snapshot, history: Sequence[RowsRef]) -> Past:
     """Return the attempts and rows of the last runs in `history`, the spans that a lineage has consumed.
 
     If none of those did a stage, the runs of the last releases are read too. Runs that can't be read are left out. The
     number of runs that are read is limited, however long the history is.
     """
     keys = list(dict.fromkeys(rows.prefix.split("/")[1] for rows in history))[-ATTEMPTS:]
-    records = _records(store, keys)
-    if not {record.stage for record in records if record.failure is None} >= set(Stage):
-        released = [key for key in _released(store) if key not in keys]
-        keys, records = [*keys, *released], [*records, *_records(store, released)]
-    return Past(records, {key: rows for key in keys if (rows := _rows_of_run(store, key)) is not None})
+    runs = [Run(snapshot, key) for key in keys]
+    if not {record.stage for run in runs for record in run.attempts if record.failure is None} >= set(Stage):
+        runs += [Run(snapshot, key) for key in _released(snapshot.store) if key not in keys]
+    rows = {run.run_key: rows_of(snapshot.store, run.plan.window) for run in runs if run.plan is not None}
+    records = [record for run in runs for record in run.attempts]
+    return Past(records, {key: known for key, known in rows.items() if known is not None})
 
 
 def estimate_stage(
@@ -96,11 +97,12 @@ def estimate_work(
 
 def estimate_run(store: Store, plan: RunPlan) -> float | None:
     """Estimate the seconds that the run of a plan still takes; None where a stage that is left was never done."""
-    there = set(store.list(run_folder(plan.run_key)))
-    left = [stage for stage in Stage if RESULT.key(run=plan.run_key, stage=stage) not in there]
+    snapshot = Snapshot(store)
+    run = Run(snapshot, plan.run_key)
+    left = [stage for stage in Stage if not run.stage(stage).done]
     if not left:
         return 0.0
-    expected = estimate_work(past(store, plan.history), plan.config, left, rows_of(store, plan.window))
+    expected = estimate_work(past(snapshot, plan.history), plan.config, left, rows_of(store, plan.window))
     return expected.seconds if expected else None
 
 
@@ -122,21 +124,6 @@ def _released(store: Store) -> list[str]:
         for release in itertools.islice(trained, ATTEMPTS):
             keys.insert(0, release.run_key)
     return keys
-
-
-def _records(store: Store, keys: Iterable[str]) -> list[LedgerRecord]:
-    found: list[LedgerRecord] = []
-    for key in keys:
-        with contextlib.suppress(StoreError):  # a damaged record must not stop an estimate
-            found += ledger.records(store, key)
-    return found
-
-
-def _rows_of_run(store: Store, run_key: str) -> tuple[int, ...] | None:
-    try:
-        return rows_of(store, read_plan(store, run_key).window)
-    except StoreError:
-        return None
 
 
 def _ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None) -> float:

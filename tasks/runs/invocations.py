@@ -10,7 +10,6 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
-from infra.store.records import read_record
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import INVOCATION
 from tasks.foundation.clock import Moment, now
@@ -84,25 +83,6 @@ def end(
     closed = invocation.model_copy(update=ended)
     store.write(_key(closed), closed.to_json())
     return closed
-
-
-def of_run(store: Store, run_key: str) -> list[Invocation]:
-    """Return all invocations of a run, oldest first. Raises StoreError: a record is not readable; names the file."""
-    return [_read(store, INVOCATION.key(run=run_key, number=number)) for number in _numbers(store, run_key)]
-
-
-def everywhere(store: Store) -> list[Invocation]:
-    """Return the invocations of all runs of the workspace, in the order in which they began.
-
-    Raises:
-        StoreError: a record is not readable; names the file.
-    """
-    keys = [key for key in store.list("runs") if INVOCATION.match(key)]
-    return sorted((_read(store, key) for key in keys), key=lambda one: one.began_at)
-
-
-def _read(store: Store, key: str) -> Invocation:
-    return read_record(store, key, Invocation, "move the file away")
 
 
 def _numbers(store: Store, run_key: str) -> list[int]:

@@ -8,9 +8,10 @@ from infra.store.base import Store
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import FailureClass
 from tasks.runs import served_targets
-from tasks.runs.attempts import Attempts
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.run import Run
 from tasks.runs.served_targets import Served
+from tasks.runs.snapshot import Snapshot
 
 
 class Publication(NamedTuple):
@@ -33,13 +34,14 @@ def of_release(store: Store, release: int, configured: Iterable[AnyTarget]) -> t
     Raises:
         StoreError: a record is not readable; names the file.
     """
+    snapshot = Snapshot(store, strict=True)
     now = {each.target.name: each for each in served_targets.of_all_targets(store)}
     targets = {target.name: target for target in configured}
     targets |= {name: each.target for name, each in now.items() if each.release == release and name not in targets}
     return tuple(
         Publication(
             target,
-            tuple(Attempts(store, served_targets.publication(release, name), Chore.publish).records()),
+            Run(snapshot, served_targets.publication(release, name)).stage(Chore.publish).attempts,
             served_targets.measured(store, release, name),
             now.get(name),
         )

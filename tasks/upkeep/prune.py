@@ -10,10 +10,10 @@ from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError
-from tasks.monitoring.reader import Reader
 from tasks.running.lineage_lock import confirm_turns, hold_lineage
 from tasks.runs import lineage, releases
 from tasks.runs.plan import mark_pruned, planned_runs
+from tasks.runs.snapshot import Snapshot
 from tasks.upkeep.prune_plan import Folder, PrunePlan, plan_prune
 from tasks.upkeep.reach import Reach, find_reach
 
@@ -74,11 +74,11 @@ def _mark(store: Store, plan: PrunePlan) -> None:
         releases.unmark_pruned(store, plan.releases)
         raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
     gone = {folder.folder for folder in plan.folders}
-    reader, runs = Reader(store), planned_runs(store)
-    reader.fetch(RESULT.key(run=run_key, stage=stage) for run_key in runs for stage in _WITH_OUTPUTS)
+    snapshot, runs = Snapshot(store), planned_runs(store)
+    snapshot.fetch(RESULT.key(run=run_key, stage=stage) for run_key in runs for stage in _WITH_OUTPUTS)
     for run_key in runs:
         # Unreadable results do not count: no run continues from them.
-        results = (reader.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in _WITH_OUTPUTS)
+        results = (snapshot.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in _WITH_OUTPUTS)
         if gone & {folder for result in results if result is not None for folder in result.outcome.outputs}:
             mark_pruned(store, run_key)
 

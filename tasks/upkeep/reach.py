@@ -19,13 +19,13 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import BACKFILL, PLAN, SPEC, VERDICTS
 from tasks.foundation.errors import StoreError
-from tasks.monitoring.reader import Reader
 from tasks.planning.mined_release import chosen_release
 from tasks.planning.rivals import begun_with, compared_with
 from tasks.planning.start import is_rejected, last_accepted
 from tasks.runs import branches, catalogues, lineage, releases
 from tasks.runs.plan import read_plan
 from tasks.runs.results import Judgement, read_result
+from tasks.runs.snapshot import Snapshot
 
 
 class Reach(NamedTuple):
@@ -56,9 +56,9 @@ def find_reach(store: Store, keep: int) -> Reach:
     Raises:
         StoreError: a record that decides this is not readable; names the file.
     """
-    reader = Reader(store)
+    snapshot = Snapshot(store)
     keys = _by_run(store)
-    kept = _kept_releases(store, reader, keep)
+    kept = _kept_releases(store, snapshot, keep)
     names = frozenset(key.split("/")[1] for key in store.list("lineages"))
     folders: set[str] = set()
     heads: dict[str, _Head] = {}
@@ -88,7 +88,7 @@ def find_reach(store: Store, keep: int) -> Reach:
     for release in kept:
         folders |= {release.model_prefix, release.vectors_prefix, release.model.checkpoint.prefix}
         folders |= _of_catalogue(store, release.catalogue)
-    plans = dict(_unfinished(reader, keys, heads, releases.current(store), _of_backfills(store)))
+    plans = dict(_unfinished(snapshot, keys, heads, releases.current(store), _of_backfills(store)))
     for run_key, plan in plans.items():
         folders |= _of_unfinished(store, run_key, plan, keys[run_key])
     whole |= plans.keys()
@@ -113,11 +113,11 @@ def _by_run(store: Store) -> dict[str, list[str]]:
     return {run_key: keys for run_key, keys in found.items() if PLAN.key(run=run_key) in keys}
 
 
-def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ...]:
+def _kept_releases(store: Store, snapshot: Snapshot, keep: int) -> tuple[Release, ...]:
     """Return the releases to keep, except releases that lost their files earlier."""
-    every = reader.releases
-    if reader.problems:
-        raise StoreError(f"{reader.problems[0]}; restore it from a backup; nothing was deleted")
+    every = snapshot.releases
+    if snapshot.problems:
+        raise StoreError(f"{snapshot.problems[0]}; restore it from a backup; nothing was deleted")
     gone = releases.pruned(store)
     whole = [release for release in every if release.number not in gone]
     numbers: set[int | None] = {release.number for release in whole[-keep:]}
@@ -136,23 +136,23 @@ def _kept_releases(store: Store, reader: Reader, keep: int) -> tuple[Release, ..
 
 
 def _unfinished(
-    reader: Reader,
+    snapshot: Snapshot,
     keys: Mapping[str, Sequence[str]],
     heads: Mapping[str, _Head],
     serving: Release | None,
     of_backfills: set[str],
 ) -> Iterator[tuple[str, RunPlan]]:
     """Yield the runs that may continue: neither released nor rejected, and their lineage has not passed them."""
-    released = {release.run_key for release in reader.releases}
+    released = {release.run_key for release in snapshot.releases}
     left = [run_key for run_key in keys if run_key not in released]
-    reader.fetch([kind.key(run=run_key) for kind in (VERDICTS, PLAN) for run_key in left])
+    snapshot.fetch([kind.key(run=run_key) for kind in (VERDICTS, PLAN) for run_key in left])
     for run_key in left:
-        judged = reader.read(VERDICTS.key(run=run_key), Judgement)
+        judged = snapshot.read(VERDICTS.key(run=run_key), Judgement)
         if judged is not None and judged.refused and run_key not in of_backfills:
             continue
-        plan = reader.read(PLAN.key(run=run_key), RunPlan)
+        plan = snapshot.read(PLAN.key(run=run_key), RunPlan)
         if plan is None:
-            raise StoreError(f"{reader.problems[-1]}; move the folder away; nothing was deleted")
+            raise StoreError(f"{snapshot.problems[-1]}; move the folder away; nothing was deleted")
         if run_key.startswith(REFRESH):
             going_on = serving is not None and plan.parent == serving.model.checkpoint
         else:

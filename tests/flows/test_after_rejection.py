@@ -15,7 +15,7 @@ from tasks.foundation.errors import DataError
 from tasks.planning.skips import skip
 from tasks.runs import releases
 from tasks.runs.branches import active
-from tasks.runs.run_report import RunReport
+from tasks.runs.run import Run
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 
 ENCODER = "model.scratch.layers=1"
@@ -33,7 +33,7 @@ def runner(
     return runner
 
 
-def run(store: DirectoryStore, *overrides: str, span: str | None = None, scheduled_in: str = "") -> State[RunReport]:
+def run(store: DirectoryStore, *overrides: str, span: str | None = None, scheduled_in: str = "") -> State[Run]:
     return pipeline(store.uri, span, overrides=(ENCODER, *overrides), scheduled_in=scheduled_in, return_state=True)
 
 

@@ -14,10 +14,12 @@ from flows.pipeline import pipeline
 from flows.refresh import refresh
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import REPORT
 from tasks.monitoring.freshness import freshness
 from tasks.runs import releases, served_targets
 from tasks.runs.holds import hold, lift
-from tasks.runs.run_report import all_reports
+from tasks.runs.run import read_runs
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed
 
 PUBLISHED = ("model.scratch.layers=1", "publish.targets=[{kind: lancedb, name: look, uri: l}]")
@@ -44,7 +46,7 @@ def test_a_held_run_keeps_its_model_until_the_hold_is_lifted(prefect, store, run
     assert state.message is not None
     assert state.message.startswith(f"{made.sentence} Release 2 is made")
     assert (state.result().state, serving(store), prefect.last_run().state_name) == ("Held", 1, "Held")
-    assert [report.state for report in all_reports(store)] == ["Released", "Held"]
+    assert [run.state for run in read_runs(Snapshot(store), ())] == ["Released", "Held"]
 
     ingest_feed(store, "2021-01")
     before = len(runner.specs)
@@ -63,6 +65,7 @@ def test_a_held_run_keeps_its_model_until_the_hold_is_lifted(prefect, store, run
     assert serving(store) == 1
     refreshed = refresh(store.uri, overrides=PUBLISHED)
     assert refreshed is not None
+    assert b"Released as 2" in store.read(REPORT.key(run=releases.read(store, 2).run_key)), "it had said Held"
     assert (refreshed.number, refreshed.refreshed, serving(store)) == (3, 2, 3), "the held model, with the new items"
     assert [spec.run_key for spec in runner.specs if spec.stage is Chore.publish][1:] == [
         "publish-2-look",
@@ -80,8 +83,9 @@ def test_the_next_run_compares_with_a_model_that_was_held(store, runner):
     lift(store)
     ingest(store, "2021-Q3")
     report = pipeline(store.uri, overrides=PUBLISHED)
-    assert (report.state, report.release, serving(store)) == ("Released", 3, 3)
-    assert report.champion_version == releases.read(store, 2).model.version
+    assert (report.state, report.release, serving(store)) == ("Released", releases.read(store, 3), 3)
+    assert report.judgement is not None
+    assert report.judgement.outcome.champion_version == releases.read(store, 2).model.version
 
 
 def test_a_rejected_model_does_not_refresh_what_is_held(store, runner):

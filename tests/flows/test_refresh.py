@@ -82,9 +82,10 @@ def test_a_training_goes_on_after_a_refresh(store, runner):
     refreshed = refresh(store.uri, overrides=OVERRIDES)
     assert refreshed is not None
     report = pipeline(store.uri, overrides=OVERRIDES)
-    assert (report.span, report.state, report.release) == ("2021-Q2", "Released", 3)
-    assert report.champion_version == refreshed.model.version
-    assert pipeline(store.uri, "2021-Q1", overrides=OVERRIDES).release == 1
+    assert (report.span, report.state, report.release) == ("2021-Q2", "Released", releases.read(store, 3))
+    assert report.judgement is not None
+    assert report.judgement.outcome.champion_version == refreshed.model.version
+    assert pipeline(store.uri, "2021-Q1", overrides=OVERRIDES).release == releases.read(store, 1)
 
 
 def test_a_rejected_span_gives_its_items_to_the_champion(store, runner):
@@ -111,8 +112,9 @@ def test_a_gate_of_the_release_refuses_a_run_and_a_refresh(prefect, store, runne
         state = pipeline(store.uri, "2021-Q2", overrides=strict, return_state=True)
         report = state.result()
         assert (state.name, report.state, report.release) == ("Rejected", "Rejected", None)
-        assert "items that both hold 0.3000 is 0.1000 below the champion's 0.4000;" in report.why
-        assert report.verdicts[-1].passed is False
+        assert "items that both hold 0.3000 is 0.1000 below the champion's 0.4000;" in report.message
+        assert report.judgement is not None
+        assert report.judgement.all_verdicts[-1].passed is False
     assert runner.stages.count("train") == 2
     assert refresh(store.uri, overrides=strict, return_state=True).name in ("Rejected", "NothingToDo")
     assert current(store) == first

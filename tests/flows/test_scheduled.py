@@ -27,7 +27,9 @@ from flows.cli.terminal.options import RunOptions
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
-from tasks.runs import invocations, ledger
+from tasks.runs import ledger
+from tasks.runs.run import read_runs
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.processes.services import FAKE_WORKERS, WORKER, running
@@ -122,7 +124,9 @@ def test_across_a_clock_change_each_run_trains_its_own_span_once(world: World) -
     ended = [(run.state_name, run.name.partition(" ")[0]) for run in runs]
     assert ended == [("Completed", span) for span in spans], f"{[run.state for run in runs]}\n{world.log.read_text()}"
     assert world.trained(since="2026-03-27") == spans
-    scheduled = {one.flow_run: one.scheduled_at for one in invocations.everywhere(world.store)}
+    scheduled = {
+        one.flow_run: one.scheduled_at for each in read_runs(Snapshot(world.store), ()) for one in each.invocations
+    }
     assert [scheduled[str(run.id)] for run in runs] == [at.isoformat() for at in times]
 
 

@@ -27,7 +27,7 @@ from tasks.contracts.stages import Stage
 from tasks.data.span_versions import list_spans
 from tasks.foundation.errors import DataError
 from tasks.runs import releases
-from tasks.runs.run_report import RunReport
+from tasks.runs.run import Run
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.fakes.own_process import OwnProcess
 from tests.support.pages.sections import rows as rows_of
@@ -151,7 +151,7 @@ def take_in(store: DirectoryStore, month: str, change: Callable[[Row], Row] = di
     ingest(store, source, mapping=MAP)
 
 
-def run(runner: FakeRunner, prefect: PrefectServer) -> State[RunReport]:
+def run(runner: FakeRunner, prefect: PrefectServer) -> State[Run]:
     with prefect.in_use(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
         for name in ("make_stage_page", "write_run_report"):  # the report is made by the tests that look at it

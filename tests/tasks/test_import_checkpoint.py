@@ -11,9 +11,11 @@ from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.import_checkpoint import Imported, import_checkpoint
 from tasks.planning.next_run import plan_run
+from tasks.planning.start import unfinished_before
 from tasks.runs import ledger
 from tasks.runs.lineage import head
-from tasks.runs.run_report import all_reports, unfinished_before
+from tasks.runs.run import read_runs
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
 
@@ -78,7 +80,7 @@ def test_the_import_is_in_the_ledger_but_is_no_run(store, runner, file):
     records = ledger.records(store, imported.plan.run_key)
     assert [record.stage for record in records] == [Stage.validate, Chore.import_checkpoint]
     assert all(record.failure is None for record in records)
-    assert all_reports(store) == []
+    assert read_runs(Snapshot(store), ()) == []
 
 
 def test_the_same_file_is_not_imported_twice(store, runner, file):

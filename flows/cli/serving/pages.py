@@ -84,11 +84,12 @@ class Pages:
     def _report(self, run_key: str) -> Page | None:
         """Return the report that was written when the run ended; if there is none, or the run lasts, make one now."""
         from flows.presentation.run.report import run_html
-        from tasks.runs.invocations import of_run
+        from tasks.runs.run import Run
+        from tasks.runs.snapshot import Snapshot
 
         if not self._store.exists(PLAN.key(run=run_key)):
             return None
-        started = of_run(self._store, run_key)
+        started = Run(Snapshot(self._store, strict=True), run_key).invocations
         over = bool(started) and started[-1].ended_at is not None
         if over and (stored := self._read(REPORT.key(run=run_key))) is not None:
             return Page(HTML, stored)

@@ -27,8 +27,9 @@ from flows.presentation.wording import dollars, duration, number, share
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
-from tasks.monitoring.history import History, PastRun, by_span
+from tasks.monitoring.history import History, by_span
 from tasks.monitoring.span_progress import span_end
+from tasks.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +48,7 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def quality(history: History) -> list[Figure]:
     """Return one figure for each metric, those of the gates first, with every judged run at its span."""
-    runs = [run for run in by_span(history.runs) if run.judged is not None]
+    runs = [run for run in by_span(history.runs) if run.judgement is not None]
     if not runs:
         return []
     gated = [gate.metric for run in reversed(runs) if run.plan for gate in run.plan.config.evaluate.gates]
@@ -56,7 +57,7 @@ def quality(history: History) -> list[Figure]:
     return [_metric(name, runs) for name in names[:MOST_METRICS]]
 
 
-def _metric(name: str, runs: Sequence[PastRun]) -> Figure:
+def _metric(name: str, runs: Sequence[Run]) -> Figure:
     spans = list(dict.fromkeys(run.span for run in runs))
     known = [run for run in runs if name in run.metrics]
     released = [run for run in known if run.state == "Released"]
@@ -91,7 +92,7 @@ def _metric(name: str, runs: Sequence[PastRun]) -> Figure:
     return Figure(name, caption, f"{name} on the holdout over {len(spans)} spans: {caption}.", draw)
 
 
-def _kind(run: PastRun) -> str:
+def _kind(run: Run) -> str:
     return run.state if run.state in ("Released", "Rejected") else "other"
 
 
@@ -148,7 +149,7 @@ def _ages(releases: Sequence[Release], current: Release | None, now: dt.datetime
     return [*points, (now, (now - serving).total_seconds())]
 
 
-def time_per_run(runs: Sequence[PastRun]) -> Figure:
+def time_per_run(runs: Sequence[Run]) -> Figure:
     """Return stacked bars by phase, for at least one run."""
     longest = max(run.wall_seconds for run in runs)
     unit, seconds = ("hours", 3600) if longest > 5400 else ("minutes", 60) if longest > 90 else ("seconds", 1)
@@ -173,7 +174,7 @@ def time_per_run(runs: Sequence[PastRun]) -> Figure:
     return Figure("Time of each run", caption, f"Stacked bars by phase: {average}.", draw)
 
 
-def goodput(runs: Sequence[PastRun]) -> Figure:
+def goodput(runs: Sequence[Run]) -> Figure:
     """Return the productive share of each run's time on machines."""
     worked = [run for run in runs if run.totals.goodput is not None]
     good = [run.totals.goodput or 0.0 for run in worked]
@@ -183,7 +184,7 @@ def goodput(runs: Sequence[PastRun]) -> Figure:
     return _bars("Goodput", "percent", worked, [value * 100 for value in good], says, GREEN, top=100)
 
 
-def cost(runs: Sequence[PastRun]) -> Figure | None:
+def cost(runs: Sequence[Run]) -> Figure | None:
     """Return the dollars of each run; None where no prices are configured."""
     spent = [sum(each.cost for each in run.attempts) for run in runs]
     if not any(spent):
@@ -192,7 +193,7 @@ def cost(runs: Sequence[PastRun]) -> Figure | None:
     return _bars("Cost of each run", "dollars", runs, spent, says, ORANGE)
 
 
-def compiling(runs: Sequence[PastRun]) -> Figure | None:
+def compiling(runs: Sequence[Run]) -> Figure | None:
     """Return the seconds that each run compiled; None where nothing is compiled."""
     spent = [run.totals.seconds.compiling for run in runs]
     if not any(spent):
@@ -201,7 +202,7 @@ def compiling(runs: Sequence[PastRun]) -> Figure | None:
     return _bars("Compiling", "seconds", runs, spent, says, ORANGE)
 
 
-def throughput(runs: Sequence[PastRun]) -> list[Figure]:
+def throughput(runs: Sequence[Run]) -> list[Figure]:
     """Return the speeds of training and of inference."""
     made = []
     for title, unit, speed in (("Training speed", "pairs/s", _pairs), ("Inference speed", "texts/s", _texts)):
@@ -213,12 +214,12 @@ def throughput(runs: Sequence[PastRun]) -> list[Figure]:
     return made
 
 
-def _pairs(run: PastRun) -> float | None:
+def _pairs(run: Run) -> float | None:
     outcome = run.outcome(Stage.train)
     return outcome.pairs_per_second if isinstance(outcome, TrainOutcome) else None
 
 
-def _texts(run: PastRun) -> float | None:
+def _texts(run: Run) -> float | None:
     outcome = run.outcome(Stage.infer)
     return outcome.texts_per_second if isinstance(outcome, InferOutcome) else None
 
@@ -226,7 +227,7 @@ def _texts(run: PastRun) -> float | None:
 def _bars(
     title: str,
     unit: str,
-    runs: Sequence[PastRun],
+    runs: Sequence[Run],
     values: Sequence[float],
     says: str,
     colour: str,
@@ -247,7 +248,7 @@ def _bars(
     return Figure(title, caption, f"{title}, {unit} for each run: {says}.", draw, height=200)
 
 
-def _named(axes: Axes, bars: Sequence[range], runs: Sequence[PastRun]) -> None:
+def _named(axes: Axes, bars: Sequence[range], runs: Sequence[Run]) -> None:
     name_positions(axes, [runs[bar[0]].span for bar in bars])
     whole_ticks(axes, y=5)
 

@@ -13,8 +13,8 @@ from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
-from tasks.monitoring.reader import Reader
 from tasks.runs.ledger import Totals
+from tasks.runs.snapshot import Snapshot
 
 MOST_ROWS = 60
 REFERENCE = 0.985  # of runs that come to a result, at Amazon Search M5
@@ -26,7 +26,7 @@ def history_html(store: Store, at: dt.datetime | None = None, near: tuple[Cell, 
     Raises:
         StoreError: the workspace could not be read.
     """
-    return html.render(page(store.uri, read_history(Reader(store)), at or now())._replace(near=near))
+    return html.render(page(store.uri, read_history(Snapshot(store)), at or now())._replace(near=near))
 
 
 def page(workspace: str, history: History, at: dt.datetime) -> Page:
@@ -180,7 +180,7 @@ def _failures(summed: Totals) -> Section | None:
 
 def _runs(history: History) -> Section:
     shown = list(reversed(history.runs))[:MOST_ROWS]
-    metric = next((v.metric for run in shown if run.judged for v in run.judged.verdicts), None)
+    metric = next((v.metric for run in shown if run.judgement for v in run.judgement.verdicts), None)
     lineages = {run.lineage for run in history.runs}
     serving = history.current.run_key if history.current else ""
     rows = []

@@ -19,10 +19,11 @@ from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StageError
 from tasks.running.stage_output import logger
 from tasks.runs import ledger, releases
-from tasks.runs.attempts import Attempts
 from tasks.runs.invocations import Invocation
 from tasks.runs.publications import of_release
 from tasks.runs.results import Judgement, Refusal, read_changes, read_judgement, read_result
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:
@@ -46,7 +47,7 @@ def make_stage_page(plan: RunPlan, stage: str, value: Any) -> None:
         StoreError: a record of the run is not readable; names the file.
     """
     store, of = open_store(plan.workspace), Stage(stage)
-    attempt = Attempts(store, plan.run_key, of).last
+    attempt = Run(Snapshot(store), plan.run_key).stage(of).last_number
     create_markdown_artifact(
         key=f"{of}-{plan.config.lineage}",
         markdown=markdown.page(stage_page(store, plan, of, value), plan.workspace),
@@ -61,7 +62,7 @@ def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section
     Raises:
         StoreError: a record of the run is not readable; names the file.
     """
-    attempts = tuple(Attempts(store, plan.run_key, stage).records())
+    attempts = Run(Snapshot(store, strict=True), plan.run_key).stage(stage).attempts
     if isinstance(value, StageError):
         found = data_failure.read(store, attempts[-1]) if attempts else None
         made = failure.section(value.failure, data_failure.message(str(value), found), stage.value)

@@ -25,15 +25,17 @@ from flows.presentation.wording import count, dollars, duration, moment, number,
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
-from tasks.monitoring.history import PastRun, read_run
 from tasks.planning.start import next_start
-from tasks.runs import branches, releases
+from tasks.runs import branches
 from tasks.runs.lineage import STATE
 from tasks.runs.publications import of_release
 from tasks.runs.results import read_changes
+from tasks.runs.run import Run, read_run
+from tasks.runs.snapshot import Snapshot
 
 
 def write_run_report(store: Store, run_key: str) -> str | None:
@@ -63,7 +65,8 @@ def run_page(store: Store, run_key: str) -> Page:
         ConfigError: there is no such run.
         StoreError: the workspace could not be read.
     """
-    run, problems = read_run(store, run_key)
+    snapshot = Snapshot(store)
+    run = read_run(snapshot, run_key)
     pipeline = f"pipeline {run.plan.config.pipeline}" if run.plan else ""
     failed, more_problems = _failures(store, run)
     changes, unread_changes = _changes(store, run)
@@ -79,7 +82,7 @@ def run_page(store: Store, run_key: str) -> Page:
         state=state(run.state, ended_as(run.state, run.release.number) if run.release else ""),
         tiles=tuple(_tiles(run)),
         boxes=(*_overridden(run), *_trouble(store, run), *unpublished,
-               *unreadable((*problems, *more_problems, *unread_changes, *unread_targets))),
+               *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets))),
         sections=(*stages, *published, *changes,
                   *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts), *failed,
                   *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
@@ -87,23 +90,23 @@ def run_page(store: Store, run_key: str) -> Page:
     )  # fmt: skip
 
 
-def _stages(store: Store, run: PastRun) -> tuple[Section, ...]:
+def _stages(store: Store, run: Run) -> tuple[Section, ...]:
     try:
-        serving = releases.current(store)
-    except StoreError:  # read_run names it
+        serving = run.snapshot.current
+    except StoreError:  # the history names it
         serving = None
     made = []
     for stage in Stage:
         if (outcome := run.outcome(stage)) is not None:
             own = tuple(record for record in run.attempts if record.stage is stage)
             number = serving.number if serving else None
-            of_release = run.judged.release_verdicts if run.judged else ()
-            facts_of = StageFacts(store.uri, run.plan, outcome, own, run.judged, run.release, of_release, number)
+            of_release = run.judgement.release_verdicts if run.judgement else ()
+            facts_of = StageFacts(store.uri, run.plan, outcome, own, run.judgement, run.release, of_release, number)
             made.append(section_of(stage, facts_of))
     return tuple(made)
 
 
-def _failures(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+def _failures(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ...]]:
     """Return the attempts that failed, and a sentence for findings that can't be read."""
     try:
         return account.failures(store, run.attempts), ()
@@ -111,7 +114,7 @@ def _failures(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[st
         return (), (str(error),)
 
 
-def _changes(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+def _changes(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ...]]:
     """Return what the run's release changed, if that is on record, and a sentence for a record that can't be read."""
     try:
         changes = read_changes(store, run.run_key, run.release.number if run.release else None)
@@ -120,7 +123,7 @@ def _changes(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[str
     return ((changes_section(changes),) if changes else ()), ()
 
 
-def _publications(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tuple[Section, ...], tuple[str, ...]]:
+def _publications(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[Section, ...], tuple[str, ...]]:
     """Return what became of the run's release at the targets, boxes of failures, and what can't be read."""
     if run.release is None:
         return (), (), ()
@@ -132,7 +135,7 @@ def _publications(store: Store, run: PastRun) -> tuple[tuple[Section, ...], tupl
     return publications.section(found, run.release), publications.failures(found, store.uri, run.release), ()
 
 
-def _origin(store: Store, run: PastRun, sections: tuple[Section, ...]) -> tuple[Section, ...]:
+def _origin(store: Store, run: Run, sections: tuple[Section, ...]) -> tuple[Section, ...]:
     plan = run.plan
     if plan is None:
         return ()
@@ -143,16 +146,17 @@ def _origin(store: Store, run: PastRun, sections: tuple[Section, ...]) -> tuple[
     return (origin.settings(plan), from_where, files((*done, *named)))
 
 
-def _summary(run: PastRun) -> str:
+def _summary(run: Run) -> str:
     """Return one sentence about the whole run."""
     if not run.began_at:
         return "It was planned, and nothing of it has begun."
     took = f"{duration(run.wall_seconds)} of attempts, begun {moment(run.began_at)}"
     match run.state:
-        case "Released" if run.release:
+        case "Released" | "Held" if run.release:
+            waits = " It waits until the hold is lifted." if run.state is RunState.HELD else ""
             return (
                 f"Model {run.release.model.version} and its {count(run.release.vectors)} vectors became release "
-                f"{run.release.number} at {moment(run.release.created_at)}, after {took}."
+                f"{run.release.number} at {moment(run.release.created_at)}, after {took}.{waits}"
             )
         case "Rejected":
             return f"The gates refused the model, so the champion stays. It took {took}."
@@ -164,7 +168,7 @@ def _summary(run: PastRun) -> str:
             return f"It ended before a release or a rejection, after {took}."
 
 
-def _tiles(run: PastRun) -> list[Tile]:
+def _tiles(run: Run) -> list[Tile]:
     summed, inferred = run.totals, run.outcome(Stage.infer)
     failed = summed.attempts - summed.succeeded
     tiles = [
@@ -173,7 +177,7 @@ def _tiles(run: PastRun) -> list[Tile]:
         Tile("Attempts", Cell(str(len(run.attempts))), f"{failed or 'none'} failed"),
         Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost else "no prices configured"),
     ]
-    judged = [verdict for verdict in (run.judged.verdicts if run.judged else ()) if verdict.of == "challenger"]
+    judged = [verdict for verdict in (run.judgement.verdicts if run.judgement else ()) if verdict.of == "challenger"]
     first_of = {verdict.metric: verdict for verdict in reversed(judged)}
     for verdict in list(reversed(first_of.values()))[:2]:
         baseline = f"{verdict.against or 'champion'} {number(verdict.baseline)}" if verdict.baseline is not None else ""
@@ -184,19 +188,24 @@ def _tiles(run: PastRun) -> list[Tile]:
     return tiles
 
 
-def _overridden(run: PastRun) -> tuple[Section, ...]:
+def _overridden(run: Run) -> tuple[Section, ...]:
     """Return the box about people who let the run pass; nothing where nobody did."""
-    overrides = run.release.overrides if run.release else run.judged.overrides if run.judged else ()
+    overrides = run.release.overrides if run.release else run.judgement.overrides if run.judgement else ()
     refusals = "\n".join(refusal for each in overrides for refusal in each.refusals)
     lines = by_human(overrides)
     return (Section("Accepted by a human", lines, id="override", mood="refused", quote=refusals),) if lines else ()
 
 
-def _trouble(store: Store, run: PastRun) -> tuple[Section, ...]:
+def _trouble(store: Store, run: Run) -> tuple[Section, ...]:
     """Return the box at the top of a run that did not end in a release."""
     match run.state:
         case "Released":
             return ()
+        case "Held":
+            hold = run.snapshot.hold
+            lift = Command("Once it is lifted, the next run or refresh makes it current:", ("millrace hold --off",))
+            lines = (hold.sentence,) if hold is not None else ()
+            return (Section("Its release waits", lines, id="trouble", mood="refused", commands=(lift,)),)
         case "Rejected":
             lines = (
                 f"Nothing has to be repaired: the champion and its vectors stay. {_next_start(store, run)}",
@@ -214,7 +223,7 @@ def _trouble(store: Store, run: PastRun) -> tuple[Section, ...]:
             return (Section("Not finished", id="trouble", mood="going", commands=(go_on,)),)
 
 
-def _message(store: Store, run: PastRun) -> str:
+def _message(store: Store, run: Run) -> str:
     """Return what the run ended with; its first line where the rows are to blame, which have a section below."""
     try:
         found = data_failure.read(store, run.attempts[-1]) if run.attempts else None
@@ -223,7 +232,7 @@ def _message(store: Store, run: PastRun) -> str:
     return data_failure.message(run.message, found)
 
 
-def _next_start(store: Store, run: PastRun) -> str:
+def _next_start(store: Store, run: Run) -> str:
     """Return from where the lineage goes on after this run, as far as its records can be read."""
     if run.plan is None:
         return ""
@@ -233,7 +242,7 @@ def _next_start(store: Store, run: PastRun) -> str:
         return str(error)
 
 
-def _running(run: PastRun) -> str:
+def _running(run: Run) -> str:
     open_attempts = [each for each in run.attempts if each.ended_at is None]
     last = run.invocations[-1] if run.invocations else None
     doing = [f"{each.stage.value} {each.attempt} since {moment(each.started_at)}" for each in open_attempts[-1:]]
@@ -242,12 +251,12 @@ def _running(run: PastRun) -> str:
     return sentence("; ".join((*doing, "if no process works on it, run the span again")))
 
 
-def _again(store: Store, run: PastRun) -> str:
+def _again(store: Store, run: Run) -> str:
     """Return the command that continues the run, with its own settings where they are a file on this machine."""
     return with_settings(f"millrace run --span {run.span}", store.uri, run.run_key)
 
 
-def _parent_run(store: Store, run: PastRun) -> str | None:
+def _parent_run(store: Store, run: Run) -> str | None:
     """Return the run that made the parent checkpoint; None where there is none, or its state is gone."""
     if run.plan is None or run.plan.parent is None:
         return None

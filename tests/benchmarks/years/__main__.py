@@ -21,10 +21,10 @@ from pathlib import Path
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.data.span_versions import note_all
-from tasks.monitoring.packs import pack_runs
-from tasks.monitoring.reader import Reader
 from tasks.monitoring.work_sums import sum_up_lost
 from tasks.runs import releases
+from tasks.runs.packs import pack_runs
+from tasks.runs.snapshot import Snapshot
 from tests.benchmarks.years.bucket import Bucket, serve
 from tests.benchmarks.years.workspace import PREFIX, REFRESHES, fill
 
@@ -66,7 +66,7 @@ def packed(store: Store) -> None:
     """Pack what is over, as the runs and refreshes of these years would have done; this takes most of the time."""
     note_all(store)
     pack_runs(store)
-    made = [release.number for release in Reader(store).releases_of_runs.values()]
+    made = [release.number for release in Snapshot(store).releases_of_runs.values()]
     sum_up_lost(store, made, releases.last(store))
 
 

@@ -70,6 +70,7 @@ def test_an_override_releases_and_is_seen_wherever_the_release_is(store, runner)
 def test_a_released_run_asked_again_with_stricter_gates_stays_released(store, runner):
     first = pipeline(store.uri, overrides=OVERRIDES)
     again = pipeline(store.uri, first.span, overrides=(*OVERRIDES, FLOOR.format(0.9)))
-    assert (again.run_key, again.state, again.release) == (first.run_key, "Released", 1)
-    assert again.verdicts[0].answer == "fail"
+    assert (again.run_key, again.state, again.release) == (first.run_key, "Released", first.release)
+    assert again.judgement is not None
+    assert again.judgement.verdicts[0].answer == "fail"
     assert runner.stages.count("train") == 1

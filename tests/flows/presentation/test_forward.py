@@ -12,8 +12,8 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.stages import Stage
 from tasks.monitoring.history import read_history
-from tasks.monitoring.reader import Reader
 from tasks.planning.next_run import plan_run
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.pages.sections import row, rows
@@ -87,7 +87,7 @@ def test_the_history_has_each_release_on_the_span_after_it_also_where_that_was_r
     assert rejected.released is None
     runner.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
     carry_out(plan_run(store, small_config()))
-    history = read_history(Reader(store))
+    history = read_history(Snapshot(store))
     found = [(score.release, score.span) for _, score in history.forward]
     assert found == [(1, "2026-W47"), (2, "2026-W48"), (2, "2026-W49")], "the first release has no champion to judge"
     assert [run.span for run, _ in history.forward] == ["2026-W47", "2026-W48", "2026-W49"]

@@ -11,10 +11,12 @@ from flows.presentation import html
 from flows.presentation.history.page import MOST_ROWS, history_html, page
 from flows.presentation.wording import share
 from infra.store.directory import DirectoryStore
-from tasks.monitoring.history import History, PastRun, read_history
+from tasks.contracts.stages import Stage
+from tasks.monitoring.history import History, read_history
 from tasks.monitoring.ledger_report import ledger_of
-from tasks.monitoring.reader import Reader
 from tasks.runs.releases import CURRENT, Pointer
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 from tests.flows.presentation.conftest import Past
 from tests.support.fakes.fake_runner import ingest_feed
 from tests.support.pages.html import Page
@@ -39,14 +41,25 @@ def many(history: History, count: int) -> History:
         began = (dt.datetime(2026, 1, 5, 6, tzinfo=dt.UTC) + dt.timedelta(weeks=number)).isoformat()
         made = release.model_copy(update={"number": number + 1, "span": span, "created_at": began})
         asked = (run.invocations[0].model_copy(update={"began_at": began}),)
-        assert run.judged is not None
-        assert run.judged.forward is not None
-        forward = run.judged.forward.model_copy(update={"release": number, "span": span.name})
-        changes: dict[str, object] = {"run_key": f"{number:016x}", "span": span.name, "release": made}
-        changes |= {"invocations": asked, "judged": run.judged.model_copy(update={"forward": forward})}
-        runs.append(run.model_copy(update=changes))
+        assert run.judgement is not None
+        assert run.judgement.forward is not None
+        forward = run.judgement.forward.model_copy(update={"release": number, "span": span.name})
+        judged = run.judgement.model_copy(update={"forward": forward})
+        runs.append(
+            altered(run, run_key=f"{number:016x}", span=span.name, release=made, invocations=asked, judgement=judged)
+        )
         releases.append(made)
     return history._replace(runs=tuple(runs), releases=tuple(releases), current=releases[-1])
+
+
+def altered(run: Run, **changes: object) -> Run:
+    """A run with other facts than its records have."""
+    other = Run(run.snapshot, run.run_key)
+    for stage in Stage:
+        vars(other.stage(stage))["result"] = run.stage(stage).result
+    facts = {"plan": run.plan, "invocations": run.invocations, "attempts": run.attempts, "judgement": run.judgement}
+    vars(other).update(facts | {"release": run.release} | changes)
+    return other
 
 
 def test_the_page_shows_the_sums_of_the_ledger(past: Past, soon: Page) -> None:
@@ -54,7 +67,7 @@ def test_the_page_shows_the_sums_of_the_ledger(past: Past, soon: Page) -> None:
     assert "10 runs since 2026-01-05: 5 released, 1 rejected, 2 failed, 1 cancelled, 1 running." in text
     assert "6 of 8" in text  # neither the cancelled run nor the running one counts
     assert "75.0 %; 98.5 % is the reference in the field" in text
-    summed = read_history(Reader(past.store)).totals
+    summed = read_history(Snapshot(past.store)).totals
     assert f"${summed.cost:,.2f}" in text
     assert f"{summed.goodput:.1%}".replace("%", " %") in text
 
@@ -63,7 +76,7 @@ def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
     assert soon.row("HOST")[1] == "2"  # one of them was tried again
     assert soon.row("HANG")[1] == "1"
     links = [link["href"] for link in soon.all("a") if link["href"].startswith("../runs/")]
-    scores = len(read_history(Reader(past.store)).forward)
+    scores = len(read_history(Snapshot(past.store)).forward)
     assert links[scores : scores + 10] == [f"../runs/{past.keys[number]}/report.html" for number in reversed(range(10))]
     runs = {row[0]: row[1:] for row in soon.rows if row[1] in ENDED}
     assert list(runs) == ["2026-W09", "2026-W06", "2026-W03"]
@@ -73,7 +86,7 @@ def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
 
 
 def test_the_ledger_has_its_phases_and_weeks(past: Past, soon: Page) -> None:
-    ledger = ledger_of("w", read_history(Reader(past.store)))
+    ledger = ledger_of("w", read_history(Snapshot(past.store)))
     assert soon.row("mean time to recover")[1] == "2 min 21 s over 2 outages; 2 outages not over"
     assert soon.row("lost")[2] == share(ledger.whole.seconds.lost / ledger.whole.seconds.paid)
     assert [row[0] for row in soon.rows if row[1:2] == ["0 of 1"]] == [
@@ -121,7 +134,7 @@ def test_every_metric_of_a_gate_has_a_figure(soon: Page) -> None:
 
 @pytest.mark.parametrize("count", [1, 8, 365])
 def test_the_page_stays_small_with_many_runs(past: Past, count: int) -> None:
-    history = many(read_history(Reader(past.store)), count)
+    history = many(read_history(Snapshot(past.store)), count)
     data = html.render(page("w", history, dt.datetime.fromisoformat(history.runs[-1].began_at) + dt.timedelta(days=1)))
     found = Page(data)
     assert f"{count} run" in found.text
@@ -133,15 +146,15 @@ def test_the_page_stays_small_with_many_runs(past: Past, count: int) -> None:
 
 
 def test_runs_without_prices_have_no_figure_of_costs(past: Past) -> None:
-    history = read_history(Reader(past.store))
+    history = read_history(Snapshot(past.store))
     runs = tuple(free(run) for run in history.runs)
     found = Page(html.render(page("w", history._replace(runs=runs), SOON)))
     assert "no prices configured" in found.text
     assert not any(image["alt"].startswith("Cost") for image in found.all("img"))
 
 
-def free(run: PastRun) -> PastRun:
-    return run.model_copy(update={"attempts": tuple(one.model_copy(update={"cost": 0.0}) for one in run.attempts)})
+def free(run: Run) -> Run:
+    return altered(run, attempts=tuple(one.model_copy(update={"cost": 0.0}) for one in run.attempts))
 
 
 def test_a_damaged_release_is_named_and_left_out(tmp_path: Path) -> None:

@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 
 from configs.schema.operations import LinksConfig
+from flows.presentation.history.page import history_html
 from flows.presentation.run import origin
 from flows.presentation.run.report import run_html, run_page, write_run_report
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.runs import Hold
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tasks.runs import invocations
 from tasks.runs.plan import read_plan
+from tasks.runs.releases import CURRENT, Pointer
 from tests.flows.presentation.conftest import ENDS, Past
 from tests.support.pages.html import Page
 from tests.support.pages.sections import commands, row
@@ -52,6 +55,17 @@ def test_a_release_is_shown_from_data_to_vectors(past: Past) -> None:
     assert set(page.ids).isdisjoint({"failure", "trouble", "failures"})
     targets = [link["href"].removeprefix("#") for link in page.all("a") if link["href"].startswith("#")]
     assert set(targets) <= set(page.ids)
+
+
+def test_a_release_that_waits_is_held_on_the_report_and_in_the_history(store: DirectoryStore) -> None:
+    keys = [write_run(store, number) for number in range(2)]
+    hold = Hold(by="ada on laptop", at="2026-03-01T00:00:00+00:00", reason="a bad week")
+    store.write(CURRENT, Pointer(release=1, undecided=(2,), hold=hold).to_json())
+    text = Page(run_html(store, keys[1])).text
+    assert "2026-W02 ‖ Held as 2" in text
+    assert "It waits until the hold is lifted." in text
+    assert hold.sentence in text
+    assert "‖ Held as 2" in Page(history_html(store)).text
 
 
 def test_attempts_are_linked_to_their_records(past: Past) -> None:

@@ -9,6 +9,7 @@ from tasks.monitoring.catalogue_age import CatalogueAge, WaitingSource, catalogu
 from tasks.monitoring.freshness import FreshnessReport, freshness
 from tasks.planning.next_run import plan_run
 from tasks.runs import ledger, releases
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out, refreshed
 
@@ -23,7 +24,7 @@ def released(store: DirectoryStore, runner: FakeRunner) -> Run:
 def age(store: DirectoryStore) -> CatalogueAge:
     current = releases.current(store)
     assert current is not None
-    return catalogue_age(store, current)
+    return catalogue_age(Snapshot(store), current)
 
 
 def look(store: DirectoryStore, at: str) -> FreshnessReport:
@@ -76,6 +77,6 @@ def test_rows_of_a_rejected_run_wait_since_they_were_trained_on(store, runner):
 def test_items_without_a_vector_are_not_covered(store, released):
     current = releases.current(store)
     assert current is not None
-    found = catalogue_age(store, current.model_copy(update={"vectors": 2999, "bad": 1}))
+    found = catalogue_age(Snapshot(store), current.model_copy(update={"vectors": 2999, "bad": 1}))
     assert found.coverage == pytest.approx(2999 / 3000)
     assert found.sentence == "99.97 % of 3,000 items have a vector, 1 without one, for reasons in its infer quarantine"

@@ -8,7 +8,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_import, plan_run, plan_work
 from tasks.planning.scheduled_span import missed, run_of
-from tasks.planning.start import adopt_branch, next_start
+from tasks.planning.start import adopt_branch, next_start, unfinished_before
 from tasks.runs import lineage
 from tasks.runs.branches import active, adopt, begin, branch_of
 from tasks.runs.plan import NothingToDo, read_plan, save_plan
@@ -208,3 +208,13 @@ def test_the_sentence_names_the_checkpoint_and_what_is_trained_again(store):
         "The next span starts from step 10 of 2026-06, the last accepted checkpoint; 2026-07, 2026-08 are trained "
         "again with it."
     )
+
+
+def test_a_trained_but_unfinished_run_is_found(store: DirectoryStore) -> None:
+    first = plan_run(store, small_config())
+    assert unfinished_before(store, first) is None
+    checkpoint = trained_only(store, first)
+    other = plan_run(store, small_config("train.epochs=7"))  # the same settings would go on with the interrupted run
+    assert unfinished_before(store, other) == MONTHS[0]
+    release(store, first, checkpoint)
+    assert unfinished_before(store, other) is None

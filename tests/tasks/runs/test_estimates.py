@@ -11,9 +11,10 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import DataError, FailureClass
 from tasks.planning.next_run import plan_run
-from tasks.runs import ledger, lineage
+from tasks.runs import lineage
 from tasks.runs.estimates import Estimate, Past, estimate_run, estimate_stage, estimate_work, past
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
 
@@ -161,7 +162,7 @@ def test_after_rejected_runs_infer_is_estimated_from_an_older_release(
     carry_out(plan_run(store, config, "2021-Q2"))
     head = lineage.head(store, "main")
     assert head is not None
-    known = past(store, head[1].consumed[1:])  # the rejected run alone
+    known = past(Snapshot(store), head[1].consumed[1:])  # the rejected run alone
     assert {one.stage for one in known.records if one.span == "2021-Q2"} == set(Stage) - {Stage.infer, Stage.release}
     assert estimate_stage(known, Stage.infer) is not None
 
@@ -178,14 +179,13 @@ def test_a_year_of_history_is_not_read_whole(store: DirectoryStore, runner: Fake
     run_key = plan_run(store, config, "2021-Q1").run_key
     ref = RowsRef(span=SpanRef(name="2021-Q1", version=1), prefix=f"runs/{run_key}/validate/rows/2021-Q1", rows=40)
     old = [ref.model_copy(update={"prefix": f"runs/{number:016x}/validate/rows/x"}) for number in range(365)]
-    keys: list[str | None] = []
-    listed = ledger.records
-    monkeypatch.setattr(ledger, "records", lambda store, key=None: (keys.append(key), listed(store, key))[1])
-    assert len(past(store, [*old, ref]).records) == 7
-    assert keys == [one.prefix.split("/")[1] for one in old[-4:]] + [run_key]
+    listed, real = list[str](), store.list
+    monkeypatch.setattr(store, "list", lambda prefix: listed.append(prefix) or real(prefix))
+    assert len(past(Snapshot(store), [*old, ref]).records) == 7
+    assert listed == ["/".join(one.prefix.split("/")[:2]) for one in (*old[-4:], ref)]
 
 
 def test_the_rows_of_a_run_are_read_from_its_plan(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q2"))  # the first run takes both spans
-    (rows,) = past(store, plan_run(store, config).history).rows.values()
+    (rows,) = past(Snapshot(store), plan_run(store, config).history).rows.values()
     assert rows == (40, 40)

@@ -5,9 +5,11 @@ import datetime as dt
 import pytest
 
 from tasks.contracts.runs import RunPlan, RunState
-from tasks.foundation.errors import FailureClass, StoreError
+from tasks.foundation.errors import FailureClass
 from tasks.planning.next_run import plan_run
 from tasks.runs import invocations
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import small_config
 
 
@@ -21,15 +23,14 @@ def test_invocations_are_numbered_and_kept(store, plan):
     invocations.end(store, first, RunState.FAILED, FailureClass.STORE, "no space left")
     second = invocations.begin(store, plan, flow_run="b")
     invocations.end(store, second, RunState.RELEASED)
-    kept = invocations.of_run(store, plan.run_key)
+    kept = Run(Snapshot(store), plan.run_key).invocations
     found = [(one.number, one.flow_run, one.state, one.failure, one.message) for one in kept]
     assert found == [(1, "a", "Failed", FailureClass.STORE, "no space left"), (2, "b", "Released", None, "")]
-    assert invocations.everywhere(store) == kept
 
 
 def test_an_invocation_without_an_end_is_running(store, plan):
     invocations.begin(store, plan)
-    (one,) = invocations.of_run(store, plan.run_key)
+    (one,) = Run(Snapshot(store), plan.run_key).invocations
     assert (one.state, one.ended_at) == ("Running", None)
 
 
@@ -39,10 +40,3 @@ def test_the_deadline_counts_from_the_scheduled_time_if_there_is_one(store, plan
     counted_from = dt.datetime.fromisoformat(scheduled or one.began_at)
     left = dt.datetime.fromisoformat(one.deadline) - counted_from
     assert left.total_seconds() == pytest.approx(6 * 3600, abs=1)
-
-
-def test_a_damaged_record_is_named(store, plan):
-    invocations.begin(store, plan)
-    store.write(f"runs/{plan.run_key}/invocations/1.json", b"{}")
-    with pytest.raises(StoreError, match=r"invocations/1\.json is not a valid invocation"):
-        invocations.of_run(store, plan.run_key)

@@ -12,8 +12,9 @@ from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
 from tasks.foundation.errors import DataError, FailureClass, HostError, StoreError
 from tasks.runs import ledger
-from tasks.runs.attempts import Attempts
 from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.run import Run, StageRun
+from tasks.runs.snapshot import Snapshot
 from tests.support.workspace.specs import spec_of
 
 
@@ -47,8 +48,12 @@ def only(store: DirectoryStore) -> LedgerRecord:
     return record
 
 
-def attempts(store: DirectoryStore) -> Attempts:
-    return Attempts(store, "aaaa", Stage.health)
+def health(store: DirectoryStore) -> StageRun:
+    return Run(Snapshot(store, strict=True), "aaaa").stage(Stage.health)
+
+
+def close_abandoned(store: DirectoryStore) -> list[LedgerRecord]:
+    return [ledger.close_abandoned(store, each) for each in health(store).attempts if each.ended_at is None]
 
 
 def keep(store: DirectoryStore, spec: JobSpec, phases: Phases) -> None:
@@ -131,11 +136,11 @@ def test_an_abandoned_attempt_is_closed_as_host_with_its_workers_times(store):
     ledger.begin(store, job())
     ledger.begin(store, job(attempt=2))
     write_failure(store, job(attempt=2), rank=0, at=time.time(), phases=Phases(booting=1.0, productive=4.0))
-    closed = attempts(store).close_abandoned()
+    closed = close_abandoned(store)
     assert [record.failure for record in closed] == [FailureClass.HOST] * 2
     assert [record.seconds for record in closed] == [Phases(), Phases(booting=1.0, lost=4.0)]
     assert ledger.records(store) == closed
-    assert attempts(store).close_abandoned() == []
+    assert close_abandoned(store) == []
 
 
 def test_an_abandoned_attempt_ended_with_its_last_sign_of_life(store):
@@ -144,7 +149,7 @@ def test_an_abandoned_attempt_ended_with_its_last_sign_of_life(store):
     ledger.see(store, record, 30.0)
     ledger.see(store, record, 60.0)
     seen = now()
-    (closed,) = attempts(store).close_abandoned()
+    (closed,) = close_abandoned(store)
     assert closed.seconds == Phases(booting=2.0, productive=40.0, lost=18.0)
     assert closed.cost == pytest.approx(0.6)
     assert closed.ended_at is not None
@@ -154,16 +159,16 @@ def test_an_abandoned_attempt_ended_with_its_last_sign_of_life(store):
 def test_an_abandoned_attempt_with_a_result_is_closed_as_done(store):
     ledger.begin(store, job())
     write_result(store, job(), Phases(productive=4.0))
-    (closed,) = attempts(store).close_abandoned()
+    (closed,) = close_abandoned(store)
     assert closed.failure is None
     assert closed.seconds.productive == 4.0
 
 
 def test_the_last_attempt_is_found_by_its_files(store):
-    assert attempts(store).last == 0
+    assert health(store).last_number == 0
     for attempt in (1, 2, 10):
         store.write(f"{job(attempt=attempt).attempt_prefix}/spec.json", b"{}")
-    assert attempts(store).last == 10
+    assert health(store).last_number == 10
 
 
 def test_records_are_in_the_order_of_their_start(store):
@@ -240,7 +245,7 @@ def test_each_try_of_a_rented_machine_is_a_separate_attempt(store):
     assert done.seconds == Phases(queued=100.0, booting=37.0, restoring=3.0, productive=10.0)
     assert done.wall_seconds == lost.wall_seconds == 150.0
     assert [lost.cost, done.cost] == [0.5, 0.5]
-    assert attempts(store).last == 3
+    assert health(store).last_number == 3
     assert totals([lost, done], 0).goodput == 0.1  # of 100 s on machines; nobody pays for the 200 s in the queue
 
 
@@ -269,9 +274,9 @@ def test_the_productive_time_of_a_lost_try_is_lost(store):
 
 def test_the_last_submitted_spec_is_found_and_not_its_retries_copies(store):
     first = job(attempt=1)
-    assert attempts(store).last_spec() is None
+    assert health(store).last_spec() is None
     for spec in (first, job(attempt=2), job(attempt=2).model_copy(update={"attempt": 3})):
         store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
-    assert attempts(store).last_spec() == job(attempt=2)
+    assert health(store).last_spec() == job(attempt=2)
     store.write("runs/aaaa/health/attempt-4/spec.json", b"{")
-    assert attempts(store).last_spec() is None
+    assert health(store).last_spec() is None

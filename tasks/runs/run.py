@@ -1,0 +1,281 @@
+"""A run as its records tell it: what was planned and tried, what came of it, in which state it is, what it cost.
+
+It only reads, and each record once, when it is asked for. A refresh and a publication are runs with fewer stages.
+"""
+
+import functools
+from collections.abc import Iterable, Sequence
+
+from tasks.contracts.jobs import JobSpec, stage_prefix
+from tasks.contracts.kinds import run_folder
+from tasks.contracts.outcomes import InferOutcome, Outcome
+from tasks.contracts.results import StageResult
+from tasks.contracts.runs import Release, RunPlan, RunState
+from tasks.contracts.stages import Stage, Work
+from tasks.contracts.workspace import PLAN, RESULT, VERDICTS
+from tasks.foundation.errors import ConfigError, FailureClass, StoreError
+from tasks.runs.invocations import Invocation
+from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.results import Judgement
+from tasks.runs.snapshot import Snapshot
+
+_LEDGER = "/ledger.json"
+
+
+class StageRun:
+    """One stage of a run: its attempts, in the order in which they started, and its result once it is done."""
+
+    def __init__(self, run: "Run", stage: Work) -> None:
+        self._snapshot, self._run_key, self.stage = run.snapshot, run.run_key, stage
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The files in its folder."""
+        return self._snapshot.keys(self._run_key, self.stage.value)
+
+    @property
+    def done(self) -> bool:
+        return RESULT.key(run=self._run_key, stage=self.stage) in self.keys
+
+    @property
+    def ledger_keys(self) -> list[str]:
+        return [key for key in self.keys if key.endswith(_LEDGER)]
+
+    @functools.cached_property
+    def attempts(self) -> tuple[LedgerRecord, ...]:
+        return _by_start(self._snapshot, self.keys)
+
+    @property
+    def last_number(self) -> int:
+        """The highest number of an attempt that left any file; 0 if there is none."""
+        prefix = f"{stage_prefix(self._run_key, self.stage)}/attempt-"
+        numbers = (key.removeprefix(prefix).partition("/")[0] for key in self.keys if key.startswith(prefix))
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+    def last_spec(self) -> JobSpec | None:
+        """Return the spec of the attempt that was started last; None if it is gone or not readable."""
+        number = self.last_number
+        while number:
+            key = f"{stage_prefix(self._run_key, self.stage)}/attempt-{number}/spec.json"
+            try:
+                spec = self._snapshot.read(key, JobSpec)
+            except StoreError:
+                return None
+            if spec is None or spec.submitted_as == number:
+                return spec
+            number = spec.submitted_as  # the later ones are retries by AWS Batch, whose specs are copies
+        return None
+
+    @functools.cached_property
+    def result(self) -> StageResult | None:
+        return self._snapshot.read(RESULT.key(run=self._run_key, stage=self.stage), StageResult)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        return self.result.outcome if self.result is not None else None
+
+
+class Run:
+    """One run, finished or not. What it has not reached, or can't be read, is None or empty."""
+
+    def __init__(self, snapshot: Snapshot, run_key: str) -> None:
+        self.snapshot = snapshot
+        self.run_key = run_key
+        self._stages: dict[Work, StageRun] = {}
+
+    def stage(self, stage: Work) -> StageRun:
+        return self._stages.setdefault(stage, StageRun(self, stage))
+
+    def outcome(self, stage: Stage) -> Outcome | None:
+        return self.stage(stage).outcome
+
+    @functools.cached_property
+    def plan(self) -> RunPlan | None:
+        return self.snapshot.read(PLAN.key(run=self.run_key), RunPlan)
+
+    @functools.cached_property
+    def invocations(self) -> tuple[Invocation, ...]:
+        """By number."""
+        found = self.snapshot.read_all(self.snapshot.keys(self.run_key, "invocations"), Invocation)
+        return tuple(sorted(found, key=lambda each: each.number))
+
+    @functools.cached_property
+    def attempts(self) -> tuple[LedgerRecord, ...]:
+        """Of all stages, in the order in which they started."""
+        return _by_start(self.snapshot, self.snapshot.keys(self.run_key))
+
+    def since(self, moment: str) -> tuple[LedgerRecord, ...]:
+        """Return the attempts that started at a time or later, as since the begin of an invocation."""
+        return tuple(each for each in self.attempts if each.started_at >= moment)
+
+    @functools.cached_property
+    def results(self) -> dict[Stage, StageResult]:
+        """Of the stages that are done."""
+        self.snapshot.fetch(RESULT.key(run=self.run_key, stage=stage) for stage in Stage)
+        found = {stage: self.stage(stage).result for stage in Stage}
+        return {stage: result for stage, result in found.items() if result is not None}
+
+    @functools.cached_property
+    def judgement(self) -> Judgement | None:
+        return self.snapshot.read(VERDICTS.key(run=self.run_key), Judgement)
+
+    @functools.cached_property
+    def release(self) -> Release | None:
+        return self.snapshot.release_of(self.run_key)
+
+    @functools.cached_property
+    def reached(self) -> RunState:
+        """Released, Held, Rejected or Unfinished: how far it has come, whether or not it runs now."""
+        if self.release is not None:
+            return RunState.HELD if self.release.number in self.snapshot.held else RunState.RELEASED
+        return RunState.REJECTED if self.rejected else RunState.UNFINISHED
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the gates refuse its model; a release outlives stricter gates."""
+        return self.release is None and self.judgement is not None and self.judgement.refused
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was neither released nor rejected."""
+        return self.release is None and not self.rejected
+
+    @functools.cached_property
+    def state(self) -> RunState:
+        """The state of the run. Running means here that no end is recorded; its process may be lost."""
+        if self.reached is not RunState.UNFINISHED:
+            return self.reached
+        last = self.invocations[-1] if self.invocations else None
+        if last is not None and last.state not in (RunState.RELEASED, RunState.REJECTED):
+            return last.state
+        if any(attempt.ended_at is None for attempt in self.attempts):
+            return RunState.RUNNING
+        failure = self.attempts[-1].failure if self.attempts else None
+        if failure is None:
+            return RunState.UNFINISHED
+        return RunState.CANCELLED if failure is FailureClass.CANCELLED else RunState.FAILED
+
+    @property
+    def _stopped_by(self) -> Invocation | LedgerRecord | None:
+        if self.state not in (RunState.FAILED, RunState.CANCELLED):
+            return None
+        last = self.invocations[-1] if self.invocations else None
+        return last if last is not None and last.state is self.state else self.attempts[-1]
+
+    @property
+    def failure(self) -> FailureClass | None:
+        """The class of a run that failed or was cancelled."""
+        return self._stopped_by.failure if self._stopped_by is not None else None
+
+    @property
+    def message(self) -> str:
+        """Why it failed, was cancelled or was rejected; else empty."""
+        if self.state is RunState.REJECTED and self.judgement is not None:
+            return self.judgement.why
+        return self._stopped_by.message if self._stopped_by is not None else ""
+
+    @functools.cached_property
+    def span(self) -> str:
+        """Empty if none of its records can be read."""
+        return self.plan.span.name if self.plan else next((each.span for each in self._known), "")
+
+    @property
+    def lineage(self) -> str:
+        """Empty if neither its plan nor an invocation can be read."""
+        return self.plan.config.lineage if self.plan else next((each.lineage for each in self.invocations), "")
+
+    @property
+    def _known(self) -> tuple[Invocation | LedgerRecord, ...]:
+        return (*self.invocations, *self.attempts)
+
+    @functools.cached_property
+    def began_at(self) -> str:
+        """ISO 8601 in UTC; empty if nothing was begun."""
+        return min((each.began_at for each in self.invocations), default="") or min(
+            (each.started_at for each in self.attempts), default=""
+        )
+
+    @property
+    def ended_at(self) -> str | None:
+        """None while it runs, or if no end is recorded."""
+        if self.state is RunState.RUNNING:
+            return None
+        return max((each.ended_at for each in self._known if each.ended_at is not None), default=None)
+
+    @property
+    def succeeded(self) -> bool | None:
+        """Whether it ended with a result, as a refused model is; None: it has not ended, or was cancelled."""
+        if self.state in (RunState.RELEASED, RunState.HELD, RunState.REJECTED):
+            return True
+        if self.state is RunState.UNFINISHED:  # as a backfill may request
+            return True if self.invocations else None
+        return False if self.state is RunState.FAILED else None
+
+    @property
+    def cached(self) -> tuple[Stage, ...]:
+        """The stages that were done before its last invocation began."""
+        ran = {each.stage for each in self.since(self.invocations[-1].began_at)} if self.invocations else set[Work]()
+        return tuple(stage for stage in Stage if stage not in ran and self.stage(stage).done)
+
+    @property
+    def vectors(self) -> int | None:
+        outcome = self.outcome(Stage.infer)
+        return outcome.vectors if isinstance(outcome, InferOutcome) else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.judgement.outcome.challenger if self.judgement else {}
+
+    @functools.cached_property
+    def totals(self) -> Totals:
+        return totals(self.attempts, 0)
+
+    @functools.cached_property
+    def wall_seconds(self) -> float:
+        return sum(attempt.wall_seconds for attempt in self.attempts)
+
+
+def read_runs(snapshot: Snapshot, stages: Sequence[Stage]) -> list[Run]:
+    """Return all runs by begin, with their records and the results of these stages; others are read when asked for."""
+    # A folder without a plan is a side of a comparison.
+    planned = {run_key: keys for run_key, keys in snapshot.runs.items() if PLAN.key(run=run_key) in keys}
+    snapshot.fetch(key for run_key, keys in planned.items() for key in _records(run_key, keys, stages))
+    snapshot.fetch_releases(planned)
+    found = [_read_now(Run(snapshot, run_key), stages) for run_key in planned]
+    return sorted(found, key=lambda run: (run.began_at, run.run_key))
+
+
+def read_run(snapshot: Snapshot, run_key: str) -> Run:
+    """Return a run with all of its records.
+
+    Raises:
+        ConfigError: there is no such run.
+        StoreError: the workspace could not be read.
+    """
+    keys = snapshot.keys(run_key)
+    if PLAN.key(run=run_key) not in keys:
+        raise ConfigError(f"{snapshot.store.uri} holds no run {run_key}; list the runs with: millrace history")
+    snapshot.fetch(_records(run_key, keys, tuple(Stage)))
+    snapshot.fetch_releases([run_key])
+    return _read_now(Run(snapshot, run_key), tuple(Stage))
+
+
+def _read_now(run: Run, stages: Sequence[Stage]) -> Run:
+    """Read the records of a run, so that the snapshot knows which of them can't be read."""
+    _ = run.plan, run.invocations, run.attempts, run.judgement, run.release
+    for stage in stages:
+        _ = run.stage(stage).result
+    return run
+
+
+def _records(run_key: str, keys: Iterable[str], stages: Sequence[Stage]) -> list[str]:
+    """Return what is read of a run, with the results of these stages."""
+    results = (RESULT.key(run=run_key, stage=stage) for stage in stages)
+    singles = {PLAN.key(run=run_key), VERDICTS.key(run=run_key), *results}
+    invocations = f"{run_folder(run_key)}/invocations/"
+    return [key for key in keys if key in singles or key.endswith(_LEDGER) or key.startswith(invocations)]
+
+
+def _by_start(snapshot: Snapshot, keys: Iterable[str]) -> tuple[LedgerRecord, ...]:
+    found = snapshot.read_all([key for key in keys if key.endswith(_LEDGER)], LedgerRecord)
+    return tuple(sorted(found, key=lambda each: each.started_at))

@@ -1,0 +1,159 @@
+"""The records of a workspace for those who read it: one listing, many reads at once, and no record twice.
+
+It can't write or lock, so looking changes nothing. A decision takes a new one; none is kept across a stage.
+"""
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from infra.store.base import Store
+from infra.store.records import first_problem, parse_record
+from tasks.contracts.kinds import run_folder
+from tasks.contracts.runs import Hold, Release
+from tasks.contracts.workspace import CURRENT, NUMBER, RELEASE
+from tasks.foundation.errors import StoreError
+from tasks.foundation.records import Record
+from tasks.runs import releases
+from tasks.runs.packs import read_all, unpacked
+from tasks.runs.releases import Numbered, Pointer
+
+R = TypeVar("R", bound=Record)
+
+_WAY_OUT = "restore it from a backup, or move it away"
+
+
+class Snapshot:
+    """The records of a workspace as they are when they are asked for first.
+
+    Args:
+        strict: raise StoreError for a record that can't be read; default: leave it out, and name it in `problems`.
+    """
+
+    def __init__(self, store: Store, strict: bool = False) -> None:
+        self.store = store
+        self.strict = strict
+        self._raw: dict[str, bytes | None] = {}
+        self._records: dict[str, Record] = {}
+        self._listed: Mapping[str, int] | None = None  # what lies below runs/, once that is known
+        self._folders: dict[str, list[str]] = {}  # listings of single folders
+        self._problems: dict[str, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """One sentence for each record that could not be read so far."""
+        return list(self._problems.values())
+
+    @functools.cached_property
+    def runs(self) -> Mapping[str, list[str]]:
+        """The keys below `runs/`, by run key. What packs hold of them is read at once."""
+        listed = self.store.sizes("runs")
+        self._raw |= unpacked(self.store, listed)
+        self._listed = listed
+        found: dict[str, list[str]] = {}
+        for key in sorted(listed):
+            found.setdefault(key.split("/", 2)[1], []).append(key)
+        return found
+
+    def keys(self, run_key: str, folder: str = "") -> Sequence[str]:
+        """Return the keys in the folder of a run, or in one folder inside it."""
+        whole = run_folder(run_key)
+        prefix = f"{whole}/{folder}" if folder else whole
+        known = self.runs.get(run_key, []) if self._listed is not None else self._folders.get(whole)
+        if known is None:
+            if prefix not in self._folders:
+                self._folders[prefix] = self.store.list(prefix)
+            return self._folders[prefix]
+        return [key for key in known if key.startswith(f"{prefix}/")] if folder else known
+
+    @functools.cached_property
+    def pointer(self) -> Pointer | None:
+        """The pointer to the current release; None before the first. Raises StoreError: it is damaged."""
+        self.fetch([CURRENT.key()])
+        raw = self._raw[CURRENT.key()]
+        way_out = "point it to a release again: millrace rollback --to N"
+        return parse_record(f"{self.store.uri}/{CURRENT.key()}", raw, Pointer, way_out) if raw is not None else None
+
+    @functools.cached_property
+    def current(self) -> Release | None:
+        """The current release; None before the first. Raises StoreError: it or the pointer is not readable."""
+        return releases.read(self.store, self.pointer.release) if self.pointer is not None else None
+
+    @property
+    def hold(self) -> Hold | None:
+        """The hold on all releases. Raises StoreError: the pointer is damaged."""
+        return self.pointer.hold if self.pointer is not None else None
+
+    @functools.cached_property
+    def held(self) -> frozenset[int]:
+        """Numbers of the releases that wait until a hold is lifted; none if the pointer can't be read."""
+        try:
+            return frozenset(self.pointer.undecided) if self.pointer is not None and self.hold else frozenset()
+        except StoreError:
+            if self.strict:
+                raise
+            return frozenset()
+
+    @functools.cached_property
+    def releases_of_runs(self) -> Mapping[str, Release]:
+        """The releases of runs, by run key; those of refreshes are not read."""
+        with_number = [key for key, files in self.runs.items() if NUMBER.key(run=key) in files]
+        self.fetch_releases(with_number)
+        found = ((key, self.release_of(key)) for key in with_number)
+        return {key: release for key, release in found if release is not None}
+
+    def fetch_releases(self, run_keys: Iterable[str]) -> None:
+        """Read the releases of these runs, many at once."""
+        numbered = [NUMBER.key(run=key) for key in run_keys]
+        self.fetch(numbered)
+        self.fetch(RELEASE.key(number=one.number) for key in numbered if (one := self.read(key, Numbered)) is not None)
+
+    def release_of(self, run_key: str) -> Release | None:
+        """Return the release of a run; None if it has none."""
+        numbered = self.read(NUMBER.key(run=run_key), Numbered)
+        release = self.read(RELEASE.key(number=numbered.number), Release) if numbered is not None else None
+        return release if release is not None and release.run_key == run_key else None
+
+    @functools.cached_property
+    def releases(self) -> list[Release]:
+        """All releases, by number."""
+        keys = [key for key in self.store.list("releases") if RELEASE.match(key)]
+        return sorted(self.read_all(keys, Release), key=lambda release: release.number)
+
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Read objects, many at once, so that `read` need not go to the store for each of them."""
+        wanted = (key for key in keys if key not in self._raw)
+        there = self._listed
+        if there is not None:
+            wanted = (key for key in wanted if key in there or not key.startswith("runs/"))
+        self._raw |= read_all(self.store, wanted)
+
+    def read(self, key: str, kind: type[R]) -> R | None:
+        """Return the record under a key; None if there is none.
+
+        None also for one that can't be read. Raises StoreError for that instead if the snapshot is strict; names it.
+        """
+        if isinstance(known := self._records.get(key), kind):
+            return known
+        if key not in self._raw:
+            self.fetch([key])
+        raw = self._raw.get(key)
+        if raw is None:
+            return None
+        try:
+            record = kind.model_validate_json(raw)
+        except ValidationError as invalid:
+            problem = f"{self.store.uri}/{key} is not readable: {first_problem(invalid)}"
+            if self.strict:
+                raise StoreError(f"{problem}; {_WAY_OUT}") from invalid
+            self._problems[key] = problem
+            return None
+        self._records[key] = record
+        return record
+
+    def read_all(self, keys: Sequence[str], kind: type[R]) -> list[R]:
+        """Return the records under these keys, read many at once, without those that `read` returns None for."""
+        self.fetch(keys)
+        return [record for key in keys if (record := self.read(key, kind)) is not None]
