@@ -1,18 +1,27 @@
 """Checks that fail before a run begins, instead of a minute into it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from configs.schema.config import Config
+from configs.schema.label_heads import number_of
 from infra.store.base import Store
-from infra.store.manifest import read_manifest
+from infra.store.manifest import open_file, open_manifest, read_manifest
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.data.label_columns import label_columns
-from tasks.data.rows import CORE, LABEL
+from tasks.data.rows import BATCH_ROWS, CORE, LABEL, SPAN_KIND, group_columns
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.planning.golden_set import read_golden_set
 from tasks.planning.preflight_encoder import check_encoder
+
+_MOST_WORDS = 0.5  # share of texts that are no numbers, above which a column does not hold numbers
 
 
 def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
@@ -26,6 +35,7 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
         "features.categorical": config.features.categorical,
         "features.entity": (config.features.entity,) if config.features.entity else (),
         "evaluate.slices": config.evaluate.slices,
+        "evaluate.group": [name for name in group_columns(HoldoutRule.of(config.evaluate).group) if name not in CORE],
         **{key: (column,) for key, column in label_columns(config).items() if column not in CORE},
     }
     for span in window:
@@ -38,6 +48,37 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
                 f"span {span.name} v{span.version} has no column {column!r}, which {key} names; it has {own}; "
                 "name another, or ingest the span again with this column and --replace"
             )
+
+
+def check_numbers(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
+    """Check that the columns which the settings read as numbers hold numbers, by the first rows of each span.
+
+    Raises:
+        DataError: most texts of a column are no numbers; names span, key and column.
+    """
+    names = {f"heads.{name}.column" for name, head in config.heads.of_labels.items() if head.of_names}
+    keys = dict.fromkeys(config.features.numeric, "features.numeric")
+    keys |= {column: key for key, column in label_columns(config).items() if key not in names}
+    for span in window:
+        kinds = read_manifest(store, span.prefix).facts.get("columns") or {}
+        for column in [name for name in keys if kinds.get(name) == "string"]:
+            texts = [text for text in _first_texts(store, span, column) if text is not None and text.strip()]
+            words = [text for text in texts if math.isnan(number_of(text))]
+            if len(words) > len(texts) * _MOST_WORDS:
+                raise DataError(
+                    f"span {span.name} v{span.version}: column {column!r}, which {keys[column]} names, holds text such "
+                    f"as {words[0]!r}: {len(words):,} of its first {len(texts):,} values are no numbers; convert it "
+                    "in the source and ingest the span again with --replace, or name another column"
+                )
+
+
+def _first_texts(store: Store, span: SpanRef, column: str) -> Iterable[str | None]:
+    manifest = open_manifest(store, span.prefix, SPAN_KIND)
+    for entry in manifest.files[:1]:
+        with pq.ParquetFile(open_file(store, span.prefix, manifest, entry.name), pre_buffer=False) as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=[column]):
+                return batch.column(0).to_pylist()
+    return ()
 
 
 def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
@@ -74,10 +115,13 @@ def check_window(store: Store, config: Config, window: Sequence[SpanRef], begins
         begins: True if the run starts without a parent.
 
     Raises:
-        ConfigError: the pretrained folder can't be used, or a head has no labels.
-        DataError: a span lacks a column that the settings name.
+        ConfigError: the pretrained folder can't be used, a head has no labels, or the golden set doesn't exist.
+        DataError: a span lacks a column that the settings name, or has no numbers in it; or the golden set is damaged.
     """
     check_columns(store, config, window)
+    check_numbers(store, config, window)
     check_labels(store, config, window)
+    if config.evaluate.golden is not None and window:
+        read_golden_set(Path(config.evaluate.golden).expanduser())
     if begins and (config.train.compute or config.compute) == "local":
         check_encoder(config)

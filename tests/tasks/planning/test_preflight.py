@@ -57,6 +57,47 @@ def test_a_column_of_labels_or_weights_that_no_span_has_is_named_with_its_key(st
             check(store, setting)
 
 
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (("features.numeric=[price]", "model.interaction.kind=both"), "features.numeric"),
+        (("train.row_weight=price",), "train.row_weight"),
+        (("heads.regression={weight: 1, input: pair, column: price, low: 0, high: 3}",), "heads.regression.column"),
+    ],
+)
+def test_a_column_of_decimal_commas_is_no_column_of_numbers(
+    tmp_path: Path, settings: tuple[str, ...], key: str
+) -> None:
+    store = DirectoryStore(tmp_path / "workspace")
+    run(store, write_input(tmp_path / "input", [row | {"price": "43,49"} for row in ROWS]))
+    with pytest.raises(DataError, match=rf"span 2026-01 v1: column 'price', which {key} names, .* such as '43,49': 1 "):
+        check(store, *settings)
+
+
+def test_numbers_that_were_written_as_text_pass(tmp_path: Path) -> None:
+    """Columns of other values can be text, and validate reads their numbers."""
+    store = DirectoryStore(tmp_path / "workspace")
+    prices = ["1.5", "2", " 3.25 ", ""]
+    run(store, write_input(tmp_path / "input", [row | {"price": p} for row, p in zip(ROWS, prices, strict=True)]))
+    check(store, "features.numeric=[price]", "model.interaction.kind=both")
+
+
+def test_a_column_of_groups_that_no_span_has_is_named(store: DirectoryStore) -> None:
+    with pytest.raises(DataError, match=r"no column 'session', which evaluate\.group names"):
+        check(store, "evaluate.group=session")
+
+
+def test_a_golden_set_is_read_before_a_worker_starts(store: DirectoryStore, tmp_path: Path) -> None:
+    golden = tmp_path / "golden.csv"
+    with pytest.raises(ConfigError, match=rf"there is no file {golden}"):
+        check(store, f"evaluate.golden={golden}")
+    golden.write_text("query,title\na lamp,lamp 1\n")
+    with pytest.raises(DataError, match=r"missing; a golden set has query, item"):
+        check(store, f"evaluate.golden={golden}")
+    golden.write_text("query,item\na lamp,lamp 1\n")
+    check(store, f"evaluate.golden={golden}")
+
+
 def test_a_deployed_run_or_backfill_finds_it_before_a_worker_starts(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
