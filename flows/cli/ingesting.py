@@ -14,12 +14,12 @@ from flows.cli.terminal.progress_bars import display
 from infra.store.base import Store
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
-from tasks.data.csv_form import parse_delimiter
+from tasks.data.files.csv_form import parse_delimiter
+from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
 from tasks.data.new_versions import IngestedSpan
-from tasks.data.sources import Format
 from tasks.foundation.errors import ConfigError
 from tasks.planning import skips
 from tasks.planning.skips import Skip
@@ -37,7 +37,6 @@ def show_ingested(output: IngestSummary) -> None:
 @command(show_ingested, new=True)
 def ingest(
     store: Store,
-    form: Annotated[Format, typer.Option("--format", help="Format of the records.")],
     time_column: Annotated[str, typer.Option(help="Column with the time: ISO 8601, or seconds since 1970.")],
     span: Annotated[SpanKind, typer.Option(help="Length of a span.")],
     columns: Annotated[
@@ -46,6 +45,9 @@ def ingest(
     source: Annotated[Path | None, typer.Option(help="Rows: a file, or a folder of files; gzip is recognised.")] = None,
     items: Annotated[
         Path | None, typer.Option(help="In place of rows: items with their texts, and deleted ones.")
+    ] = None,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="Format of the records; default: found in the name of the file.")
     ] = None,
     replace: Annotated[
         bool,

@@ -28,7 +28,6 @@ from tasks.contracts.runs import RunState
 from tasks.contracts.spans import SpanKind, first_day
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.data.known_spans import Known
-from tasks.data.sources import Format
 from tasks.data.span_versions import latest_version, list_spans
 from tasks.foundation.errors import HostError
 from tasks.runs.run import Run, read_runs
@@ -97,7 +96,7 @@ def _ingest(store: Store, first: dt.date) -> list[str]:
 
 def _ingest_file(store: Store, source: Path) -> None:
     replace = IngestOptions(known=Known.replace)  # each export has all rows of its months
-    summary = ingest(store, source, Format.jsonl, "searched_at", SpanKind.month, COLUMNS, options=replace)
+    summary = ingest(store, source, None, "searched_at", SpanKind.month, COLUMNS, options=replace)
     new = [f"{span.name} v{span.version}" for span in summary.spans if span.new]
     console.note(f"{source}: {summary.rows} rows; new: {', '.join(new) or 'nothing'}")
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
+from tasks.data.files.formats import Format
+from tasks.data.files.sources import SourceRow
+from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time
+from tasks.data.files.values import NUMBER, Scalar, as_float, as_text, is_nan_text, kind_of_text, scalar, short
 from tasks.data.items import DELETED, FEED_KIND
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
-from tasks.data.sources import Format, SourceRow
-from tasks.data.times import ANY_TIME, TimeRange, microseconds, parse_time
-from tasks.data.values import NUMBER, Scalar, as_float, as_text, is_nan_text, kind_of_text, scalar, short
 
 
 class Layout(NamedTuple):

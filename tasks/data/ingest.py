@@ -23,15 +23,16 @@ from infra.store.waiting import in_turn
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
-from tasks.data.csv_form import name_of
+from tasks.data.files.csv_form import name_of
+from tasks.data.files.formats import Format
+from tasks.data.files.sources import SourceReader
+from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
-from tasks.data.sources import Format, SourceReader
 from tasks.data.span_versions import list_spans, noted
 from tasks.data.tables import ItemTexts, open_tables
-from tasks.data.times import believed, refuse_far_spans
 from tasks.foundation.errors import ConfigError, DiskError
 from tasks.foundation.records import Record
 
@@ -62,7 +63,7 @@ class IngestSummary(Record):
 def ingest(
     store: Store,
     source: Path,
-    form: Format,
+    form: Format | None,
     time_column: str,
     span: SpanKind,
     mapping: Mapping[str, str],
@@ -78,6 +79,7 @@ def ingest(
 
     Args:
         source: a file, or a folder of files.
+        form: None: the names of the files give it.
         time_column: the source column with the time: ISO 8601, or seconds or milliseconds since 1970.
         mapping: name in `layout` -> source column; `a.b` is the part b of a nested column a.
         layout: rows of queries and items, or the items of a feed.
@@ -95,7 +97,7 @@ def ingest(
         _refuse_other_kinds(store, span)
     reader = SourceReader(source, form, options.delimiter)
     times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after, since_first_year=layout is ROWS)
-    canonicaliser = Canonicaliser(form, time_column, span, mapping, layout, times)
+    canonicaliser = Canonicaliser(reader.form, time_column, span, mapping, layout, times)
     report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (

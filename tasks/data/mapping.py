@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
-from tasks.data.csv_form import looks_like_a_row
-from tasks.data.sources import Format, SourceRow
+from tasks.data.files.csv_form import looks_like_a_row
+from tasks.data.files.formats import Format
+from tasks.data.files.sources import SourceRow
 from tasks.foundation.errors import ConfigError, DataError
 
 Values = dict[str, Any]

@@ -9,13 +9,13 @@ from typing import IO, Any, NamedTuple, Self
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
+from tasks.data.files.sources import SourceReader
+from tasks.data.files.times import Seen
 from tasks.data.mapping import require_columns, require_seen, taken_apart
 from tasks.data.row_ids import number_alike
 from tasks.data.rows import ITEM_ID
-from tasks.data.sources import SourceReader
 from tasks.data.spool import BuiltSpan, Spools, build_span
 from tasks.data.tables import ItemTexts
-from tasks.data.times import Seen
 from tasks.foundation.errors import ConfigError, DataError
 
 ROWS_BETWEEN_REPORTS = 2000

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.data.files.values import as_bool, as_float, as_text
 from tasks.data.rows import CORE, LABEL
-from tasks.data.values import as_bool, as_float, as_text
 from tasks.foundation.records import Record
 
 OPEN_SPOOLS = 64

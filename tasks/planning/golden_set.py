@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from tasks.contracts.workspace import GOLDEN
+from tasks.data.files.formats import SUFFIXES, format_of_name
+from tasks.data.files.sources import SourceReader, SourceRow
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
-from tasks.data.sources import Format, SourceReader, SourceRow
 from tasks.foundation.errors import ConfigError, DataError
 
 MOST_ROWS = 10_000  # all its items are in memory, next to the holdout's items
-_FORMATS = {".jsonl": Format.jsonl, ".ndjson": Format.jsonl, ".csv": Format.csv, ".parquet": Format.parquet}
 
 
 class GoldenRow(NamedTuple):
@@ -58,10 +58,10 @@ def read_golden_set(file: Path) -> list[GoldenRow]:
     """Return the rows of a file, each pair once, in their order. Raises as `store_golden_set` does."""
     if not file.is_file():
         raise ConfigError(f"evaluate.golden: there is no file {file.absolute()} on this machine")
-    suffix = file.name.lower().removesuffix(".gz")
-    form = next((form for ending, form in _FORMATS.items() if suffix.endswith(ending)), None)
+    form = format_of_name(file.name)
     if form is None:
-        raise ConfigError(f"evaluate.golden: {file} is none of {', '.join(_FORMATS)}; save it as one of these")
+        known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+        raise ConfigError(f"evaluate.golden: {file} is none of {known}; save it as one of these")
     rows = list(dict.fromkeys(_rows(SourceReader(file, form))))
     texts: dict[str, str] = {}
     for row in rows:

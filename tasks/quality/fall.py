@@ -98,6 +98,6 @@ def _sentence(
     return (
         f"{said}: a loss of {lost:.1%}{allowed}, with {CONFIDENCE:.0%} confidence. The champion is the same, so the "
         f"rows of {span} differ: are queries, ids, texts, features and labels joined rightly? If not, ingest the span "
-        "again with --replace. If customers really search otherwise now: millrace gate --override NAME --reason TEXT, "
-        "or another evaluate.champion_loss."
+        "again with --replace. If customers really search otherwise now: millrace gate --run KEY --override NAME "
+        "--reason TEXT, or another evaluate.champion_loss."
     )

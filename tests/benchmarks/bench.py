@@ -24,10 +24,10 @@ from configs.load import load_config
 from infra.store.factory import open_store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.holdout import split_holdout
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
-from tasks.data.sources import Format
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.quality.bootstrap import DRAWS, Answers, draw, measure
 from tasks.worker.devices.accelerators import open_accelerator

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from infra.store.factory import open_store
 from tasks.data.ingest import ingest
-from tasks.data.sources import Format
+from tasks.data.files.formats import Format
 from tasks.contracts.spans import SpanKind
 columns = {"query": "text", "item": "product_title", "label": "rating"}
 ingest(open_store(sys.argv[2]), Path(sys.argv[1]), Format.jsonl, "timestamp", SpanKind.quarter, columns)

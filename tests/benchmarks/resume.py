@@ -34,8 +34,8 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import Phases
 from tasks.contracts.spans import SpanKind
 from tasks.contracts.stages import Stage
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
-from tasks.data.sources import Format
 from tasks.foundation.errors import FailureClass
 from tasks.runs import ledger
 from tasks.runs.results import read_result

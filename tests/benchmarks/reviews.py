@@ -22,10 +22,10 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.spans import SpanKind, first_day
+from tasks.data.files.formats import Format
 from tasks.data.holdout import held_out
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, distinct_items
-from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.runs import releases
 

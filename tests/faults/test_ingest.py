@@ -14,8 +14,8 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import Conflict
 from tasks.contracts.spans import SpanKind
 from tasks.data import tables
+from tasks.data.files.formats import Format
 from tasks.data.mapping import parse_map
-from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.foundation.errors import ConfigError, DataError, DiskError, StoreError
 from tests.support.workspace.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input

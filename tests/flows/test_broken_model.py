@@ -13,9 +13,9 @@ from flows.pipeline import pipeline
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
 from tasks.data.mapping import parse_map
-from tasks.data.sources import Format
 from tasks.runs import releases
 from tasks.runs.run import Run
 from tests.support.fakes.encoding import encode_here

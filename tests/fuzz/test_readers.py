@@ -24,8 +24,9 @@ from safetensors.torch import save
 from configs.load import load_config
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import Canonicaliser
+from tasks.data.files.formats import Format
+from tasks.data.files.sources import SourceReader
 from tasks.data.pretrained import describe
-from tasks.data.sources import Format, SourceReader
 from tasks.foundation.errors import StageError
 from tasks.worker.import_checkpoint import read_weights
 from tests.support.processes.bounds import bounded

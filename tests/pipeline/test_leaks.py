@@ -12,12 +12,12 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.holdout import read_sides
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
 from tasks.data.rows import normal_text
-from tasks.data.sources import Format
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage

@@ -44,6 +44,7 @@ ORDER = """
     tasks.worker.process          a worker as a process: its job, its signals, its threads
     tasks.runs                    runs: plan, lineage, ledger, results, releases, hosts; which release is current
     tasks.data                    from a user's files to spans; what rows and pretrained folders say
+    tasks.data.files              a user's files: their format, records, values and times
     tasks.quality                 quality numbers from the results of single rows, and the gates before a release
     infra.compute                 where stages run: one entry for each place
     infra.compute.batch           AWS Batch and its API

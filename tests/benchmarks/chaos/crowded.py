@@ -12,8 +12,8 @@ from pathlib import Path
 from flows.demo.search_log import shop_rows, write_shop
 from infra.store.factory import open_store
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
-from tasks.data.sources import Format
 from tasks.runs.plan import planned_runs
 from tests.benchmarks.chaos.actors import Trouble
 from tests.benchmarks.chaos.cloud import CloudScene

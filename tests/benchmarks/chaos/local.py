@@ -20,8 +20,8 @@ from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
 from tasks.contracts.stages import Stage
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
-from tasks.data.sources import Format
 from tasks.foundation.errors import CodeError
 from tasks.runs.plan import planned_runs
 from tests.benchmarks.chaos.command import MARK, Command, processes_of

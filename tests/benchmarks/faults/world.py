@@ -24,8 +24,8 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import read_manifest
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
-from tasks.data.sources import Format
 from tasks.runs import ledger
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.s3 import S3Server

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tasks.data.files.formats import Format
+from tasks.data.files.sources import SourceReader
 from tasks.data.rows import ITEM, QUERY, QUERY_AND_ITEM, group_keys, is_holdout
-from tasks.data.sources import Format, SourceReader
 from tests.benchmarks.quality.training import DataSet
 
 GROUP = "part"

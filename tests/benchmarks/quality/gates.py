@@ -27,10 +27,10 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.holdout import held_out
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
-from tasks.data.sources import Format
 from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge

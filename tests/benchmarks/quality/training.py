@@ -25,8 +25,8 @@ from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import SpanKind
 from tasks.contracts.stages import Stage
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
-from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.evaluate import evaluate
 from tasks.planning.next_run import plan_run

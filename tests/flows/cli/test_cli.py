@@ -244,8 +244,6 @@ def source(folder: Path, *records: dict[str, Any]) -> Path:
 
 REVIEW = {"when": "2022-11-03T10:00:00Z", "text": "keeps water hot", "title": "Kettle", "stars": 5}
 INGEST = (
-    "--format",
-    "jsonl",
     "--time-column",
     "when",
     "--span",

@@ -15,9 +15,9 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_folder
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.rows import SPAN_KIND
-from tasks.data.sources import Format
 
 
 def encoded(rows: Sequence[dict[str, Any]], form: Format) -> bytes:

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import Canonicaliser, CanonicalRow
-from tasks.data.sources import Format, SourceRow
-from tasks.data.values import as_bool, as_float
+from tasks.data.files.formats import Format
+from tasks.data.files.sources import SourceRow
+from tasks.data.files.values import as_bool, as_float
 from tasks.foundation.errors import DataError
 
 FILE = Path("in/reviews.jsonl")

@@ -11,9 +11,9 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.references import FeedRef
 from tasks.contracts.spans import SpanKind, in_order
 from tasks.data.canonical import ITEMS
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
 from tasks.data.mapping import parse_map
-from tasks.data.sources import Format
 from tasks.data.span_versions import FEEDS, FEW, LatestFeeds, latest_versions, list_feeds, note_all
 from tests.support.fakes.fake_runner import ingest_feed
 from tests.support.workspace.inputs import write_input

@@ -12,10 +12,10 @@ from infra.store.manifest import open_folder
 from tasks.contracts.references import FeedRef
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS
+from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.items import FEED_KIND
 from tasks.data.mapping import parse_map
-from tasks.data.sources import Format
 from tasks.data.span_versions import list_feeds, list_spans
 from tasks.foundation.errors import ConfigError, DataError
 from tests.support.workspace.inputs import versions, write_input

@@ -12,10 +12,10 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data import source_spans
+from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
 from tasks.data.mapping import parse_map
 from tasks.data.rows import CORE, SPAN_KIND
-from tasks.data.sources import Format
 from tasks.data.span_versions import list_spans
 from tasks.foundation.clock import now
 from tasks.foundation.errors import DataError
@@ -226,7 +226,7 @@ import re, sys
 from pathlib import Path
 from infra.store.factory import open_store
 from tasks.data.ingest import ingest
-from tasks.data.sources import Format
+from tasks.data.files.formats import Format
 from tasks.contracts.spans import SpanKind
 source, form, workspace = sys.argv[1:]
 names = {"query": "text", "item": "title", "id": "id", "item_id": "id"}

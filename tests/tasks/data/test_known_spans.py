@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from infra.store.directory import DirectoryStore
+from tasks.data.files.formats import Format
 from tasks.data.known_spans import Difference
-from tasks.data.sources import Format
 from tasks.foundation.errors import ConfigError, StoreError
 from tests.support.workspace.inputs import review, rows_of, run, versions, write_input
 

@@ -7,11 +7,11 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
+from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
 from tasks.data.row_ids import number_alike
-from tasks.data.sources import Format
 
 
 def review(label: float, **changes: Any) -> dict[str, Any]:

@@ -49,7 +49,11 @@ def test_the_sentence_has_the_numbers_the_span_and_the_ways_out() -> None:
     said = judge_falls(answered(0.05, 0.9), [NEW], BOUNDS, (0,))[NEW].sentence
     assert "recall@10 is 0.0500 on 200 holdout rows of span 2026-02" in said
     assert "0.9000 on 200 of the spans before" in said
-    for way_out in ("ingest the span again with --replace", "millrace gate --override", "evaluate.champion_loss"):
+    for way_out in (
+        "ingest the span again with --replace",
+        "millrace gate --run KEY --override",
+        "evaluate.champion_loss",
+    ):
         assert way_out in said
 
 

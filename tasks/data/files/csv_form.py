@@ -2,14 +2,16 @@
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 
-from tasks.data.times import parse_time
-from tasks.data.values import NUMBER
+from tasks.data.files.times import parse_time
+from tasks.data.files.values import NUMBER
 from tasks.foundation.errors import ConfigError
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _SAMPLE_RECORDS = 50
+_SEPARATOR_LINE = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^"\r\n])"?\r?\n')  # Excel's own hint, before the header
 _LONGEST_NAME = 64  # characters of a column name; a longer one is a text
 
 
@@ -29,6 +31,12 @@ def find_delimiter(start: str, whole: bool) -> str | None:
     if fields[","][0] > 1:  # a file with a damaged line; reading will report it
         return ","
     return max(fields, key=lambda delimiter: fields[delimiter][0])
+
+
+def separator_line(start: bytes) -> str | None:
+    """Return the delimiter that a first line `sep=;` names; None if the file has no such line."""
+    found = _SEPARATOR_LINE.match(start)
+    return found[1].decode(errors="replace") if found else None
 
 
 def parse_delimiter(text: str) -> str:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.data import sources
-from tasks.data.sources import Format, SourceReader
+from tasks.data.files import sources
+from tasks.data.files.formats import Format
+from tasks.data.files.sources import SourceReader
 from tasks.foundation.errors import ConfigError, DataError
 from tests.support.workspace.inputs import encoded, write_input
 
@@ -107,10 +109,19 @@ def packed(data: bytes) -> bytes:
 GOOD = b'{"a": 1}\n'
 NOISE = random.Random(0).randbytes(20_000).hex()
 PACKED = packed(json.dumps({"a": NOISE}).encode() + b"\n")
+WORKBOOK = io.BytesIO()
+with zipfile.ZipFile(WORKBOOK, "w", zipfile.ZIP_DEFLATED) as archive:
+    for member in ("[Content_Types].xml", "_rels/.rels", "xl/workbook.xml"):
+        archive.writestr(zipfile.ZipInfo(member), f"<x>{member}</x>")
 BAD = [
     (Format.jsonl, b"", "the file is empty"),
     (Format.csv, b"", "the file is empty"),
     (Format.parquet, b"", "the file is empty"),
+    (Format.csv, WORKBOOK.getvalue(), r"an Excel workbook; save it as CSV UTF-8.*python -c .*read_excel\('input'\)"),
+    (Format.jsonl, b"\xd0\xcf\x11\xe0\xa1\xb1", "an Excel workbook"),
+    (Format.csv, b"PK\x03\x04 log.csv", "a zip archive; unpack it"),
+    (Format.csv, encoded(ROWS, Format.parquet), "a Parquet file, not csv; give --format parquet"),
+    (Format.csv, "a,b\n".encode("utf-16"), "UTF-16; convert it: iconv -f UTF-16 -t UTF-8 input"),
     (Format.jsonl, b"\n\n", "no rows"),
     (Format.csv, b"a,b\n", "no rows"),
     (Format.parquet, parquet_of(pa.table({"a": pa.array([], pa.string())})), "no rows"),
@@ -123,10 +134,10 @@ BAD = [
     (Format.jsonl, packed(GOOD) + b"garbage", "row 1 or later: the gzip data is cut off or damaged"),
     (Format.jsonl, GOOD + b'{"a": 1', "row 2: not JSON"),
     (Format.jsonl, GOOD + b"\n[1, 2]\n", "row 3: a JSON list"),
-    (Format.jsonl, b"[\n", "row 1: not JSON.*each line must be one JSON object"),
+    (Format.jsonl, b"[\n", "a JSON array, not JSON Lines; each line must be one JSON object"),
     (Format.jsonl, b"[" * 100_000, "row 1: not JSON"),
     (Format.jsonl, GOOD + b'{"a": "\xff"}\n', "row 2: byte 0xff is not valid UTF-8"),
-    (Format.csv, b"a,b\n1,2\n3,\xe4\n", "row 2: byte 0xe4 is not valid UTF-8"),
+    (Format.csv, b"a,b\n1,2\n3,\xe4\n", "row 2: byte 0xe4 is not valid UTF-8.*iconv -f WINDOWS-1252"),
     (Format.csv, b"a,b\n1,2\n3\n", "row 2: 1 of 2 fields: column 'b' is missing"),
     (Format.csv, b"a,b\n1,2,3\n", "row 1: 3 fields, but the header ends after 2, with column 'b'"),
     (Format.csv, b"a,a\n1,2\n", "the header has column 'a' twice"),
@@ -219,3 +230,44 @@ def test_a_pipe_is_a_config_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="neither a file nor a folder"):
         SourceReader(tmp_path / "pipe", Format.jsonl)
+
+
+@pytest.mark.parametrize("line", [b"sep=;\r\n", b'"sep=;"\r\n', b"\xef\xbb\xbfsep=;\n"])
+def test_the_first_line_of_excel_that_names_the_delimiter_is_no_header(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "x").write_bytes(line + b"a;b\r\n1;2,5\r\n")
+    assert read(tmp_path / "x", Format.csv) == [("x", 1, {"a": "1", "b": "2,5"})]
+
+
+def test_a_file_named_tsv_has_tabs_if_its_lines_do_not_tell(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("a,b\tc\n1,2\t3\n")
+    assert [row.values for row in SourceReader(tmp_path / "x.tsv")] == [{"a,b": "1,2", "c": "3"}]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("form", list(Format))
+def test_the_name_of_a_file_tells_its_format(tmp_path: Path, form: Format, packed: bool) -> None:
+    path = write_input(tmp_path / f"Log.{form.value.upper()}{'.gz' if packed else ''}", ROWS, form, packed)
+    assert SourceReader(path).form is form
+    assert SourceReader(tmp_path).form is form
+
+
+def test_a_name_that_tells_no_format_asks_for_it(tmp_path: Path) -> None:
+    write_input(tmp_path / "log.dat", ROWS)
+    for source in (tmp_path, tmp_path / "log.dat"):
+        with pytest.raises(ConfigError, match="does not tell the format; give --format jsonl or"):
+            SourceReader(source)
+    assert len(list(SourceReader(tmp_path / "log.dat", Format.jsonl))) == len(ROWS)
+
+
+def test_a_folder_of_two_formats_asks_for_one(tmp_path: Path) -> None:
+    write_input(tmp_path / "a.jsonl", ROWS)
+    write_input(tmp_path / "a.csv", ROWS, Format.csv)
+    with pytest.raises(ConfigError, match="has csv and jsonl files; say which with --format"):
+        SourceReader(tmp_path)
+
+
+def test_a_workbook_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "log.xlsx").write_bytes(WORKBOOK.getvalue())
+    for source in (tmp_path, tmp_path / "log.xlsx"):
+        with pytest.raises(ConfigError, match=r"log\.xlsx is an Excel workbook.*to_csv\('log\.csv'"):
+            SourceReader(source)

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from tasks.contracts.spans import SpanKind, after, first_day, in_order, last_day
-from tasks.data.values import NUMBER
+from tasks.data.files.values import NUMBER
 from tasks.foundation.errors import DataError
 
 FIRST_YEAR = 1990  # earlier times are mostly 0 or -1 for "unknown"

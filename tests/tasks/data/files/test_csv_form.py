@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.data.csv_form import find_delimiter, looks_like_a_row, parse_delimiter
+from tasks.data.files.csv_form import find_delimiter, looks_like_a_row, parse_delimiter
 from tasks.foundation.errors import ConfigError
 
 

@@ -5,7 +5,6 @@ One record at a time is in memory, or one small batch of Parquet. This module do
 
 import contextlib
 import csv
-import enum
 import gzip
 import io
 import json
@@ -17,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from tasks.data.csv_form import DELIMITERS, find_delimiter, name_of
-from tasks.data.values import short
+from tasks.data.files.csv_form import DELIMITERS, find_delimiter, name_of, separator_line
+from tasks.data.files.formats import SUFFIXES, Format, foreign_content, format_of, visible_files
+from tasks.data.files.values import short
 from tasks.foundation.errors import ConfigError, DataError
 
 MAX_ROW_BYTES = 64 * 2**20  # a longer row means another file format, or a quote that is never closed
@@ -26,21 +26,6 @@ MAX_FIELD_CHARS = 16 * 2**20  # longest CSV cell; bounds the damage of an unclos
 PARQUET_BATCH_ROWS = 256
 PARQUET_BUFFER_BYTES = 2**18
 _GZIP_MAGIC = b"\x1f\x8b"
-
-
-class Format(enum.StrEnum):
-    """The file format of the records; each may be compressed with gzip."""
-
-    jsonl = "jsonl"
-    csv = "csv"
-    parquet = "parquet"
-
-
-_SUFFIXES = {
-    Format.jsonl: (".jsonl", ".ndjson", ".json"),
-    Format.csv: (".csv", ".tsv"),
-    Format.parquet: (".parquet",),
-}
 
 
 class SourceRow(NamedTuple):
@@ -63,13 +48,21 @@ class SourceReader:
     """Iterates over the records of a file or a folder; `bytes_read` of `bytes_total` is its progress.
 
     Raises, when created:
-        ConfigError: the path does not exist or is not readable, or the folder has no file of this format.
+        ConfigError: the path does not exist or is not readable, its name gives no format, or the folder has no file of
+            this format.
     Raises, while iterating:
         DataError: a file is empty or damaged, or has an unreadable record; names file and row.
     """
 
-    def __init__(self, source: Path, form: Format, delimiter: str | None = None) -> None:
-        """Find the files. `delimiter` separates the fields of CSV; None: detect it in each file."""
+    def __init__(self, source: Path, form: Format | None = None, delimiter: str | None = None) -> None:
+        """Find the files.
+
+        Args:
+            form: None: the names of the files give it.
+            delimiter: separates the fields of CSV; None: detect it in each file.
+        """
+        _require_source(source)
+        form = form or format_of(source)
         if delimiter is not None and form is not Format.csv:
             raise ConfigError(f"--delimiter: {form.value} has none; leave it out, or give --format csv")
         self.form = form
@@ -83,7 +76,7 @@ class SourceReader:
     def __iter__(self) -> Iterator[SourceRow]:
         before = 0
         for path, size in zip(self.files, self._sizes, strict=True):
-            cursor = _Cursor(path)
+            cursor = _Cursor(path, self.form)
             with _opened(path) as raw, cursor.explaining():
                 for values in self._records(_plain(raw, cursor), cursor):
                     self.bytes_read = max(self.bytes_read, before + min(raw.tell(), size))  # Parquet jumps
@@ -97,15 +90,19 @@ class SourceReader:
     def _records(self, stream: io.BufferedReader, cursor: "_Cursor") -> Iterator[dict[str, Any]]:
         if self.form is not Format.csv:
             return _READERS[self.form](stream, cursor)
-        self.delimiters[cursor.path] = self.delimiter or _delimiter(stream, cursor)
+        named = separator_line(stream.peek())
+        if named:
+            stream.readline()
+        self.delimiters[cursor.path] = self.delimiter or named or _delimiter(stream, cursor)
         return _read_csv(stream, cursor, self.delimiters[cursor.path])
 
 
 class _Cursor:
     """The position of a reader in a file, which errors name."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, form: Format) -> None:
         self.path = path
+        self.form = form
         self.row = 0  # the current row; 0: before the first
         self.rows = 0  # rows read so far
         self.held_bytes = 0  # bytes of the current row's lines
@@ -126,25 +123,25 @@ class _Cursor:
             ) from error
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
-            raise self.error(f"byte 0x{byte:02x} is not valid UTF-8; convert the file to UTF-8") from error
+            convert = f"iconv -f WINDOWS-1252 -t UTF-8 {self.path.name} > utf8-{self.path.name}"
+            text = f"; in Excel save it as CSV UTF-8, or convert it, as with: {convert}"
+            way_out = "" if self.form is Format.parquet else text
+            raise self.error(f"byte 0x{byte:02x} is not valid UTF-8{way_out}") from error
+
+
+def _require_source(source: Path) -> None:
+    if not source.exists():
+        raise ConfigError(f"--source {source}: no such file or folder")
+    if not source.is_file() and not source.is_dir():
+        raise ConfigError(f"--source {source}: neither a file nor a folder")
 
 
 def _find_files(source: Path, form: Format) -> list[Path]:
     """Return the file itself, or all files below a folder with a suffix of the format, sorted, except hidden ones."""
     if source.is_file():
         return [source]
-    if not source.exists():
-        raise ConfigError(f"--source {source}: no such file or folder")
-    if not source.is_dir():
-        raise ConfigError(f"--source {source}: neither a file nor a folder")
-    suffixes = (*_SUFFIXES[form], *(f"{suffix}.gz" for suffix in _SUFFIXES[form]))
-    found = [
-        path
-        for path in sorted(source.rglob("*"))
-        if path.name.lower().endswith(suffixes)
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(source).parts)
-    ]
+    suffixes = (*SUFFIXES[form], *(f"{suffix}.gz" for suffix in SUFFIXES[form]))
+    found = [path for path in visible_files(source) if path.name.lower().endswith(suffixes)]
     if not found:
         raise ConfigError(f"--source {source}: no {form.value} file in this folder; looked for *{', *'.join(suffixes)}")
     return found
@@ -164,6 +161,8 @@ def _plain(raw: io.BufferedReader, cursor: _Cursor) -> io.BufferedReader:
         raise cursor.error("the file is empty; complete it, or remove it")
     if start == _GZIP_MAGIC:
         return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw)), 2**16)
+    if foreign := foreign_content(cursor.path, raw.peek(), cursor.form):
+        raise cursor.error(foreign)
     return raw
 
 
@@ -200,6 +199,8 @@ def _delimiter(stream: io.BufferedReader, cursor: _Cursor) -> str:
     """Detect the delimiter of a CSV file from its first lines, without consuming them."""
     start = stream.peek()
     found = find_delimiter(start.decode("utf-8-sig", errors="replace"), whole=len(start) < io.DEFAULT_BUFFER_SIZE)
+    if found is None and cursor.path.name.lower().removesuffix(".gz").endswith(".tsv"):
+        return DELIMITERS["tab"]
     if found is None:
         raise cursor.error(
             f"what separates the fields can't be told from its first lines; give --delimiter {', '.join(DELIMITERS)}"
