@@ -170,7 +170,8 @@ def killed_and_reaped(scene: Scene) -> CommandResult:
     command.finish()
 
     def reaped() -> bool:
-        result = scene.millrace("reap", "--config", str(scene.world.config_file), "--grace-minutes", "0", "--json")
+        where = ("--config", str(scene.world.config_file), "--workspace", scene.uri)
+        result = scene.millrace("reap", *where, "--grace-minutes", "0", "--json")
         return any((one["job"], one["action"]) == (job, "ended") for one in result.json["jobs"])
 
     scene.wait_for(reaped, every=3.0)
