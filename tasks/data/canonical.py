@@ -89,6 +89,11 @@ class Canonicaliser:
         self._mapped = {time_column, *mapping.values()}
         self._kinds: dict[str, set[str]] = {}
 
+    @property
+    def ids_alone(self) -> bool:
+        """True if rows name their items by id, without a text."""
+        return self.layout is ROWS and ITEM not in self._source
+
     def convert(self, record: SourceRow) -> CanonicalRow:
         """Return the canonical row of one record.
 

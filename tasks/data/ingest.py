@@ -31,7 +31,7 @@ from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
-from tasks.data.span_versions import list_spans, noted
+from tasks.data.span_versions import list_feeds, list_spans, noted
 from tasks.data.tables import ItemTexts, open_tables
 from tasks.foundation.errors import ConfigError, DiskError
 from tasks.foundation.records import Record
@@ -126,14 +126,14 @@ def ingest(
             numbers = {version.span.name: version.span.version for version in chosen}
             with noted(held, numbers) if layout is ITEMS else contextlib.nullcontext():
                 for done, version in enumerate(chosen, start=1):
-                    commit_version(held, layout, version)
+                    commit_version(held, layout, version, canonicaliser.ids_alone)
                     report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
         return IngestSummary(
             spans=tuple(version.span for version in chosen),
             rows=sum(each.rows for each in built),
             files=len(reader.files),
             set_aside=aside.rows,
-            notes=tuple(_notes(reader, items, aside)),
+            notes=(*_notes(reader, items, aside), *(_text_notes(store) if canonicaliser.ids_alone else ())),
         )
 
 
@@ -146,6 +146,12 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[
         yield f"rows that can't be used: {aside.rows:,}, in {aside.path}; the first: {aside.first}"
     if changed := items.with_several_texts():
         yield f"items with more than one text: {changed:,}; the newest by time counts"
+
+
+def _text_notes(store: Store) -> Iterator[str]:
+    """Yield the remark on rows of ids alone."""
+    none = "" if list_feeds(store) else ", and the workspace has no feed yet; ingest it with --items FILE"
+    yield f"rows name their items by id alone: validate takes each text from the item feed{none}"
 
 
 def _known_rows(store: Store) -> dict[str, Callable[[], int]]:

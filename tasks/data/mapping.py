@@ -18,7 +18,8 @@ from tasks.foundation.errors import ConfigError, DataError
 Values = dict[str, Any]
 
 _SYNTAX = {
-    ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN]",
+    ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN], or without item=COLUMN if "
+    "an item feed has the texts: --map query=COLUMN,item_id=COLUMN",
     ITEMS.root: "--map id=COLUMN,text=COLUMN[,deleted=COLUMN]",
 }
 
@@ -49,7 +50,7 @@ def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
             hint = f"the nearest is {close[0]!r}" if close else f"known are {', '.join(layout.columns)}"
             raise ConfigError(f"--map: unknown name {name!r}; {hint}; write it as {_SYNTAX[layout.root]}")
     for name in layout.needed:
-        if name not in mapping:
+        if name not in mapping and not (name == "item" and "item_id" in mapping):
             raise ConfigError(f"--map: {name!r} is missing; write it as {_SYNTAX[layout.root]}")
 
 

@@ -13,6 +13,7 @@ from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, r
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.known_spans import Difference, Known, compare
+from tasks.data.rows import OF_FEED, TEXTS
 from tasks.data.span_versions import latest_version
 from tasks.data.spool import BuiltSpan, Spools, build_span
 from tasks.data.tables import ItemTexts
@@ -81,6 +82,7 @@ def choose_versions(
         if facts.get("content_sha256") == each.content_sha256:
             versions.append(_known(each, latest, each.rows))
             continue
+        _refuse_mixed(choice, each.name, facts.get(TEXTS) == OF_FEED, canonicaliser.ids_alone)
         version = _changed(choice, each, latest, spools, canonicaliser, items)
         versions.append(version)
         difference = version.span.difference
@@ -91,7 +93,17 @@ def choose_versions(
     return versions
 
 
-def commit_version(store: Store, layout: Layout, version: Version) -> None:
+def _refuse_mixed(choice: Choice, name: str, before: bool, now: bool) -> None:
+    """Refuse to merge rows of ids alone with rows that have texts."""
+    if choice.known is Known.merge and before != now:
+        here, there = ("ids alone", "texts") if now else ("texts", "ids alone")
+        raise ConfigError(
+            f"{name} has rows with {there} of items, and the source has rows with {here}; they are not merged. Give "
+            "the whole span with --replace, or map the same columns as before"
+        )
+
+
+def commit_version(store: Store, layout: Layout, version: Version, ids_alone: bool = False) -> None:
     """Write a version, unless the workspace has it."""
     span, built = version
     if not span.new:
@@ -106,6 +118,7 @@ def commit_version(store: Store, layout: Layout, version: Version) -> None:
         "labels": built.labels,
         "content_sha256": built.content_sha256,
         "ingested_at": now(),
+        **({TEXTS: OF_FEED} if ids_alone else {}),
     }
     try:
         commit(store, prefix, built.folder, layout.kind, facts)

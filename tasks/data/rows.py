@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from infra.store.base import Store
 from infra.store.manifest import open_folder, read_manifest
 from tasks.contracts.checkpoints import QUERY_AND_ITEM
-from tasks.contracts.references import RowsRef
+from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import DataError
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -47,6 +47,8 @@ BATCH_ROWS = 8192  # rows in memory at once
 
 SPAN_KIND = "span"
 ROWS_KIND = "rows"
+
+TEXTS, OF_FEED = "texts", "feed"  # fact of a folder whose rows have ids alone: the item feed has the texts
 
 
 def read_rows(
@@ -86,6 +88,11 @@ def other_columns(store: Store, ref: RowsRef) -> list[str]:
     folder = store.local(ref.prefix)  # whole: the copy that `read_rows` checks and reads
     schema = pq.read_schema(folder / manifest.files[0].name)
     return [name for name in schema.names if name not in CORE]
+
+
+def has_ids_alone(store: Store, ref: SpanRef | RowsRef) -> bool:
+    """Return True if the rows were ingested without item texts, which come from the item feed."""
+    return read_manifest(store, ref.prefix).facts.get(TEXTS) == OF_FEED
 
 
 def distinct_items(rows: pa.Table) -> pa.Table:

@@ -29,6 +29,7 @@ FILES = {
         *(review(number, "2022-11-03") for number in (91, 92)),
     ],
     "products.jsonl": [{"sku": "B01", "title": "Kettle", "updated_at": "2022-11-01", "removed": False}],
+    "clicks.jsonl": [{"search": "kettle", "sku": "B01", "clicked_at": f"2022-05-{day:02}"} for day in range(1, 31)],
 }
 
 
@@ -52,5 +53,6 @@ def test_the_commands_of_the_page_work_in_their_order(
         assert result.code == 0, result.err
         said[next(word for word in arguments if word.endswith(".jsonl"))] = result.out
     assert set(said) == set(FILES)
+    assert "validate takes each text from the item feed\n" in said["clicks.jsonl"]
     assert "rows that can't be used: 1, in refused.jsonl" in said["late.jsonl"]
     assert re.search(r"^2022-Q4 +v2 +93 +new: 17 changed, 2 added, 0 gone", said["corrected.jsonl"], re.M)
