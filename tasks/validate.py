@@ -1,15 +1,21 @@
 """Stage validate, control side: check the rows of the run's spans, and update the catalogue of all known items."""
 
+import contextlib
+
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.references import CatalogueRef
+from tasks.contracts.references import CatalogueRef, FeedRef
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.data.rows import has_ids_alone
 from tasks.data.span_versions import list_feeds
 from tasks.planning.golden_set import store_golden_set
 from tasks.planning.preflight import check_plan
 from tasks.running.stage import run_stage, stage_task, warn_of
 from tasks.runs import catalogues
+from tasks.runs.results import UnusableResult, read_result
 
 
 @stage_task
@@ -28,10 +34,12 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
     store = open_store(plan.workspace)
     check_plan(store, plan)
     golden = plan.config.evaluate.golden if plan.window else None
+    feeds = tuple(list_feeds(store))
     inputs = ValidateInputs(
         window=plan.window,
         history=plan.history,
-        feeds=tuple(list_feeds(store)) if catalogue else (),
+        feeds=feeds if catalogue else (),
+        texts=_texts(store, plan, feeds),
         bases=catalogues.bases(store, plan) if catalogue else (),
         others=catalogues.others(store, plan) if catalogue and plan.window else (),
         catalogue=catalogue,
@@ -41,6 +49,20 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
     outcome = run_stage(plan, inputs, ValidateOutcome)
     warn_of(outcome.checks)
     return outcome
+
+
+def _texts(store: Store, plan: RunPlan, feeds: tuple[FeedRef, ...]) -> tuple[FeedRef, ...]:
+    """Return the versions of the feed that give texts to rows of ids alone; empty if the window has no such rows.
+
+    A finished stage keeps its own, so that a run which is continued trains on the same texts.
+    """
+    if not any(has_ids_alone(store, span) for span in plan.window):
+        return ()
+    with contextlib.suppress(UnusableResult):
+        result = read_result(store, plan.run_key, Stage.validate)
+        if result is not None and isinstance(result.outcome, ValidateOutcome):
+            return result.outcome.texts
+    return feeds
 
 
 def catalogue_of(plan: RunPlan, validated: ValidateOutcome) -> CatalogueRef:

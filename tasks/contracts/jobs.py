@@ -38,6 +38,10 @@ class ValidateInputs(Record):
     window: tuple[SpanRef, ...]
     history: tuple[RowsRef, ...]
     feeds: tuple[FeedRef, ...] = beside()
+    texts: tuple[FeedRef, ...] = Field(
+        default=(),
+        description="versions of the item feed that give texts to rows of ids alone; empty: the rows have texts",
+    )
     bases: tuple[CatalogueRef, ...] = beside()
     others: tuple[RowsRef, ...] = beside(
         default=(), description="more rows for the catalogue; they replace older versions of their spans"

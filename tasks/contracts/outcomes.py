@@ -13,7 +13,7 @@ from configs.schema.gates import Severity
 from tasks.contracts.checkpoints import CurvePoint, HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
-from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, FeedRef, RowsRef
 from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import (
@@ -65,6 +65,10 @@ class ValidateOutcome(Record):
     catalogue: CatalogueRef | None = Field(default=None, description="null: not requested, or a check failed")
     profiles: dict[str, str] = Field(default={}, description="span -> key of the profile of its clean rows")
     drifts: tuple[ColumnDrift, ...] = Field(default=(), description="columns with the most drift, the worst first")
+    texts: tuple[FeedRef, ...] = Field(
+        default=(),
+        description="versions of the item feed that gave the texts of rows of ids alone; empty: no such rows",
+    )
     samples: tuple[SampleRow, ...] = Field(default=(), description="a few bad rows, if a check stopped the run")
     # Null: a check failed before the search.
     left_out_of_training: int | None = Field(default=None, description="clean near-duplicates of a holdout row")

@@ -16,7 +16,8 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.data.label_columns import label_columns
-from tasks.data.rows import BATCH_ROWS, CORE, LABEL, SPAN_KIND, group_columns
+from tasks.data.rows import BATCH_ROWS, CORE, LABEL, OF_FEED, SPAN_KIND, TEXTS, group_columns, has_ids_alone
+from tasks.data.span_versions import list_feeds
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.golden_set import read_golden_set
 from tasks.planning.preflight_encoder import check_encoder
@@ -25,7 +26,7 @@ _MOST_WORDS = 0.5  # share of texts that are no numbers, above which a column do
 
 
 def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
-    """Check that each span of a run has the columns that features and slices name.
+    """Check that each span of a run, or for ids alone the item feed, has the columns that features and slices name.
 
     Raises:
         DataError: a span lacks one; names span, key and column.
@@ -38,9 +39,14 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
         "evaluate.group": [name for name in group_columns(HoldoutRule.of(config.evaluate).group) if name not in CORE],
         **{key: (column,) for key, column in label_columns(config).items() if column not in CORE},
     }
+    of_feed: set[str] | None = None
     for span in window:
-        there = read_manifest(store, span.prefix).facts.get("columns")
+        facts = read_manifest(store, span.prefix).facts
+        there = facts.get("columns")
         missing = [(key, column) for key, columns in keys.items() for column in columns if column not in (there or {})]
+        if there is not None and missing and facts.get(TEXTS) == OF_FEED:
+            of_feed = _columns_of_feed(store) if of_feed is None else of_feed
+            missing = [(key, column) for key, column in missing if column not in of_feed]
         if there is not None and missing:
             key, column = missing[0]
             own = ", ".join(name for name in there if name not in CORE) or "no columns but those of --map"
@@ -81,6 +87,26 @@ def _first_texts(store: Store, span: SpanRef, column: str) -> Iterable[str | Non
     return ()
 
 
+def check_feed(store: Store, window: Sequence[SpanRef]) -> None:
+    """Check that an item feed exists if rows have no texts.
+
+    Raises:
+        DataError: it does not; names a span of ids alone and the remedy.
+    """
+    if not (alone := [span for span in window if has_ids_alone(store, span)]) or list_feeds(store):
+        return
+    raise DataError(
+        f"the rows of span {alone[0].name} name their items by id alone, and {store.uri} has no item feed with their "
+        "texts; first: millrace ingest --items FILE --map id=COLUMN,text=COLUMN. If the rows have texts, ingest them "
+        "with --map ...,item=COLUMN and --replace"
+    )
+
+
+def _columns_of_feed(store: Store) -> set[str]:
+    """Return the columns of the item feed's records."""
+    return {name for feed in list_feeds(store) for name in read_manifest(store, feed.prefix).facts.get("columns", ())}
+
+
 def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
     """Check that the rows have labels if a head needs them.
 
@@ -116,8 +142,10 @@ def check_window(store: Store, config: Config, window: Sequence[SpanRef], begins
 
     Raises:
         ConfigError: the pretrained folder can't be used, a head has no labels, or the golden set doesn't exist.
-        DataError: a span lacks a column that the settings name, or has no numbers in it; or the golden set is damaged.
+        DataError: a span lacks a column that the settings name, or has no numbers in it; its rows have ids alone, and
+            no item feed exists; or the golden set is damaged.
     """
+    check_feed(store, window)
     check_columns(store, config, window)
     check_numbers(store, config, window)
     check_labels(store, config, window)

@@ -21,6 +21,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.contracts.runner import report
 from tasks.contracts.workspace import HELD, SIDES
+from tasks.data.rows import has_ids_alone
 from tasks.foundation.errors import CodeError
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.worker.catalogue.against import SpanItems, compare_items
@@ -33,6 +34,7 @@ from tasks.worker.rows.counts import WindowCounts
 from tasks.worker.rows.drifts import judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.rows.duplicates import check_left_out, find_sides
 from tasks.worker.rows.holdout_write import write_held
+from tasks.worker.rows.ids_alone import FilledSpan, fill_span, set_unknown_apart, unknown_items, way_out
 from tasks.worker.rows.parent_vocabulary import read_known
 from tasks.worker.rows.profile import SpanReader
 from tasks.worker.rows.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
@@ -60,17 +62,21 @@ def run(job: Job) -> ValidateOutcome:
     if not inputs.window:  # a refresh: no new rows, but perhaps new items
         return _only_catalogue(job, inputs)
     own = OwnExpectations(config.validate_.expectations)
-    spans = [open_span(job.store, span) for span in inputs.window]
-    checks = list(check_columns([part for parts in spans for part in parts], config))
+    spans = {span: open_span(job.store, span) for span in inputs.window}
     earlier = read_earlier(job.store, inputs.history, config)
     known = read_known(job.store, inputs.parent) if inputs.parent else None
     entity = (config.features.entity,) if config.features.entity else ()
     features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical, *entity)))
     counts = WindowCounts()
     with job.scratch() as scratch:
-        for number, (span, parts) in enumerate(zip(inputs.window, spans, strict=True), start=1):
+        filled = _with_texts(job, inputs, spans, scratch)
+        spans |= {span: each.parts for span, each in filled.items()}
+        checks = list(check_columns([part for parts in spans.values() for part in parts], config))
+        for number, (span, parts) in enumerate(spans.items(), start=1):
             reader = SpanReader(span, config, known)
             bad = _judge(span, parts, counts, features, outputs.rows_file(scratch, span), config, own, reader)
+            if span in filled:
+                bad += set_unknown_apart(counts, span, filled[span].unknown)
             if (profiled := reader.profile()) is not None:
                 counts.profiles.append(profiled[0])
                 counts.compared.append(profiled[1])
@@ -78,14 +84,17 @@ def run(job: Job) -> ValidateOutcome:
         now = joined(counts.compared)
         drift, worst = judge_drift(earlier, now, config.validate_.drift)
         checks += window.row_checks(counts, config)
-        checks += window.window_checks(counts, features, inputs.window[-1], config)
+        more = way_out(counts, inputs.texts)
+        checks += window.window_checks(counts, features, inputs.window[-1], config, more)
+        checks += [unknown_items(counts, inputs.texts)] if filled else []
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
         files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
         checks += judge_before(
             job.store, inputs.history, [*counts.clean.values()], [*files.values()], config.validate_.before
         )
-        checks += item_checks(_compared_items(job, inputs, files), config.validate_.items)
+        with_own_texts = {span: file for span, file in files.items() if span not in filled}
+        checks += item_checks(_compared_items(job, inputs, with_own_texts), config.validate_.items)
         outcome = ValidateOutcome(
             rows=(),
             rows_in=counts.rows_in,
@@ -95,9 +104,12 @@ def run(job: Job) -> ValidateOutcome:
             quarantine=outputs.write_quarantine(job, scratch, counts.bad),
             checks=tuple(checks),
             drifts=worst,
+            texts=inputs.texts,
         )
         outputs.stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
-        rows = tuple(outputs.commit_rows(job, scratch, span, rows) for span, rows in counts.clean.items() if rows)
+        rows = tuple(
+            outputs.commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows
+        )
         sides = SIDES.within(run=job.spec.run_key)
         (scratch / "sides").mkdir()
         rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
@@ -117,6 +129,17 @@ def run(job: Job) -> ValidateOutcome:
             return outcome
         catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config)
         return outcome.model_copy(update={"catalogue": catalogue})
+
+
+def _with_texts(
+    job: Job, inputs: ValidateInputs, spans: Mapping[SpanRef, Sequence[ParquetPart]], scratch: Path
+) -> dict[SpanRef, FilledSpan]:
+    """Return the spans of ids alone, with texts from the feed."""
+    return {
+        span: fill_span(job.store, span, parts, inputs.texts, job.config, scratch / "texts" / span.name)
+        for span, parts in spans.items()
+        if has_ids_alone(job.store, span)
+    }
 
 
 def _try_pretrained(job: Job, inputs: ValidateInputs) -> None:

@@ -15,7 +15,10 @@ def section(facts: StageFacts) -> Section:
     files = [(f"clean rows of {rows.span.name}", rows.prefix) for rows in value.rows]
     return Section(
         f"{count(value.rows_clean)} of {count(value.rows_in)} rows are clean",
-        (f"{warnings} of {plural(len(value.checks), 'check')} gave a warning." if warnings else all_passed,),
+        (
+            f"{warnings} of {plural(len(value.checks), 'check')} gave a warning." if warnings else all_passed,
+            *_texts(value),
+        ),
         figures=tuple(drift.figures(value.drifts)),
         tables=(_rows(value), *_reasons(value), *_spans(value), *_sides(value), *_catalogue(value)),
         parts=checks.section(value.checks),
@@ -26,6 +29,16 @@ def section(facts: StageFacts) -> Section:
             *((("rows set apart", value.quarantine),) if value.quarantine else ()),
             *((("catalogue", value.catalogue.prefix),) if value.catalogue else ()),
         ),
+    )
+
+
+def _texts(value: ValidateOutcome) -> tuple[str, ...]:
+    if not value.texts:
+        return ()
+    newest = value.texts[-1]
+    return (
+        f"The texts of rows of ids alone come from {plural(len(value.texts), 'span')} of the item feed, the newest of "
+        f"them {newest.name} v{newest.version}.",
     )
 
 

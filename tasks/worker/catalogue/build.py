@@ -33,7 +33,7 @@ from tasks.data.items import (
     is_deleted_name,
     part_name,
 )
-from tasks.data.rows import ROWS_KIND
+from tasks.data.rows import ROWS_KIND, has_ids_alone
 from tasks.worker.catalogue.records import (
     SCATTERED,
     Source,
@@ -137,7 +137,8 @@ def _files(store: Store, prefix: str, kind: str) -> list[Path]:
 
 def inputs_of(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterator[Source]:
     for rows in sources.rows:
-        yield from_rows(_files(store, rows.prefix, ROWS_KIND))
+        if not has_ids_alone(store, rows):  # else its texts are the feed's, which may be newer
+            yield from_rows(_files(store, rows.prefix, ROWS_KIND))
     for feed in sources.feeds:
         yield from_feed(_files(store, feed.prefix, FEED_KIND))
     if base is not None:
@@ -160,10 +161,15 @@ def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_ro
 
 def feature_types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
     """Return the DuckDB type of each feature; a category keeps its type if all files agree, and is text otherwise."""
+    return column_types(inputs, config.features.numeric, feature_names(config))
+
+
+def column_types(inputs: Sequence[Source], numeric: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the DuckDB type of each column, as `feature_types` does."""
     kinds = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
     schemas = [pq.read_schema(path) for source in inputs for path in source.files]
-    types = dict.fromkeys(config.features.numeric, "DOUBLE")
-    for name in feature_names(config):
+    types = {name: "DOUBLE" for name in numeric if name in names}
+    for name in names:
         found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
         types.setdefault(name, kinds.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
     return types

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tasks.contracts.profiles import SampleRow, SpanProfile
 from tasks.contracts.references import SpanRef
 from tasks.worker.rows.columns import Compared
-from tasks.worker.rows.row_checks import REASON, SPAN, JudgedRows
+from tasks.worker.rows.row_checks import REASON, SPAN, JudgedRows, with_reasons
 
 _EACH_REASON, _SAMPLE_ROWS = 3, 12
 _SHOWN_CHARS = 80  # characters shown of a sample row's value
@@ -51,6 +51,13 @@ class WindowCounts:
                 self.failed.add(reason)
         self.ids[span].append(judged.ids)
         self.filled.update({column: len(judged.clean) - judged.clean[column].null_count for column in features})
+
+    def set_apart(self, span: SpanRef, rows: pa.Table, reason: str) -> None:
+        """Count rows of a span that are set apart for one reason, before any other rule."""
+        self.rows_in += len(rows)
+        self.reasons[reason] += len(rows)
+        self.bad.append(with_reasons(span, rows, [reason] * len(rows)))
+        self._show(self.bad[-1].slice(0, _LOOKED_AT))
 
     def _show(self, bad: pa.Table) -> None:
         """Keep a few sample rows per reason, for the report."""

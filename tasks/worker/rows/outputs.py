@@ -11,7 +11,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import SpanProfile
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, PROFILE, ROWS
-from tasks.data.rows import ROWS_KIND
+from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Job
 
@@ -23,9 +23,9 @@ def rows_file(scratch: Path, span: SpanRef) -> Path:
     return scratch / "rows" / span.name / "part-00000.parquet"
 
 
-def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int) -> RowsRef:
+def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int, ids_alone: bool) -> RowsRef:
     """Commit the clean rows of a span to the workspace, under a key that is the same in all attempts."""
-    facts = {"span": span.name, "span_version": span.version, "rows": rows}
+    facts = {"span": span.name, "span_version": span.version, "rows": rows, **({TEXTS: OF_FEED} if ids_alone else {})}
     where = ROWS.of(job.spec, folder=span.name)
     prefix = commit_by_content(job.store, where, rows_file(scratch, span).parent, ROWS_KIND, facts)
     return RowsRef(span=span, prefix=prefix, rows=rows, share=job.config.evaluate.holdout_share)

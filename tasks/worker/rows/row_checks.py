@@ -232,11 +232,15 @@ def judge_rows(
             reasons[int(positions[index])].append(reason)
     good[list(reasons)] = False
     # Filter by mask, not by position: this works chunk by chunk, for columns of any size.
-    bad = table.filter(pa.array(~good))
-    bad = bad.rename_columns([f"{n}_in_source" if n in (REASON, SPAN) else n for n in bad.column_names])
-    bad = bad.append_column(REASON, pa.array(["; ".join(reasons[row]) for row in sorted(reasons)], pa.string()))
-    bad = bad.append_column(SPAN, pa.array([span.name] * len(bad), pa.string()))
+    bad = with_reasons(span, table.filter(pa.array(~good)), ["; ".join(reasons[row]) for row in sorted(reasons)])
     return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings}, ids)
+
+
+def with_reasons(span: SpanRef, bad: pa.Table, reasons: Sequence[str]) -> pa.Table:
+    """Return rows of a span with REASON and SPAN; a column of the source with such a name gets another one."""
+    bad = bad.rename_columns([f"{n}_in_source" if n in (REASON, SPAN) else n for n in bad.column_names])
+    bad = bad.append_column(REASON, pa.array(reasons, pa.string()))
+    return bad.append_column(SPAN, pa.array([span.name] * len(bad), pa.string()))
 
 
 def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> pd.DataFrame:

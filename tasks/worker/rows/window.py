@@ -43,9 +43,15 @@ def row_checks(counts: WindowCounts, config: Config) -> list[Check]:
     return checks
 
 
-def window_checks(counts: WindowCounts, features: Sequence[str], last: SpanRef, config: Config) -> list[Check]:
-    """Return the checks of row counts, of features, and of categories and tokens new to the parent."""
-    measures = {**_sizes(counts, last, config), **_features(counts, features), **_unseen(counts, config)}
+def window_checks(
+    counts: WindowCounts, features: Sequence[str], last: SpanRef, config: Config, more: str = ""
+) -> list[Check]:
+    """Return the checks of row counts, of features, and of categories and tokens new to the parent.
+
+    Args:
+        more: an end of the sentence on the share of bad rows.
+    """
+    measures = {**_sizes(counts, last, config, more), **_features(counts, features), **_unseen(counts, config)}
     return [
         Check(
             name=name,
@@ -70,7 +76,7 @@ def _way_on(clean: int, last: SpanRef, config: Config) -> str:
     )
 
 
-def _sizes(counts: WindowCounts, last: SpanRef, config: Config) -> dict[str, Measure]:
+def _sizes(counts: WindowCounts, last: SpanRef, config: Config, more: str) -> dict[str, Measure]:
     limits = config.validate_
     clean, total = counts.rows_clean, counts.rows_in
     share = (total - clean) / max(total, 1)
@@ -82,7 +88,7 @@ def _sizes(counts: WindowCounts, last: SpanRef, config: Config) -> dict[str, Mea
             f"{counts.clean[last]} clean rows in span {last.name}, for which this run is; at least 1 is required."),
         "quarantined share": Measure(share, Limit(None, limits.max_quarantined_share), "critical",
             f"{total - clean} of {total} rows are bad ({share:.2%}); at most "
-            f"{limits.max_quarantined_share:.2%} may be."),
+            f"{limits.max_quarantined_share:.2%} may be.{more}"),
     }  # fmt: skip
 
 

@@ -191,6 +191,7 @@ class FakeRunner:
             reasons={},
             quarantine=None,
             checks=(drift,),
+            texts=inputs.texts,
             catalogue=self._catalogue(inputs, rows) if inputs.catalogue else None,
         )
 

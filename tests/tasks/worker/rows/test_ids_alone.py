@@ -1,0 +1,130 @@
+"""validate over logs of ids: texts from the feed, rows of unknown items apart."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
+from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.references import FeedRef
+from tasks.data.rows import read_rows
+from tasks.foundation.errors import DataError
+from tasks.worker import validate
+from tasks.worker.process.job import Job
+from tests.support.workspace.logs import click, item, write_feed, write_log
+from tests.support.workspace.spans import APRIL, MARCH, check, failed, job, quarantined, rows, write_span
+
+FEED = FeedRef(name="2026-01", version=1)
+LATER = FeedRef(name="2026-02", version=1)
+
+
+def with_feeds(job: Job, *feeds: FeedRef) -> Job:
+    inputs = job.spec.inputs.model_copy(update={"feeds": feeds, "texts": feeds})
+    return Job(job.spec.model_copy(update={"inputs": inputs}), job.store, job.rank, job.clock)
+
+
+def validated(store: DirectoryStore, *feeds: FeedRef, overrides: Sequence[str] = (), **more: Any) -> ValidateOutcome:
+    return validate.run(with_feeds(job(store, overrides=overrides, **more), *feeds))
+
+
+def some_items(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [item(f"i{number}", f"Lamp No. {number}", **more) for number in range(count)]
+
+
+@pytest.fixture
+def feed(store: DirectoryStore, tmp_path: Path) -> FeedRef:
+    return write_feed(store, tmp_path, FEED, some_items(40))
+
+
+def test_rows_take_their_texts_and_the_outcome_names_the_feed(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
+    write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(40)])
+    outcome = validated(store, feed)
+    assert (outcome.rows_in, outcome.rows_clean, failed(outcome)) == (40, 40, [])
+    assert outcome.texts == (feed,)
+    assert (
+        check(outcome, "items in the feed").sentence
+        == "The item feed (newest span: 2026-01 v1) knows the items of all rows."
+    )
+    read = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist()
+    assert [(row["item_id"], row["item"], row["price"]) for row in read[:2]] == [
+        ("i0", "Lamp No. 0", 9.5),
+        ("i1", "Lamp No. 1", 9.5),
+    ]
+
+
+def test_rows_of_unknown_items_are_set_apart_and_counted(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
+    write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(43)])
+    outcome = validated(store, feed)
+    assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (43, 40, 3)
+    assert outcome.reasons == {"unknown item": 3}
+    assert failed(outcome) == ["items in the feed"]
+    found = check(outcome, "items in the feed")
+    assert found.observed == 3
+    assert "3 of 43 rows (6.98%)" in found.sentence
+    assert "'i40', 'i41', 'i42'" in found.sentence
+    apart = quarantined(store, outcome)
+    assert [(row["item_id"], row["reason"], row["span"]) for row in apart] == [
+        (f"i{number}", "unknown item", "2026-03") for number in (40, 41, 42)
+    ]
+
+
+def test_too_many_unknown_items_end_the_run_with_the_feed_and_the_way_out(
+    store: DirectoryStore, tmp_path: Path, feed: FeedRef
+):
+    write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(60)])
+    with pytest.raises(DataError) as failure:
+        validated(store, feed)
+    said = str(failure.value)
+    assert "The item feed (newest span: 2026-01 v1) does not know the items of 20 of them" in said
+    assert "millrace ingest --items, and run again" in said
+
+
+def test_an_empty_item_id_has_its_own_reason(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
+    write_log(store, tmp_path, MARCH, [*(click(number, f"i{number}") for number in range(38)), click(38, None)])
+    outcome = validated(store, feed)
+    assert "item_id is null" in quarantined(store, outcome)[0]["reason"]
+    assert "unknown item" not in outcome.reasons
+
+
+def test_spans_with_and_without_texts_are_one_window(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
+    write_span(store, tmp_path, MARCH, rows(40))
+    write_log(store, tmp_path, APRIL, [click(number, f"i{number}", "2026-04") for number in range(40)])
+    outcome = validated(store, feed, window=[MARCH, APRIL])
+    assert [ref.rows for ref in outcome.rows] == [40, 40]
+    assert ["texts" in read_manifest(store, ref.prefix).facts for ref in outcome.rows] == [False, True]
+
+
+def test_the_catalogue_has_the_feeds_newest_text_not_that_of_a_later_row(
+    store: DirectoryStore, tmp_path: Path, feed: FeedRef
+):
+    write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(40)])
+    first = validated(store, feed)
+    write_feed(store, tmp_path, LATER, [item("i7", "Renamed lamp", "2026-02-01")])  # older than the rows of March
+    write_log(store, tmp_path, APRIL, [click(number, f"i{number}", "2026-04") for number in range(40)])
+    second = validated(store, feed, LATER, window=[APRIL], history=first.rows)
+    assert second.catalogue is not None
+    items = pa.concat_tables(
+        pq.read_table(path) for path in (store.root / second.catalogue.prefix).glob("part-*.parquet")
+    ).to_pylist()
+    assert len(items) == 40
+    assert {each["text"] for each in items if each["item_id"] == "i7"} == {"Renamed lamp"}
+
+
+def test_a_column_that_neither_log_nor_feed_has_is_named(store: DirectoryStore, tmp_path: Path):
+    feed = write_feed(store, tmp_path, FEED, some_items(40), brand=None)
+    write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(40)])
+    with pytest.raises(DataError, match="no column 'brand'"):
+        validated(store, feed)
+
+
+def test_the_same_feed_gives_the_same_rows(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
+    write_log(store, tmp_path, MARCH, [click(number, f"i{number % 41}") for number in range(80)])
+    first = validated(store, feed)
+    later = write_feed(store, tmp_path, LATER, [item("i7", "Renamed lamp", "2026-02-01"), item("i40", "New lamp")])
+    assert validated(store, feed, attempt=2).rows == first.rows
+    assert validated(store, feed, later, attempt=3).rows != first.rows
