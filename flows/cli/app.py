@@ -43,7 +43,6 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "config": "settings",
         "freshness": "freshness",
         "doctor": "doctor",
-        "smoke": "smoking",
         "hosts": "upkeep",
         "reap": "upkeep",
         "prune": "upkeep",

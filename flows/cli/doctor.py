@@ -1,16 +1,25 @@
 """`millrace doctor`: one line for each finding, and below it what to do."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
+from configs.load import load_config
 from flows.cli.terminal import console
 from flows.cli.terminal.command import HERE, command
+from flows.cli.terminal.progress_bars import display
 from flows.presentation.wording import visible
+from infra.store.factory import open_store
 from tasks.foundation.errors import POLICIES, FailureClass
+from tasks.running.context import within
+from tasks.upkeep.check import Finding
 from tasks.upkeep.examine import DoctorReport, examine
 
+_NEEDED = ("configuration", "workspace", "store")  # without these no deep check can begin
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
 
 
@@ -24,15 +33,36 @@ def show(report: DoctorReport) -> None:
 
 
 def _exit_code(report: DoctorReport) -> int:
-    return POLICIES[FailureClass.CONFIG].exit_code if report.failed else 0
+    failures = [finding.failure or FailureClass.CONFIG for finding in report.findings if finding.outcome == "FAIL"]
+    return POLICIES[failures[-1]].exit_code if failures else 0  # the deep checks are the last
 
 
 @command(show, exit_code=_exit_code)
 def doctor(
-    workspace: str = HERE, config_file: Path | None = None, settings: list[str] | None = None
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Then try devices, network, compiler and training by small jobs; costs their time."
+        ),
+    ] = False,
+    workspace: str = HERE,
+    config_file: Path | None = None,
+    settings: list[str] | None = None,
 ) -> DoctorReport:  # a workspace that can't be opened is a finding
     """Check everything that a run needs, and say how to fix what is wrong."""
-    return examine(workspace, config_file, settings or [])
+    if deep:
+        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # progress shows here
+    report = examine(workspace, config_file, settings or [], new=deep)
+    if not deep or any(finding.name in _NEEDED and finding.outcome == "FAIL" for finding in report.findings):
+        return report
+    from tasks.upkeep.deep import deep_findings  # only now: Prefect reads the environment when imported
+
+    found: list[Finding] = []
+    with display() as listener, within(listener=listener):
+        for finding in deep_findings(open_store(workspace), load_config(config_file, settings or [])):
+            listener.say(f"{finding.outcome:<4}  {finding.name}")
+            found.append(finding)
+    return DoctorReport.of((*report.findings, *found))
 
 
 def _lines(report: DoctorReport) -> Iterator[Text]:

@@ -89,7 +89,7 @@ class Communication(Record):
         return (
             f"{self.share:.0%} of a step of {self.step_seconds:.3g} s is communication between the workers, more than "
             f"{MOST_COMMUNICATION:.0%}: raise train.batch_rows, use fewer machines, or see whether the network is slow "
-            "(millrace smoke)"
+            "(millrace doctor --deep)"
         )
 
 

@@ -216,7 +216,6 @@ BACKFILL_STATE = Kind(
 )
 PARITY = Kind("parity report", "parity/{key}/report.json", "ParityReport", "parity", EXISTS, Kept.always)
 PARITY_PLOT = Kind("parity plot", "parity/{key}/curves.svg", "SVG", "parity", EXISTS, Kept.always)
-SMOKE = Kind("smoke report", "smoke/{key}.json", "SmokeReport", "`millrace smoke`", EXISTS, Kept.always)
 
 # Events, machines and pages
 SENT = Kind(

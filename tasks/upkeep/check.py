@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from tasks.foundation.errors import StageError, one_line
+from tasks.foundation.errors import FailureClass, StageError, one_line
 from tasks.foundation.records import Record
 
 CHECK_SECONDS = 20.0  # a bucket or mount that does not answer must not hold up the other checks
@@ -40,6 +40,7 @@ class Finding(Record):
     outcome: Outcome = Field(description="ok, warn or FAIL")
     found: str
     mend: str = Field(description="repair; empty: not needed, or in `found`")
+    failure: FailureClass | None = Field(default=None, description="failure class of a deep check; null: it has none")
 
 
 def run_checks(checks: Sequence[Check], seconds: float = CHECK_SECONDS) -> list[Finding]:

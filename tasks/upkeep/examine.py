@@ -142,11 +142,21 @@ class DoctorReport(Record):
     warned: int
     findings: tuple[Finding, ...]
 
+    @classmethod
+    def of(cls, findings: Sequence[Finding]) -> "DoctorReport":
+        """Return the report of these findings."""
+        failed = sum(finding.outcome == "FAIL" for finding in findings)
+        warned = sum(finding.outcome == "warn" for finding in findings)
+        return cls(failed=failed, warned=warned, findings=tuple(findings))
 
-def examine(uri: str, config_file: Path | None, overrides: Sequence[str]) -> DoctorReport:
+
+def examine(uri: str, config_file: Path | None, overrides: Sequence[str], new: bool = False) -> DoctorReport:
     """Run all checks for this workspace and configuration; none of them raises.
 
     If a Prefect server is found, the environment is set for it, so call this before Prefect is imported.
+
+    Args:
+        new: create a local workspace that does not exist.
     """
     configs: list[Config] = []
     stores: list[Store] = []
@@ -155,7 +165,7 @@ def examine(uri: str, config_file: Path | None, overrides: Sequence[str]) -> Doc
         run_check(Check("configuration", lambda: _configuration(config_file, overrides, configs))),
         run_check(Check("server", lambda: prefect_api.reachable(prefect_server.state_home(), servers))),
     ]
-    opened = run_check(Check("workspace", lambda: workspace.opened(uri, stores)))
+    opened = run_check(Check("workspace", lambda: workspace.opened(uri, stores, new)))
     if not stores:
         first.append(opened)
     for server in servers:
@@ -171,10 +181,7 @@ def examine(uri: str, config_file: Path | None, overrides: Sequence[str]) -> Doc
             *_of_aws(uri, config),
         ]
     )
-    findings = (*first, *rest)
-    failed = sum(finding.outcome == "FAIL" for finding in findings)
-    warned = sum(finding.outcome == "warn" for finding in findings)
-    return DoctorReport(failed=failed, warned=warned, findings=findings)
+    return DoctorReport.of((*first, *rest))
 
 
 def _of_machine(config: Config | None, stores: Sequence[Store]) -> list[Check]:

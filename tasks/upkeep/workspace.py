@@ -16,9 +16,14 @@ SCRATCH = "doctor"
 _INGEST = "correct --workspace, or start with: millrace ingest"
 
 
-def opened(uri: str, found: list[Store]) -> CheckResult:
-    """Open the store and append it to `found`. A missing folder is not created. Raises the errors of `open_store`."""
+def opened(uri: str, found: list[Store], new: bool = False) -> CheckResult:
+    """Open the store and append it to `found`. A missing folder fails, or is created if `new`.
+
+    Raises the errors of `open_store`.
+    """
     store = open_store(uri)
+    if new and isinstance(store, DirectoryStore):
+        store.root.mkdir(parents=True, exist_ok=True)
     if isinstance(store, DirectoryStore) and not store.root.is_dir():
         return CheckResult("FAIL", f"{store.uri} does not exist", _INGEST)
     found.append(store)

@@ -59,7 +59,7 @@ READING = (
 OTHERS = {  # commands of a workspace that are no probes
     "backfill", "backfill pause", "backfill resume", "backfill cancel",
     "deploy", "gate", "import-checkpoint", "ingest", "parity", "publish", "refresh",
-    "hold", "rollback", "skip", "smoke",  # they write
+    "hold", "rollback", "skip",  # they write
     "doctor", "reap", "serve",  # they look at more than files, or do not end
 }  # fmt: skip
 WRONG = ("yesterday", "", "../../up", -1, 2**70, 1e308, None, True, [], {})

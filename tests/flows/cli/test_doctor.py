@@ -18,9 +18,13 @@ from prefect.client.schemas.schedules import CronSchedule
 from prefect.flows import flow
 from prefect.states import Scheduled
 
+import infra.compute.factory
 from infra.store.directory import DirectoryStore
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import CompileError
 from tasks.upkeep import prefect_api
 from tasks.upkeep.check import CheckResult
+from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult
 from tests.support.processes.prefect_server import PrefectServer
@@ -86,6 +90,40 @@ def test_a_dead_server_is_a_failure_and_a_missing_one_a_warning(
     outcome, text = found(died.out, "server")
     assert (died.code, outcome) == (78, "FAIL")
     assert f"{tmp_path}/home/server.log" in text
+
+
+# --- deep checks ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    runner = FakeRunner(DirectoryStore(tmp_path / "new"))
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    return runner
+
+
+def test_deep_checks_come_after_the_others_also_in_a_new_workspace(millrace: Command, fake: FakeRunner) -> None:
+    done = millrace("--deep", "--workspace", fake.store.uri)
+    assert done.code == 0, done.err
+    assert re.search(r"^ok +store +written, read, .*^ok +a training step, 1 worker +10 step", done.out, re.M | re.S)
+    assert re.search(
+        r"^ok +time and price +\d+ s, \$0.00 by the configured prices; records: runs/deep-", done.out, re.M
+    )
+    assert "ok    a training step, 1 worker\n" in done.err, "each is shown as soon as it ended"
+
+
+def test_a_failed_deep_check_gives_the_exit_code_of_its_class(millrace: Command, fake: FakeRunner) -> None:
+    fake.fail(Stage.warmup, CompileError("graph MODULE_1 did not compile"), times=2)
+    done = millrace("--deep", "--workspace", fake.store.uri)
+    assert done.code == millrace("--deep", "--json", "--workspace", fake.store.uri).code == 73
+    assert re.search(r"^FAIL +compilations, 1 worker +COMPILE: graph MODULE_1 did not compile$", done.out, re.M)
+    assert "-> is compiler.target" in done.out
+
+
+def test_no_deep_check_begins_with_a_wrong_configuration(millrace: Command, fake: FakeRunner) -> None:
+    assert millrace("--deep", "--workspace", fake.store.uri, "--set", "seed=-1").code == 78
+    assert fake.specs == []
 
 
 # --- what the server knows --------------------------------------------------------------------------------------

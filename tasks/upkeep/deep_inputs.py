@@ -1,4 +1,4 @@
-"""The inputs of `millrace smoke`: synthetic rows, a very small model, and the machines of the user's settings.
+"""The inputs of `millrace doctor --deep`: synthetic rows, a very small model, the machines of the user.
 
 They are small on purpose: the aim is to test devices, network, compiler and workspace, not speed.
 """
