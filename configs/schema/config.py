@@ -24,7 +24,7 @@ from configs.schema.stages import (
     WorkersConfig,
 )
 from configs.schema.training import HeadsConfig, TrainConfig
-from configs.schema.validation import ValidateConfig
+from configs.schema.validation import EVENT_WEIGHT, ValidateConfig
 from tasks.foundation.records import Record, beside, decides
 
 # Columns of every row that can be neither a label nor a weight.
@@ -160,6 +160,28 @@ class Config(Record):
         for key, column in columns.items():
             if column in TEXTS_AND_IDS:
                 raise ValueError(f"{key} is {column}, a text, an id or the time of each row; name a column of values")
+        return self
+
+    @model_validator(mode="after")
+    def _events_are_read(self) -> Self:
+        events = self.validate_.events
+        if events is None:
+            return self
+        if events.column in (*TEXTS_AND_IDS, "label"):
+            raise ValueError(f"validate.events.column is {events.column}; name a column with the event of each row")
+        labels = {event.label for event in events.values.values()}
+        if len(labels) > 1 and not self.heads.reads_labels:
+            raise ValueError(
+                "validate.events gives rows different labels, and nothing reads them, so each row would be a hit; set "
+                "heads.classification={weight: 0.1, input: pair, negative_max: 0, positive_min: 1} and "
+                "heads.contrastive.positives_only=true, or give all events the same label"
+            )
+        weighted = [name for name, event in events.values.items() if event.weight != 1]
+        if weighted and self.train.row_weight != EVENT_WEIGHT:
+            raise ValueError(
+                f"validate.events gives {weighted[0]} a weight, which counts with train.row_weight={EVENT_WEIGHT}; "
+                f"train.row_weight is {self.train.row_weight or 'null'}"
+            )
         return self
 
     @model_validator(mode="after")

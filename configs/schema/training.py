@@ -132,6 +132,11 @@ class HeadsConfig(Record):
         return {name: head for name, head in heads.items() if isinstance(head, LabelHead)}
 
     @property
+    def reads_labels(self) -> bool:
+        """True if a head learns from the labels of rows."""
+        return self.classification is not None or any(head.column == "label" for head in self.of_labels.values())
+
+    @property
     def learnt_scale(self) -> float | None:
         """The initial value of the learnt scale of the contrastive softmax; None: the scale is fixed."""
         head = self.contrastive

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from configs.schema.compute import Positive
 from configs.schema.expectations import SCOPES, Scope, check_bounds, check_name
 from configs.schema.gates import Severity
+from configs.schema.label_heads import class_name
 from configs.schema.stages import Bounds, Share, StageConfig
 from tasks.foundation.records import Record, beside
 
@@ -148,6 +149,35 @@ class BeforeConfig(Record):
     )
 
 
+EVENT_WEIGHT = "event_weight"  # the column that validate makes from `validate.events`
+
+
+class EventConfig(Record):
+    """The label and the weight of the rows with one event."""
+
+    label: float | None = Field(default=None, description="label of the row; null: none")
+    weight: float = Field(
+        default=1.0, ge=0, description="weight of the row, in the column `event_weight`, which train.row_weight names"
+    )
+
+
+class EventsConfig(Record):
+    """Events of a log, such as clicks and purchases, as labels and weights of its rows."""
+
+    column: str = Field(default="event", min_length=1, description="column with the event of each row")
+    values: dict[str, EventConfig] = Field(
+        min_length=1, description="label and weight by the value of the column; rows with another value are set apart"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: Any) -> Any:
+        """Convert numbers and booleans to names, since YAML reads `{1: ...}` as a number."""
+        if isinstance(values, dict) and isinstance(events := values.get("values"), dict):
+            return values | {"values": {class_name(name): each for name, each in events.items()}}
+        return values
+
+
 class ValidateConfig(StageConfig):
     """Limits for the rows of a run."""
 
@@ -175,12 +205,20 @@ class ValidateConfig(StageConfig):
         default=0.05,
         description="share of tokens that the parent's tokenizer does not know, above which a warning is reported",
     )
+    events: EventsConfig | None = Field(
+        default=None, description="labels and weights by the event of a row, as in a log of clicks; null: no events"
+    )
     suites: tuple[str, ...] = Field(
         default=(), description="YAML files with lists of expectations; read when the configuration is loaded"
     )
     expectations: tuple[ExpectationConfig, ...] = Field(
         default=(), description="expectations of your own on the rows of a run"
     )
+
+    @property
+    def made_columns(self) -> tuple[str, ...]:
+        """The columns that validate adds to the rows."""
+        return (EVENT_WEIGHT,) if self.events is not None else ()
 
     @model_validator(mode="before")
     @classmethod

@@ -37,7 +37,12 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
         "features.entity": (config.features.entity,) if config.features.entity else (),
         "evaluate.slices": config.evaluate.slices,
         "evaluate.group": [name for name in group_columns(HoldoutRule.of(config.evaluate).group) if name not in CORE],
-        **{key: (column,) for key, column in label_columns(config).items() if column not in CORE},
+        "validate.events.column": (config.validate_.events.column,) if config.validate_.events else (),
+        **{
+            key: (column,)
+            for key, column in label_columns(config).items()
+            if column not in (*CORE, *config.validate_.made_columns)
+        },
     }
     of_feed: set[str] | None = None
     for span in window:
@@ -108,11 +113,20 @@ def _columns_of_feed(store: Store) -> set[str]:
 
 
 def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
-    """Check that the rows have labels if a head needs them.
+    """Check that the rows have labels if a head needs them, and none if their events give labels.
 
     Raises:
-        ConfigError: no row has a label, and heads.classification or a head on the column label is set.
+        ConfigError: no row has a label, and heads.classification or a head on the column label is set; or rows have
+            labels, and `validate.events` would replace them.
     """
+    if config.validate_.events is not None:
+        for span in window:
+            if read_manifest(store, span.prefix).facts.get("labels"):
+                raise ConfigError(
+                    f"rows of span {span.name} v{span.version} have labels of their own, and validate.events gives "
+                    "others; ingest the span again without label in --map, and --replace, or set validate.events=null"
+                )
+        return
     heads = [f"heads.{name}" for name, head in config.heads.of_labels.items() if head.column == LABEL]
     heads = [*(["heads.classification"] if config.heads.classification else []), *heads]
     if not heads or not window:

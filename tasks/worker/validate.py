@@ -28,13 +28,13 @@ from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.process.job import Job
-from tasks.worker.rows import outputs, window
+from tasks.worker.rows import events, ids_alone, outputs, window
 from tasks.worker.rows.columns import joined
 from tasks.worker.rows.counts import WindowCounts
 from tasks.worker.rows.drifts import judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.rows.duplicates import check_left_out, find_sides
 from tasks.worker.rows.holdout_write import write_held
-from tasks.worker.rows.ids_alone import FilledSpan, fill_span, set_unknown_apart, unknown_items, way_out
+from tasks.worker.rows.ids_alone import FilledSpan
 from tasks.worker.rows.parent_vocabulary import read_known
 from tasks.worker.rows.profile import SpanReader
 from tasks.worker.rows.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
@@ -76,7 +76,7 @@ def run(job: Job) -> ValidateOutcome:
             reader = SpanReader(span, config, known)
             bad = _judge(span, parts, counts, features, outputs.rows_file(scratch, span), config, own, reader)
             if span in filled:
-                bad += set_unknown_apart(counts, span, filled[span].unknown)
+                bad += ids_alone.set_unknown_apart(counts, span, filled[span].unknown)
             if (profiled := reader.profile()) is not None:
                 counts.profiles.append(profiled[0])
                 counts.compared.append(profiled[1])
@@ -84,9 +84,10 @@ def run(job: Job) -> ValidateOutcome:
         now = joined(counts.compared)
         drift, worst = judge_drift(earlier, now, config.validate_.drift)
         checks += window.row_checks(counts, config)
-        more = way_out(counts, inputs.texts)
+        more = ids_alone.way_out(counts, inputs.texts) + events.way_out(counts)
         checks += window.window_checks(counts, features, inputs.window[-1], config, more)
-        checks += [unknown_items(counts, inputs.texts)] if filled else []
+        checks += [ids_alone.unknown_items(counts, inputs.texts)] if filled else []
+        checks += [events.known_events(counts)] if config.validate_.events else []
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
         files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
@@ -136,7 +137,7 @@ def _with_texts(
 ) -> dict[SpanRef, FilledSpan]:
     """Return the spans of ids alone, with texts from the feed."""
     return {
-        span: fill_span(job.store, span, parts, inputs.texts, job.config, scratch / "texts" / span.name)
+        span: ids_alone.fill_span(job.store, span, parts, inputs.texts, job.config, scratch / "texts" / span.name)
         for span, parts in spans.items()
         if has_ids_alone(job.store, span)
     }
@@ -191,6 +192,9 @@ def _judge(
     with contextlib.ExitStack() as opened:
         writer = None
         for table in read_span(parts):
+            table = _with_labels(span, table, counts, config)
+            if not len(table):
+                continue
             judged = judge_rows(span, table, config, _chunks(counts.ids[span]), earlier_ids, own.judge_rows)
             counts.add(span, judged, features)
             own.add_clean(judged.clean)
@@ -200,6 +204,17 @@ def _judge(
                 writer = opened.enter_context(pq.ParquetWriter(path, judged.clean.schema))
             writer.write_table(judged.clean)
     return counts.rows_in - before - counts.clean[span]
+
+
+def _with_labels(span: SpanRef, table: pa.Table, counts: WindowCounts, config: Config) -> pa.Table:
+    """Return the rows with the labels of their events; the rows with unknown events are counted as bad."""
+    if config.validate_.events is None:
+        return table
+    labelled = events.with_labels(table, config.validate_.events)
+    if len(labelled.unknown):
+        counts.set_apart(span, labelled.unknown, events.UNKNOWN_EVENT)
+        counts.count_events(labelled.unknown[config.validate_.events.column])
+    return labelled.rows
 
 
 def _chunks(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:

@@ -233,6 +233,7 @@ BOUND = {
     "model.embedding_width": ["model.embedding_width=32"],
     "model.interaction.kind": ["model.interaction.kind=both"],
     "model.interaction.deep_widths": ["model.interaction.deep_widths=[256, 128]"],
+    "validate.events": ["validate.events={values: {click: {label: 1}}}"],
     "heads.classification": [HEAD],
     "heads.multiclass": ["heads.multiclass={weight: 0.5, input: query, classes: [a, b]}"],
     "heads.regression": ["heads.regression={weight: 0.5, input: query, low: 0, high: 1}"],

@@ -13,6 +13,7 @@ from tasks.worker.rows.row_checks import REASON, SPAN, JudgedRows, with_reasons
 
 _EACH_REASON, _SAMPLE_ROWS = 3, 12
 _SHOWN_CHARS = 80  # characters shown of a sample row's value
+_MOST_EVENTS = 1_000
 _LOOKED_AT = 1_000  # bad rows of a piece from which samples are taken
 
 
@@ -25,6 +26,7 @@ class WindowCounts:
     bad: list[pa.Table] = field(default_factory=list)
     samples: list[SampleRow] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
+    unknown_events: Counter[str] = field(default_factory=Counter)
     failed: set[str] = field(default_factory=set)
     ids: dict[SpanRef, list[pa.ChunkedArray]] = field(default_factory=dict)
     filled: Counter[str] = field(default_factory=Counter)
@@ -58,6 +60,13 @@ class WindowCounts:
         self.reasons[reason] += len(rows)
         self.bad.append(with_reasons(span, rows, [reason] * len(rows)))
         self._show(self.bad[-1].slice(0, _LOOKED_AT))
+
+    def count_events(self, unknown: pa.ChunkedArray) -> None:
+        """Count unknown events by name; the names beyond the first thousand are not kept."""
+        for each in unknown.value_counts().to_pylist():
+            name = "no value" if each["values"] is None else repr(each["values"])
+            if name in self.unknown_events or len(self.unknown_events) < _MOST_EVENTS:
+                self.unknown_events[name] += each["counts"]
 
     def _show(self, bad: pa.Table) -> None:
         """Keep a few sample rows per reason, for the report."""

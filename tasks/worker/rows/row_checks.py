@@ -125,8 +125,10 @@ def _wanted_columns(config: Config) -> list[tuple[str, str, tuple[str, ...]]]:
     wanted += [
         (f"{key} names it", column, _NAMES if column in names else _NUMBERS)
         for key, column in label_columns(config).items()
-        if column not in CORE
+        if column not in (*CORE, *config.validate_.made_columns)
     ]
+    if config.validate_.events is not None:
+        wanted.append(("validate.events.column names it", config.validate_.events.column, _NAMES))
     group = HoldoutRule.of(config.evaluate).group
     wanted += [("evaluate.group names it", c, _NUMBERS) for c in group_columns(group) if c not in CORE]
     wanted += [("evaluate.slices names it", c, _NAMES) for c in config.evaluate.slices if c not in CORE]

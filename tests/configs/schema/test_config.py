@@ -9,6 +9,8 @@ from tasks.foundation.errors import ConfigError
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 AUC = "evaluate.gates=[{metric: auc, direction: higher, threshold: 0.7, baseline: none, severity: critical}]"
 
+EVENTS = "{values: {seen: {label: 0}, click: {label: 3}, buy: {label: 4, weight: 5}}}"
+
 MACHINE = (
     "health.machines.mine={devices: 1, efa_interfaces: 0, min_node_bus_gb_s: 0, min_bus_gb_s: 0, max_latency_us: 9}"
 )
@@ -62,6 +64,15 @@ REFUSED = {
         ["heads.multiclass={weight: 1, input: query, column: kind, classes: [a, b]}", "train.row_weight=kind"],
         "train.row_weight reads column kind as numbers, and heads.multiclass.column as names",
     ),
+    "labels of events unread": ([f"validate.events={EVENTS}"], "nothing reads them, so each row would be a hit"),
+    "weights of events unread": (
+        [HEAD, f"validate.events={EVENTS}"],
+        "validate.events gives buy a weight, which counts with train.row_weight=event_weight; train.row_weight is null",
+    ),
+    "events are texts": (
+        [HEAD, f"validate.events={EVENTS}", "validate.events.column=query", "train.row_weight=event_weight"],
+        "validate.events.column is query; name a column with the event",
+    ),
     "gate without its head": (
         ["evaluate.gates=[{metric: rmse, direction: lower, threshold: 1, baseline: none, severity: critical}]"],
         "the gate on rmse needs heads.regression, which is null",
@@ -106,6 +117,8 @@ ALLOWED = {
     "workers that fill no node": ["compute=batch", "batch.processes_per_node=32", "train.workers=4"],
     "workers of this machine": ["batch.processes_per_node=2", "infer.workers=3"],
     "own machine": [MACHINE, "health.machine=mine"],
+    "events": [HEAD, f"validate.events={EVENTS}", "train.row_weight=event_weight"],
+    "events that are all hits": ["validate.events={values: {click: {label: 1}, cart: {label: 1}}}"],
     "the compiler's own level": ["compiler.optlevel=null"],
 }
 

@@ -10,6 +10,7 @@ import infra.compute.factory
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.backfill.planner import plan_backfill
+from tasks.data.known_spans import Known
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
@@ -190,3 +191,20 @@ def test_shapes_must_fit_the_positions_of_the_encoder(store: DirectoryStore, tmp
     (folder / "config.json").write_text("[")
     with pytest.raises(ConfigError, match=r"config\.json is not readable"):
         check(store, f"model.pretrained={folder}")
+
+
+EVENTS = "validate.events={column: brand, values: {acme: {label: 0}, zen: {label: 4}}}"
+
+
+def test_labels_of_rows_and_of_their_events_are_not_mixed(store: DirectoryStore, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"2026-01 v1 have labels of their own, and validate.events gives others"):
+        check(store, HEAD, EVENTS)
+    without = [{name: value for name, value in row.items() if name != "stars"} for row in ROWS]
+    mapping = {name: column for name, column in MAP.items() if name != "label"}
+    run(store, write_input(tmp_path / "again", without), mapping=mapping, known=Known.replace)
+    check(store, HEAD, EVENTS)
+
+
+def test_a_missing_column_of_events_is_named_with_its_key(store: DirectoryStore) -> None:
+    with pytest.raises(DataError, match=r"no column 'kind', which validate.events.column names"):
+        check(store, HEAD, EVENTS, "validate.events.column=kind")
