@@ -16,6 +16,7 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.csv_form import parse_delimiter
 from tasks.data.files.formats import Format
+from tasks.data.files.spelling import Spelling, parse_spelling
 from tasks.data.ingest import IngestOptions, IngestSummary
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
@@ -23,6 +24,11 @@ from tasks.data.new_versions import IngestedSpan
 from tasks.foundation.errors import ConfigError
 from tasks.planning import skips
 from tasks.planning.skips import Skip
+
+Decimal = Annotated[str, typer.Option(help="Decimal sign of numbers that are texts, as in CSV: . or ,")]
+DayFirst = Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, as 20.11.2026.")]
+TrueWords = Annotated[str | None, typer.Option("--true", help="Further words for true, as ja,oui.")]
+FalseWords = Annotated[str | None, typer.Option("--false", help="Further words for false, as nein,non.")]
 
 
 def show_ingested(output: IngestSummary) -> None:
@@ -59,6 +65,10 @@ def ingest(
     delimiter: Annotated[
         str | None, typer.Option(help="Of CSV: comma, semicolon, tab or pipe; default: found in the file.")
     ] = None,
+    decimal: Decimal = ".",
+    dayfirst: DayFirst = False,
+    true: TrueWords = None,
+    false: FalseWords = None,
     not_before: Annotated[
         str | None, typer.Option(help="First day of the data, as 2015-01-01. Earlier rows are errors.")
     ] = None,
@@ -80,7 +90,8 @@ def ingest(
         )
     layout = ITEMS if items else ROWS
     mapping = parse_map(columns, layout)
-    options = _options(replace, merge, delimiter, not_before, not_after, set_aside)
+    spelling = parse_spelling(decimal, dayfirst, true, false)
+    options = _options(replace, merge, delimiter, spelling, not_before, not_after, set_aside)
     with display() as listener:
         return tasks.data.ingest.ingest(
             store, path, form, time_column, span, mapping, layout, listener.progress, options
@@ -106,6 +117,7 @@ def _options(
     replace: bool,
     merge: bool,
     delimiter: str | None,
+    spelling: Spelling,
     not_before: str | None,
     not_after: str | None,
     set_aside: Path | None,
@@ -118,6 +130,7 @@ def _options(
         not_before=_day("--not-before", not_before),
         not_after=_day("--not-after", not_after),
         delimiter=None if delimiter is None else parse_delimiter(delimiter),
+        spelling=spelling,
         set_aside=set_aside,
     )
 

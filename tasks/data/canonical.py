@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceRow
+from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, PLAIN, Spelling
 from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time
-from tasks.data.files.values import NUMBER, Scalar, as_float, as_text, is_nan_text, kind_of_text, scalar, short
+from tasks.data.files.values import Scalar, as_bool, as_float, as_text, is_nan_text, scalar, short
 from tasks.data.items import DELETED, FEED_KIND
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
@@ -38,12 +39,15 @@ ROWS = Layout(
 ITEMS = Layout({"id": ITEM_ID, "text": ITEM, "deleted": DELETED}, needed=("id", "text"), root="items", kind=FEED_KIND)
 
 
+Spelled = tuple[str, bool | float]  # a text that the source's spelling makes a value, and the value
+
+
 class CanonicalRow(NamedTuple):
     """`core` in the order of `rows.CORE`, the time in microseconds since the epoch; `others` by source column."""
 
     span: str
     core: tuple[str, int, str | None, str | None, str | None, float | None]
-    others: dict[str, Scalar]
+    others: dict[str, Scalar | Spelled]
 
     @property
     def item_id(self) -> str | None:
@@ -78,6 +82,7 @@ class Canonicaliser:
         mapping: Mapping[str, str],
         layout: Layout = ROWS,
         times: TimeRange = ANY_TIME,
+        spelling: Spelling = PLAIN,
     ) -> None:
         self._texts_are_values = form is Format.csv
         self.layout = layout
@@ -85,6 +90,7 @@ class Canonicaliser:
         self.mapping = mapping
         self._span = span
         self._times = times
+        self.spelling = spelling
         self._source = {layout.columns[name]: column for name, column in mapping.items()}
         self._mapped = {time_column, *mapping.values()}
         self._kinds: dict[str, set[str]] = {}
@@ -101,7 +107,7 @@ class Canonicaliser:
             DataError: a time or label is not readable, a time is out of range, or an item of a feed has no id, no text
                 or an unreadable `deleted`; names file, row, column and value.
         """
-        moment = _moment(record, self.time_column)
+        moment = _moment(record, self.time_column, self.spelling.dayfirst)
         if problem := self._times.problem(moment):
             raise record.error(self.time_column, problem)
         item = self._text(record, ITEM)
@@ -163,7 +169,8 @@ class Canonicaliser:
         column = self._source.get(DELETED, DELETED)
         value = _scalar(record, column)
         known = {None: False, "": False, "true": True, "false": False, "1": True, "0": False}
-        deleted = known.get(None if value is None else as_text(value).strip().lower())
+        known |= dict.fromkeys(self.spelling.true, True) | dict.fromkeys(self.spelling.false, False)
+        deleted = known.get(None if value is None else as_text(value).strip().casefold())
         if deleted is None:
             raise record.error(column, f"{short(value)} is not true or false, nor 1 or 0")
         if not deleted and not (self._text(record, ITEM) or "").strip():
@@ -179,29 +186,32 @@ class Canonicaliser:
             text = value.strip()
             if not text or is_nan_text(text):
                 return None
-            if not NUMBER.fullmatch(text):
-                raise record.error(column, f"{short(value)} is not a number; the label must be a number")
-            return float(text)
+            kind, spelled = self.spelling.typed(text)
+            if kind == "string":
+                raise record.error(column, f"{short(value)} is not a number; the label must be a number{_hint(text)}")
+            return float(as_bool(text) or 0 if kind == "bool" else text) if spelled is None else float(spelled)
         return as_float(value)
 
-    def _others(self, record: SourceRow) -> dict[str, Scalar]:
-        others: dict[str, Scalar] = {}
+    def _others(self, record: SourceRow) -> dict[str, Scalar | Spelled]:
+        others: dict[str, Scalar | Spelled] = {}
         for column in record.values:
             if column in self._mapped or (self.layout is ITEMS and column == DELETED):
                 continue
             kinds = self._kinds.setdefault(column, set())
             if (value := _scalar(record, column)) is not None:
-                if (kind := self._kind(value)) is not None:
+                kind, spelled = self._typed(value)
+                if kind is not None:
                     kinds.add(kind)
-                others[column] = value
+                others[column] = value if spelled is None else (str(value), spelled)
         return others
 
-    def _kind(self, value: bool | int | float | str) -> str | None:
+    def _typed(self, value: bool | int | float | str) -> tuple[str | None, bool | float | None]:
+        """Return the type of a value, and the value that the spelling gives a text; None: as it stands."""
         if isinstance(value, bool):
-            return "bool"
+            return "bool", None
         if isinstance(value, int | float):
-            return "float64"
-        return kind_of_text(value) if self._texts_are_values else "string"
+            return "float64", None
+        return self.spelling.typed(value) if self._texts_are_values else ("string", None)
 
 
 def _scalar(record: SourceRow, column: str) -> Scalar:
@@ -211,20 +221,28 @@ def _scalar(record: SourceRow, column: str) -> Scalar:
         raise record.error(column, f"the bytes are not UTF-8 text: {error}; convert them to UTF-8") from error
 
 
-def _moment(record: SourceRow, column: str) -> dt.datetime:
+def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:
     value = record.values.get(column)
     if column not in record.values:
         raise record.error(column, f"missing, but the time is read from it; the columns are {', '.join(record.values)}")
     if value is None:
         raise record.error(column, "null; every row needs a time, which selects its span")
     try:
-        return parse_time(value)
+        return parse_time(value, dayfirst)
     except (ValueError, OverflowError, TypeError) as error:
         raise record.error(
             column,
             f"{short(value)} is not a time; write ISO 8601 (2026-11-20T08:30:00Z), or seconds or milliseconds "
-            "since 1970",
+            f"since 1970{_hint(str(value))}",
         ) from error
+
+
+def _hint(text: str) -> str:
+    """Return the option that may read a text; empty if none does."""
+    if DAY_FIRST.fullmatch(text.strip()):
+        return "; if it begins with the day: --dayfirst"
+    comma = "," in text and COMMA_NUMBER.fullmatch(text.strip())
+    return "; if its comma is a decimal comma: --decimal ," if comma else ""
 
 
 def _canonical_json(values: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.files.csv_form import name_of
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.spelling import PLAIN, Spelling
 from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.known_spans import Known
 from tasks.data.mapping import check_map
@@ -44,6 +45,7 @@ class IngestOptions(Record):
     not_before: dt.date | None = None  # the first day of the data, in UTC
     not_after: dt.date | None = None  # the last day of the data, in UTC
     delimiter: str | None = None  # CSV delimiter; None: detect it in each file
+    spelling: Spelling = PLAIN
     set_aside: Path | None = None  # a new file for invalid rows; None: the first invalid row is an error
 
 
@@ -97,7 +99,7 @@ def ingest(
         _refuse_other_kinds(store, span)
     reader = SourceReader(source, form, options.delimiter)
     times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after, since_first_year=layout is ROWS)
-    canonicaliser = Canonicaliser(reader.form, time_column, span, mapping, layout, times)
+    canonicaliser = Canonicaliser(reader.form, time_column, span, mapping, layout, times, options.spelling)
     report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (
@@ -121,12 +123,12 @@ def ingest(
             held = CheckedStore(store, lambda _: lock.confirm())
             if layout is ROWS:
                 _refuse_other_kinds(store, span)
-            choice = Choice(store, layout, options.known, scratch)
+            choice = Choice(store, layout, options.known, scratch, options.spelling)
             chosen = choose_versions(choice, built, spools, canonicaliser, items)
             numbers = {version.span.name: version.span.version for version in chosen}
             with noted(held, numbers) if layout is ITEMS else contextlib.nullcontext():
                 for done, version in enumerate(chosen, start=1):
-                    commit_version(held, layout, version, canonicaliser.ids_alone)
+                    commit_version(held, choice, version, canonicaliser.ids_alone)
                     report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
         return IngestSummary(
             spans=tuple(version.span for version in chosen),

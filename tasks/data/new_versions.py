@@ -12,6 +12,7 @@ from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, read_manifest
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.files.spelling import PLAIN, Spelling
 from tasks.data.known_spans import Difference, Known, compare
 from tasks.data.rows import OF_FEED, TEXTS
 from tasks.data.span_versions import latest_version
@@ -22,6 +23,7 @@ from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 
 MOST_NAMED = 5
+_SPELLING = "spelling"  # the fact of a manifest with the spelling options of an ingest, unless they were the default
 
 
 class IngestedSpan(Record):
@@ -37,12 +39,13 @@ class IngestedSpan(Record):
 
 
 class Choice(NamedTuple):
-    """Context for choosing span versions: workspace, kind of source, the person's choice, folder for merged rows."""
+    """Context for choosing span versions: workspace, kind of source, the person's choices, folder for merged rows."""
 
     store: Store
     layout: Layout
     known: Known | None
     scratch: Path
+    spelling: Spelling
 
 
 class Version(NamedTuple):
@@ -73,6 +76,7 @@ def choose_versions(
     """
     versions: list[Version] = []
     refused: list[Version] = []
+    spellings: list[Spelling] = []
     for each in built:
         latest = latest_version(choice.store, each.name, choice.layout.root)
         if latest is None:
@@ -88,8 +92,9 @@ def choose_versions(
         difference = version.span.difference
         if choice.known is None and difference and (choice.layout is ROWS or difference.gone):
             refused.append(version)
+            spellings.append(Spelling.model_validate(facts.get(_SPELLING, {})))
     if refused:
-        raise ConfigError(_question(refused, choice.layout))
+        raise ConfigError(_question(refused, choice.layout) + _other_spelling(spellings, choice.spelling))
     return versions
 
 
@@ -103,12 +108,12 @@ def _refuse_mixed(choice: Choice, name: str, before: bool, now: bool) -> None:
         )
 
 
-def commit_version(store: Store, layout: Layout, version: Version, ids_alone: bool = False) -> None:
+def commit_version(store: Store, choice: Choice, version: Version, ids_alone: bool = False) -> None:
     """Write a version, unless the workspace has it."""
     span, built = version
     if not span.new:
         return
-    prefix = _prefix(layout, span.name, span.version)
+    prefix = _prefix(choice.layout, span.name, span.version)
     store.delete(prefix)  # leftovers of a killed ingest, without a manifest
     facts = {
         "span": span.name,
@@ -120,8 +125,10 @@ def commit_version(store: Store, layout: Layout, version: Version, ids_alone: bo
         "ingested_at": now(),
         **({TEXTS: OF_FEED} if ids_alone else {}),
     }
+    if choice.spelling != PLAIN:
+        facts[_SPELLING] = choice.spelling.model_dump(mode="json")
     try:
-        commit(store, prefix, built.folder, layout.kind, facts)
+        commit(store, prefix, built.folder, choice.layout.kind, facts)
     except BaseException:
         if not store.exists(f"{prefix}/{MANIFEST}"):
             store.delete(prefix)
@@ -189,6 +196,15 @@ def _question(refused: Sequence[Version], layout: Layout) -> str:
             f"  --merge     the source has some of their {what}; of two with one {key} its own wins",
         ]
     )
+
+
+def _other_spelling(before: Sequence[Spelling], now: Spelling) -> str:
+    """Return a line about versions that were read with other options than these; empty if none was."""
+    other = next((spelling for spelling in before if spelling != now), None)
+    if other is None:
+        return ""
+    options = f"with {' '.join(other.options)}" if other.options else f"without {' '.join(now.options)}"
+    return f"\nThe version before was read {options}; for the same file, give the same options"
 
 
 def _prefix(layout: Layout, name: str, version: int) -> str:

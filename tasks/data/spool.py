@@ -78,6 +78,8 @@ def row_of(line: bytes, others: Columns) -> list[Any]:
     *core, values = json.loads(line)
     for source, (_, kind) in others.items():
         value = values.get(source)
+        if isinstance(value, list):  # a text, and the value that the source's spelling gives it
+            value = value[0 if kind == "string" else 1]
         core.append(None if value is None else _TYPES[kind][1](value))
     return core
 

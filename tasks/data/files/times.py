@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from tasks.contracts.spans import SpanKind, after, first_day, in_order, last_day
+from tasks.data.files.spelling import DAY_FIRST, parse_day_first
 from tasks.data.files.values import NUMBER
 from tasks.foundation.errors import DataError
 
@@ -73,15 +74,20 @@ def believed(
     return TimeRange(None if first is None else _midnight(first), end)
 
 
-def parse_time(value: object) -> dt.datetime:
+def parse_time(value: object, dayfirst: bool = False) -> dt.datetime:
     """Parse ISO 8601 (without an offset: UTC), or epoch seconds or milliseconds.
+
+    Args:
+        dayfirst: texts such as 20.11.2026 8:30 are times too.
 
     Raises:
         ValueError, OverflowError, TypeError: the value is not a time.
     """
     if isinstance(value, str):
         text = value.strip()
-        if NUMBER.fullmatch(text) and not _ISO_BASIC_DATE.fullmatch(text):
+        if dayfirst and DAY_FIRST.fullmatch(text):
+            value = parse_day_first(text)
+        elif NUMBER.fullmatch(text) and not _ISO_BASIC_DATE.fullmatch(text):
             value = float(text)
         else:
             value = dt.datetime.fromisoformat(text)

@@ -293,6 +293,19 @@ def test_what_is_said_about_a_source_reaches_its_reading(millrace: Command, tmp_
     assert "jsonl has none" in millrace(*called, "--delimiter", "tab").err
 
 
+def test_ingest_reads_what_a_european_excel_exports(millrace: Command, tmp_path: Path) -> None:
+    file = tmp_path / "log.csv"
+    file.write_text(
+        "sep=;\nwhen;text;title;stars;price\n20.11.2022;hot;Kettle;ja;43,49\n21.11.2022;cold;Kettle;nein;7\n"
+    )
+    called = ["ingest", "--source", str(file), "--workspace", str(tmp_path / "workspace"), *INGEST, "--decimal", ","]
+    assert millrace(*called, "--dayfirst", "--true", "ja", "--false", "nein").code == 0
+    (manifest,) = (tmp_path / "workspace").glob("spans/2022-Q4/v1/MANIFEST.json")
+    facts = json.loads(manifest.read_text())["facts"]
+    assert (facts["columns"]["price"], facts["labels"]) == ("double", 2)
+    assert "--decimal ';'" in millrace(*called, "--decimal", ";").err
+
+
 def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
     rows = source(tmp_path, {**REVIEW, "when": "last week"})
     result = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)

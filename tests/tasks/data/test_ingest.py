@@ -13,12 +13,13 @@ from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data import source_spans
 from tasks.data.files.formats import Format
+from tasks.data.files.spelling import Spelling
 from tasks.data.ingest import ingest
 from tasks.data.mapping import parse_map
 from tasks.data.rows import CORE, SPAN_KIND
 from tasks.data.span_versions import list_spans
 from tasks.foundation.clock import now
-from tasks.foundation.errors import DataError
+from tasks.foundation.errors import ConfigError, DataError
 from tests.support.workspace.inputs import MAP, ROWS, files_in, review, rows_of, run, versions, write_input
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -225,6 +226,7 @@ MEASURE = """
 import re, sys
 from pathlib import Path
 from infra.store.factory import open_store
+from tasks.data.files.spelling import Spelling
 from tasks.data.ingest import ingest
 from tasks.data.files.formats import Format
 from tasks.contracts.spans import SpanKind
@@ -265,3 +267,44 @@ def test_real_reviews_by_quarter(store: DirectoryStore) -> None:
     assert table.column_names == [*CORE, "brand", "category", "price", "review_title"]
     assert str(table.schema.field("price").type) == "double"
     assert 0 < table["price"].null_count < len(table)
+
+
+EXCEL = Spelling(decimal=",", dayfirst=True, true=("ja",), false=("nein",))
+POT = {"id": "r1", "at": "03.02.2026 08:30", "text": "1,5 l pot", "title": "Topf", "stars": "4,5", "price": "1.043,49"}
+EXCEL_ROWS = [{**POT, "new": "ja"}, {**POT, "id": "r2", "at": "20.02.2026", "stars": "ja", "price": "7", "new": "Nein"}]
+
+
+def test_an_export_of_a_european_excel_is_read_as_values(store: DirectoryStore, tmp_path: Path) -> None:
+    path = write_input(tmp_path / "x.csv", EXCEL_ROWS, Format.csv)
+    run(store, path, Format.csv, spelling=EXCEL)
+    rows = rows_of(store, "2026-02").to_pylist()
+    values = [(row["price"], row["new"], row["label"], row["query"]) for row in rows]
+    assert values == [(1043.49, True, 4.5, "1,5 l pot"), (7.0, False, 1.0, "1,5 l pot")]
+    assert [row["time"].strftime("%Y-%m-%d %H:%M") for row in rows] == ["2026-02-03 08:30", "2026-02-20 00:00"]
+    assert read_manifest(store, "spans/2026-02/v1").facts["spelling"] == EXCEL.model_dump(mode="json")
+    assert versions(run(store, path, Format.csv, spelling=EXCEL)) == [("2026-02", 1, 2, False)]
+
+
+def test_a_column_of_other_texts_keeps_its_commas(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [EXCEL_ROWS[0], {**EXCEL_ROWS[1], "price": "auf Anfrage", "new": "vielleicht"}]
+    run(store, write_input(tmp_path / "x.csv", rows, Format.csv), Format.csv, spelling=EXCEL)
+    values = [(row["price"], row["new"]) for row in rows_of(store, "2026-02").to_pylist()]
+    assert values == [("1.043,49", "ja"), ("auf Anfrage", "vielleicht")]
+
+
+def test_another_spelling_of_the_same_file_names_the_options_of_the_version_before(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    rows = [{**row, "at": "2026-02-03", "stars": 1} for row in EXCEL_ROWS]
+    path = write_input(tmp_path / "x.csv", rows, Format.csv)
+    run(store, path, Format.csv, spelling=EXCEL)
+    with pytest.raises(ConfigError, match="was read with --decimal , --dayfirst --true ja --false nein; for the same"):
+        run(store, path, Format.csv)
+
+
+def test_texts_that_an_option_would_read_are_named_with_it(store: DirectoryStore, tmp_path: Path) -> None:
+    path = write_input(tmp_path / "x.csv", EXCEL_ROWS, Format.csv)
+    with pytest.raises(DataError, match="begins with the day: --dayfirst"):
+        run(store, path, Format.csv)
+    with pytest.raises(DataError, match=r"'4,5' is not a number.*decimal comma: --decimal ,"):
+        run(store, path, Format.csv, spelling=Spelling(dayfirst=True))
