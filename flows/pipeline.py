@@ -34,6 +34,7 @@ from tasks.runs import releases
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.results import Judgement, Refusal
 from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -108,7 +109,7 @@ def pipeline(
             if not judged.refused or releases.of_run(store, plan.run_key):  # a release outlives stricter gates
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
-            if isinstance(made, Release) and made.number in releases.held(store):
+            if isinstance(made, Release) and made.number in Snapshot(store, strict=True).held:
                 held: Any = Completed(name="Held", message=_why_held(store, made), data=recorded.run)
                 return held
             if isinstance(made, Release):

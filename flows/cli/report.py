@@ -17,26 +17,22 @@ from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
 from tasks.contracts.outcomes import Check, HealthOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import StageResult
-from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
+from tasks.monitoring.history import RunLine, line_of
 from tasks.runs.host_findings import last_findings
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.run import Run, read_run, read_runs
 from tasks.runs.snapshot import Snapshot
 
 
-class RunReport(Record):
+class RunReport(RunLine):
     """One run as people and scripts see it. What the run has not reached is null."""
 
     version: Literal[1] = 1
-    run_key: str
-    span: str
-    lineage: str
-    state: RunState = Field(description="Released, Held, Rejected or Unfinished")
     verdicts: tuple[Verdict, ...]
     overrides: tuple[Override, ...] = Field(
         default=(), description="decisions of people to release although gates refused"
@@ -50,7 +46,6 @@ class RunReport(Record):
     champion: dict[str, float] | None = Field(description="metrics of the champion on the same rows")
     champion_version: str | None = Field(description="model version of the champion; null before the first release")
     model_version: str | None = Field(description="model version of the release")
-    release: int | None = Field(description="number of the release; null for a rejected model")
     vectors: int | None = Field(description="vectors of the release")
     seconds: float = Field(description="wall time of all attempts of all stages, in seconds")
     cost: float = Field(description="cost of all attempts of all stages, in dollars")
@@ -137,13 +132,10 @@ def of_run(store: Store, run_key: str) -> ReportOutput:
 
 def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
     """Return what people and scripts see of a run; `cached` are the stages that count as done before."""
-    judged, release = run.judgement, run.release
+    judged = run.judgement
     measured = judged.outcome if judged else None
     return RunReport(
-        run_key=run.run_key,
-        span=run.span,
-        lineage=run.lineage,
-        state=run.reached,
+        **line_of(run),
         verdicts=judged.all_verdicts if judged else (),
         overrides=judged.overrides if judged else (),
         metrics=measured.challenger if measured else None,
@@ -152,8 +144,7 @@ def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
         items=measured.ranked_among if measured else None,
         champion=measured.champion if measured else None,
         champion_version=measured.champion_version if measured else None,
-        model_version=release.model.version if release else None,
-        release=release.number if release else None,
+        model_version=run.release.model.version if run.release else None,
         vectors=run.vectors,
         seconds=round(run.wall_seconds, 3),
         cost=run.totals.cost,
@@ -190,7 +181,7 @@ def stage_lines(run: Run, cached: tuple[Stage, ...]) -> tuple[StageLine, ...]:
             done=run.stage(stage).done,
             cached=stage in cached,
             attempts=len(run.stage(stage).attempts),
-            seconds=round(sum(record.wall_seconds for record in run.stage(stage).attempts), 3),
+            seconds=round(run.stage(stage).wall_seconds, 3),
         )
         for stage in Stage
     )

@@ -137,7 +137,7 @@ def run(
     if made.unfinished:
         raise CodeError(f"run {made.run_key} ended well, but with neither a release nor a rejection")
     return RunOutput(
-        state=made.reached,
+        state=made.state,
         sentence=_sentence(store, config, made),
         ui_url=done.ui_url,
         run_url=done.run_url,
@@ -216,7 +216,7 @@ def _plan_output(plan: RunPlan) -> PlanOutput:
 def _sentence(store: Store, config: Config, run: Run) -> str:
     if run.rejected:
         return f"{run.message} {next_start(store, config)}"
-    if run.release is not None and run.reached is RunState.HELD and (hold := run.snapshot.hold) is not None:
+    if run.release is not None and run.state is RunState.HELD and (hold := run.snapshot.hold) is not None:
         number = run.release.number
         return f"{hold.sentence} Release {number} becomes current with the next run after: millrace hold --off"
     return ""

@@ -14,29 +14,26 @@ from infra.store.manifest import MANIFEST, Manifest, read_fact
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import Phases
-from tasks.contracts.runs import Hold, Release, RunState
+from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.data import span_versions
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
+from tasks.monitoring.history import RunLine, line_of
 from tasks.monitoring.work_sums import added, work_sums
 from tasks.planning.skips import skips
 from tasks.planning.start import consumed
 from tasks.runs import branches, lineage
-from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.ledger import Totals, totals
 from tasks.runs.releases import newest
-from tasks.runs.run import Run, read_runs
+from tasks.runs.run import Run, read_attempts, read_runs
 from tasks.runs.served_targets import Served, of_all_targets
 from tasks.runs.snapshot import Snapshot
 
 
-class SpanRun(Record):
-    run_key: str
+class SpanRun(RunLine):
     version: int = Field(description="version of the span that it trained")
-    lineage: str
-    state: RunState
-    release: int | None = Field(description="number of the release that it made")
 
 
 class SpanStatus(Record):
@@ -141,13 +138,7 @@ def status(store: Store) -> StatusOutput:
                 rows=_rows(store, span, manifests[span]),
                 trained=tuple(name for name in heads if span in seen[name]),
                 runs=tuple(
-                    SpanRun(
-                        run_key=run.run_key,
-                        version=run.plan.span.version,
-                        lineage=run.lineage,
-                        state=run.reached,
-                        release=run.release.number if run.release else None,
-                    )
+                    SpanRun(**line_of(run), version=run.plan.span.version)
                     for run in sorted(runs, key=lambda run: (run.lineage, run.run_key))
                     if run.span == span.name and run.plan is not None
                 ),
@@ -183,8 +174,7 @@ def _rows(store: Store, span: SpanRef, manifest: Manifest | None) -> int:
 
 def _of_runs(snapshot: Snapshot) -> Totals:
     """Return the sums over the attempts of runs, and of sides of comparisons."""
-    keys = [key for files in snapshot.runs.values() for key in files if key.endswith("/ledger.json")]
-    return totals(snapshot.read_all(keys, LedgerRecord), 0)
+    return totals(read_attempts(snapshot, (key for files in snapshot.runs.values() for key in files)), 0)
 
 
 def _vectors(runs: Iterable[Run]) -> int:
@@ -195,7 +185,7 @@ def _vectors(runs: Iterable[Run]) -> int:
 
 def _ended(run: SpanRun, newest: int) -> str:
     """Return how a run over a span ended; one that trained an older version of it says so."""
-    return f"v{run.version} " * (run.version != newest) + ended_as(run.state, run.release)
+    return f"v{run.version} " * (run.version != newest) + ended_as(run.state, run.release, run.failure)
 
 
 def _left_out(span: SpanStatus) -> list[str]:

@@ -21,8 +21,8 @@ from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import within
 from tasks.running.stage_output import logger
-from tasks.runs import releases
 from tasks.runs.results import Judgement, Refusal
+from tasks.runs.snapshot import Snapshot
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
@@ -72,7 +72,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
                 made = release(plan, model_of(trained), inferred, judged, (*plan.history, *validated.rows))
         if not isinstance(made, Release):
             return _rejected(store, plan, made, "release")
-        if made.number in releases.held(store):
+        if made.number in Snapshot(store, strict=True).held:
             return None
         announce_release(store, plan, made)
         publish_release(store, plan, made)

@@ -4,8 +4,8 @@ Records that can't be read are left out and reported.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -15,7 +15,7 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import FailureClass, StageError, StoreError
+from tasks.foundation.errors import FailureClass, StageError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.span_progress import SpanRow, span_end, span_rows, survey
@@ -23,6 +23,8 @@ from tasks.runs import branches, releases
 from tasks.runs.ledger import Totals, totals
 from tasks.runs.run import Run, read_runs
 from tasks.runs.snapshot import Snapshot
+
+T = TypeVar("T")
 
 _WITH_SPEED = tuple(stage for stage in Stage if stage.traits.shows_speed)
 
@@ -34,8 +36,8 @@ class RunLine(Record):
     span: str
     lineage: str
     state: RunState = Field(description="Running: also a run whose process was killed")
-    release: int | None
-    failure: FailureClass | None = Field(description="the class of a run that failed or was cancelled")
+    release: int | None = Field(description="number of its release; null: none")
+    failure: FailureClass | None = Field(description="failure class of a run that failed or was cancelled")
     began_at: str
     ended_at: str | None
 
@@ -98,17 +100,15 @@ class History(NamedTuple):
 
 def read_history(snapshot: Snapshot) -> History:
     """Return the whole past. Raises StoreError: the workspace could not be read."""
-    runs = read_runs(snapshot, _WITH_SPEED)
-    problems: list[str] = []
-    current = _current(snapshot, problems)
-    spans = _spans(snapshot, runs, problems)
+    runs, problems = read_runs(snapshot, _WITH_SPEED), list[str]()
+    current = _tried(lambda: snapshot.current, problems)
     return History(
         runs=tuple(runs),
         releases=tuple(sorted(snapshot.releases_of_runs.values(), key=lambda release: release.number)),
         newest_release=releases.newest(snapshot.store, current.number) if current is not None else None,
         current=current,
-        catalogue=_catalogue(snapshot, current, problems),
-        spans=spans,
+        catalogue=_tried(lambda: catalogue_age(snapshot, current), problems) if current is not None else None,
+        spans=_tried(lambda: _spans(snapshot, runs), problems) or (),
         problems=(*snapshot.problems, *problems),
     )
 
@@ -123,30 +123,19 @@ def by_span(runs: Iterable[Run]) -> list[Run]:
     return sorted((run for run in runs if run.span), key=lambda run: (first_day(run.span), run.began_at))
 
 
-def _spans(snapshot: Snapshot, runs: Sequence[Run], problems: list[str]) -> tuple[SpanRow, ...]:
+def _spans(snapshot: Snapshot, runs: Sequence[Run]) -> tuple[SpanRow, ...]:
     """Return the newest spans of the lineage of the last run, oldest first."""
     plans = [run.plan for run in runs if run.plan is not None]
     if not plans:
         return ()
+    lineage = branches.root(snapshot.store, plans[-1].config.lineage)
+    return tuple(span_rows(snapshot, survey(snapshot, lineage, due=None), missed=(), working=True))
+
+
+def _tried(read: Callable[[], T], problems: list[str]) -> T | None:
+    """Return what `read` returns; None, and a sentence more among the problems, if a record is not readable."""
     try:
-        lineage = branches.root(snapshot.store, plans[-1].config.lineage)
-        return tuple(span_rows(snapshot, survey(snapshot, lineage, due=None), missed=(), working=True))
+        return read()
     except StageError as error:
-        problems.append(str(error))
-        return ()
-
-
-def _current(snapshot: Snapshot, problems: list[str]) -> Release | None:
-    try:
-        return snapshot.current
-    except StoreError as error:
-        problems.append(str(error))
-        return None
-
-
-def _catalogue(snapshot: Snapshot, current: Release | None, problems: list[str]) -> CatalogueAge | None:
-    try:
-        return catalogue_age(snapshot, current) if current is not None else None
-    except StoreError as error:
         problems.append(str(error))
         return None

@@ -16,8 +16,8 @@ from tasks.foundation.records import Record
 from tasks.monitoring.history import History, RunLine, line_of, read_history
 from tasks.monitoring.outages import outages
 from tasks.monitoring.work_sums import WorkSums, added, work_sums
-from tasks.runs.ledger import LedgerRecord, totals
-from tasks.runs.run import Run, read_run
+from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.run import Run, read_attempts, read_run
 from tasks.runs.snapshot import Snapshot
 
 
@@ -84,7 +84,7 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
     past = read_history(snapshot)
     runs = {run.run_key for run in past.runs}
     others = (key for run, keys in snapshot.runs.items() if run not in runs for key in keys)
-    found = snapshot.read_all([key for key in others if key.endswith("/ledger.json")], LedgerRecord)
+    found = read_attempts(snapshot, others)
     known = (release.number for release in past.releases)
     work = work_sums(store, known, past.newest_release)
     other = _others(
@@ -139,9 +139,27 @@ def _run(run: Run) -> LedgerRun:
 
 def _sums(runs: Sequence[Run], attempts: Sequence[LedgerRecord]) -> LedgerSums:
     over = [run.succeeded for run in runs if run.succeeded is not None]
-    summed, (took, open_in) = totals(attempts, 0), outages(attempts)
+    took, open_in = outages(attempts)
     # The last stage may turn out to be done without another attempt, when only its result could not be read.
     open_in -= {run.run_key for run in runs if run.succeeded}
+    priced = bool(attempts) and all(one.dollars_per_hour for one in attempts)
+    return _of_totals(totals(attempts, 0), took, len(open_in), priced, over)
+
+
+def _others(attempts: Sequence[LedgerRecord], rows: Sequence[WorkSums]) -> LedgerSums | None:
+    """Return the sums over attempts outside of runs, and over refreshes and publications; None without any."""
+    if not attempts and not rows:
+        return None
+    took, open_in = outages(attempts)
+    took = [*took, *(seconds for row in rows for seconds in row.recoveries)]
+    unrecovered = len(open_in) + sum(row.unrecovered for row in rows)
+    priced = all(one.dollars_per_hour for one in attempts) and all(row.priced for row in rows)
+    return _of_totals(added(totals(attempts, 0), rows, 0), took, unrecovered, priced)
+
+
+def _of_totals(
+    summed: Totals, took: Sequence[float], unrecovered: int, priced: bool, over: Sequence[bool] = ()
+) -> LedgerSums:
     return LedgerSums(
         runs_over=len(over),
         runs_succeeded=sum(over),
@@ -153,33 +171,9 @@ def _sums(runs: Sequence[Run], attempts: Sequence[LedgerRecord]) -> LedgerSums:
         seconds=summed.seconds,
         goodput=summed.goodput,
         recoveries=len(took),
-        unrecovered=len(open_in),
+        unrecovered=unrecovered,
         mean_seconds_to_recover=round(sum(took) / len(took), 3) if took else None,
-        cost=summed.cost if attempts and all(one.dollars_per_hour for one in attempts) else None,
-    )
-
-
-def _others(attempts: Sequence[LedgerRecord], rows: Sequence[WorkSums]) -> LedgerSums | None:
-    """Return the sums over attempts outside of runs, and refreshes and publications; None where there are none."""
-    if not attempts and not rows:
-        return None
-    own = _sums((), attempts)
-    summed = added(totals(attempts, 0), rows, 0)
-    took = [*outages(attempts)[0], *(seconds for row in rows for seconds in row.recoveries)]
-    priced = all(one.dollars_per_hour for one in attempts) and all(row.priced for row in rows)
-    return own.model_copy(
-        update={
-            "attempts": summed.attempts,
-            "attempts_succeeded": summed.succeeded,
-            "attempt_success_rate": summed.success_rate,
-            "attempts_by_class": summed.attempts_by_class,
-            "seconds": summed.seconds,
-            "goodput": summed.goodput,
-            "recoveries": len(took),
-            "unrecovered": own.unrecovered + sum(row.unrecovered for row in rows),
-            "mean_seconds_to_recover": round(sum(took) / len(took), 3) if took else None,
-            "cost": summed.cost if priced else None,
-        }
+        cost=summed.cost if priced else None,
     )
 
 

@@ -22,7 +22,7 @@ from tasks.planning.skips import Skip, skips
 from tasks.planning.start import is_after_rejection
 from tasks.runs import branches, lineage
 from tasks.runs.invocations import Invocation
-from tasks.runs.run import Run, StageRun
+from tasks.runs.run import Run, StageRun, ledgers_in
 from tasks.runs.snapshot import Snapshot
 
 ROWS = 60  # of the newest spans: two months of days, more than a year of weeks
@@ -133,7 +133,7 @@ def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str], working: 
     shown = [run for run_key in runs.values() if (run := seen.runs.get(run_key or "")) is not None]
     judgements = [VERDICTS.key(run=run.run_key) for run in shown if run.run_key not in seen.released]
     done = [run.stage(stage) for run in shown for stage in _SHOWN if run.stage(stage).done]
-    snapshot.fetch([*manifests.values(), *judgements, *(key for stage in done for key in stage.ledger_keys)])
+    snapshot.fetch([*manifests.values(), *judgements, *(key for stage in done for key in ledgers_in(stage.keys))])
     rows = []
     for span, run_key in runs.items():
         one, run = by_run.get(run_key or ""), seen.runs.get(run_key or "")

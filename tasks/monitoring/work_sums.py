@@ -7,18 +7,17 @@ writes the rows again.
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from infra.store.base import Conflict, Store
-from infra.store.records import first_problem
-from tasks.contracts.kinds import REFRESH, run_folder
-from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.results import Phases, StageResult
+from tasks.contracts.kinds import REFRESH
+from tasks.contracts.outcomes import InferOutcome, Outcome
+from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import LEDGER, NUMBER, PACKED_SUMS, RESULT
+from tasks.contracts.workspace import NUMBER, PACKED_SUMS, RESULT
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.monitoring.outages import outages
@@ -26,8 +25,8 @@ from tasks.runs import open_work
 from tasks.runs.ledger import LedgerRecord, Totals, totals
 from tasks.runs.packs import read_all
 from tasks.runs.releases import Numbered
-
-R = TypeVar("R", bound=Record)
+from tasks.runs.run import Run, ledgers_in
+from tasks.runs.snapshot import Snapshot
 
 _log = logging.getLogger("millrace")
 
@@ -172,46 +171,26 @@ def _begun(store: Store) -> set[str]:
     return {key.split("/")[1] for root in ("refreshes", "publications") for key in store.list(root)}
 
 
-def _read(store: Store, run_keys: Iterable[str]) -> Work:
+def _read(store: Store, run_keys: Collection[str]) -> Work:
     """Add up the records of these; those without an attempt are left out."""
-    attempts = {run_key: _ledgers(store, run_key) for run_key in run_keys}
-    others = [
-        key for run_key in attempts for key in (NUMBER.key(run=run_key), RESULT.key(run=run_key, stage=Stage.infer))
-    ]
-    raw = read_all(store, [*(key for keys in attempts.values() for key in keys), *others])
-    problems: dict[str, str] = {}
-
-    def parsed(key: str, kind: type[R]) -> R | None:
-        data = raw[key]
-        try:
-            return kind.model_validate_json(data) if data is not None else None
-        except ValidationError as invalid:
-            problems[key] = f"{store.uri}/{key} is not readable: {first_problem(invalid)}"
-            return None
-
+    snapshot = Snapshot(store)
+    works = [Run(snapshot, run_key) for run_key in run_keys]
+    keys = [key for work in works for key in ledgers_in(snapshot.keys(work.run_key))]
+    numbers = {run_key: NUMBER.key(run=run_key) for run_key in run_keys}
+    snapshot.fetch([*keys, *numbers.values(), *(RESULT.key(run=key, stage=Stage.infer) for key in run_keys)])
     rows = {}
-    for run_key, keys in attempts.items():
-        before = len(problems)
-        records = [one for key in keys if (one := parsed(key, LedgerRecord)) is not None]
-        number, result = (
-            parsed(NUMBER.key(run=run_key), Numbered),
-            parsed(RESULT.key(run=run_key, stage=Stage.infer), StageResult),
-        )
-        if records:
-            row = _sums(run_key, records, number, result)
-            rows[run_key] = row.model_copy(update={"unreadable": len(problems) - before})
-    return Work(rows, tuple(problems.values()))
+    for work in works:
+        before = len(snapshot.problems)
+        attempts, made = work.attempts, work.outcome(Stage.infer)
+        number = snapshot.read(numbers[work.run_key], Numbered)
+        if attempts:
+            row = _sums(work.run_key, attempts, number, made)
+            rows[work.run_key] = row.model_copy(update={"unreadable": len(snapshot.problems) - before})
+    return Work(rows, tuple(snapshot.problems))
 
 
-def _ledgers(store: Store, run_key: str) -> list[str]:
-    return [key for key in store.list(run_folder(run_key)) if LEDGER.match(key)]
-
-
-def _sums(
-    run_key: str, records: Sequence[LedgerRecord], number: Numbered | None, result: StageResult | None
-) -> WorkSums:
+def _sums(run_key: str, records: Sequence[LedgerRecord], number: Numbered | None, made: Outcome | None) -> WorkSums:
     summed, (took, left) = totals(records, 0), outages(records)
-    made = result.outcome if result is not None else None
     return WorkSums(
         began_at=min(record.started_at for record in records),
         release=number.number if number is not None and run_key.startswith(REFRESH) else None,

@@ -160,19 +160,15 @@ def close_abandoned(store: Store, record: LedgerRecord) -> LedgerRecord:
     return _close(store, record, FailureClass.HOST, why, phases, 0.0, sign)
 
 
-def read(store: Store, keys: Iterable[str]) -> list[LedgerRecord]:
-    """Return the ledger records among `keys`, in the order in which the attempts started.
+def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
+    """Return the records of one run, or of the whole workspace, in the order in which the attempts started.
 
     Raises:
         StoreError: one is not readable; names the file.
     """
+    keys = [key for root in ([run_folder(run_key)] if run_key else ROOTS) for key in store.list(root)]
     found = [read_record(store, key, LedgerRecord, "move the file away") for key in keys if LEDGER.match(key)]
     return sorted(found, key=lambda record: record.started_at)
-
-
-def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
-    """Return the records of one run, or of the whole workspace. Raises what `read` does."""
-    return read(store, [key for root in ([run_folder(run_key)] if run_key else ROOTS) for key in store.list(root)])
 
 
 def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:

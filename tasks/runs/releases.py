@@ -50,12 +50,6 @@ def hold_of(store: Store) -> Hold | None:
     return pointer.hold if pointer is not None else None
 
 
-def held(store: Store) -> frozenset[int]:
-    """Return the numbers of releases that wait until a hold is lifted. Raises StoreError: the pointer is damaged."""
-    _, pointer = read_pointer(store)
-    return frozenset(pointer.undecided) if pointer is not None and pointer.hold is not None else frozenset()
-
-
 def current_and_before(store: Store) -> Iterator[Release]:
     """Yield the current release, the one that was current before it, and so on. Raises what `current` does."""
     release = current(store)

@@ -18,10 +18,10 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StageError
 from tasks.running.stage_output import logger
-from tasks.runs import ledger, releases
 from tasks.runs.invocations import Invocation
+from tasks.runs.ledger import LedgerRecord
 from tasks.runs.publications import of_release
-from tasks.runs.results import Judgement, Refusal, read_changes, read_judgement, read_result
+from tasks.runs.results import Judgement, Refusal, read_changes
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -62,12 +62,13 @@ def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section
     Raises:
         StoreError: a record of the run is not readable; names the file.
     """
-    attempts = Run(Snapshot(store, strict=True), plan.run_key).stage(stage).attempts
+    run = Run(Snapshot(store, strict=True), plan.run_key)
+    attempts = run.stage(stage).attempts
     if isinstance(value, StageError):
         found = data_failure.read(store, attempts[-1]) if attempts else None
         made = failure.section(value.failure, data_failure.message(str(value), found), stage.value)
     else:
-        made = section_of(stage, _facts(store, plan, attempts, value))
+        made = section_of(stage, _facts(run, plan, attempts, value))
     whose = f"Span {plan.span.name} v{plan.span.version}, lineage {plan.config.lineage}, run {plan.run_key}."
     parts = (
         *made.parts,
@@ -78,17 +79,16 @@ def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section
     return made._replace(lines=(*made.lines, whose), parts=parts)
 
 
-def _facts(store: Store, plan: RunPlan, attempts: tuple[ledger.LedgerRecord, ...], value: Any) -> StageFacts:
-    facts = StageFacts(plan.workspace, plan, value, attempts)
+def _facts(run: Run, plan: RunPlan, attempts: tuple[LedgerRecord, ...], value: Any) -> StageFacts:
+    store, facts = run.snapshot.store, StageFacts(plan.workspace, plan, value, attempts)
     if isinstance(value, Judgement):
         return facts._replace(outcome=value.outcome, judged=value)
     if isinstance(value, Release | Refusal):
         released = value if isinstance(value, Release) else None
         targets = of_release(store, released.number, plan.config.publish.targets) if released else ()
-        result, serving = read_result(store, plan.run_key, Stage.release), releases.current(store)
-        judged = read_judgement(store, plan.run_key)  # a refresh has none
+        serving, judged = run.snapshot.current, run.judgement  # a refresh has no judgement
         return facts._replace(
-            outcome=result.outcome if result else None,
+            outcome=run.outcome(Stage.release),
             release=released,
             release_verdicts=judged.release_verdicts if judged else value.verdicts,
             serving=serving.number if serving else None,

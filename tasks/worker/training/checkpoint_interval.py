@@ -20,11 +20,11 @@ from infra.store.manifest import MANIFEST, Manifest
 from infra.store.records import read_record
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import CheckpointUse
-from tasks.contracts.workspace import CHECKPOINT, LEDGER
+from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import POLICIES, CodeError, FailureClass, StoreError
-from tasks.runs import ledger
-from tasks.runs.ledger import LedgerRecord
 from tasks.runs.lineage import PRUNED
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 from tasks.worker.devices.accelerators import Accelerator
 
 
@@ -105,7 +105,9 @@ def recorded_failures(store: Store, name: str, run_key: str) -> Failures:
 
     Unreadable records are ignored: this is an estimate.
     """
-    found = [record for key in _newest_runs(store, name, run_key) for record in _attempts(store, key)]
+    snapshot = Snapshot(store)
+    runs = (Run(snapshot, key) for key in _newest_runs(store, name, run_key))
+    found = [attempt for run in runs for attempt in run.stage(Stage.train).attempts]
     ended = [record for record in found if record.ended_at is not None]
     return Failures(
         failed=sum(_loses_work(record.failure) for record in ended),
@@ -129,13 +131,6 @@ def _newest_runs(store: Store, name: str, run_key: str) -> list[str]:
         with contextlib.suppress(StoreError):
             found[read_record(store, key, Manifest, "").facts["run_key"]] = None
     return list(found)
-
-
-def _attempts(store: Store, run_key: str) -> list[LedgerRecord]:
-    try:
-        return ledger.read(store, store.list(LEDGER.within(run=run_key, stage=Stage.train)))
-    except StoreError:
-        return []
 
 
 ASSUMED_WRITE_SECONDS = 1.0  # assumed stall per write until one is measured

@@ -374,12 +374,12 @@ def copied(runs: Runs, tmp_path: Path) -> Path:
 def test_status_shows_spans_and_sums(millrace: Command, runs: Runs) -> None:
     result = millrace("status", "--workspace", str(runs.workspace))
     assert result.code == 0
-    spans = re.findall(r"^(2026-\d\d) +v1 +40 +(main)? *(\w+ as \d|\w+)? *$", result.out, re.M)
+    spans = re.findall(r"^(2026-\d\d) +v1 +40 +(main)? *(\w+ as \d|\w+(?:: \w+)?)? *$", result.out, re.M)
     assert spans == [
         ("2026-01", "main", "Released as 1"),
         ("2026-02", "main", "Released as 2"),
         ("2026-03", "main", "Rejected"),
-        ("2026-04", "", "Unfinished"),
+        ("2026-04", "", "Failed: DATA"),
     ]
     assert "lineage main: trained up to 2026-03, step 30" in result.out
     assert "current release: 3, span 2026-02" in result.out  # the champion with the items of the rejected span
@@ -592,7 +592,7 @@ def test_a_skipped_span_is_shown_with_its_reason(millrace: Command, copied: Path
     made = millrace("skip", "2026-04", "--reason", "five rows", *arguments)
     assert (made.code, made.out.splitlines()[0]) == (0, "2026-04 v1 is skipped: five rows")
     status = millrace("status", "--workspace", str(copied))
-    assert re.search(r"^2026-04 +v1 +40 +Unfinished, skipped in main: five rows$", status.out, re.M)
+    assert re.search(r"^2026-04 +v1 +40 +Failed: DATA, skipped in main: five rows$", status.out, re.M)
     refused = millrace("skip", "2026-01", "--reason", "too late", *arguments)
     assert (refused.code, refused.err) == (
         78,

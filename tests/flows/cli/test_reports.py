@@ -72,6 +72,26 @@ def test_history_names_what_it_left_out(millrace: Command, store: DirectoryStore
     assert f"left out: {store.uri}/releases/1.json is not readable" in result.out
 
 
+def test_status_history_ledger_and_report_show_the_same_state_of_each_run(
+    millrace: Command, store: DirectoryStore
+) -> None:
+    write_run(store, 2, "Rejected")
+    write_run(store, 3, "Cancelled", FailureClass.CANCELLED)
+    write_run(store, 4, "Running")
+    fields = ("run_key", "span", "lineage", "state", "release", "failure", "began_at", "ended_at")
+    shown = {
+        "status": [run for span in millrace("status", "--json").json["spans"] for run in span["runs"]],
+        "history": millrace("history", "--json").json["runs"],
+        "ledger": millrace("history", "--ledger", "--json").json["runs"],
+    }
+    lines = {name: [[run[field] for field in fields] for run in runs] for name, runs in shown.items()}
+    assert [line[3] for line in lines["status"]] == ["Released", "Failed", "Rejected", "Cancelled", "Running"]
+    assert lines["status"] == lines["history"] == lines["ledger"]
+    for line in lines["status"]:
+        report = millrace("report", "--run", line[0], "--json").json["report"]
+        assert [report[field] for field in fields] == line
+
+
 # --- ledger -----------------------------------------------------------------------------------------------------
 
 

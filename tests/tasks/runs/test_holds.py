@@ -10,6 +10,7 @@ from tasks.runs import releases
 from tasks.runs.adding_releases import settle
 from tasks.runs.holds import hold, lift
 from tasks.runs.rollback import rollback
+from tasks.runs.snapshot import Snapshot
 from tests.support.workspace.adding import Rival, add, serving
 
 
@@ -19,7 +20,7 @@ def test_nothing_becomes_current_during_a_hold_and_the_newest_model_does_after_i
     add(store, "refresh", "2021-Q1", refreshed=1, by="good")
     add(store, "earlier", "2021-Q2")
     add(store, "later", "2021-Q3")
-    assert (serving(store), releases.held(store)) == (1, {2, 3, 4})
+    assert (serving(store), Snapshot(store).held) == (1, {2, 3, 4})
     lifted, waiting = lift(store)
     assert lifted.reason == "the model is bad"
     assert [release.run_key for release in waiting] == ["refresh", "earlier", "later"]
@@ -58,7 +59,7 @@ def test_a_held_release_can_be_gone_to_and_is_then_decided(store):
     hold(store, "why")
     add(store, "b", "2021-Q2")
     rollback(store, 2)
-    assert (serving(store), releases.held(store)) == (2, frozenset())
+    assert (serving(store), Snapshot(store).held) == (2, frozenset())
 
 
 def test_a_hold_at_the_moment_of_a_release_is_not_lost_on_either(store):
@@ -67,7 +68,7 @@ def test_a_hold_at_the_moment_of_a_release_is_not_lost_on_either(store):
     assert (serving(store), releases.hold_of(store) is not None) == (2, True)
     lift(store)
     add(Rival(store, {2: lambda: hold(store, "again")}), "c")
-    assert (serving(store), releases.held(store)) == (2, {3})
+    assert (serving(store), Snapshot(store).held) == (2, {3})
 
 
 @pytest.mark.parametrize(
