@@ -144,11 +144,11 @@ def backfill(
         str, typer.Option(help="Stages to run.", show_default="all: train, evaluate, infer, release")
     ] = ",".join(BACKFILL_STAGES),
     parallel: Annotated[int, typer.Option(min=1, max=16, help="Spans that evaluate and infer at the same time.")] = 2,
-    reason: Annotated[str, typer.Option(help="Why; shown with the backfill later.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, shown with the backfill later.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Only print the plan.", show_default=False)] = False,
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> BackfillOutput | BackfillPlanOutput:
-    """Bring a range of spans up to date: train corrected spans again on a branch, and run what is missing.
+    """Bring a range of spans up to date: train corrected spans again on a branch, and run missing stages.
 
     It prints its plan first. The same command continues a backfill that stopped.
     """

@@ -61,7 +61,7 @@ class DeployOutput(Record):
     alerts: tuple[str, ...] = Field(
         description="automations that send alerts; empty without --alert-url and --alert-block"
     )
-    worker: str = Field(description="command of the worker that runs what is due")
+    worker: str = Field(description="command that starts the worker for scheduled flow runs")
 
 
 def show(output: DeployOutput) -> None:
@@ -137,7 +137,7 @@ def _worker(server: Server, pool: str) -> str:
 
 
 def _rendered(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return prefect.yaml with what Prefect's templates can't hold: the list of overrides, and this directory."""
+    """Return prefect.yaml with the list of overrides and this directory, which Prefect's templates can't hold."""
     tree = yaml.safe_load(FILE.read_text())
     tree["pull"] = [{PULL: {"directory": str(HOME)}}]
     for deployment in tree["deployments"]:

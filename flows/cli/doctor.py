@@ -1,4 +1,4 @@
-"""`millrace doctor`: one line for each finding, and below it what to do."""
+"""`millrace doctor`: one line for each finding, with its remedy below."""
 
 import os
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def doctor(
     config_file: Path | None = None,
     settings: list[str] | None = None,
 ) -> DoctorReport:  # a workspace that can't be opened is a finding
-    """Check everything that a run needs, and say how to fix what is wrong."""
+    """Check everything that a run needs, and say how to fix each problem."""
     if deep:
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # progress shows here
     report = examine(workspace, config_file, settings or [], new=deep)

@@ -1,4 +1,4 @@
-"""A flow run in this process: its Prefect server, started if none runs, its progress, and what ended it."""
+"""A flow run in this process: its Prefect server (started if none runs), its progress, its errors."""
 
 import contextlib
 import importlib
@@ -21,7 +21,7 @@ class ServerKeeper:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.error: Exception | None = None  # what the command ends with since the server stays away
+        self.error: Exception | None = None  # the command's error after the server stayed away
 
     def restart(self, seconds: float) -> None:
         """Start it again, on its port. Raises HostError: it did not answer within `seconds`."""
@@ -29,13 +29,13 @@ class ServerKeeper:
             prefect_server.restart(self._server, seconds)
 
     def give_up(self, error: Exception) -> None:
-        """End the process soon with this error, whatever Prefect still tries."""
+        """End the process soon with this error, even if Prefect still retries."""
         self.error = error
         leave_soon(lambda: explain(error))
 
 
 class FlowDone(NamedTuple):
-    """What a flow returned, the address of the Prefect server, and that of the flow run's page, where its log is."""
+    """A flow's result, the address of the Prefect server, and the address of the flow run's page with its log."""
 
     value: Any
     ui_url: str
@@ -73,9 +73,9 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
 
 @contextlib.contextmanager
 def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
-    """Raise ServerError for the errors of Prefect's client: the server went away, lost the run, or answers with errors.
+    """Translate errors of Prefect's client to ServerError: no server, a server that lost the run, or an error response.
 
-    What failed before that counts more.
+    An error that the server's keeper gave up with comes first.
     """
     import httpx  # after the environment is set, as Prefect itself
     from prefect.exceptions import ObjectNotFound

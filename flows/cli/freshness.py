@@ -1,4 +1,4 @@
-"""`millrace freshness`: how old the released data and its items are, how far each span has come, and what is wrong."""
+"""`millrace freshness`: age of the released data and items, progress of each span, and problems."""
 
 import datetime as dt
 
@@ -11,7 +11,7 @@ from tasks.monitoring.catalogue_age import CatalogueAge
 from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.freshness import FreshnessReport
 
-ROWS = 31  # of the newest spans
+ROWS = 31  # newest spans only
 _TIMES = ("arrived_at", "validated_at", "trained_at", "evaluated_at", "embedded_at", "released_at")
 
 
@@ -40,7 +40,7 @@ def show(report: FreshnessReport) -> None:
 
 @command(show)
 def freshness(options: RunOptions) -> FreshnessReport:
-    """Show how old the released data is, how far each span has come, and what is missing, missed or late."""
+    """Show the age of the released data, the progress of each span, and everything missing, missed or late."""
     return tasks.monitoring.freshness.freshness(options.store, options.config(), dt.datetime.fromisoformat(now()))
 
 

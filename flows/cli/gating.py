@@ -40,7 +40,7 @@ class GateOutput(Record):
 
 
 def show_gate(output: GateOutput, explain: bool) -> None:
-    """Print the verdicts, or the arithmetic of each gate, and what became of the run."""
+    """Print the verdicts, or the arithmetic of each gate, and the run's outcome."""
     if explain:
         show_arithmetic(output)
         return
@@ -49,7 +49,7 @@ def show_gate(output: GateOutput, explain: bool) -> None:
 
 
 def show_arithmetic(output: GateOutput) -> None:
-    """Print, for each gate, the numbers that its answer is made of, and then what became of the run."""
+    """Print the numbers behind each gate's answer, then the run's outcome."""
     columns = ("gate", ">rows", ">groups", ">value", ">baseline", ">difference", ">std. error", ">at least", ">at most",
                ">threshold", "answer")  # fmt: skip
     show_table(columns, [_arithmetic(verdict) for verdict in output.verdicts])
@@ -68,7 +68,7 @@ def gate(
     options: RunOptions,
     run_key: Annotated[str, typer.Option("--run", help="The run; millrace history names all runs.")],
     override: Annotated[str | None, typer.Option(help="Your name: let a refused run pass. Needs --reason.")] = None,
-    reason: Annotated[str | None, typer.Option(help="Why it may pass; shown wherever the release is.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason to let it pass; shown with the release.")] = None,
     explain: Annotated[bool, typer.Option(help="Show the arithmetic of each gate.", show_default=False)] = False,
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> GateOutput:
@@ -122,7 +122,7 @@ def _output(
 def _sentence(
     store: Store, judgement: Judgement, verdicts: tuple[Verdict, ...], release: int | None, url: str | None
 ) -> str:
-    """Return what became of the run, and how old the comparison is."""
+    """Return the run's outcome, and say if another champion was released since the comparison."""
     current = releases.current(store)
     then = judgement.outcome.champion_version
     others = current is not None and current.number != release and current.model.version != then

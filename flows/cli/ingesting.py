@@ -63,7 +63,7 @@ def ingest(
         bool, typer.Option(help="The source has some rows of its spans: add them, new ones win.", show_default=False)
     ] = False,
     delimiter: Annotated[
-        str | None, typer.Option(help="Of CSV: comma, semicolon, tab or pipe; default: found in the file.")
+        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
     ] = None,
     decimal: Decimal = ".",
     dayfirst: DayFirst = False,
@@ -99,7 +99,7 @@ def ingest(
 
 
 def show_skipped(made: Skip) -> None:
-    """Print what was recorded, and what ends it."""
+    """Print the recorded skip, and how it ends."""
     say(f"{made.span.name} v{made.span.version} is skipped: {made.reason}", "A corrected version of it is not.")
 
 
@@ -107,7 +107,7 @@ def show_skipped(made: Skip) -> None:
 def skip(
     options: RunOptions,
     span: Annotated[str, typer.Argument(help="For example 2022-Q4; its newest version is skipped.")],
-    reason: Annotated[str, typer.Option(help="Why; shown with the span later.")],
+    reason: Annotated[str, typer.Option(help="Reason, shown with the span later.")],
 ) -> Skip:
     """Leave out a span that the lineage has not trained, as one with too few rows. The next run takes the one after."""
     return skips.skip(options.store, options.config(), span, reason)

@@ -1,4 +1,4 @@
-"""`millrace parity`: check the plan, run the flow, and show where the two accelerators differ."""
+"""`millrace parity`: check the plan, run the flow, and show the differences of the two accelerators."""
 
 from typing import Annotated, Literal
 
@@ -44,7 +44,7 @@ def parity(
     """Train one span on two accelerators from the same checkpoint, and compare the holdout metrics."""
     from tasks.upkeep.parity_runs import plan_parity_runs  # loads Prefect
 
-    plan_parity_runs(options.store, options.config(), span, left, right)  # what can't be planned needs no server
+    plan_parity_runs(options.store, options.config(), span, left, right)  # report errors before a server starts
     done = run_flow("parity", verbose, options.store.uri, span, left, right, *options.flow_settings())
     report = done.value
     assert isinstance(report, ParityReport)

@@ -53,7 +53,7 @@ def publish(
         int | None, typer.Option("--release", help="Number of the release; default: the current one.")
     ] = None,
 ) -> PublishOutput:
-    """Bring a release to the search services of publish.targets; what they have already is only checked."""
+    """Bring a release to the search services of publish.targets; existing vectors are only checked."""
     config, store = options.config(), options.store
     if not config.publish.targets:
         raise ConfigError("publish.targets is empty: name where to publish to, see docs/publish.md")
@@ -67,15 +67,15 @@ def publish(
         targets = _publish(store, config, release, only_current=number is None)
     finally:
         if store.exists(REPORT.key(run=release.run_key)):
-            write_run_report(store, release.run_key)  # or it would show what the targets served before
+            write_run_report(store, release.run_key)  # or it would show outdated targets
     return PublishOutput(release=release.number, targets=targets)
 
 
 def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
-    """Let the targets that a release was published to serve the current release: first swapped, then all checked.
+    """Let all targets with a published release serve the current one: first swap each, then check all.
 
-    Their addresses, and the names of their secrets, are those of the options: whoever may write to the workspace could
-    change what is on record there.
+    Addresses and names of secrets come from the options, because anyone who may write to the workspace could change
+    its records.
 
     Raises:
         ConfigError: the options lack a target; all others were tried.

@@ -126,7 +126,7 @@ def rollback(
     options.config()  # before anything changes
     try:
         serving = tasks.runs.releases.current(store)
-    except StoreError:  # what a rollback is there to repair
+    except StoreError:  # the rollback repairs this
         serving = None
     release = tasks.runs.rollback.rollback(store, to, verify)
     _announce(store, release, serving)
@@ -135,7 +135,7 @@ def rollback(
 
 
 def show_hold(output: HoldOutput) -> None:
-    """Print what is held, and how to go on."""
+    """Print the hold, or the releases that wait after it, and how to go on."""
     if output.held:
         say(output.hold.sentence, "Runs end as Held and keep their models; refreshes end at once. Lift it with:")
         say("  millrace hold --off")
@@ -152,7 +152,7 @@ def show_hold(output: HoldOutput) -> None:
 @command(show_hold)
 def hold(
     store: Store,
-    reason: Annotated[str | None, typer.Option(help="Why; shown wherever the release is.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, shown with the release.")] = None,
     off: Annotated[bool, typer.Option("--off", help="Lift the hold.", show_default=False)] = False,
 ) -> HoldOutput:
     """Keep the current release: runs end as Held and refreshes do nothing, until --off."""

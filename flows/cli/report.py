@@ -30,7 +30,7 @@ from tasks.runs.snapshot import Snapshot
 
 
 class RunReport(RunLine):
-    """One run as people and scripts see it. What the run has not reached is null."""
+    """One run as people and scripts see it. Fields of stages that the run has not reached are null."""
 
     version: Literal[1] = 1
     verdicts: tuple[Verdict, ...]
@@ -131,7 +131,7 @@ def of_run(store: Store, run_key: str) -> ReportOutput:
 
 
 def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
-    """Return what people and scripts see of a run; `cached` are the stages that count as done before."""
+    """Return the report of a run; `cached` are the stages that were done before."""
     judged = run.judgement
     measured = judged.outcome if judged else None
     return RunReport(
@@ -174,7 +174,7 @@ def report(
 
 
 def stage_lines(run: Run, cached: tuple[Stage, ...]) -> tuple[StageLine, ...]:
-    """Return one line for every stage, also for those that the run has not reached."""
+    """Return one line for every stage, even if the run has not reached it."""
     return tuple(
         StageLine(
             stage=stage,

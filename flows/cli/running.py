@@ -50,7 +50,7 @@ class RunOutput(Record):
 
 
 class PlanOutput(Record):
-    """What a run would do."""
+    """The plan of a run."""
 
     run_key: str
     span: SpanRef
@@ -64,7 +64,7 @@ class PlanOutput(Record):
 
 
 class DryRunOutput(Record):
-    """`millrace run --dry-run`. `plan` is null where there is nothing to do; `sentence` says why."""
+    """`millrace run --dry-run`. If there is nothing to do, `plan` is null and `sentence` says why."""
 
     config: dict[str, Any] = Field(description="resolved settings, with their keys in YAML")
     plan: PlanOutput | None = Field(description="plan of the run; null: nothing to do")
@@ -128,7 +128,7 @@ def run(
     store = options.store
     try:
         config = options.config()
-        check_plan(store, plan_run(store, config, span))  # what can't work needs no server
+        check_plan(store, plan_run(store, config, span))  # report errors before a server starts
         done = run_flow("pipeline", verbose, store.uri, span, *options.flow_settings())
         made = done.value
         assert isinstance(made, Run)
@@ -162,7 +162,7 @@ def refresh(
         sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
         return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)
     try:
-        plan_refresh(store, options.config())  # what can't be planned needs no server
+        plan_refresh(store, options.config())  # report errors before a server starts
         done = run_flow("refresh", verbose, store.uri, str(options.config_file or ""), tuple(options.overrides))
     except NothingToDo as error:
         return RefreshOutput(state="NothingToDo", sentence=str(error), run_url=None, release=None, embedded=None)

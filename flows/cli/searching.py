@@ -1,4 +1,4 @@
-"""`millrace search` and `millrace diff`: what a worker finds in one release, or in two."""
+"""`millrace search` and `millrace diff`: search one release, or compare two."""
 
 import subprocess
 import sys
@@ -47,7 +47,7 @@ def show_hits(output: SearchOutput) -> None:
 @command(show_hits)
 def search(
     store: Store,
-    text: Annotated[str, typer.Argument(help="What to look for, as a user would write it.")],
+    text: Annotated[str, typer.Argument(help="Query, as a user would write it.")],
     number: Annotated[
         int | None, typer.Option("--release", help="Number of the release; default: the current one.")
     ] = None,

@@ -42,5 +42,5 @@ def serve(
     store: Store,
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any free port.")] = 4280,
 ) -> None:
-    """Serve web pages on this machine: a search over the releases, what changed, the history. Changes nothing."""
+    """Serve web pages on this machine: search, changes of releases, history. The workspace is only read."""
     server.serve(store, port)

@@ -1,4 +1,4 @@
-"""What `millrace status` prints, as a record: the spans, the lineages, the current release, all attempts summed up."""
+"""Output of `millrace status`: the spans, the lineages, the current release, and the sums over all attempts."""
 
 from collections.abc import Iterable
 
@@ -72,7 +72,7 @@ class StatusOutput(Record):
 
 
 def show(output: StatusOutput) -> None:
-    """Print the spans, the lineages, what serves, and the sums."""
+    """Print the spans, the lineages, the current release, the targets, and the sums."""
     rows = (
         [
             span.name,
@@ -112,7 +112,7 @@ def show(output: StatusOutput) -> None:
 
 @command(show)
 def status(store: Store) -> StatusOutput:
-    """Show spans, lineages, the current release, and what the attempts cost."""
+    """Show spans, lineages, the current release, and the cost of all attempts."""
     snapshot = Snapshot(store, strict=True)
     runs = read_runs(snapshot, (Stage.infer,))
     spans = span_versions.list_spans(store)
@@ -120,7 +120,7 @@ def status(store: Store) -> StatusOutput:
     manifests = {span: snapshot.read(_manifest_key(span), Manifest) for span in spans}
     names = sorted({key.split("/")[1] for key in store.list("lineages")})
     last = {name: lineage.head(store, name) for name in names}
-    # A branch that was begun and not trained has only what it inherits.
+    # A branch without a training run of its own has only inherited checkpoints.
     heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
     seen = {name: consumed(head) for name, head in heads.items()}
     left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
@@ -169,7 +169,7 @@ def _manifest_key(span: SpanRef) -> str:
 
 def _rows(store: Store, span: SpanRef, manifest: Manifest | None) -> int:
     rows = manifest.facts.get("rows") if manifest is not None else None
-    return rows if isinstance(rows, int) else read_fact(store, span.prefix, "rows", int)  # which says what is wrong
+    return rows if isinstance(rows, int) else read_fact(store, span.prefix, "rows", int)  # raises with the reason
 
 
 def _of_runs(snapshot: Snapshot) -> Totals:

@@ -89,7 +89,7 @@ def show_reap(report: ReapReport) -> None:
 def reap(
     options: RunOptions,
     grace_minutes: Annotated[float, typer.Option(help="End a job that no process has waited for this long.")] = 15.0,
-    dry_run: Annotated[bool, typer.Option(help="Only list what would be ended.", show_default=False)] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only list the jobs.", show_default=False)] = False,
 ) -> ReapReport:
     """End jobs on AWS Batch whose flow run has ended or was lost."""
     config, server = options.config(), prefect_server.running(prefect_server.state_home())
@@ -120,7 +120,7 @@ def show_prune(plan: PrunePlan) -> None:
 def prune(
     store: Store,
     keep: Annotated[int, typer.Option(min=1, help="How many of the newest releases to keep.")] = 5,
-    dry_run: Annotated[bool, typer.Option(help="Only list what would be deleted.", show_default=False)] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only list the files.", show_default=False)] = False,
 ) -> PrunePlan:
     """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""
     return tasks.upkeep.prune.prune(store, keep, dry_run, note)

@@ -1,6 +1,6 @@
-"""What `millrace serve` answers to a request: a page, or why not. An ASGI application; server.py carries it.
+"""ASGI application of `millrace serve`: answer a request with a page or an error. server.py runs it.
 
-A page of another site, open in a browser on this machine, gets nothing from it, whatever name it found the address by.
+Another site, open in a browser on this machine, gets no data, even if its own host name resolves to this address.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-# With any port: people forward one. A name that leads to this machine by a trick of DNS is not among them.
+# With any port, since people forward ports. Other names are refused, even if they resolve here (DNS rebinding).
 _OUR_NAMES = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", re.IGNORECASE)
 
 

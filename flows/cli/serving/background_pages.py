@@ -63,7 +63,7 @@ def up(store: Store, home: Path, port: int = PORT) -> str:
 
 
 def down(home: Path) -> bool:
-    """End the pages of `home`; False where none were served. Touches no other process."""
+    """Stop serving the pages of `home`; return False if none were served. Touches no other process."""
     home = home.resolve()
     entry = _read(home)
     running = entry is not None and background.is_running(entry.pid, *entry.words)

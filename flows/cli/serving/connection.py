@@ -17,7 +17,7 @@ TAKEN_SECONDS = 60.0  # for a client to take its answer
 
 
 class Connection(H11Protocol):
-    """A connection that is closed after its answer, or where the client takes too long."""
+    """A connection that closes after its answer, or when the client is too slow."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -63,7 +63,7 @@ class Connection(H11Protocol):
         self._end_after(TAKEN_SECONDS)
 
     def _end_after(self, seconds: float | None) -> None:
-        """Drop the connection after a time, whatever it does then; None: let it be."""
+        """Drop the connection after `seconds`, even in the middle of an answer; None: cancel the timeout."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_later(seconds, self.transport.abort) if seconds is not None else None

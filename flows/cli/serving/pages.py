@@ -17,7 +17,7 @@ from flows.presentation.search import CHANGES, HISTORY, SEARCH, TO_CHANGES, TO_S
 from infra.store.base import Store
 from tasks.contracts.workspace import PLAN, REPORT
 
-FRESH_SECONDS = 10.0  # a page is made again after so long, so that reloading it does no harm
+FRESH_SECONDS = 10.0  # age at which a page is made again; limits the cost of reloads
 MOST_KEPT = 50  # pages
 
 HTML = "text/html; charset=utf-8"
@@ -29,14 +29,14 @@ _TEXT_FILE = re.compile(rf"/((?:runs|refreshes|publications)/{_NAME}(?:/{_NAME})
 
 
 class Page(NamedTuple):
-    """What is sent."""
+    """The content of a response."""
 
     content_type: str
     body: bytes
 
 
 class Pages:
-    """The pages of one workspace by path; several threads may ask at once. `close` ends what they started."""
+    """The pages of one workspace by path; several threads may ask at once. `close` ends the search workers."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class Pages:
         self._search.close()
 
     def page(self, path: str, query: str = "") -> Page | None:
-        """Return the page under a path and a query as a browser sends them, still quoted; None where there is none.
+        """Return the page of a path and a query, both percent-encoded as a browser sends them; None if none exists.
 
         Raises:
             StageError: the workspace could not be read.

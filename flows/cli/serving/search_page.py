@@ -1,4 +1,4 @@
-"""What `millrace serve` answers at `/` and `/changes`: reads the releases, asks their search workers."""
+"""Pages `/` and `/changes` of `millrace serve`: read the releases and ask their search workers."""
 
 import re
 import urllib.parse
@@ -31,7 +31,7 @@ class SearchPages:
     def search(self, query: str) -> bytes:
         """Return the page that answers a query string such as `q=lamp&k=10&with=3`.
 
-        What can't be answered is a sentence on the page. Raises StoreError: the current release is not readable.
+        Problems are sentences on the page. Raises StoreError: the current release is not readable.
         """
         asked, trouble = _understood(query)
         if (hold := releases.hold_of(self._store)) is not None:
@@ -51,10 +51,10 @@ class SearchPages:
         return search_html(self._store.uri, asked, now, compared, others, trouble)
 
     def changes(self, number: int | None) -> bytes | None:
-        """Return what a release changed, by default the current one; None where there is no such release.
+        """Return the page of changes of a release, by default the current one; None if it does not exist.
 
         Raises:
-            StoreError: the release, or the record of what it changed, is not readable; names the file.
+            StoreError: the release, or the record of its changes, is not readable; names the file.
         """
         if number is not None and number not in releases.numbers(self._store):
             return None
@@ -109,7 +109,7 @@ def _summary(release: Release | None, on_record: bool) -> str:
 
 
 def _understood(query: str) -> tuple[Asked, list[str]]:
-    """Return what a query string asks for, and a sentence for each part that makes no sense."""
+    """Parse a query string; return a sentence for each invalid part too."""
     try:
         given = {name: values[-1] for name, values in urllib.parse.parse_qs(query, max_num_fields=20).items()}
     except ValueError:
@@ -121,7 +121,7 @@ def _understood(query: str) -> tuple[Asked, list[str]]:
 
 
 def _whole(given: Mapping[str, str], name: str, most: int, trouble: list[str]) -> int | None:
-    """Return a whole number from 1 to `most`; None where none is given, with a sentence where it is not one."""
+    """Return a parameter as a whole number from 1 to `most`; None if not given, or if invalid, with a sentence."""
     text = given.get(name, "")
     if not text:
         return None

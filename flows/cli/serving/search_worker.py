@@ -1,4 +1,4 @@
-"""A worker process that searches a release, and what one said when it failed."""
+"""A worker process that searches a release, and the error of one that failed."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ class Searcher:
 
     @functools.cached_property
     def about(self) -> Searchable:
-        """What it says once it has loaded the release. Raises as `ask`."""
+        """Return its first message, sent once it has loaded the release. Raises as `ask`."""
         self._tell(self._release)
         return Searchable.model_validate_json(self._line())
 
@@ -37,12 +37,12 @@ class Searcher:
         return Answer.model_validate_json(self._line())
 
     def kill(self) -> None:
-        """End the process, whatever it does; another thread may wait for its answer, which then raises."""
+        """Kill the process; a thread that waits for its answer gets an error."""
         self._process.kill()
 
     def _tell(self, record: Record) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; what it said is read after this
+        with contextlib.suppress(BrokenPipeError):  # it has ended; its error is read after this
             self._process.stdin.write(record.model_dump_json() + "\n")
             self._process.stdin.flush()
 

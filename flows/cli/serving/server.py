@@ -1,6 +1,6 @@
-"""`millrace serve`: the pages of a workspace for a browser on this machine, carried by uvicorn.
+"""`millrace serve`: the pages of a workspace for a browser on this machine, served by uvicorn.
 
-It listens on the loopback alone, and ends at a signal. What it answers is decided in app.py.
+It listens on loopback only, and ends at a signal. app.py makes the answers.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Server:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            log_level="critical",  # failures are printed where they happen
+            log_level="critical",  # the application prints its own failures
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -45,7 +45,7 @@ class Server:
         self._server = uvicorn.Server(config)
 
     def run(self) -> None:
-        """Answer until `stop`, or a signal where this is the main thread; then end the search workers."""
+        """Answer until `stop`, or until a signal if this is the main thread; then end the search workers."""
         try:
             self._server.run(sockets=[self._socket])
         finally:

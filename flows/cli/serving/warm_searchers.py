@@ -1,4 +1,4 @@
-"""Search workers that stay between the queries of `millrace serve`: those of the releases that were asked last."""
+"""Search workers that `millrace serve` keeps between queries, for the most recently asked releases."""
 
 import threading
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ class WarmSearchers:
         self._workers: dict[int, WarmSearcher] = {}  # by number of the release, the one that was asked last at the end
 
     def ask(self, releases: Sequence[Release], text: str, k: int) -> list[Answer | StageError]:
-        """Return each release's `k` nearest items, or why it can't answer. Takes seconds where a worker starts.
+        """Return each release's `k` nearest items, or its error. Takes seconds if a worker has to start.
 
-        A worker is kept for each of the last `MOST` releases; where one more is needed, the one that was idle longest
-        is ended. One that has died is started again.
+        A worker is kept for each of the last `MOST` releases; the least recently used idle worker makes room for a new
+        one. A worker that has died is started again.
         """
         answers = [self._submit(release, text, k) for release in releases]
         return [answer.result() for answer in answers]
@@ -55,7 +55,7 @@ class WarmSearchers:
         return answer
 
     def _end_idle(self) -> bool:
-        """End the worker that was asked longest ago of those that answer nobody; False where there is none."""
+        """End the least recently used idle worker; return False if none is idle."""
         number = next((number for number, worker in self._workers.items() if worker.idle), None)
         if number is None:
             return False

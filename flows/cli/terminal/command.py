@@ -1,4 +1,4 @@
-"""`@command` makes a function a command of `millrace`: it adds the options that all share, and prints what it returns.
+"""`@command` makes a function a command of `millrace`: it adds the shared options, and prints the result.
 
 It opens no workspace and reads no settings for a command that asks for none.
 """
@@ -36,7 +36,7 @@ _SHARED = {
             Path | None,
             None,
             "--config",
-            help="A YAML file with settings that replace those of base.yaml.",
+            help="A YAML file with settings that override base.yaml.",
         ),
         _shared("settings", list[str] | None, None, "--set", help="One setting over both, as in train.epochs=2."),
         _shared("as_json", bool, False, "--json", help="Print JSON for scripts; --json-schema explains it."),

@@ -1,4 +1,4 @@
-"""What commands print for people, on standard output: lines and tables, as wide as the terminal."""
+"""Output of commands for people, on standard output: lines and tables, as wide as the terminal."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from flows.presentation import terminal
 from flows.presentation.model import Cell, table
 from flows.presentation.wording import visible
 
-COLUMNS = 160  # in a file or a pipe, where no terminal says how wide it is
+COLUMNS = 160  # width for a file or a pipe
 
 
 def say(*lines: str) -> None:
-    """Print lines as they are: no markup, and long ones are not broken, so that they can be copied.
+    """Print lines without markup and without wrapping, so that they can be copied.
 
-    Of their characters, those that would steer the terminal are shown.
+    Control characters are escaped.
     """
     for line in lines:
         _console().print(visible(line), markup=False, highlight=False, soft_wrap=True)
@@ -32,7 +32,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> 
 
 
 def show(content: Iterable[RenderableType], soft_wrap: bool = False) -> None:
-    """Print what `flows.presentation.terminal` makes of sections and tables; with `soft_wrap` lines are not broken."""
+    """Print sections and tables that `flows.presentation.terminal` rendered; with `soft_wrap` without wrapping."""
     console = _console()
     for each in content:
         console.print(each, highlight=False, soft_wrap=soft_wrap)

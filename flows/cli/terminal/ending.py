@@ -19,8 +19,8 @@ _timer: threading.Timer | None = None
 
 
 def explain(error: Exception) -> int:
-    """Print what happened on standard error; returns the exit code of its class."""
-    # Permissions are the place's fault, wherever they show.
+    """Print an error to standard error; return the exit code of its class."""
+    # A missing permission counts as an error of the store.
     failure = FailureClass.STORE if isinstance(error, PermissionError) else classify(error)
     known = isinstance(error, StageError) or failure is not FailureClass.CODE
     if isinstance(sys.stderr, JsonStream):
@@ -40,14 +40,14 @@ def _sentence(error: Exception) -> str:
 
 
 def _shown(message: str) -> str:
-    """Return the message without passwords and without what would steer the terminal."""
+    """Return the message without passwords, with control characters escaped."""
     return visible(masked(message))
 
 
 def leave_soon(code: Callable[[], int], seconds: float = LEAVE_SECONDS) -> None:
-    """End the process after `seconds`, if it has not ended by then, with what `code` returns; the last call counts.
+    """End the process after `seconds`, if it still runs, with the exit code that `code` returns; the last call counts.
 
-    Before it ends, Prefect sends what it has left to say, and waits a minute or more for each line of it.
+    At exit, Prefect sends its remaining log lines, and may wait more than a minute for each.
     """
     global _timer
     if _timer is not None:

@@ -1,7 +1,7 @@
-"""The JSON schema of what a command prints with --json: types, and a meaning for each key.
+"""The JSON schema of a command's --json output: types, and a meaning for each key.
 
-A key's meaning is the description of its field; keys with one meaning in all records have it here, once. Nothing is
-checked here: records check themselves.
+A key's meaning is the description of its field; keys with one meaning in all records have it here, once. Records
+check themselves; nothing is checked here.
 """
 
 from collections.abc import Iterator

@@ -32,8 +32,8 @@ class Lines:
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._begun: dict[str, tuple[float, int]] = {}  # what -> when it was first reported, and how far it was then
-        self._last: dict[str, tuple[float, Progress]] = {}  # what -> when its last line was written, and that line
+        self._begun: dict[str, tuple[float, int]] = {}  # name -> time and count of the first report
+        self._last: dict[str, tuple[float, Progress]] = {}  # name -> time and content of the last line
 
     def log(self, line: str) -> None:
         """Output of the workers is for the log, not for here."""
