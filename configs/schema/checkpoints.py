@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, WithJsonSchema
 
 AUTO = "auto"
-BEFORE = "checkpoint_every_steps"  # the key of earlier configurations, a number of steps
 
 _INTERVAL = re.compile(r"[1-9][0-9]* (steps|seconds)")
 
@@ -34,11 +33,3 @@ def interval_of(every: str) -> Interval | None:
         return None
     number, _, unit = every.partition(" ")
     return Interval(int(number), "steps" if unit == "steps" else "seconds")
-
-
-def with_interval(values: Any) -> Any:
-    """Return the settings of train in today's form; earlier runs stored `checkpoint_every_steps`."""
-    if isinstance(values, dict) and BEFORE in values and "checkpoint_every" not in values:
-        rest = {key: value for key, value in values.items() if key != BEFORE}
-        return rest | {"checkpoint_every": f"{values[BEFORE]} steps"}
-    return values

@@ -1,6 +1,6 @@
 """The configuration of the stages apart from train: every key, its meaning, unit and bounds."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -69,14 +69,6 @@ class WarmupConfig(StageConfig):
     """The trial run before a training."""
 
     steps: Positive = Field(description="training steps of the trial run, on one batch")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_a_ladder(cls, values: Any) -> Any:
-        """Read the configuration of an earlier run, which tried several shapes."""
-        if isinstance(values, dict) and "steps_per_shape" in values and "steps" not in values:
-            return {("steps" if key == "steps_per_shape" else key): value for key, value in values.items()}
-        return values
 
 
 class NearDuplicatesConfig(Record):
@@ -159,16 +151,6 @@ class InferConfig(WorkersConfig):
                 "text is packed into one sequence"
             )
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_rungs(cls, values: Any) -> Any:
-        """Read the configuration of an earlier run, which had padded lengths."""
-        if isinstance(values, dict) and "token_rungs" in values and "max_tokens" not in values:
-            longest, rows = values["token_rungs"][-1], values["batch_rows"]
-            rest = {key: value for key, value in values.items() if key not in ("token_rungs", "batch_rows")}
-            return rest | {"max_tokens": longest, "sequence_tokens": longest, "batch_sequences": rows}
-        return values
 
 
 class ReleaseConfig(StageConfig):

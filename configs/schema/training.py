@@ -1,10 +1,10 @@
 """The configuration of the heads and of training: every key, its meaning, unit and bounds."""
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from configs.schema.checkpoints import Every, with_interval
+from configs.schema.checkpoints import Every
 from configs.schema.compute import Positive
 from configs.schema.label_heads import LabelHead, MulticlassHead, RegressionHead
 from configs.schema.retention import AveragingConfig, DecayConfig, KeepBestConfig
@@ -252,18 +252,6 @@ class TrainConfig(WorkersConfig):
                 "is packed into one sequence"
             )
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_earlier_run(cls, values: Any) -> Any:
-        """Read the configuration of an earlier run: a ladder of padded shapes, checkpoints counted in steps alone."""
-        values = with_interval(values)
-        if isinstance(values, dict) and "shapes" in values and "max_tokens" not in values:
-            shapes = values["shapes"]
-            limits = {side: shapes[side][-1] for side in ("query", "item")}
-            rest = {key: value for key, value in values.items() if key != "shapes"}
-            return rest | {"max_tokens": limits, "sequence_tokens": max(limits.values()), "sequences": None}
-        return values
 
     @model_validator(mode="after")
     def _decays_before_it_ends(self) -> Self:

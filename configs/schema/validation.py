@@ -219,14 +219,3 @@ class ValidateConfig(StageConfig):
     def made_columns(self) -> tuple[str, ...]:
         """The columns that validate adds to the rows."""
         return (EVENT_WEIGHT,) if self.events is not None else ()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _limits_of_earlier_versions(cls, values: Any) -> Any:
-        """Read the two limits of earlier plans, from before each column had its own."""
-        if not isinstance(values, dict) or "max_label_drift" not in values or "drift" in values:
-            return values
-        kept = {name: value for name, value in values.items() if name not in ("max_label_drift", "max_length_drift")}
-        lengths = {"limit": values["max_length_drift"]}
-        columns = {"label": {"limit": values["max_label_drift"]}, "query length": lengths, "item length": lengths}
-        return {**kept, "drift": {"columns": columns}}

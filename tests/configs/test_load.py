@@ -341,11 +341,3 @@ def test_a_suite_becomes_part_of_the_configuration(tmp_path: Path) -> None:
         load_config(overrides=(f"validate.suites=[{suite}]",))
     with pytest.raises(ConfigError, match=r"gone\.yaml: no such file"):
         load_config(overrides=("validate.suites=[gone.yaml]",))
-
-
-def test_limits_of_drift_in_stored_plans_are_read() -> None:
-    tree = load_config().tree()
-    del tree["validate"]["drift"]
-    tree["validate"] |= {"max_label_drift": 0.1, "max_length_drift": 0.4}
-    drift = Config.model_validate(tree).validate_.drift
-    assert [drift.limit_of(name) for name in ("label", "query length", "item length", "price")] == [0.1, 0.4, 0.4, 0.25]

@@ -2,8 +2,7 @@
 
 import pytest
 
-from configs.load import config_hash, load_config
-from configs.schema.config import Config
+from configs.load import load_config
 from tasks.foundation.errors import ConfigError
 
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
@@ -14,9 +13,6 @@ EVENTS = "{values: {seen: {label: 0}, click: {label: 3}, buy: {label: 4, weight:
 MACHINE = (
     "health.machines.mine={devices: 1, efa_interfaces: 0, min_node_bus_gb_s: 0, min_bus_gb_s: 0, max_latency_us: 9}"
 )
-
-PACKED_TRAIN = ["max_tokens", "sequence_tokens", "sequences"]
-PACKED_INFER = ["max_tokens", "sequence_tokens", "batch_sequences"]
 
 REFUSED = {
     "rows and workers": (["train.workers=3"], "train.batch_rows 64 must be a multiple of train.workers 3"),
@@ -139,27 +135,3 @@ def test_settings_that_agree_are_accepted(overrides: list[str]) -> None:
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def test_the_configuration_of_a_run_that_counted_checkpoints_in_steps_alone_is_read() -> None:
-    tree = load_config().tree()
-    del tree["train"]["checkpoint_every"]
-    tree["train"]["checkpoint_every_steps"] = 7
-    config = Config.model_validate(tree)
-    assert config.train.checkpoint_every == "7 steps"
-    assert config_hash(config) == config_hash(load_config()), "the run of before is found again"
-
-
-def test_the_configuration_of_a_run_with_padded_shapes_is_read() -> None:
-    tree = load_config().tree()
-    for section, keys in {"train": PACKED_TRAIN, "infer": PACKED_INFER, "warmup": ["steps"]}.items():
-        for key in keys:
-            del tree[section][key]
-    tree["train"]["shapes"] = {"query": [32, 100], "item": [16, 40]}
-    tree["infer"] |= {"batch_rows": 48, "token_rungs": [16, 80]}
-    tree["warmup"]["steps_per_shape"] = 3
-    config = Config.model_validate(tree)
-    assert (config.train.max_tokens.query, config.train.max_tokens.item) == (100, 40)
-    assert (config.train.sequence_tokens, config.train.sequences) == (100, None)
-    assert (config.infer.max_tokens, config.infer.sequence_tokens, config.infer.batch_sequences) == (80, 80, 48)
-    assert config.warmup.steps == 3
