@@ -43,7 +43,7 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
     inputs = _inputs(release, target, only_current)
     with _turn(store, target.name):
         outcome = _fresh_outcome(store, plan, inputs)
-        if outcome.table is None or outcome.recall is None or outcome.query_ms is None:
+        if outcome.table is None or outcome.recall is None or outcome.query_ms is None or outcome.queries is None:
             logger().warning("target %s was left alone: release %d is not current", target.name, release.number)
             return None
         found = Served(

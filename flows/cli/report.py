@@ -125,7 +125,7 @@ def of_run(store: Store, run_key: str) -> ReportOutput:
         kept_step=trained.kept_step if trained else None,
         rows_replayed=trained.rows_replayed if trained else 0,
         graphs=tuple(graphs for result in results for graphs in _graphs(result)),
-        slices=(judged.slices or judged.outcome.slices) if judged else (),
+        slices=judged.slices if judged else (),
         ledger=run.attempts,
     )
 

@@ -58,7 +58,7 @@ def _measured(of: Sequence[Publication]) -> tuple[Table, ...]:
             _named(each),
             number(each.measured.recall),
             f"{each.measured.query_ms:.1f}",
-            NONE if each.measured.queries is None else count(each.measured.queries),
+            count(each.measured.queries),
             count(each.measured.vectors),
             Cell(each.measured.table, code=True),
         )

@@ -31,7 +31,7 @@ class HoldoutRule(Record):
     version: Literal[1] = Field(default=1, description="version of the hash and of text normalisation")
     group: str = Field(description="query_and_item, query, item, or the column whose value names the group of a row")
     share: float = Field(description="groups whose hash is below this share of all hashes are not trained on")
-    measured: float | None = Field(default=None, description="groups below this share are measured; null: `share`")
+    measured: float = Field(description="groups below this share are measured")
 
     @classmethod
     def of(cls, settings: EvaluateConfig, refs: Iterable[RowsRef] = ()) -> HoldoutRule:
@@ -42,11 +42,6 @@ class HoldoutRule(Record):
         """
         shares = [settings.holdout_share, *(ref.share for ref in refs if ref.share is not None)]
         return cls(group=settings.group or QUERY_AND_ITEM, share=max(shares), measured=min(shares))
-
-    @property
-    def measured_share(self) -> float:
-        """The share of all hashes below which groups are measured."""
-        return self.share if self.measured is None else self.measured
 
 
 class HeadSolved(Record):

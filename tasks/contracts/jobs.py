@@ -160,7 +160,7 @@ class PublishInputs(Record):
     release: int
     model_version: str
     vectors: str = Field(description="folder of the release's vectors")
-    vectors_sha256: str | None = Field(default=None, description="SHA-256 of that folder's manifest, from the release")
+    vectors_sha256: str = Field(description="SHA-256 of that folder's manifest, from the release")
     only_current: bool = Field(description="true: leave the target alone if another release is current by then")
     swap_alone: bool = Field(default=False, description="true: serve the release's existing table; load nothing")
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from configs.schema.gates import Severity
 from tasks.contracts.checkpoints import CurvePoint, HeadSolved, LabelHeadSolved
-from tasks.contracts.evaluation import Measurement, Role, SliceMetrics, SpanMetrics
+from tasks.contracts.evaluation import Measurement, Role, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, FeedRef, RowsRef
 from tasks.contracts.search import SharedSearch
@@ -177,7 +177,6 @@ class EvaluateOutcome(Record):
     )
     champion: dict[str, float] | None = Field(description="its metrics, among the same items")
     champion_version: str | None
-    slices: tuple[SliceMetrics, ...]
     catalogue_items: int = Field(default=0, description="items of the catalogue that the corpus was chosen from")
     whole_items: int | None = Field(
         default=None, description="items of the whole catalogue, if ranked among too; null: the corpus is the catalogue"
@@ -238,7 +237,7 @@ class InferOutcome(Record):
     )
     bad: int = Field(default=0, description="items without a vector; `quarantine` has the reasons")
     quarantine: str | None = Field(default=None, description="key of the Parquet file with the bad items")
-    ids_sha256: str | None = Field(default=None, description="SHA-256 over the ids of all items with a vector")
+    ids_sha256: str = Field(description="SHA-256 over the ids of all items with a vector")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -270,8 +269,8 @@ class ReleaseOutcome(Record):
         default=None, description="comparison of both models among the same items; null: no release before"
     )
     changes: str | None = Field(default=None, description="key of the record of the changes since that release")
-    code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
-    libraries: dict[str, str] = Field(default={}, description="versions of the libraries that made the vectors")
+    code: str = Field(description="version of Millrace, with a hash of its source")
+    libraries: dict[str, str] = Field(description="versions of the libraries that made the vectors")
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -105,8 +105,8 @@ class ReleasedRef(Record):
     model_version: str
     model_prefix: str
     vectors_prefix: str
-    model_sha256: str | None = Field(default=None, description="SHA-256 of the model's manifest")
-    vectors_sha256: str | None = Field(default=None, description="SHA-256 of the vectors' manifest")
+    model_sha256: str = Field(description="SHA-256 of the model's manifest")
+    vectors_sha256: str = Field(description="SHA-256 of the vectors' manifest")
 
 
 class MinedRelease(Record):

@@ -93,9 +93,9 @@ class Release(Record):
         default=None, description="number of the newest release before it that is no refresh; null: none"
     )
     rows: tuple[RowsRef, ...] = Field(default=(), description="spans, with versions, that the model was trained on")
-    model_sha256: str | None = Field(default=None, description="SHA-256 of the manifest of the model's folder")
-    vectors_sha256: str | None = Field(default=None, description="SHA-256 of the manifest of the vectors' folder")
-    ids_sha256: str | None = Field(default=None, description="SHA-256 over the ids of all items with a vector")
+    model_sha256: str = Field(description="SHA-256 of the manifest of the model's folder")
+    vectors_sha256: str = Field(description="SHA-256 of the manifest of the vectors' folder")
+    ids_sha256: str = Field(description="SHA-256 over the ids of all items with a vector")
     catalogue_metrics: dict[str, float] = Field(
         default={}, description="metrics of holdout queries against all vectors"
     )
@@ -103,8 +103,8 @@ class Release(Record):
     overrides: tuple[Override, ...] = Field(
         default=(), description="decisions of people to release although gates refused"
     )
-    code: str | None = Field(default=None, description="version of Millrace, with a hash of its source")
-    libraries: dict[str, str] = Field(default={}, description="versions of the libraries that made the vectors")
+    code: str = Field(description="version of Millrace, with a hash of its source")
+    libraries: dict[str, str] = Field(description="versions of the libraries that made the vectors")
 
     @property
     def ref(self) -> ReleasedRef:

@@ -36,7 +36,7 @@ class Sides(NamedTuple):
 
 def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
     """Return a mask of the rows in the holdout, bool (rows,)."""
-    return below_share(group_hashes(rows, rule.group), rule.measured_share)
+    return below_share(group_hashes(rows, rule.group), rule.measured)
 
 
 def trainable(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
@@ -49,7 +49,7 @@ def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None =
     if left_out is not None and len(left_out):
         rows = rows.filter(pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)))
     hashes = group_hashes(rows, rule.group)
-    training, held = ~below_share(hashes, rule.share), below_share(hashes, rule.measured_share)
+    training, held = ~below_share(hashes, rule.share), below_share(hashes, rule.measured)
     return Sides(rows.filter(pa.array(training)), rows.filter(pa.array(held)))
 
 

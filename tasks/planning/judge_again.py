@@ -36,7 +36,7 @@ def plan_again(store: Store, run_key: str, config_file: Path | str | None, overr
     plan = read_plan(store, run_key)
     if not config_file and not overrides:
         judged = read_judgement(store, run_key)
-        config = plan.config if judged is None or judged.rules is None else _with_rules(plan.config, judged.rules)
+        config = plan.config if judged is None else _with_rules(plan.config, judged.rules)
     else:
         given = load_config(config_file or store.local(CONFIG.key(run=run_key)), overrides)
         config = plan.config.model_copy(update={name: getattr(given, name) for name in BESIDE_THE_WORK})

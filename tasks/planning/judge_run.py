@@ -22,7 +22,6 @@ from tasks.quality.label_metrics import without_skill
 from tasks.quality.row_metrics import area_by_chance
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.quality.selection import slices_of
-from tasks.runs.plan import read_plan
 from tasks.runs.results import Judgement, UnusableResult, read_judgement
 
 # Suffixes of the release stage's metric names.
@@ -56,7 +55,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
     except UnusableResult:
         quarantine(store, key)
         kept = None
-    if kept is not None and kept.outcome.to_json() == outcome.to_json() and _same(store, plan, kept, rules):
+    if kept is not None and kept.outcome.to_json() == outcome.to_json() and _same(kept.rules, rules):
         return kept
     rows = read_row_results(store, outcome.rows_key) if outcome.rows_key is not None else None
     counts = _class_counts(rows) if rows else np.zeros(2)
@@ -107,9 +106,8 @@ def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measu
     return Measured(metrics, corpus=among, many=shared.queries, called="queries", suffix=SHARED_BY)
 
 
-def _same(store: Store, plan: RunPlan, kept: Judgement, rules: Rules) -> bool:
-    """Return True if a judgement is by these rules, ignoring the rules of the release stage."""
-    then = kept.rules or rules_of(read_plan(store, plan.run_key).config)
+def _same(then: Rules, rules: Rules) -> bool:
+    """Return True if the rules are equal, ignoring those of the release stage."""
     return then.model_copy(update={"release_gates": rules.release_gates}) == rules
 
 

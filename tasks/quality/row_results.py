@@ -35,7 +35,6 @@ from tasks.quality.row_metrics import metrics_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-HALF = 0.5  # the threshold of a head without its own
 NO_VALUE = "(none)"  # stands for a missing value of a column
 
 
@@ -59,7 +58,6 @@ class RowResults:
     losses: dict[Role, np.ndarray]  # float32, nats
     probabilities: dict[Role, np.ndarray]  # float32
     predicted: dict[Role, np.ndarray]  # int8: predicted class
-    # Empty without label heads.
     labels: dict[str, np.ndarray] = field(default_factory=dict)  # by head, float64; NaN: not known
     says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
     narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
@@ -155,7 +153,7 @@ def row_results(table: pa.Table) -> RowResults:
         held=table[held_of(Role.champion)].to_numpy() if held_of(Role.champion) in there else None,
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
-        predicted={role: _predicted(table, role) for role in Role if probability_of(role) in there},
+        predicted={role: table[predicted_of(role)].to_numpy() for role in Role if predicted_of(role) in there},
         labels={head: table[f"{LABEL}{head}"].to_numpy() for head in heads},
         says={
             head: {role: table[says_of(role, head)].to_numpy() for role in Role if says_of(role, head) in there}
@@ -178,13 +176,6 @@ def _narrow_ranks(table: pa.Table) -> dict[int, dict[Role, np.ndarray]]:
             if before == rank_of(role):  # as `narrow_rank_of` makes it
                 found.setdefault(int(width), {})[role] = table[name].to_numpy()
     return found
-
-
-def _predicted(table: pa.Table, role: Role) -> np.ndarray:
-    """Return a model's predicted classes, int8 (rows,); without their column, from the probabilities."""
-    if predicted_of(role) in table.column_names:
-        return table[predicted_of(role)].to_numpy()
-    return (table[probability_of(role)].to_numpy() >= HALF).astype(np.int8)
 
 
 def _texts(column: pa.ChunkedArray) -> np.ndarray:

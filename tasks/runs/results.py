@@ -40,13 +40,13 @@ class Judgement(Record):
     outcome: EvaluateOutcome
     verdicts: tuple[Verdict, ...]
     release_verdicts: tuple[Verdict, ...] = Field(default=(), description="empty until the release is judged")
-    number: int = Field(default=1, ge=1, description="how often the run was judged")
-    at: str = Field(default="", description="time in UTC, ISO 8601")
-    rules: Rules | None = Field(default=None, description="null: those of the run's plan")
+    number: int = Field(ge=1, description="how often the run was judged")
+    at: str = Field(description="time in UTC, ISO 8601")
+    rules: Rules
     forward: ForwardScore | None = Field(
         default=None, description="of the champion; null: there is none, or it was trained on the newest span"
     )
-    slices: tuple[SliceMetrics, ...] = Field(default=(), description="of challenger and champion; empty: see outcome")
+    slices: tuple[SliceMetrics, ...] = Field(description="of challenger and champion")
     larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
     auc_by_chance: float | None = Field(default=None, description="what an AUC without skill stays below, at 95 %")
     without_skill: dict[str, float] = Field(

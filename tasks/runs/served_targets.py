@@ -32,9 +32,7 @@ class Served(Record):
     query_ms: float = Field(
         description="median time of a warm query, in milliseconds, measured by the publishing worker"
     )
-    queries: int | None = Field(
-        default=None, description="queries that recall and time were measured with; null: not recorded"
-    )
+    queries: int = Field(description="queries that recall and time were measured with")
     at: str
     run_key: str = Field(description="key of the run; publications/<run key>/publish/ has the record")
 

@@ -79,7 +79,6 @@ def run(job: Job) -> EvaluateOutcome:
         challenger=results.compared(Role.challenger),
         champion=results.compared(Role.champion) if champion else None,
         champion_version=champion.entrant.version if champion else None,
-        slices=(),
         catalogue_items=inputs.catalogue.items,
         whole_items=whole.items if whole else None,
         shared_items=_shared_items(found, whole) if whole else {},

@@ -156,7 +156,7 @@ def test_another_share_puts_no_row_on_both_sides(tmp_path: Path) -> None:
         rule = HoldoutRule.of(plan.config.evaluate, consumed)
         of_run = read_sides(pipeline.store, consumed[-1:], rule, [])
         now = texts([row for sides in of_run for row in sides.training.to_pylist()])
-        spans = [HeldSpan(pipeline.store, ref, rule.measured_share) for ref in consumed]
+        spans = [HeldSpan(pipeline.store, ref, rule.measured) for ref in consumed]
         held = texts([row for span in spans for row in span.rows([], span.count()).to_pylist()])
         assert min(len(now), len(held)) > 10
         trained |= now

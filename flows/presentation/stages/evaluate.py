@@ -59,7 +59,7 @@ def section(facts: StageFacts) -> Section:
                 judged.without_skill if judged else {},
             ),
             *models.tables(value),
-            *_slices(value, judged.slices if judged and judged.slices else value.slices, verdicts),
+            *_slices(value, judged.slices if judged else (), verdicts),
         ),
         files=(("verdicts", VERDICTS.key(run=facts.plan.run_key)),) if stored and facts.plan else (),
     )

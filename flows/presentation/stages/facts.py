@@ -18,7 +18,7 @@ class StageFacts(NamedTuple):
     """Of one stage: its outcome, its attempts, and what the control plane made of it."""
 
     workspace: str
-    plan: RunPlan | None  # None: written by another version
+    plan: RunPlan | None  # None: not readable
     outcome: Any  # of the stage's own type
     attempts: tuple[LedgerRecord, ...]  # of this stage
     judged: Judgement | None = None

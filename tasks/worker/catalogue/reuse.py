@@ -38,7 +38,7 @@ class EarlierVectors:
             expect_vectors(store, prefix, manifest, model_version)
             self._files = manifest.files
             self._partitions = manifest.facts["catalogue"]["partitions"]
-            self.max_tokens = manifest.facts.get("max_tokens")
+            self.max_tokens = manifest.facts["max_tokens"]
 
     def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
         """Return (item id, content hash) -> vector of the earlier partition with these items."""

@@ -56,7 +56,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
         MissingFolder, CorruptFolder: a span's holdout rows are missing or damaged.
     """
     tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate, inputs.rows)
-    spans = tuple(at_once(lambda ref: HeldSpan(job.shared, ref, rule.measured_share), inputs.rows))
+    spans = tuple(at_once(lambda ref: HeldSpan(job.shared, ref, rule.measured), inputs.rows))
     there = at_once(HeldSpan.count, spans)
     shares = list(zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True))
     for span, held in zip(spans, at_once(lambda share: share[0].rows(features, share[1]), shares), strict=True):

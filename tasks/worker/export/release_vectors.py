@@ -20,7 +20,7 @@ from tasks.worker.export.target import PARTITION, Shape
 class ReleaseVectors:
     """A complete folder of vectors, all by one model."""
 
-    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str | None = None) -> None:
+    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str) -> None:
         """Open the folder.
 
         Args:

@@ -66,7 +66,7 @@ def write_held(
                 writer.write_table(table)
     facts = {
         "span": ref.span.name,
-        "share": rule.measured_share,
+        "share": rule.measured,
         "kept_out": kept_out,
         "rows_in": rows_in,
         "pairs_in": pairs_in,

@@ -52,8 +52,6 @@ def _missing(history: Sequence[RowsRef], window: Sequence[int], limits: BeforeCo
 
 
 def _again(store: Store, history: Sequence[RowsRef], files: Sequence[Path], limits: BeforeConfig) -> Check:
-    if any(ref.held is None for ref in history[-ENOUGH_SPANS:]):
-        return not_judged(AGAIN, limits.again, "the spans before have no held-out side")
     one_before, last = (HeldSpan(store, ref, 0.0) for ref in history[-ENOUGH_SPANS:])
     texts = np.unique(np.concatenate([np.zeros(0, np.uint64), *_texts(files)]))
     of_last = last.trained_texts()

@@ -69,11 +69,11 @@ class Index:
         folder = store.local(prefix)
         self.paths = [folder / entry.name for entry in manifest.files]
         self.width = read_fact(store, prefix, "width", int)
-        self.max_tokens: int | None = manifest.facts.get("max_tokens")  # texts were truncated to this length
+        self.max_tokens = read_fact(store, prefix, "max_tokens", int)  # texts were truncated to this length
         rows = [_rows_in(path) for path in self.paths]
         self.starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
         self.vectors = int(self.starts[-1])
-        each = np.dtype("float16" if manifest.facts.get("type") == "fp16" else "float32").itemsize
+        each = np.dtype("float16" if manifest.facts["type"] == "fp16" else "float32").itemsize
         fits = self.vectors * self.width * each <= memory_bytes
         self._kept = [as_matrix(pq.read_table(path, columns=[VECTOR])[VECTOR]) for path in self.paths] if fits else None
 

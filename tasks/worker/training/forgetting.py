@@ -87,7 +87,7 @@ def without_development_rows(
         return rule
     training = sum(ref.rows for ref in rows) * (1 - rule.share)
     share = min(LARGEST_SHARE, settings.rows / max(training, 1.0))
-    return rule.model_copy(update={"share": rule.share + share * (1 - rule.share), "measured": rule.measured_share})
+    return rule.model_copy(update={"share": rule.share + share * (1 - rule.share)})
 
 
 def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | None:

@@ -124,7 +124,7 @@ def vectors(source: Path) -> Vectors:
         items=np.asarray(model.encode(corpus[ITEM].to_pylist(), batch_size=64, normalize_embeddings=True)),
         own=np.array([place[item] for item in rows[ITEM_ID].to_pylist()]),
         query=np.unique(rows[QUERY].to_numpy(zero_copy_only=False).astype(str), return_inverse=True)[1],
-        held=held_out(rows, HoldoutRule(group="query_and_item", share=HELD_OUT)),
+        held=held_out(rows, HoldoutRule(group="query_and_item", share=HELD_OUT, measured=HELD_OUT)),
         newest=rows["span"].to_numpy(zero_copy_only=False) == max(rows["span"].to_pylist()),
     )
     FILE.parent.mkdir(parents=True, exist_ok=True)

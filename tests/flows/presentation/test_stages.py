@@ -39,6 +39,7 @@ from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
 from tests.support.pages.sections import commands, part, parts, row, rows
+from tests.support.workspace.specs import MADE_BY
 
 PRICE = "cost.dollars_per_worker_hour=3600"  # a dollar a second
 
@@ -339,7 +340,7 @@ def test_the_worst_slice_comes_first(done: Done) -> None:
             ("hats", 77, {"recall@10": 0.45}),
         )
     )
-    made = done.of(Stage.evaluate, judged, outcome=judged.outcome.model_copy(update={"slices": slices}))
+    made = done.of(Stage.evaluate, judged.model_copy(update={"slices": slices}))
     assert [cells for cells in rows(made) if cells[0].startswith("category")] == [
         ["category = shoes", "24", "0.1000", "−0.4000", "–", "0.2000"],
         ["category = hats", "77", "0.4500", "−0.0500", "–", "–"],
@@ -401,7 +402,7 @@ def test_a_release_shows_code_that_loads_the_model(done: Done) -> None:
 
 
 def test_an_export_alone_is_shown_as_not_released() -> None:
-    export = ReleaseOutcome(model="models/m-1", min_cosine=0.9999, probed=64)
+    export = ReleaseOutcome(model="models/m-1", min_cosine=0.9999, probed=64, **MADE_BY)
     made = section_of(Stage.release, StageFacts("w", None, export, ()))
     assert "not released" in made.title
     assert rows(made)[0][1] == "at least 0.999900 over 64 items"

@@ -147,7 +147,6 @@ class FakeRunner:
                     challenger=self.metrics,
                     champion=champion,
                     champion_version=inputs.champion.version if inputs.champion else None,
-                    slices=(),
                 )
             case InferInputs():
                 return self._infer(spec, inputs)

@@ -12,7 +12,7 @@ from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.runs import releases
 from tests.support.fakes.fake_runner import commit_files
-from tests.support.workspace.specs import CATALOGUE
+from tests.support.workspace.specs import CATALOGUE, MADE_BY
 
 
 def write_outputs(store: DirectoryStore, run_key: str) -> None:
@@ -33,7 +33,7 @@ def add(
         span=SpanRef(name=span, version=1),
         run_key=run_key,
         model=model,
-        exported=ReleaseOutcome(model=f"models/m-{run_key}", min_cosine=1.0, probed=8),
+        exported=ReleaseOutcome(model=f"models/m-{run_key}", min_cosine=1.0, probed=8, **MADE_BY),
         inferred=InferOutcome(
             prefix=f"vectors/m-{run_key}/2021-Q1",
             vectors=7,
@@ -42,6 +42,7 @@ def add(
             shards_reused=0,
             texts_per_second=1.0,
             catalogue=CATALOGUE,
+            ids_sha256="0",
         ),
         metrics={"recall@10": 0.5},
         refreshed=refreshed,

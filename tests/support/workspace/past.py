@@ -21,13 +21,15 @@ from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import NUMBER, RESULT, VERDICTS
 from tasks.foundation.errors import FailureClass
+from tasks.planning.judge_run import rules_of
 from tasks.runs import releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import CURRENT, Numbered, Pointer
 from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
-from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, verdicts
+from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, slices, verdicts
+from tests.support.workspace.specs import MADE_BY, SEALED
 
 End = Literal["Released", "Rejected", "Failed", "Cancelled", "Running"]
 
@@ -186,6 +188,10 @@ def _result(store: Store, plan: RunPlan, stage: Stage, attempt: int, outcome: Ou
             outcome=outcome,
             verdicts=verdicts(outcome, rejected),
             forward=forward(plan.span.name, number, released),
+            slices=slices(outcome),
+            number=1,
+            at="2026-11-22T12:00:00+00:00",
+            rules=rules_of(plan.config),
         )
         store.write(VERDICTS.key(run=plan.run_key), judgement.to_json())
 
@@ -207,6 +213,8 @@ def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> Non
         catalogue=catalogue(number),
         metrics=quality(number),
         created_at=made.isoformat(timespec="microseconds"),
+        **SEALED,
+        **MADE_BY,
     )
     store.write(NUMBER.key(run=plan.run_key), Numbered(number=count).to_json())
     store.write(f"releases/{count}.json", release.to_json())

@@ -22,6 +22,7 @@ from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, 
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse, NewGraph, ShapeTiming
+from tests.support.workspace.specs import MADE_BY
 
 VECTORS = 184_210
 
@@ -66,6 +67,13 @@ def forward(span: str, number: int, released: int) -> ForwardScore | None:
         low=gain - 0.021 if gain is not None else None, high=gain + 0.021 if gain is not None else None,
         untrained=0.27, challenger=quality(number)["recall@10"],
     )  # fmt: skip
+
+
+def slices(outcome: EvaluateOutcome) -> tuple[SliceMetrics, ...]:
+    return tuple(
+        SliceMetrics(column="locale", value=value, rows=rows, metrics=outcome.challenger)
+        for value, rows in (("de", 1204), ("en", 3100), ("ja", 508))
+    )
 
 
 def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected: bool) -> Outcome:
@@ -175,10 +183,6 @@ def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected
                 challenger=metrics,
                 champion=champion,
                 champion_version=f"main-{first:08d}" if champion else None,
-                slices=tuple(
-                    SliceMetrics(column="locale", value=value, rows=rows, metrics=metrics)
-                    for value, rows in (("de", 1204), ("en", 3100), ("ja", 508))
-                ),
             )
         case Stage.infer:
             return InferOutcome(
@@ -189,9 +193,10 @@ def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected
                 shards_reused=0,
                 texts_per_second=96.0 * 64 + 90 * math.cos(number),
                 catalogue=catalogue(number),
+                ids_sha256="0",
             )
         case _:
-            return ReleaseOutcome(model=f"models/main-{last:08d}", min_cosine=0.99998, probed=64)  # fmt: skip
+            return ReleaseOutcome(model=f"models/main-{last:08d}", min_cosine=0.99998, probed=64, **MADE_BY)
 
 
 def catalogue(number: int) -> CatalogueRef:

@@ -17,6 +17,7 @@ from tasks.contracts.runs import Release
 from tasks.contracts.workspace import NUMBER
 from tasks.data.items import VECTORS_KIND, part_name, partition_of
 from tasks.runs.releases import CURRENT, Numbered, Pointer
+from tests.support.workspace.specs import MADE_BY
 
 WIDTH = 16
 PARTITIONS = 4
@@ -45,9 +46,10 @@ def write_release(store: Store, number: int, items: int = 24, fp16: bool = False
             "bad": 0,
             "width": WIDTH,
             "type": "fp16" if fp16 else "fp32",
+            "max_tokens": 32,
             "ids_sha256": hashlib.sha256("".join(hashes).encode()).hexdigest(),
         }
-        commit(store, prefix, Path(folder), VECTORS_KIND, facts)
+        manifest = commit(store, prefix, Path(folder), VECTORS_KIND, facts)
     release = Release(
         number=number,
         previous=number - 1 or None,
@@ -61,6 +63,10 @@ def write_release(store: Store, number: int, items: int = 24, fp16: bool = False
         catalogue=catalogue,
         metrics={},
         created_at="2026-11-22T12:00:00+00:00",
+        model_sha256=manifest.sha256,  # tests that need a model folder copy that of the vectors
+        vectors_sha256=manifest.sha256,
+        ids_sha256=facts["ids_sha256"],
+        **MADE_BY,
     )
     store.write(NUMBER.key(run=release.run_key), Numbered(number=number).to_json())
     store.write(f"releases/{number}.json", release.to_json())

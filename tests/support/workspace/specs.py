@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from infra.store.base import Store
 from tasks.contracts.jobs import (
     HealthInputs,
@@ -22,6 +24,8 @@ from tests.support.fakes.fake_runner import small_config
 SPAN = SpanRef(name="2026-01", version=1)
 ROWS = RowsRef(span=SPAN, prefix="rows", rows=1)
 CATALOGUE = CatalogueRef(prefix="catalogue/c", items=1, partitions=1, sha256="0")
+MADE_BY: dict[str, Any] = {"code": "0.1.0+fake", "libraries": {"torch": "0"}}  # of an export or a release
+SEALED: dict[str, Any] = dict.fromkeys(("model_sha256", "vectors_sha256", "ids_sha256"), "0")  # a release without files
 MODEL = ModelRef(version="m", checkpoint=CheckpointRef(prefix="c", step=1, sha256="0"))
 INPUTS: dict[Stage | Chore, Inputs] = {
     Stage.validate: ValidateInputs(window=(SPAN,), history=(), feeds=(), bases=()),
@@ -31,7 +35,9 @@ INPUTS: dict[Stage | Chore, Inputs] = {
     Stage.infer: InferInputs(catalogue=CATALOGUE, model=MODEL),
     Stage.release: ReleaseInputs(model=MODEL, vectors="v", catalogue=CATALOGUE),
     Chore.import_checkpoint: ImportInputs(file="f", copy_key=None, sha256="0", rows=(ROWS,)),
-    Chore.publish: PublishInputs(target="look", release=1, model_version="m", vectors="v", only_current=True),
+    Chore.publish: PublishInputs(
+        target="look", release=1, model_version="m", vectors="v", vectors_sha256="0", only_current=True
+    ),
 }
 
 

@@ -11,12 +11,13 @@ from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.workspace import NUMBER, VERDICTS
+from tasks.planning.judge_run import rules_of
 from tasks.planning.start import adopt_branch
 from tasks.runs.plan import save_plan
 from tasks.runs.releases import Numbered, numbers
 from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import write_checkpoint
-from tests.support.workspace.specs import CATALOGUE
+from tests.support.workspace.specs import CATALOGUE, MADE_BY, SEALED
 
 
 def checkpoint_state(step: int, **changes: Any) -> CheckpointState:
@@ -30,7 +31,7 @@ def checkpoint_state(step: int, **changes: Any) -> CheckpointState:
         "consumed": (),
         "parent": None,
         "seed": 17,
-        "holdout": HoldoutRule(group="query_and_item", share=0.1),
+        "holdout": HoldoutRule(group="query_and_item", share=0.1, measured=0.1),
         "losses": (),
         "curve": (),
     }
@@ -52,11 +53,17 @@ def trained_only(store: Store, plan: RunPlan, adopt: bool = True) -> CheckpointR
 
 
 def reject(store: Store, plan: RunPlan) -> None:
-    measured = EvaluateOutcome(
-        holdout_rows=9, corpus_items=9, challenger={}, champion=None, champion_version=None, slices=()
-    )
+    measured = EvaluateOutcome(holdout_rows=9, corpus_items=9, challenger={}, champion=None, champion_version=None)
     no = Verdict(metric="auc", severity="critical", answer="fail", value=0.1, baseline=None, sentence="auc is low")
-    store.write(VERDICTS.key(run=plan.run_key), Judgement(outcome=measured, verdicts=(no,)).to_json())
+    judged = Judgement(
+        outcome=measured,
+        verdicts=(no,),
+        slices=(),
+        number=1,
+        at="2026-11-22T12:00:00+00:00",
+        rules=rules_of(plan.config),
+    )
+    store.write(VERDICTS.key(run=plan.run_key), judged.to_json())
 
 
 def rejected(store: Store, plan: RunPlan) -> CheckpointRef:
@@ -80,6 +87,8 @@ def release(store: Store, plan: RunPlan, checkpoint: CheckpointRef) -> None:
         catalogue=CATALOGUE,
         metrics={},
         created_at="2026-11-22T12:00:00+00:00",
+        **SEALED,
+        **MADE_BY,
     )
     store.write(NUMBER.key(run=plan.run_key), Numbered(number=number).to_json())
     store.write(f"releases/{number}.json", made.to_json())

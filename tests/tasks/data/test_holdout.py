@@ -12,7 +12,7 @@ from tasks.data.holdout import LEFT_OUT, SIDES_KIND, read_sides
 from tasks.data.rows import CORE, ROWS_KIND
 from tasks.foundation.errors import DataError
 
-RULE = HoldoutRule(group="row_id", share=0.4)  # r0 has the place 0.35, r1 0.52
+RULE = HoldoutRule(group="row_id", share=0.4, measured=0.4)  # r0 has the place 0.35, r1 0.52
 
 
 @pytest.fixture
@@ -56,6 +56,8 @@ def test_a_lost_list_of_rows_left_out_is_no_empty_list(store: DirectoryStore, tm
 
 def test_the_column_that_groups_rows_is_read(store: DirectoryStore, tmp_path: Path) -> None:
     ref = write(store, tmp_path, "2026-01", ["r0"])
-    assert next(read_sides(store, [ref], HoldoutRule(group="user", share=0.4), [])).held["user"].to_pylist() == ["r0"]
+    assert next(read_sides(store, [ref], HoldoutRule(group="user", share=0.4, measured=0.4), [])).held[
+        "user"
+    ].to_pylist() == ["r0"]
     with pytest.raises(DataError, match=r"span 2026-01: no column 'shop', which the configuration uses as .* group"):
-        next(read_sides(store, [ref], HoldoutRule(group="shop", share=0.4), []))
+        next(read_sides(store, [ref], HoldoutRule(group="shop", share=0.4, measured=0.4), []))

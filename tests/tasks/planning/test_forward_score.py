@@ -24,7 +24,6 @@ def outcome(versions: dict[Role, str], ranks: dict[Role, list[int]], newest: str
         challenger={"recall@10": 0.9},
         champion={"recall@10": 0.9},
         champion_version=versions[Role.champion],
-        slices=(),
         measured=tuple(
             Measurement(role=role, version=version, release=None, metrics={"recall@10": 0.9}, vectors={})
             for role, version in versions.items()

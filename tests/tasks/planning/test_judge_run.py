@@ -66,7 +66,6 @@ def measured(store: DirectoryStore, plan: RunPlan, rows: int = ROWS, **changed: 
         challenger=recalls[Role.challenger],
         champion=recalls[Role.champion],
         champion_version="before",
-        slices=(),
         measured=tuple(
             Measurement(role=role, version=role, release=None, metrics=metrics, vectors={})
             for role, metrics in recalls.items()

@@ -54,7 +54,7 @@ def worth(store: DirectoryStore, found: list[Release]) -> dict[int, float]:
 )
 def test_a_difference_is_of_two_finite_numbers_on_the_same_rows(challenger, champion, difference):
     outcome = EvaluateOutcome(
-        holdout_rows=1, corpus_items=1, challenger=challenger, champion=champion, champion_version="m", slices=()
+        holdout_rows=1, corpus_items=1, challenger=challenger, champion=champion, champion_version="m"
     )
     assert paired_difference(outcome, RECALL) == difference
 

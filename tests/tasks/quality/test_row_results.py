@@ -42,6 +42,7 @@ def write(store: DirectoryStore, **changed: pa.Array) -> None:
         rank_of(Role.challenger): pa.array([1, 20, 1, 300], pa.int32()),
         loss_of(Role.challenger): pa.array([0.5, 1.5, 9.0, 9.0], pa.float32()),
         probability_of(Role.challenger): pa.array([0.9, 0.2, 0.1, 0.5], pa.float32()),
+        predicted_of(Role.challenger): pa.array([1, 0, 0, 1], pa.int8()),
         rank_of(Role.untrained): pa.array([2, 2, 2, 2], pa.int32()),
         loss_of(Role.untrained): pa.array([3.0, 3.0, 3.0, 3.0], pa.float32()),
         **changed,
@@ -62,11 +63,6 @@ def test_numbers_of_the_holdout_leave_out_the_golden_set_and_rows_that_are_no_pa
     assert (found["recall@1"], found["recall@100"], found["loss"]) == (0.5, 1.0, 1.0)
     assert found["accuracy"] == pytest.approx(2 / 3), "of the rows with a class, pairs or not"
     assert results.metrics(Role.challenger, results.golden)["recall@100"] == 0.0
-
-
-def test_the_class_that_a_model_names_is_kept_since_its_threshold_may_not_be_a_half(store: DirectoryStore):
-    write(store, **{predicted_of(Role.challenger): pa.array([1, 1, 0, 0], pa.int8())})
-    assert read_row_results(store, KEY).metrics(Role.challenger)["accuracy"] == 1.0
 
 
 def test_a_model_without_a_classifier_has_no_such_metrics(store: DirectoryStore):

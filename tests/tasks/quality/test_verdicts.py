@@ -101,7 +101,6 @@ def test_nan_fails_after_a_trip_through_json():
         challenger={"recall@10": math.nan},
         champion=None,
         champion_version=None,
-        slices=(),
     )
     there_and_back = EvaluateOutcome.model_validate_json(outcome.to_json())
     (found,) = judge(measured(there_and_back.challenger, None), [gate(baseline="none")])

@@ -27,7 +27,7 @@ from tasks.contracts.runs import Release
 from tasks.runs import releases
 from tasks.runs.adding_releases import add
 from tasks.runs.rollback import rollback
-from tests.support.workspace.specs import CATALOGUE
+from tests.support.workspace.specs import CATALOGUE, MADE_BY
 from tests.support.workspace.stores import STORES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,7 +87,7 @@ class Writer:
             span=SpanRef(name="2021-Q1", version=1),
             run_key=f"run-{self.made}",
             model=ModelRef(version=version, checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256="x")),
-            exported=ReleaseOutcome(model=f"models/{version}", min_cosine=1.0, probed=1),
+            exported=ReleaseOutcome(model=f"models/{version}", min_cosine=1.0, probed=1, **MADE_BY),
             inferred=InferOutcome(
                 prefix=prefix,
                 vectors=self.made + SHARDS - 1,
@@ -96,6 +96,7 @@ class Writer:
                 shards_reused=0,
                 texts_per_second=1.0,
                 catalogue=CATALOGUE,
+                ids_sha256="0",
             ),
             metrics={},
             refreshed=refreshed,

@@ -73,7 +73,7 @@ def run(
 
 def held_rows(store: DirectoryStore, rows: RowsRef, share: float = 0.2) -> list[dict[str, Any]]:
     table = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")
-    return split_holdout(table, HoldoutRule(group="query_and_item", share=share)).held.to_pylist()
+    return split_holdout(table, HoldoutRule(group="query_and_item", share=share, measured=share)).held.to_pylist()
 
 
 def test_the_holdout_is_ranked_among_all_items(workspace: Workspace, challenger: ModelRef):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -63,12 +62,9 @@ def test_a_database_on_s3_is_like_a_folder(s3: S3Server) -> None:
 
 def test_a_folder_with_vectors_by_another_model_is_refused(store, config):
     release = write_release(store, 1)
-    key = f"{release.vectors_prefix}/MANIFEST.json"
-    manifest = json.loads(store.read(key))
-    manifest["facts"]["model_version"] = "main-00000009"
-    store.write(key, json.dumps(manifest).encode())
-    with pytest.raises(StoreError, match=r"holds vectors by main-00000009, expected .* main-00000001"):
-        publish.run(publish_job(store, config, release))
+    other = release.model.model_copy(update={"version": "main-00000009"})
+    with pytest.raises(StoreError, match=r"holds vectors by main-00000001, expected .* main-00000009"):
+        publish.run(publish_job(store, config, release.model_copy(update={"model": other})))
 
 
 def test_an_old_table_that_can_not_be_dropped_does_not_undo_the_swap(store, config, monkeypatch, capsys):

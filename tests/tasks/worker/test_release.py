@@ -246,6 +246,8 @@ def test_a_release_is_compared_with_the_one_before(releases):
         model_version=made.model.version,
         model_prefix=made.outcome.model,
         vectors_prefix=made.vectors.prefix,
+        model_sha256=read_manifest(made.store, made.outcome.model).sha256,
+        vectors_sha256=read_manifest(made.store, made.vectors.prefix).sha256,
     )
     outcome = made.release(before=earlier)
     assert outcome.before == 1
@@ -267,8 +269,14 @@ def test_a_release_before_whose_code_is_not_to_be_trusted_is_not_opened(releases
     shutil.copytree(made.folder, evil, ignore=shutil.ignore_patterns("MANIFEST.json"))
     (evil / "features.json").write_text("{}")
     (evil / "released_modules.py").write_text("raise SystemExit('ran')")
-    commit(made.store, "models/evil", evil, "model", {})
-    before = ReleasedRef(number=1, model_version="evil", model_prefix="models/evil", vectors_prefix=made.vectors.prefix)
+    before = ReleasedRef(
+        number=1,
+        model_version="evil",
+        model_prefix="models/evil",
+        vectors_prefix=made.vectors.prefix,
+        model_sha256=commit(made.store, "models/evil", evil, "model", {}).sha256,
+        vectors_sha256=read_manifest(made.store, made.vectors.prefix).sha256,
+    )
     assert made.release(before).metrics == made.outcome.metrics
     assert "release 1 can't be compared with: " in capfd.readouterr().out
 

@@ -67,7 +67,7 @@ def test_a_run_ends_with_a_complete_checkpoint(trained: Trained):
 def test_each_training_row_and_no_holdout_row_is_trained_on(trained: Trained):
     store, rows, outcome = trained
     table = pq.read_table(store.path(rows.prefix) / "part-00000.parquet")
-    training = int((~held_out(table, HoldoutRule(group="query_and_item", share=0.2))).sum())
+    training = int((~held_out(table, HoldoutRule(group="query_and_item", share=0.2, measured=0.2))).sum())
     assert outcome.rows_trained == training < len(table)
     assert outcome.last_step == -(-training // 16)
 

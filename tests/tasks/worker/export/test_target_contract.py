@@ -162,7 +162,7 @@ def test_an_index_that_finds_too_little_is_not_served(store, place, monkeypatch)
 def test_other_content_is_found_and_loaded_again(store, place, target_now, wrong):
     """A table with the right number of rows in each partition, but not the right ones."""
     release = write_release(store, 1)
-    vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version)
+    vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version, release.vectors_sha256)
     table = table_name("look", 1, vectors.sha256)
 
     def spoil(target: Target) -> None:
@@ -188,7 +188,7 @@ def test_a_served_table_that_somebody_changed_is_named_and_not_touched(store, pl
     release = write_release(store, 1)
     table = bring(store, place, release).table
     assert table is not None
-    vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version)
+    vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version, release.vectors_sha256)
     target_now(lambda target: target.load(table, 0, vectors.rows(0).slice(0, 1), again=True))
     with pytest.raises(StoreError, match=r"rows, but the release has 24 vectors.*is being served.*millrace rollback"):
         bring(store, place, release)

@@ -19,7 +19,7 @@ from tasks.worker.rows.holdout_read import HeldSpan
 from tasks.worker.rows.holdout_write import PAIRS, QUERY_PLACE, ROWS, file_name, write_held
 from tests.support.workspace.jobs import change_rows, make_workspace
 
-RULE = HoldoutRule(group="query_and_item", share=0.4)
+RULE = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_all_held_rows_stand_as_in_the_span(shop: tuple[DirectoryStore, RowsRef]
 
 def test_a_smaller_share_is_a_part_of_what_was_held_out(shop: tuple[DirectoryStore, RowsRef], tmp_path: Path):
     ref = written(shop, tmp_path / "scratch")
-    less = RULE.model_copy(update={"share": 0.1})
+    less = RULE.model_copy(update={"share": 0.1, "measured": 0.1})
     span, expected = HeldSpan(shop[0], ref, less.share), held_rows(shop[0], ref, less)
     assert span.count() == expected.num_rows > 10
     assert span.rows([], span.count()).equals(expected)

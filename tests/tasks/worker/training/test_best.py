@@ -7,7 +7,7 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.rows import is_holdout
 from tasks.worker.training.forgetting import best_step, out_of_patience, without_development_rows
 
-RULE = HoldoutRule(group="query_and_item", share=0.2)
+RULE = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
 
 
 def settings(patience: int | None = None, rows: int = 100) -> KeepBestConfig:

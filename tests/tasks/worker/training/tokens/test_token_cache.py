@@ -23,7 +23,7 @@ from tasks.worker.training.tokenised import ROW, Recipe
 from tests.support.workspace.jobs import all_rows, make_workspace, tiny_config
 from tests.support.workspace.stores import STORES
 
-RULE = HoldoutRule(group="query_and_item", share=0.2)
+RULE = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
 
 
 def a_tokenizer(words: Iterable[str] = ("want a red shoe please now", "blue lamp model 3")) -> Tokenizer:
