@@ -1,4 +1,4 @@
-"""What changed from one release to another: the numbers, the queries that won and lost most, new and gone items."""
+"""Changes between two releases: the metrics, the queries with the largest gains and losses, new and gone items."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,8 +8,8 @@ from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
 
 METRIC = "recall@10"  # the one that the first sentence names
 MOST_QUERIES = 8  # in each direction
-MOST_HITS = 3  # of one query, from each release
-LETTERS = 80  # of a query or an item's text
+MOST_HITS = 3  # per query and release
+LETTERS = 80  # shown of a query or an item's text
 
 
 def changes_section(changes: Changes) -> Section:
@@ -34,7 +34,7 @@ def changes_section(changes: Changes) -> Section:
 
 
 def sentences(changes: Changes) -> Iterator[str]:
-    """Yield what happened to the model, to model and catalogue together, to the catalogue, and to the hits."""
+    """Yield the changes of the model, of model and catalogue together, of the catalogue, and of the hits."""
     if not changes.queries:
         yield "No holdout query is known, so ranks are not compared."
     else:
@@ -84,7 +84,7 @@ def _with_the_catalogues(changes: Changes) -> Iterator[str]:
 
 
 def _metrics(changes: Changes) -> tuple[Table, ...]:
-    """Return the metrics of the models alone, and those with their catalogues."""
+    """Return the metrics on shared items (models alone), then on all items of each release."""
     of_all = f"{plural(changes.queries, 'holdout query', 'holdout queries')} among all items of each release"
     shared = changes.shared
     of_both = f"{plural(shared.queries, 'holdout query', 'holdout queries')} among the {plural(shared.items, 'item')}"
@@ -135,7 +135,7 @@ def _hits(hits: Sequence[Hit]) -> str:
 
 
 def _listed(items: Sequence[ListedItem], of: int, title: str, caption: str) -> tuple[Section, ...]:
-    """Return a part with some of the items and the number of all; nothing where there is none."""
+    """Return a part with the first items and their total number; empty without items."""
     if not of:
         return ()
     rows = [(shortened(item.item_id, LETTERS), shortened(item.text, LETTERS)) for item in items]

@@ -41,7 +41,7 @@ PHASES: dict[str, dict[str, Any]] = {
 WIDTH_PX = 420  # as wide as a phone shows it without making its text small
 MOST_BARS = 60  # in one figure; more are put together
 MOST_MARKERS = 45  # on one line; more would be a blot
-MOST_POINTS = 400  # of one line; it is about as many pixels wide
+MOST_POINTS = 400  # per line, about one for each pixel
 _PX = 1 / 96  # inches
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "millrace",  # the same ids each time
@@ -70,7 +70,7 @@ STYLE: dict[Any, Any] = {
     "legend.handlelength": 2.6,
 }
 
-_drawing = threading.Lock()  # matplotlib's settings are those of the whole process
+_drawing = threading.Lock()  # matplotlib's settings are global
 
 
 def svg(figure: Figure) -> bytes:
@@ -79,7 +79,7 @@ def svg(figure: Figure) -> bytes:
 
 
 def drawn(draw: Callable[[Canvas], None], width: float, height: float, title: str | None = None) -> bytes:
-    """Return an SVG of what `draw` draws. Sizes are in pixels; the title is in its metadata."""
+    """Return a drawing as SVG. Sizes are in pixels; the title goes into the metadata."""
     with _drawing:
         import matplotlib as mpl
         from matplotlib.figure import Figure as Canvas
@@ -101,7 +101,7 @@ def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, floa
     """Return a figure of numbers over the steps, on one scale; values that are not finite leave a gap.
 
     Args:
-        points: at least one step, and what was measured there by name; by step.
+        points: steps in ascending order, at least one, each with its values by name.
     """
     names = list(dict.fromkeys(name for _, values in points for name in values))
     known = {name: [(step, values[name]) for step, values in points if name in values] for name in names}
@@ -124,7 +124,7 @@ def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, floa
 
 
 def whole_ticks(axes: Axes, y: int, x: int = 0) -> None:
-    """Set at most so many ticks on the y axis and, if `x` is given, at whole numbers of the x axis."""
+    """Set at most `y` ticks on the y axis and, if given, at most `x` whole-number ticks on the x axis."""
     from matplotlib.ticker import MaxNLocator
 
     axes.yaxis.set_major_locator(MaxNLocator(nbins=y))
@@ -133,7 +133,7 @@ def whole_ticks(axes: Axes, y: int, x: int = 0) -> None:
 
 
 def legend(axes: Axes, columns: int) -> None:
-    """Draw the legend above the plot, where it hides nothing."""
+    """Draw the legend above the plot, so that it hides no data."""
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, borderaxespad=0, handletextpad=0.5, columnspacing=1.2
     )

@@ -11,7 +11,7 @@ _COLUMNS = ("span", ">release", ">rows", ">{metric}", ">release before", ">its {
 
 
 def forward_sentence(score: ForwardScore) -> str:
-    """Return what a release was worth on the span after it."""
+    """Return a release's score on the span after it."""
     found = f"{score.metric} {number(score.value)} over {plural(score.rows, 'holdout row')}"
     if score.previous is not None:
         bounds = f", 95 % interval {interval(score)}" if score.low is not None else ""

@@ -15,7 +15,7 @@ _SERVED = re.compile(
     r"(runs|refreshes|publications)/.+\.(html|json|yaml|txt|log|csv|md)|reports/.+\.html"
 )  # by `millrace serve`
 _ADDRESS = re.compile(r"https?://|/(?!/)")  # elsewhere, or a page of `millrace serve`
-_page_key = ContextVar[str]("page_key")  # of the page that this thread makes: macros don't see the page
+_page_key = ContextVar[str]("page_key")  # key of this thread's page, since macros don't see the page
 
 
 def render(page: Page, template: str = "page", **more: Any) -> bytes:

@@ -12,11 +12,11 @@ from flows.presentation.model import Cell, Column, Section, Table, thinned
 from flows.presentation.wording import uri
 from infra.store.factory import console_page
 
-MOST_ROWS = 10  # of a table that a report folds
+MOST_ROWS = 10  # per table; a report folds longer ones
 MOST_LETTERS, MOST_LINES = 70, 12  # in one cell of a table
 FEW_LETTERS = 54  # in one of more than three columns, or a window of 1280 pixels cuts the last one off
 SHARED_LETTERS = 30  # in one of several columns of texts
-ROW_LETTERS = 96  # that the window shows of a row
+ROW_LETTERS = 96  # visible part of a row
 
 _SPACE = re.compile(r"\s+")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
@@ -37,7 +37,7 @@ def text(words: str) -> Markup:
 
 
 def wrapped(words: str, letters: int = MOST_LETTERS) -> Markup:
-    """Break long lines into several: the UI never breaks the lines of a cell, and hides what does not fit."""
+    """Break long lines, since Prefect's UI clips lines of a cell that don't fit."""
     lines = [
         part
         for line in words.splitlines()
@@ -88,7 +88,7 @@ def section_lines(section: Section, workspace: str, level: int = 1) -> list[str]
 
 
 def cell(content: Cell, workspace: str = "") -> str:
-    """Return the content of a cell, plain text where it needs no markup."""
+    """Return the content of a cell, as plain text unless it needs markup."""
     if content.key:
         stored = uri(workspace, content.key)
         if opened := console_page(workspace, content.key):

@@ -1,4 +1,4 @@
-"""What is shown, as plain values: sections of sentences, tables, figures and commands; three renderers lay them out.
+"""The content of pages as plain values: sections of sentences, tables, figures and commands, for three renderers.
 
 A stage or a run is turned into sections once; `markdown.py`, `html.py` and `terminal.py` show the same ones.
 """
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 HISTORY_KEY = HISTORY.key()  # the page above all reports
 
-Named = tuple[str, str]  # what a file is -> its key in the workspace
+Named = tuple[str, str]  # description and key of a file in the workspace
 
 
 class Cell(NamedTuple):
     """A text with perhaps a sign, an address, or the key of a file in the workspace.
 
-    `mood` names the colour, which never stands without `sign` and text. A cell with a `key` and no text shows where
-    the file is stored.
+    `mood` names the colour, which never stands without `sign` and text. A cell with a `key` and no text shows the
+    address of the file.
     """
 
     text: str
@@ -54,22 +54,22 @@ class Table(NamedTuple):
 
     @property
     def facts(self) -> bool:
-        """Whether it is names and what is said of them, without a heading."""
+        """True for names and their values without headings."""
         return not any(column.name for column in self.columns)
 
     @property
     def wordy(self) -> bool:
-        """Whether several columns of texts share the width."""
+        """True if several columns of texts share the width."""
         return sum(column.long for column in self.columns) > 2
 
     @property
     def texts(self) -> bool:
-        """Whether it is names and texts under headings; where they don't fit side by side, all may break."""
+        """True for names and texts under headings; if they don't fit side by side, all of them may wrap."""
         return not self.facts and all(column.long for column in self.columns[1:])
 
 
 class Figure(NamedTuple):
-    """A picture that is drawn when it is shown. `alt` says what it shows, `caption` what to look for."""
+    """A picture, drawn when it is shown. `alt` describes it, `caption` explains it."""
 
     title: str
     caption: str
@@ -79,20 +79,20 @@ class Figure(NamedTuple):
 
 
 class Command(NamedTuple):
-    """Lines to be copied, and what they do."""
+    """Lines to copy, and their effect."""
 
     does: str
     lines: tuple[str, ...]
 
 
 class Section(NamedTuple):
-    """A heading and what stands below it. `files` are gathered into one table for the whole page."""
+    """A heading and its content. The `files` of all sections are gathered into one table per page."""
 
     title: str
     lines: tuple[str, ...] = ()
     id: str = ""
     short: str = ""  # the title in a list of sections
-    mood: str = ""  # of a box at the top of a page
+    mood: str = ""  # only for a box at the top of a page
     quote: str = ""  # a message, as it came
     figures: tuple[Figure, ...] = ()
     tables: tuple[Table, ...] = ()
@@ -102,7 +102,7 @@ class Section(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A number at the top of a page, with what to compare it with."""
+    """A number at the top of a page; `note` gives a number to compare it with."""
 
     name: str
     cell: Cell
@@ -115,7 +115,7 @@ class Tile(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A report. `key` is where it is stored in the workspace, to which its links are relative."""
+    """A report. `key` is its place in the workspace; its links are relative to that."""
 
     title: str
     workspace: str
@@ -156,7 +156,7 @@ def files(named: Iterable[Named], *pages: tuple[str, Cell | str]) -> Section:
 
 
 def unreadable(problems: Sequence[str]) -> tuple[Section, ...]:
-    """Make a box of what could not be read; nothing where all could be read."""
+    """Return a box that lists unreadable files; empty without problems."""
     if not problems:
         return ()
     lines = ("Some files can't be read, and are left out here. Restore them, or move them away:", *problems)

@@ -33,7 +33,7 @@ def markdown(report: ParityReport, workspace: str, plot: bytes) -> str:
 
 
 def section(report: ParityReport) -> Section:
-    """Return the verdict, for each metric the point where the sides differ most, and what the sides are."""
+    """Return the verdict, the largest difference of each metric, and the setup of both sides."""
     start = f"{report.parent.prefix}, step {report.parent.step}" if report.parent else "nothing"
     both = f"Both trained span {report.span.name} of lineage {report.lineage} from {start}."
     sides = [

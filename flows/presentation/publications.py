@@ -1,4 +1,4 @@
-"""Publications: what became of a release at each search service, what was measured there, and the way out."""
+"""Publications: outcome and measurements of a release at each search service, and how to repair failures."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tasks.runs.publications import Publication
 
 
 def section(of: Sequence[Publication], release: Release) -> tuple[Section, ...]:
-    """Return what each target serves, and what was measured of this release there; nothing without targets."""
+    """Return the release that each target serves, and the measurements of this one; empty without targets."""
     if not of:
         return ()
     serving = sum(_serves(each, release) for each in of)
@@ -28,7 +28,7 @@ def section(of: Sequence[Publication], release: Release) -> tuple[Section, ...]:
 
 
 def failures(of: Sequence[Publication], workspace: str, release: Release) -> tuple[Section, ...]:
-    """Return a box of the targets whose last publication failed, and the way out; nothing where none did."""
+    """Return a box of the targets whose last publication failed, with the repair; empty if none failed."""
     failed = [each for each in of if each.failure is not None]
     if not failed:
         return ()

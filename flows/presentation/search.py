@@ -1,4 +1,4 @@
-"""The first page of `millrace serve`: a query, and the hits of an earlier release next to those of the current one."""
+"""The first page of `millrace serve`: a query, and an earlier release's hits next to the current one's."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,11 +14,11 @@ TO_SEARCH = Cell("Search", link=SEARCH)
 TO_CHANGES = Cell("What changed", link=CHANGES)
 TO_HISTORY = Cell("History of all runs", link=HISTORY)
 MOST_HITS = 100
-LETTERS = 300  # of an item's text
+LETTERS = 300  # shown of an item's text
 
 
 class Asked(NamedTuple):
-    """What a reader asks for. `compared` is the number of the release on the left; None: the one before."""
+    """A request for a search. `compared` is the number of the release on the left; None: the one before."""
 
     text: str = ""
     k: int = 10
@@ -26,7 +26,7 @@ class Asked(NamedTuple):
 
 
 class Side(NamedTuple):
-    """A release, and its answer or why there is none; neither where nothing was asked."""
+    """A release, and its answer or the reason of a failure; neither without a query."""
 
     release: Release
     answer: Answer | None = None
@@ -58,10 +58,10 @@ def search_html(
     """Return the page.
 
     Args:
-        current: the current release; None where there is none yet.
-        compared: the release on the left; None where there is no other.
+        current: the current release; None before the first one.
+        compared: the release on the left; None without another release.
         others: the releases to choose from for the left.
-        trouble: sentences on what could not be read or was not understood.
+        trouble: problems with the query or the workspace, in sentences.
     """
     sides = [side for side in (compared, current) if side is not None and (side.answer or side.trouble)]
     boxes = (Section("Not all could be done", tuple(trouble), id="trouble", mood="bad"),) if trouble else ()
@@ -99,7 +99,7 @@ def _label(release: Release) -> str:
 
 
 def _section(side: Side, current: bool, before: Side | None) -> Section:
-    """Return the hits of a release; next to those of another one, with the place that each had there."""
+    """Return the hits of a release, each with its place in the other release's hits, if compared."""
     release = side.release
     title, name = f"Release {release.number}{', the current one' * current}", f"release-{release.number}"
     if side.answer is None:

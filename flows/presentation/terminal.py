@@ -10,7 +10,7 @@ from rich.text import Text
 from flows.presentation.model import Cell, Column, Page, Section, Table, facts, thinned
 from flows.presentation.wording import uri, visible
 
-MOST_ROWS = 10  # of a table that a report folds
+MOST_ROWS = 10  # per table; a report folds longer ones
 NARROWEST = 24  # letters of a column whose text may take several lines
 GAP = 2
 _STYLES = {"good": "green", "bad": "bold red", "refused": "yellow", "going": "cyan"}

@@ -12,8 +12,8 @@ from tasks.contracts.kinds import run_folder
 NONE = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 _UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # of terminals
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # of writing from the right
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # terminal controls
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks
     "\u2028\u2029\ud800-\udfff]"  # ends of lines, and halves of letters
 )
 
@@ -91,15 +91,15 @@ def versions(newest: int | None, trained: int | None) -> str:
 
 
 def visible(words: str) -> str:
-    """Return words in which control characters, and those that turn the order of letters, are seen, as in `\\x1b`.
+    """Escape control and bidirectional characters, as in `\\x1b`, so that foreign text can't steer the terminal.
 
-    So a text from elsewhere steers no terminal. Tabs and ends of lines stay.
+    Tabs and ends of lines stay.
     """
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], words)
 
 
 def shortened(words: str, letters: int) -> str:
-    """Return words as one line of at most so many letters."""
+    """Return words as one line of at most `letters` characters."""
     line = " ".join(words.split())
     return line if len(line) <= letters else f"{line[: letters - 1]}…"
 
@@ -110,12 +110,12 @@ def sentence(words: str) -> str:
 
 
 def uri(workspace: str, key: str) -> str:
-    """Return where a key is stored."""
+    """Return the address of a key in the workspace."""
     return f"{workspace}/{key}" if key else workspace
 
 
 def with_settings(command: str, workspace: str, run_key: str) -> str:
-    """Return a command in lines, with a run's own settings where they are a file on this machine."""
+    """Return a command over several lines; add `--config` if the run's file exists on this machine."""
     lines = [command, f"--workspace {shlex.quote(workspace)}"]
     if "://" not in workspace:
         lines.append(f"--config {shlex.quote(f'{workspace}/{run_folder(run_key)}/config.yaml')}")

@@ -1,4 +1,4 @@
-"""The figures of a pipeline's history: quality over spans, freshness over time, and what each run took and gave."""
+"""Figures of a pipeline's history: quality over spans, freshness over time, duration, cost and result of each run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def quality(history: History) -> list[Figure]:
-    """Return one figure for each metric, those of the gates first, with every judged run at its span."""
+    """Return one figure for each metric, gated metrics first, with every judged run at its span."""
     runs = [run for run in by_span(history.runs) if run.judgement is not None]
     if not runs:
         return []
@@ -185,7 +185,7 @@ def goodput(runs: Sequence[Run]) -> Figure:
 
 
 def cost(runs: Sequence[Run]) -> Figure | None:
-    """Return the dollars of each run; None where no prices are configured."""
+    """Return the dollars of each run; None without configured prices."""
     spent = [sum(each.cost for each in run.attempts) for run in runs]
     if not any(spent):
         return None
@@ -194,7 +194,7 @@ def cost(runs: Sequence[Run]) -> Figure | None:
 
 
 def compiling(runs: Sequence[Run]) -> Figure | None:
-    """Return the seconds that each run compiled; None where nothing is compiled."""
+    """Return the compile seconds of each run; None if nothing was compiled."""
     spent = [run.totals.seconds.compiling for run in runs]
     if not any(spent):
         return None

@@ -1,4 +1,4 @@
-"""The forward score over the history: what each release was worth on the span after it, which it had not seen."""
+"""The forward score over the history: each release scored on the unseen span after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger as sections: what became of runs and attempts, where their seconds went, and how that changed by week."""
+"""The ledger as sections: outcomes of runs and attempts, their seconds by activity, and the trend by week."""
 
 from flows.presentation.model import Cell, Section, Table, ended_as, facts, state, table
 from flows.presentation.run import account
@@ -72,7 +72,7 @@ def _spent(sums: LedgerSums) -> tuple[str, ...]:
 
 
 def _failed(sums: LedgerSums) -> str:
-    """Of the attempts."""
+    """Return the number of failed attempts, as `2 of 7`."""
     return f"{sums.attempts - sums.attempts_succeeded} of {sums.attempts}"
 
 

@@ -1,4 +1,4 @@
-"""The pipeline's history: how good and how fresh the released model is, what runs cost, and what stopped them."""
+"""The pipeline's history: quality and freshness of the released model, cost of the runs, and reasons of failures."""
 
 import datetime as dt
 
@@ -17,7 +17,7 @@ from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
 
 MOST_ROWS = 60
-REFERENCE = 0.985  # of runs that come to a result, at Amazon Search M5
+REFERENCE = 0.985  # success rate of runs at Amazon Search M5
 
 
 def history_html(store: Store, at: dt.datetime | None = None, near: tuple[Cell, ...] = ()) -> bytes:

@@ -1,4 +1,4 @@
-"""The account of attempts, of one stage or of a whole run: seconds, dollars, machines, and what failed."""
+"""The account of attempts, of one stage or of a whole run: seconds, dollars, machines, and failures."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ..
     """Return class and message of the attempts that failed, and the checks of machines or rows that stopped them.
 
     Raises:
-        StoreError: what an attempt found is not readable; names the file.
+        StoreError: the findings of an attempt are not readable; names the file.
     """
     failed = [(record, record.failure) for record in records if record.failure is not None]
     if not failed:
@@ -82,7 +82,7 @@ def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ..
     ]
     found = [(_name(record), read_findings(store, record)) for record, _ in failed]
     parts = tuple(part for name, each in found if each for part in checks.section(each.checks, f"Found by {name}"))
-    last = [data_failure.section(data) for data in unfit[-1:] if data]  # those of earlier attempts say the same
+    last = [data_failure.section(data) for data in unfit[-1:] if data]  # earlier attempts repeat the same findings
     columns = ("attempt", "class", "~message, and what its class means")
     return (Section("Failed attempts", id="failures", tables=(table("", columns, rows),), parts=(*parts, *last)),)
 

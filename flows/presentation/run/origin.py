@@ -1,4 +1,4 @@
-"""Where a run comes from: its data, its parent checkpoint, its settings, and each time that it was started."""
+"""The origin of a run: its data, its parent checkpoint, its settings, and its invocations."""
 
 import datetime as dt
 import json
@@ -18,7 +18,7 @@ from tasks.runs.invocations import Invocation
 
 
 def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell | str], ...]:
-    """Return the facts of a plan: what is trained on, and from where. `parent_run` made the parent checkpoint."""
+    """Return the facts of a plan: training spans and start. `parent_run` made the parent checkpoint."""
     history = [rows.span.name for rows in plan.history]
     parent = plan.parent
     again = [f"{span.name} v{span.version}" for span in plan.branch.again] if plan.branch is not None else []
@@ -60,7 +60,7 @@ def commands(plan: RunPlan) -> tuple[Command, ...]:
 
 
 def begun(plan: RunPlan, invocation: Invocation) -> Section:
-    """Return the page that an invocation begins with: what it is of, and when it should be over."""
+    """Return the first page of an invocation: its run, and its expected end."""
     times = (
         ("scheduled", _utc(invocation.scheduled_at) if invocation.scheduled_at else "by hand"),
         ("began", _utc(invocation.began_at)),
@@ -76,7 +76,7 @@ def begun(plan: RunPlan, invocation: Invocation) -> Section:
 
 
 def expected_end(invocation: Invocation) -> str | None:
-    """Return the expected end in ISO 8601; None where no similar run is recorded."""
+    """Return the expected end in ISO 8601; None if no similar run is recorded."""
     if invocation.expected_seconds is None:
         return None
     began = dt.datetime.fromisoformat(invocation.began_at)

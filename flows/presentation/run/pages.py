@@ -27,7 +27,7 @@ from tasks.runs.snapshot import Snapshot
 
 
 def links(plan: RunPlan, invocation: Invocation) -> None:
-    """Make the first page of a run, in the flow run that calls this; log a warning where that fails."""
+    """Make the first page of a run, in the current flow run; log a warning if that fails."""
     try:
         create_markdown_artifact(
             key=f"run-{plan.config.lineage}",
@@ -57,7 +57,7 @@ def make_stage_page(plan: RunPlan, stage: str, value: Any) -> None:
 
 
 def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section:
-    """Return what a stage came to (an outcome, a judgement, a release or an error), with its attempts and files.
+    """Return the result of a stage (an outcome, a judgement, a release or an error), with its attempts and files.
 
     Raises:
         StoreError: a record of the run is not readable; names the file.

@@ -39,9 +39,9 @@ from tasks.runs.snapshot import Snapshot
 
 
 def write_run_report(store: Store, run_key: str) -> str | None:
-    """Make the report of a run and store it with the run's records; return its key, None where that failed.
+    """Make the report of a run and store it with the run's records; return its key, or None if that failed.
 
-    Never raises: what went wrong is in the log, and the run's own end is not touched by it.
+    Never raises: an error is logged, so that it can't change the outcome of the run.
     """
     from tasks.running.stage_output import logger  # loads Prefect, which a report does not need
 
@@ -115,7 +115,7 @@ def _failures(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, .
 
 
 def _changes(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ...]]:
-    """Return what the run's release changed, if that is on record, and a sentence for a record that can't be read."""
+    """Return the changes of the run's release, if on record, and a sentence for a record that can't be read."""
     try:
         changes = read_changes(store, run.run_key, run.release.number if run.release else None)
     except StoreError as error:
@@ -124,7 +124,7 @@ def _changes(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ..
 
 
 def _publications(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[Section, ...], tuple[str, ...]]:
-    """Return what became of the run's release at the targets, boxes of failures, and what can't be read."""
+    """Return the publications of the run's release, boxes of failures, and unreadable records."""
     if run.release is None:
         return (), (), ()
     configured = run.plan.config.publish.targets if run.plan else ()
@@ -224,7 +224,7 @@ def _trouble(store: Store, run: Run) -> tuple[Section, ...]:
 
 
 def _message(store: Store, run: Run) -> str:
-    """Return what the run ended with; its first line where the rows are to blame, which have a section below."""
+    """Return the last message of the run; only its first line for rejected rows, which have a section below."""
     try:
         found = data_failure.read(store, run.attempts[-1]) if run.attempts else None
     except StoreError:  # _failures names it
@@ -233,7 +233,7 @@ def _message(store: Store, run: Run) -> str:
 
 
 def _next_start(store: Store, run: Run) -> str:
-    """Return from where the lineage goes on after this run, as far as its records can be read."""
+    """Return the checkpoint that the next run starts from, or the error if a record is unreadable."""
     if run.plan is None:
         return ""
     try:
@@ -252,12 +252,12 @@ def _running(run: Run) -> str:
 
 
 def _again(store: Store, run: Run) -> str:
-    """Return the command that continues the run, with its own settings where they are a file on this machine."""
+    """Return the command that continues the run, with `--config` if the run's settings are a file on this machine."""
     return with_settings(f"millrace run --span {run.span}", store.uri, run.run_key)
 
 
 def _parent_run(store: Store, run: Run) -> str | None:
-    """Return the run that made the parent checkpoint; None where there is none, or its state is gone."""
+    """Return the run that made the parent checkpoint; None without a parent, or if its state is gone."""
     if run.plan is None or run.plan.parent is None:
         return None
     try:

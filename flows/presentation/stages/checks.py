@@ -8,7 +8,7 @@ from tasks.runs.host_findings import with_verdict
 
 
 def section(checks: Sequence[Check], title: str = "Checks") -> tuple[Section, ...]:
-    """Return the checks, failed ones first, with the host where one is named; nothing without checks."""
+    """Return the checks, failed ones first, with a column of hosts if a check names one; empty without checks."""
     if not checks:
         return ()
     hosts = any(check.host for check in checks)

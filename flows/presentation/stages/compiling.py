@@ -8,7 +8,7 @@ from tasks.contracts.usage import GraphUse
 
 
 def parts(graphs: GraphUse | None, environment: Mapping[str, str]) -> tuple[Section, ...]:
-    """Return the use of the compile cache, and the variables that were set; nothing where there is neither."""
+    """Return the use of the compile cache, and the variables that were set; empty without both."""
     return (*_graphs(graphs), *_environment(environment))
 
 

@@ -14,9 +14,9 @@ from tasks.runs.ledger import LedgerRecord
 
 
 def read(store: Store, record: LedgerRecord) -> ValidateOutcome | None:
-    """Return what an attempt of validate found before a check stopped it; None for any other end.
+    """Return validate's findings if a check stopped this attempt; None for any other end.
 
-    Also None where a column was missing, since nothing else was checked then.
+    Also None after a missing column, since nothing else was checked then.
 
     Raises:
         StoreError: the report can't be read; names the file.
@@ -27,7 +27,7 @@ def read(store: Store, record: LedgerRecord) -> ValidateOutcome | None:
 
 
 def message(text: str, found: ValidateOutcome | None) -> str:
-    """Return the message of a failure; its first line where the rest is shown in tables."""
+    """Return the message of a failure; only its first line if tables show the rest."""
     return text if found is None else text.partition("\n")[0].rstrip(":") + "; the checks say why."
 
 

@@ -1,4 +1,4 @@
-"""How the columns of the rows have moved since the spans before: one figure for each of those that moved most."""
+"""Drift of columns since the earlier spans: one figure for each column that drifted most."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.contracts.profiles import ColumnDrift
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
-_MOST_BINS = 14  # those with the greatest shares; a bar more would be too thin for its name
+_MOST_BINS = 14  # bins with the greatest shares; more bars would be too thin for their names
 _NAME_CHARS = 18
 
 

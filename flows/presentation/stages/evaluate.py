@@ -1,4 +1,4 @@
-"""Evaluate: the verdicts of the gates, the challenger compared with the champion, and where the model is weakest."""
+"""Evaluate: the verdicts of the gates, the challenger compared with the champion, and the model's weakest slices."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
@@ -66,7 +66,7 @@ def section(facts: StageFacts) -> Section:
 
 
 ROUNDING = 1e-9
-# What a model that always names the larger class has, from that class's share of the rows.
+# Score of a model that always predicts the larger class, from that class's share of the rows.
 LARGER_CLASS: dict[str, tuple[str, Callable[[float], float]]] = {
     "accuracy": ("accuracy", lambda share: share),
     "macro_f1": ("macro F1", lambda share: share / (1 + share)),
@@ -74,7 +74,7 @@ LARGER_CLASS: dict[str, tuple[str, Callable[[float], float]]] = {
 
 
 def _weak_head(judged: Judgement) -> tuple[str, ...]:
-    """Return a warning where the classification head is no better than naming the larger class or guessing."""
+    """Return a warning if the classification head is no better than predicting the larger class or guessing."""
     found = judged.outcome.challenger
     why = []
     if judged.larger_class is not None and "macro_f1" in found:
@@ -108,7 +108,7 @@ def _weak_labels(judged: Judgement) -> Iterator[str]:
 
 
 def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
-    """Return the verdict of each gate; nothing where none is configured."""
+    """Return the verdict of each gate; empty without configured gates."""
     if not verdicts:
         return ()
     rows = [(v.judges, answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
@@ -138,7 +138,7 @@ def by_human(overrides: Sequence[Override]) -> tuple[str, ...]:
 
 
 def over(holdout_rows: int, items: int, sampled_from: int | None = None) -> str:
-    """Return what the metrics of an evaluation are of."""
+    """Return the rows and items that an evaluation measured."""
     return f"{held(holdout_rows, sampled_from)} among {plural(items, 'item')}"
 
 

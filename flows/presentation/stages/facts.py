@@ -15,17 +15,17 @@ from tasks.runs.results import Judgement
 
 
 class StageFacts(NamedTuple):
-    """Of one stage: its outcome, its attempts, and what the control plane made of it."""
+    """The facts of one stage: its outcome, its attempts, and the control plane's decisions on it."""
 
     workspace: str
     plan: RunPlan | None  # None: not readable
-    outcome: Any  # of the stage's own type
-    attempts: tuple[LedgerRecord, ...]  # of this stage
+    outcome: Any  # type depends on the stage
+    attempts: tuple[LedgerRecord, ...]
     judged: Judgement | None = None
     release: Release | None = None
     release_verdicts: tuple[Verdict, ...] = ()
     serving: int | None = None  # number of the current release
-    # Of a page that has no sections of its own for them:
+    # For pages without separate sections for these:
     publications: tuple[Publication, ...] = ()
     changes: Changes | None = None  # from the release before
 

@@ -1,4 +1,4 @@
-"""A failure of any stage: its class, its message, what it means and what to do."""
+"""A failure of any stage: its class, its message, its meaning and its remedy."""
 
 from flows.presentation.model import Command, Section, facts
 from flows.presentation.wording import sentence
@@ -6,11 +6,11 @@ from tasks.foundation.errors import POLICIES, RUNBOOK, FailureClass
 
 
 def section(failure: FailureClass, message: str, stage: str, command: str = "") -> Section:
-    """Return what happened and the way out.
+    """Return the failure and its remedy.
 
     Args:
-        stage: in which it happened; empty where no stage had begun.
-        command: continues from here, where it is known.
+        stage: the failed stage; empty if no stage had begun.
+        command: command that continues the run; empty if unknown.
     """
     policy = POLICIES[failure]
     cancelled = failure is FailureClass.CANCELLED

@@ -1,4 +1,4 @@
-"""Health: what was checked on which machine, and how fast the workers and their network are."""
+"""Health: the checks of each machine, and the speed of the workers and their network."""
 
 from flows.presentation.model import Section, table
 from flows.presentation.stages import checks
@@ -11,7 +11,7 @@ _UNITS = (("_gb_s", "GB/s"), ("_us", "µs"))
 
 
 def section(facts: StageFacts) -> Section:
-    """Return the checks, the speed of each worker, and what was measured between them."""
+    """Return the checks, the speed of each worker, and the measurements between workers."""
     value: HealthOutcome = facts.outcome
     warnings = sum(not check.passed for check in value.checks)
     workers = len(value.matmul_gflops)

@@ -1,4 +1,4 @@
-"""Infer: how many vectors, how fast, and what they cost."""
+"""Infer: number of vectors, speed, and cost."""
 
 from flows.presentation.model import Section, facts
 from flows.presentation.stages.facts import StageFacts

@@ -31,7 +31,7 @@ def tables(value: EvaluateOutcome) -> Iterator[Table]:
 
 
 def newest_span(value: EvaluateOutcome) -> tuple[str, ...]:
-    """Return a sentence about what the champion lacks on the newest span; none where it was not measured there."""
+    """Return a sentence that compares champion and challenger on the newest span; empty if not measured there."""
     if not value.spans:
         return ()
     newest, metric = value.spans[-1], _shown(value)

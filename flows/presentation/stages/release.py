@@ -1,4 +1,4 @@
-"""Release: what was released, how to load it, and how to go back."""
+"""Release: its content, how to load it, and how to go back."""
 
 import shlex
 
@@ -78,7 +78,7 @@ def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str], ...]:
 
 
 def _searched(of: StageFacts, export: ReleaseOutcome) -> tuple[Table, ...]:
-    """Return the metrics of the search through all vectors, unless What changed shows them."""
+    """Return the metrics of the search through all vectors, unless the changes section shows them."""
     if not export.metrics or export.changes:
         return ()
     rows = [(name, number(value)) for name, value in export.metrics.items()]

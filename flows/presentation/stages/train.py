@@ -14,7 +14,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, RateUse, TokenUse
 
-# Which numbers of the holdout share a figure.
+# Groups of holdout metrics that share a figure.
 ON_THE_HOLDOUT = {
     "Retrieval": (*names_of(Family.ranking), *names_of(Family.likelihood)),
     "Classification": names_of(Family.classification),
@@ -67,21 +67,21 @@ def _warnings(value: TrainOutcome) -> tuple[str, ...]:
 
 
 def _rate(use: RateUse | None) -> Iterator[tuple[str, str | Cell]]:
-    """Yield what the learning rate had come to, marked where that is too little."""
+    """Yield the learning rate at the last step, marked if too low."""
     if use is not None:
         said = f"{use.rate:.3g}, {share(use.share)} of its peak"
         yield "learning rate at the last step", Cell(said, "!", "refused") if use.warning else said
 
 
 def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:
-    """Yield how much of what was computed were texts, and what of them was lost."""
+    """Yield the share of tokens that were not padding, and the number of truncated tokens."""
     if use is not None:
         yield "tokens of texts among those computed", share(use.real / use.computed)
         yield "tokens cut for want of room", f"{count(use.cut)} of {count(use.real + use.cut)}"
 
 
 def _communication(use: Communication | None) -> Iterator[tuple[str, str | Cell]]:
-    """Yield the part of a step in which workers exchange numbers, marked where it is too much."""
+    """Yield the communication share of a step, marked if too high."""
     if use is not None:
         how = "" if use.measured else ", estimated from the rates of health"
         said = f"{share(use.share)} of {use.step_seconds:.3g} s{how}"
@@ -98,7 +98,7 @@ def _against_forgetting(value: TrainOutcome) -> Iterator[tuple[str, str]]:
 
 
 def _mined(mined: MinedNegatives | None) -> Iterator[tuple[str, str]]:
-    """Yield the hard negatives and what they cost."""
+    """Yield the hard negatives and the cost of mining."""
     if mined is not None:
         of = f"{count(mined.negatives)} for {plural(mined.pairs, 'pair')}, of {plural(mined.items, 'item')}"
         yield "hard negatives", f"{of}, mined from release {mined.release}"
@@ -107,7 +107,7 @@ def _mined(mined: MinedNegatives | None) -> Iterator[tuple[str, str]]:
 
 
 def _checkpoints(use: CheckpointUse | None) -> Iterator[tuple[str, str]]:
-    """Yield how often checkpoints were written, why, and what that cost."""
+    """Yield the checkpoint interval, its reasons, and its cost."""
     if use is None:
         return
     interval = f" ({use.seconds:,.0f} s)" if use.every == AUTO and use.seconds is not None else ""

@@ -1,4 +1,4 @@
-"""Validate: how many rows are clean, why the others are not, and what was checked."""
+"""Validate: number of clean rows, reasons of rejects, and checks."""
 
 from flows.presentation.model import Section, Table, table
 from flows.presentation.stages import checks, drift
@@ -8,7 +8,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 
 
 def section(facts: StageFacts) -> Section:
-    """Return the rows by what became of them, and the checks."""
+    """Return the rows by outcome, and the checks."""
     value: ValidateOutcome = facts.outcome
     warnings = sum(not check.passed for check in value.checks)
     all_passed = f"All {plural(len(value.checks), 'check')} passed."

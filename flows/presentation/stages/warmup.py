@@ -8,7 +8,7 @@ from tasks.contracts.outcomes import WarmupOutcome
 
 
 def section(of: StageFacts) -> Section:
-    """Return the steps of the trial run, what it needed, and what was compiled."""
+    """Return the steps of the trial run, its memory and times, and the compiled graphs."""
     value: WarmupOutcome = of.outcome
     steps = [shape.step_seconds for shape in value.shapes]
     rows = [
