@@ -23,7 +23,7 @@ class WaitingSource(Record):
 
 
 class CatalogueAge(Record):
-    """The catalogue of a release, compared with what has arrived since."""
+    """The catalogue of a release, compared with all arrivals since."""
 
     release: int = Field(description="number of the release")
     items: int = Field(description="live items in the catalogue")
@@ -40,12 +40,12 @@ class CatalogueAge(Record):
 
     @property
     def complete_until(self) -> str | None:
-        """The moment before which all that arrived is in the catalogue; None: nothing waits."""
+        """Arrivals before this moment are in the catalogue; None if no source waits."""
         return min((each.since for each in self.waiting if each.since is not None), default=None)
 
     @property
     def sentence(self) -> str:
-        """How complete the release is, and why it is not."""
+        """Completeness of the release, and its missing sources, in one sentence."""
         parts = [f"all {self.vectors:,} items have a vector"]
         if self.bad:
             parts = [f"{self.coverage:.2%} of {self.vectors + self.bad:,} items have a vector".replace("%", " %", 1)]

@@ -1,6 +1,6 @@
-"""Which invocations are late, will be late, or are lost.
+"""Find invocations that are late, will be late, or are lost.
 
-The deadline of a run is in its record; its expected end follows from what is left to do and the speeds in the ledger.
+The deadline of a run is in its record; its expected end follows from the remaining work and the speeds in the ledger.
 """
 
 import datetime as dt
@@ -20,7 +20,7 @@ from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
 START_MINUTES = 15.0  # a span counts as missed if its scheduled run has not begun by then
-REPORTED_HOURS = 24.0  # a run that ended late is reported for so long after its end
+REPORTED_HOURS = 24.0  # reporting period of a late run after its end
 
 Standing = Literal["on time", "will be late", "late"]
 
@@ -47,9 +47,9 @@ class Clock(Record):
 
 
 def is_held(store: Store, lineage: str) -> bool:
-    """Return whether a process holds the lineage: a killed run does not keep its lock for long.
+    """Return True if a process holds the lineage; a killed run's lock expires soon.
 
-    Only looks. Also true where the lock can't be read: no run is reported lost without proof.
+    Takes no lock. Also True if the lock can't be read, so that no run is reported lost without proof.
     """
     try:
         return store.peek(f"lineages/{lineage}.run") is not None
@@ -58,11 +58,11 @@ def is_held(store: Store, lineage: str) -> bool:
 
 
 def clocks(snapshot: Snapshot, invocations: Sequence[Invocation], at: dt.datetime, working: bool) -> list[Clock]:
-    """Return the invocations that have not ended, and those that ended late within a day, by begin.
+    """Return invocations that have not ended, or that ended late within the last day, by begin.
 
     Args:
         invocations: of one lineage, by begin. Only the last one of a run counts.
-        working: whether a process holds the lineage; else an invocation without an end was lost.
+        working: True if a process holds the lineage; otherwise an invocation without an end was lost.
     """
     last = {one.run_key: one for one in invocations}.values()
     found = [_clock(Run(snapshot, one.run_key), one, at, working) for one in last]
@@ -70,9 +70,9 @@ def clocks(snapshot: Snapshot, invocations: Sequence[Invocation], at: dt.datetim
 
 
 def expected_end(run: Run, one: Invocation, at: dt.datetime) -> dt.datetime | None:
-    """Return when an invocation that runs at the moment `at` should end; None if nothing recorded says.
+    """Return the expected end of an invocation that runs at the moment `at`; None without an estimate.
 
-    Done stages don't count; of the running one, what is left after the time it has had.
+    Done stages don't count; a running stage counts with its estimate less its time so far.
     """
     began = dt.datetime.fromisoformat(one.began_at)
     plan = run.plan
@@ -95,7 +95,7 @@ def expected_end(run: Run, one: Invocation, at: dt.datetime) -> dt.datetime | No
 
 
 def main_cause(one: Invocation, attempts: Iterable[LedgerRecord], until: dt.datetime) -> FailureClass | None:
-    """Return what cost an invocation most time: CAPACITY where it mostly waited, else the class of its failures."""
+    """Return the main cause of a delay: CAPACITY if the invocation mostly waited, else its costliest failure class."""
     counted_from = dt.datetime.fromisoformat(one.scheduled_at or one.began_at)
     began = dt.datetime.fromisoformat(one.began_at)
     mine = [record for record in attempts if record.started_at >= one.began_at and record.ended_at is not None]

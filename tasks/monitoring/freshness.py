@@ -1,4 +1,4 @@
-"""The two ages of a release, of its model's data and of its catalogue, and what prevents newer ones.
+"""The ages of a release (its model's data, its catalogue), and the problems that prevent newer ones.
 
 It only reads the workspace. flows/watch.py starts runs and sends alerts.
 """
@@ -60,7 +60,7 @@ class FreshnessReport(Record):
     older: int = Field(description="number of spans before these")
     missed: tuple[str, ...] = Field(description="spans that are due and arrived, are not trained, and have no run now")
     gaps: tuple[str, ...] = Field(description="spans that are due and never arrived")
-    clocks: tuple[Clock, ...] = Field(description="runs that have not ended, and those that ended late within a day")
+    clocks: tuple[Clock, ...] = Field(description="runs that have not ended, or that ended late within the last day")
     catch_up: str | None = Field(description="span whose run takes all that was missed, or continues a lost run")
     problems: tuple[Problem, ...] = Field(description="problems, the urgent ones first")
 
@@ -80,7 +80,7 @@ class FreshnessReport(Record):
 
 
 def freshness(store: Store, config: Config, at: dt.datetime) -> FreshnessReport:
-    """Return the state of `config.lineage` as `freshness_seen` does, and log what could not be read."""
+    """Return the state of `config.lineage` as `freshness_seen` does, and log unreadable records."""
     snapshot = Snapshot(store)
     found = freshness_seen(snapshot, config, at)
     for unreadable in snapshot.problems:
@@ -97,8 +97,8 @@ def freshness_seen(
     out; `snapshot.problems` names them.
 
     Args:
-        snapshot: has read some of the workspace a moment ago, or nothing.
-        known: the catalogue of the current release, where it was compared with what has arrived a moment ago.
+        snapshot: new, or at most a moment old.
+        known: the age of the current catalogue, if computed a moment ago.
 
     Raises:
         ConfigError: the cron line is not understood, or the workspace holds spans of several lengths.
@@ -170,10 +170,10 @@ def _current(seen: Survey) -> list[Invocation]:
 
 
 def _catch_up(seen: Survey, missed: Sequence[str], rows: Sequence[SpanRow], working: bool) -> str | None:
-    """Return the newest missed span, whose scheduled run first runs those before it; None where that can't help.
+    """Return the span to run next: the newest missed one, after earlier missed spans; None if a run can't help.
 
-    Where none was missed, it is the span of the last run, if that was lost or failed for a reason that passes. Nothing
-    helps where a process already works on the lineage, or where a failed run needs a person.
+    If no span was missed: the span of the last run, if that was lost or failed transiently. A run can't help while a
+    process works on the lineage, or if a failed run needs a person.
     """
     if working or held_up_by(rows, missed) is not None:
         return None

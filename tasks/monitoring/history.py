@@ -49,13 +49,13 @@ def line_of(run: Run) -> dict[str, Any]:
 
 
 class History(NamedTuple):
-    """All runs, by begin; their releases, by number; the newest spans; and what could not be read, in sentences."""
+    """All runs, by begin; their releases, by number; the newest spans; and unreadable records, in sentences."""
 
     runs: tuple[Run, ...]
     releases: tuple[Release, ...]  # with new models; refreshes are not read
     newest_release: int | None  # its number, which may be that of a refresh
     current: Release | None
-    catalogue: CatalogueAge | None  # of the current release
+    catalogue: CatalogueAge | None  # catalogue of the current release
     spans: tuple[SpanRow, ...]
     problems: tuple[str, ...]
 
@@ -72,7 +72,7 @@ class History(NamedTuple):
 
     @property
     def judged_runs(self) -> tuple[int, int]:
-        """The number of runs that ended with a result, and of those that ended and were not cancelled."""
+        """The number of runs that ended with a result, and the number that ended without being cancelled."""
         ended = [run.succeeded for run in self.runs if run.succeeded is not None]
         return sum(ended), len(ended)
 
@@ -89,7 +89,7 @@ class History(NamedTuple):
 
     @property
     def targets(self) -> FreshnessConfig | None:
-        """What the configuration of the last run promises."""
+        """Freshness targets in the configuration of the last run."""
         plans = [run.plan for run in self.runs if run.plan is not None]
         return plans[-1].config.freshness if plans else None
 
@@ -133,7 +133,7 @@ def _spans(snapshot: Snapshot, runs: Sequence[Run]) -> tuple[SpanRow, ...]:
 
 
 def _tried(read: Callable[[], T], problems: list[str]) -> T | None:
-    """Return what `read` returns; None, and a sentence more among the problems, if a record is not readable."""
+    """Call `read`; if a record is not readable, add a sentence to `problems` and return None."""
     try:
         return read()
     except StageError as error:

@@ -30,7 +30,7 @@ def outages(attempts: Iterable[LedgerRecord]) -> tuple[list[float], set[str]]:
 
 
 def _works_since(record: LedgerRecord) -> dt.datetime:
-    """Return when an attempt began to work on what is kept; compiling counts as if it all came first."""
+    """Return the begin of productive work in an attempt, as if all compiling came first."""
     seconds = record.seconds
     before = seconds.queued + seconds.booting + seconds.compiling + seconds.restoring
     return dt.datetime.fromisoformat(record.started_at) + dt.timedelta(seconds=before)

@@ -1,4 +1,4 @@
-"""The problems of a lineage's freshness, in sentences for the person on call, each with what to do."""
+"""The problems of a lineage's freshness, in sentences for the person on call, each with its remedy."""
 
 import datetime as dt
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ _LIFT = "Lift it once what serves may change again: millrace hold --off"
 _MOST = 240  # characters of a message
 AGAIN = "The deployment watch/hourly starts it again, at most three times a day"
 
-# State of the span that the vectors wait for -> why they wait, and what to do.
+# State of the span that the vectors wait for -> reason, and remedy.
 _WAITS_FOR = {
     "Absent": ("{span} has not arrived", "Once it has, its run starts by itself: millrace ingest"),
     "Arrived": ("the run over {span} is not due yet", "It starts by itself; at once by: millrace run --span {span}"),
@@ -48,7 +48,7 @@ _WAITS_FOR = {
 
 
 class Age(NamedTuple):
-    """The age of the newest data in the current release; None where nothing is released."""
+    """The age of the newest data in the current release; None before the first release."""
 
     release: Release | None
     hours: float | None
@@ -64,7 +64,7 @@ class Age(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The items that wait for a release, and for how long the first of them has; None where nothing is released."""
+    """The items that wait for a release, and the longest wait; None before the first release."""
 
     catalogue: CatalogueAge | None
     hours: float
@@ -179,7 +179,7 @@ def _of_the_catalogue(waiting: Waiting, hold: Hold | None) -> Iterator[Problem]:
 
 
 def of_a_clock(clock: Clock, starts_again: bool = False) -> Problem | None:
-    """Return the problem of one run's time; None where there is none."""
+    """Return the problem of a late or lost run; None if it is on time."""
     run = f"The run over {clock.span} (attempt {clock.attempt})"
     look = clock.page or f"millrace report --run {clock.run_key}"
     again = f"Its stages that are done stay so; go on with: millrace run --span {clock.span}"

@@ -68,7 +68,7 @@ class _Numbers(Collector):
 
 
 def _problems(snapshot: Snapshot, history: History, at: dt.datetime) -> Counter[Kind] | None:
-    """Count the problems by the settings of the last run; None where those, or the lineage, are not readable."""
+    """Count the problems under the settings of the last run; None if these, or the lineage, are not readable."""
     configs = [run.plan.config for run in history.runs if run.plan is not None]
     if not configs:
         return None
@@ -170,7 +170,7 @@ def _last_run(run: Run) -> Iterator[Metric]:
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:
-    """Return a number, or only its name where there is none."""
+    """Return a gauge, without a sample if `value` is None."""
     gauge = GaugeMetricFamily(name, text)
     if value is not None:
         gauge.add_metric([], value)

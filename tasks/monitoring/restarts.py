@@ -22,7 +22,7 @@ DAY = dt.timedelta(days=1)
 class Start(Record):
     """One run that the watch started."""
 
-    number: int = Field(ge=1, description="of the invocation that it was to be; part of the idempotency key")
+    number: int = Field(ge=1, description="number of the planned invocation; part of the idempotency key")
     flow_run: str
     at: Moment
 
@@ -36,14 +36,14 @@ class Starts(Record):
 
 
 class Turn(NamedTuple):
-    """When the next start is due. `given_up`: those of a day are used up, and the last of them has ended."""
+    """Time of the next start. `given_up`: the day's starts are used up, and the last one has ended."""
 
     due: dt.datetime
     given_up: bool
 
 
 def turn(starts: Sequence[Start], ended: dt.datetime | None, at: dt.datetime) -> Turn:
-    """Return when the next run may be started; `ended` is when the last one did, None where there was none."""
+    """Return the time of the next allowed start; `ended` is the end of the last run, None without one."""
     recent = [moment for start in starts if at - (moment := dt.datetime.fromisoformat(start.at)) < DAY]
     if len(recent) >= len(PAUSES):
         return Turn(recent[-len(PAUSES)] + DAY, True)

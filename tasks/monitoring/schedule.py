@@ -35,7 +35,7 @@ def last_fire(cron: str, timezone: str, at: dt.datetime) -> dt.datetime:
 
 
 def next_fire(cron: str, timezone: str) -> dt.datetime:
-    """Return when the schedule starts its next run. Raises what `last_fire` does."""
+    """Return the next start of the schedule. Raises as `last_fire`."""
     return next(_times(cron, timezone, dt.datetime.now(dt.UTC), back=False))
 
 

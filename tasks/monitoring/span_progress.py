@@ -25,7 +25,7 @@ from tasks.runs.invocations import Invocation
 from tasks.runs.run import Run, StageRun, ledgers_in
 from tasks.runs.snapshot import Snapshot
 
-ROWS = 60  # of the newest spans: two months of days, more than a year of weeks
+ROWS = 60  # newest spans only: two months of days, more than a year of weeks
 LONGEST_HOLE = 400  # spans in a row that did not arrive: more than a year of days
 
 # Skipped: a person left it out. Corrected: a version came after the run that is named.
@@ -63,8 +63,8 @@ class Survey(NamedTuple):
     lineage: str
     continues: str  # the branch that runs of the lineage continue; else the lineage itself
     versions: Mapping[str, int]  # the newest of each span that has arrived
-    consumed: Mapping[str, SpanRef]  # what the weights have seen
-    skipped: Mapping[str, Skip]  # of each span, its newest version
+    consumed: Mapping[str, SpanRef]  # spans that the weights were trained on
+    skipped: Mapping[str, Skip]  # newest versions only
     trained_by: Mapping[str, str]  # span -> key of the run
     runs: Mapping[str, Run]  # by run key
     released: frozenset[str]  # keys of the runs that have a release
@@ -87,7 +87,7 @@ def span_end(span: str) -> dt.datetime:
 
 
 def survey(snapshot: Snapshot, name: str, due: str | None) -> Survey:
-    """Return the state of a lineage; `due` is the last span that should have arrived, None where none can be due.
+    """Return the state of a lineage; `due` is the last span that should have arrived, or None.
 
     Raises:
         ConfigError: a folder below spans/ is not named like a span.
@@ -120,10 +120,10 @@ def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str], working: 
     """Return a row for each of the newest spans, oldest first.
 
     Args:
-        working: whether a process holds the lineage; else an invocation without an end is lost.
+        working: True if a process holds the lineage; otherwise an invocation without an end is lost.
     """
     by_run = {one.run_key: one for one in seen.invocations}
-    by_span = {one.span: one for one in seen.invocations}  # of several the one that began last
+    by_span = {one.span: one for one in seen.invocations}  # the last one to begin
     runs: dict[str, str | None] = {}
     for span in seen.newest:
         runs[span] = _run_of(seen, span, by_span.get(span))

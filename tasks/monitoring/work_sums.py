@@ -1,8 +1,8 @@
-"""Refreshes and publications added up, by month: 26,000 of them in three years, whose records nobody reads one by one.
+"""Monthly sums of refreshes and publications, since 26,000 of them in three years are too many to read one by one.
 
-The sums are derived. What is marked as open is added up from its records. A release that neither the sums nor the open
-ones know of shows that a month was lost: then the records of all that lack a row are read, and whoever sums up next
-writes the rows again.
+The sums are derived. Open work (`open/<run key>`) is added up from its records. A release that is neither in the sums
+nor open shows that a month was lost: then the records of all missing rows are read, and the next summing process
+writes them again.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ _log = logging.getLogger("millrace")
 
 
 class WorkSums(Record):
-    """One refresh, or all publications of a release to a target; what is zero or empty is left out of the file."""
+    """One refresh, or all publications of a release to a target; the file leaves out zeros and empty fields."""
 
     began_at: str
-    release: int | None = Field(default=None, description="that a refresh made")
-    attempts: int = Field(default=0, description="that ended")
+    release: int | None = Field(default=None, description="release that a refresh made")
+    attempts: int = Field(default=0, description="attempts that ended")
     running: int = Field(default=0, description="attempts without an end on record")
     succeeded: int = 0
     seconds: Phases = Phases()
@@ -46,17 +46,17 @@ class WorkSums(Record):
     seconds_by_class: dict[FailureClass, float] = Field(default={})
     recoveries: tuple[float, ...] = Field(default=(), description="seconds of each outage that is over")
     unrecovered: bool = False
-    vectors: int = Field(default=0, description="that were made, not taken over")
+    vectors: int = Field(default=0, description="vectors that were computed, not taken over")
     unreadable: int = Field(default=0, description="records that are left out")
 
     @property
     def whole(self) -> bool:
-        """Whether it is over, and all of it could be read."""
+        """True if all attempts ended and all records could be read."""
         return not self.running and not self.unreadable
 
 
 class Month(Record):
-    """`packs/sums/<month>.json`: what began in a month and is over, by run key."""
+    """`packs/sums/<month>.json`: finished work that began in a month, by run key."""
 
     version: Literal[1] = 1
     rows: dict[str, WorkSums]
@@ -79,7 +79,7 @@ def work_sums(store: Store, known: Iterable[int], newest: int | None) -> Work:
     Raises:
         StoreError: the workspace could not be read.
     """
-    marked = open_work.marked(store)  # first: what is summed up in between has a row
+    marked = open_work.marked(store)  # first, since work that is summed up meanwhile gets a row
     rows = {run_key: row for _, month in _months(store).values() for run_key, row in month.rows.items()}
     opened = _read(store, marked)
     rows, problems = {**rows, **opened.rows}, opened.problems
@@ -92,7 +92,7 @@ def work_sums(store: Store, known: Iterable[int], newest: int | None) -> Work:
 
 
 def sum_up(store: Store) -> None:
-    """Add up what is marked as open and over, and readable. Another process may do the same.
+    """Add up finished, readable work that is marked as open. Another process may do the same.
 
     Raises:
         StoreError: the workspace could not be read or written.
@@ -102,14 +102,14 @@ def sum_up(store: Store) -> None:
 
 
 def sum_up_lost(store: Store, known: Iterable[int], newest: int | None) -> None:
-    """Write the rows of months that were lost again. Takes and raises what `work_sums` does."""
+    """Restore the rows of lost months. Takes and raises the same as `work_sums`."""
     there = {run_key for _, month in _months(store).values() for run_key in month.rows}
     rows = work_sums(store, known, newest).rows
     _write(store, {key: row for key, row in rows.items() if key not in there and row.whole}, {})
 
 
 def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
-    """Return the totals of runs with refreshes and publications, over `vectors` of runs and those of the others."""
+    """Add refreshes and publications to the totals of runs; `vectors` is the number made by runs."""
     others = list(others)
     phases = {
         name: round(getattr(runs.seconds, name) + sum(getattr(row.seconds, name) for row in others), 3)
@@ -140,7 +140,7 @@ def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
 
 
 def _write(store: Store, rows: Mapping[str, WorkSums], marks: Mapping[str, bytes | None]) -> None:
-    """Add rows to their months; then remove the marks that are still what they were."""
+    """Add rows to their months; then remove the marks that have not changed."""
     months: dict[str, dict[str, WorkSums]] = {}
     for run_key, row in rows.items():
         months.setdefault(row.began_at[:7], {})[run_key] = row

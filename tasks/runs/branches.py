@@ -27,7 +27,7 @@ class Active(Record):
 
 
 def branch_of(store: Store, lineage: str) -> Branch | None:
-    """Return what a lineage continues; None for a lineage that is not a branch.
+    """Return the branch record of a lineage; None if it is not a branch.
 
     Raises:
         StoreError: the record is not readable; names the file.
@@ -47,7 +47,7 @@ def root(store: Store, lineage: str) -> str:
 
 
 def begin(store: Store, lineage: str, of: str, base: CheckpointRef | None) -> None:
-    """Make `lineage` a branch of `of`; does nothing where it already is that branch.
+    """Make `lineage` a branch of `of`; do nothing if it already is that branch.
 
     Raises:
         Conflict: there is another branch of this name.

@@ -1,4 +1,4 @@
-"""What catalogues are made of: rows and item feeds that the workspace knows, and earlier catalogues to build on."""
+"""Sources of catalogues: rows and item feeds of the workspace, and earlier catalogues to build on."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,19 +25,19 @@ class KnownItems(NamedTuple):
 
     @property
     def waiting(self) -> tuple[RowsRef | FeedRef, ...]:
-        """Those that the released catalogue lacks."""
+        """Sources that the released catalogue lacks."""
         return tuple(each for each in (*self.rows, *self.feeds) if each.prefix not in self.released)
 
     @property
     def all_released(self) -> bool:
-        """Whether the released catalogue was made of exactly these."""
+        """True if the released catalogue was made of exactly these sources."""
         return self.released == {each.prefix for each in (*self.rows, *self.feeds)}
 
 
 def known_items(store: Store, release: Release, trained_on: str | None = None) -> KnownItems:
-    """Return what is known of items, for a refresh of `release`.
+    """Return the sources of items for a refresh of `release`.
 
-    Rows are those in the released catalogue and those that the lineage trained on, also in a run that was rejected.
+    Rows come from the released catalogue and from all runs of the lineage, even a rejected one.
 
     Args:
         trained_on: the lineage; default: the one that runs of the release's lineage continue.
@@ -97,7 +97,7 @@ def others(store: Store, plan: RunPlan) -> tuple[RowsRef, ...]:
 
 
 def of_run(store: Store, run_key: str) -> CatalogueRef | None:
-    """Return the catalogue that a run built; None where it built none."""
+    """Return the catalogue that a run built; None if it built none."""
     try:
         result = read_result(store, run_key, Stage.validate)
     except UnusableResult:

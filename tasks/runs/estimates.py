@@ -29,7 +29,7 @@ ATTEMPTS = 5  # the last successful ones of a stage, of which the median is take
 
 
 class Estimate(Record):
-    """What some work should take, queue and boot included."""
+    """Expected time and cost of some work, queue and boot included."""
 
     seconds: float = Field(description="wall time")
     dollars: float
@@ -37,7 +37,7 @@ class Estimate(Record):
 
 
 class Past(NamedTuple):
-    """What estimates are made from: attempts, and by run key the rows of each span of that run's window."""
+    """Input of estimates: attempts, and by run key the rows of each span of that run's window."""
 
     records: Sequence[LedgerRecord]
     rows: Mapping[str, Sequence[int]]
@@ -61,11 +61,11 @@ def past(snapshot: Snapshot, history: Sequence[RowsRef]) -> Past:
 def estimate_stage(
     past: Past, stage: Stage, rows: Sequence[int] | None = None, workers: int | None = None
 ) -> Estimate | None:
-    """Estimate a stage; None where the past has no successful attempt of it.
+    """Estimate a stage; None without an earlier successful attempt.
 
     Args:
-        rows: of each span of the window. The time that validate, train and infer spent on work is scaled by them.
-        workers: attempts with as many are preferred, if there are any.
+        rows: rows of each span of the window; they scale the working time of validate, train and infer.
+        workers: attempts with this number of workers are preferred, if any exist.
     """
     done = [one for one in past.records if one.stage is stage and one.ended_at is not None and one.failure is None]
     done = [one for one in done if one.workers == workers] or done
@@ -83,7 +83,7 @@ def estimate_stage(
 def estimate_work(
     past: Past, config: Config, stages: Iterable[Stage], rows: Sequence[int] | None = None
 ) -> Estimate | None:
-    """Estimate several stages over one window, one after the other; None where one of them was never done."""
+    """Estimate several stages over one window, one after the other; None if one of them was never done."""
     each = [estimate_stage(past, stage, rows, workers_of(config, stage)) for stage in stages]
     known = [one for one in each if one is not None]
     if len(known) < len(each):
@@ -96,7 +96,7 @@ def estimate_work(
 
 
 def estimate_run(store: Store, plan: RunPlan) -> float | None:
-    """Estimate the seconds that the run of a plan still takes; None where a stage that is left was never done."""
+    """Estimate the remaining seconds of a run; None if a remaining stage was never done."""
     snapshot = Snapshot(store)
     run = Run(snapshot, plan.run_key)
     left = [stage for stage in Stage if not run.stage(stage).done]
@@ -107,7 +107,7 @@ def estimate_run(store: Store, plan: RunPlan) -> float | None:
 
 
 def rows_of(store: Store, window: Iterable[SpanRef]) -> tuple[int, ...] | None:
-    """Return the rows that each span was ingested with; None where a manifest does not have them."""
+    """Return the ingested rows of each span; None if a manifest doesn't record them."""
     try:
         facts = [read_manifest(store, span.prefix).facts for span in window]
     except StoreError:
@@ -117,7 +117,7 @@ def rows_of(store: Store, window: Iterable[SpanRef]) -> tuple[int, ...] | None:
 
 
 def _released(store: Store) -> list[str]:
-    """Return the keys of the runs of the current release and those before it, oldest first; refreshes are no runs."""
+    """Return the run keys of the current and earlier releases, oldest first, without refreshes."""
     keys: list[str] = []
     with contextlib.suppress(StoreError):
         trained = (each for each in releases.current_and_before(store) if not each.run_key.startswith(REFRESH))
@@ -127,7 +127,7 @@ def _released(store: Store) -> list[str]:
 
 
 def _ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None) -> float:
-    """Return the amount of input now over the amount then; 1 where it is not known or does not matter."""
+    """Return the ratio of the input now to the input then; 1 if unknown, or if it doesn't matter."""
     if not rows or not then:
         return 1.0
     match stage.traits.time_grows_with:

@@ -1,6 +1,6 @@
-"""A hold: no run and no refresh changes what serves, until a person lifts it.
+"""A hold: no run and no refresh changes the current release until a person lifts it.
 
-It does not hold a rollback: that is asked for by a person.
+A person can still roll back.
 """
 
 import getpass

@@ -16,14 +16,14 @@ from tasks.runs.ledger import LedgerRecord
 
 
 class Findings(Record):
-    """`findings.json` of an attempt: all checks of all its workers, also those that passed."""
+    """`findings.json` of an attempt: all checks of all its workers, passed ones too."""
 
     version: Literal[1] = 1
     checks: tuple[Check, ...]
 
 
 def read_findings(store: Store, work: OfAttempt) -> Findings | None:
-    """Return the findings of an attempt; None where it was not refused.
+    """Return the findings of an attempt; None if it was not refused.
 
     Raises:
         StoreError: the file is damaged; names it.
@@ -32,7 +32,7 @@ def read_findings(store: Store, work: OfAttempt) -> Findings | None:
 
 
 def last_findings(store: Store, attempts: Sequence[LedgerRecord]) -> tuple[Check, ...]:
-    """Return the checks of the last attempt that was refused; empty if none was. Raises what `read_findings` does."""
+    """Return the checks of the last attempt that was refused; empty if none was. Raises as `read_findings`."""
     for record in sorted(attempts, key=lambda record: record.attempt, reverse=True):
         if (findings := read_findings(store, record)) is not None:
             return findings.checks

@@ -26,7 +26,7 @@ from tasks.foundation.records import Record
 
 HOST = "MILLRACE_HOST"  # set by the launcher: the name of this host in its cluster
 _WAY_OUT = "delete it to forget the host"
-_ROUNDS = 20  # of reading and writing again, when another process writes in between
+_ROUNDS = 20  # compare-and-swap attempts
 
 
 class Strike(Record):
@@ -47,7 +47,7 @@ class HostRecord(Record):
     exclusion: Strike | None = Field(default=None, description="no work goes there until it expires")
 
     def live(self, now: float) -> HostRecord:
-        """Return the record without what has expired."""
+        """Return the record without expired strikes and exclusions."""
         exclusion = self.exclusion if self.exclusion and self.exclusion.until > now else None
         strikes = tuple(strike for strike in self.strikes if strike.until > now)
         return self.model_copy(update={"strikes": strikes, "exclusion": exclusion})
@@ -83,13 +83,13 @@ def strike(store: Store, host: str, reason: str, run_key: str, limits: HealthCon
 
 
 def exclude(store: Store, host: str, reason: str, run_key: str, limits: HealthConfig, now: float) -> HostRecord:
-    """Give no work to a host for `limits.exclude_hours` from now. Raises what `strike` does."""
+    """Give no work to a host for `limits.exclude_hours` from now. Raises as `strike`."""
     exclusion = _made(reason, run_key, limits, now)
     return _update(store, host, now, lambda record: record.model_copy(update={"exclusion": exclusion}))
 
 
 def excluded(store: Store, host: str, now: float) -> str | None:
-    """Return in one sentence why a host gets no work and until when; None where it may get some.
+    """Return the reason and end of a host's exclusion, in one sentence; None if it is not excluded.
 
     Raises:
         StoreError: its record is not readable.

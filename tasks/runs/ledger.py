@@ -104,9 +104,9 @@ def see(store: Store, record: LedgerRecord, seconds: float) -> None:
 def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseException | None = None) -> LedgerRecord:
     """Close the record of an attempt that took `wall_seconds`; no `error` means success.
 
-    The phases are read from the result or the error files of the workers; what starting and ending their processes
-    took besides counts as booting. Of a failed attempt that left no such file, all seconds after its last checkpoint
-    are lost.
+    The phases are read from the result or the error files of the workers; the
+    time to start and end their processes counts as booting. If a failed attempt left no such file, all seconds after
+    its last checkpoint are lost.
     """
     if error is None:
         return _close(store, record, None, "", _done_phases(store, record) or Phases(), wall_seconds)
@@ -117,7 +117,7 @@ def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseExce
 def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) -> None:
     """Close the record of an attempt that was made on rented machines, and write closed ones for its retries.
 
-    When the earlier ones ended is counted back from now, in seconds of the clock of AWS.
+    Ends of earlier retries are counted back from now, by the clock of AWS.
     """
     closed_at = dt.datetime.fromisoformat(now())
     for retry in tries:
@@ -126,7 +126,7 @@ def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) 
             phases = _failed_phases(store, record, retry.running)
         else:
             phases = _done_phases(store, record) or Phases(productive=retry.running)
-        # What the container and the launcher took before and after the worker.
+        # Time of the container and the launcher before and after the worker.
         around = max(0.0, retry.running - phases.total)
         seconds = phases.model_copy(
             update={"queued": round(retry.queued, 3), "booting": round(phases.booting + retry.booting + around, 3)}
@@ -224,7 +224,7 @@ def _close(
 
 
 def _done_phases(store: Store, record: LedgerRecord) -> Phases | None:
-    """Return what the worker measured; None unless the result of the stage is of this attempt."""
+    """Return the worker's phases; None unless the stage's result is of this attempt."""
     try:
         result = read_result(store, record.run_key, record.stage)
     except UnusableResult:
@@ -233,9 +233,9 @@ def _done_phases(store: Store, record: LedgerRecord) -> Phases | None:
 
 
 def _failed_phases(store: Store, record: LedgerRecord, wall_seconds: float) -> Phases:
-    """Return what the first worker to fail had measured, with what it did after its last checkpoint as lost.
+    """Return the phases of the first worker to fail; its productive time after the last checkpoint counts as lost.
 
-    Where none left its measures, all seconds after that checkpoint, of `wall_seconds`, are lost.
+    If no worker left its phases, all of `wall_seconds` after that checkpoint are lost.
     """
     found = find_record(store, KEPT_WORK.of(record), KeptWork, "move the file away")
     kept = found.phases if found else Phases()

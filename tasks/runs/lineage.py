@@ -1,7 +1,7 @@
 """The completed checkpoints of a lineage, read from their manifests and `state.json`.
 
-A branch has those of the lineage that it continues, up to its base, and then its own. Weights are not read here and
-nothing is written: the workers of the train stage make checkpoints.
+A branch has the checkpoints of the lineage that it continues, up to its base, and then its own. This module reads no
+weights and writes no checkpoints: the workers of the train stage do.
 """
 
 import contextlib
@@ -17,9 +17,7 @@ from tasks.contracts.workspace import CHECKPOINT, PRUNED_CHECKPOINT
 from tasks.runs.branches import branch_of
 
 STATE = "state.json"
-PRUNED = PRUNED_CHECKPOINT.pattern.rpartition("/")[
-    2
-]  # what was the manifest of a checkpoint whose weights were deleted
+PRUNED = PRUNED_CHECKPOINT.pattern.rpartition("/")[2]  # the former manifest of a checkpoint whose weights were deleted
 
 _WAY_OUT = "restore the folder from a backup, or move it out of lineages/: the one before is then the last"
 
@@ -68,9 +66,9 @@ def is_pruned(store: Store, ref: CheckpointRef) -> bool:
 
 
 def prune_checkpoint(store: Store, prefix: str) -> None:
-    """Delete the files of a checkpoint; of a completed one, the record of what it was trained on stays.
+    """Delete the files of a checkpoint; a completed one keeps the record of its training data.
 
-    For readers it is gone first, since it loses its manifest before its files.
+    The manifest goes before the files, so that no reader sees a partial checkpoint.
     """
     with contextlib.suppress(MissingFolder):
         manifest = read_manifest(store, prefix)

@@ -1,7 +1,7 @@
 """Marks of refreshes and publications whose attempts are not summed up yet: `open/<run key>`.
 
-A mark is made before the first attempt, so what has none and no row in the sums has never begun. Runs need none: their
-folders are few enough to be listed.
+A mark is made before the first attempt, so work without a mark and without a row in the sums has never begun. Runs need
+no marks: their folders are few enough to list.
 """
 
 from infra.store.base import Store
@@ -21,7 +21,7 @@ def marked(store: Store) -> list[str]:
 
 
 def read(store: Store, run_key: str) -> bytes | None:
-    """Return what a mark holds: it changes with each attempt. None where there is none."""
+    """Return the content of a mark, which changes with each attempt; None without a mark."""
     try:
         return store.read(OPEN.key(run=run_key))
     except FileNotFoundError:

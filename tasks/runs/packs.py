@@ -1,7 +1,7 @@
-"""The records of runs that are over, packed by month: a reader of years asks for months, not for each file.
+"""The records of finished runs, packed by month, so that the history of years needs few reads.
 
-A pack is derived. What it has of a run counts only while the run's folder lists the same records with the same sizes;
-else the records themselves are read. So a pack that is lost, late or old hides nothing, and the next one heals it.
+A pack is derived. Its copy of a run counts only while the run's folder lists the same records with the same sizes;
+otherwise the records themselves are read. So a lost or outdated pack hides nothing, and the next packing repairs it.
 """
 
 import contextlib
@@ -30,27 +30,29 @@ from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import Numbered
 
-READERS = 16  # objects that are read at once, which counts where the workspace is a bucket
+READERS = 16  # parallel reads, for workspaces in a bucket
 
 _RECORDS = (PLAN, INVOCATION, RESULT, VERDICTS, OLD_VERDICTS, NUMBER, LEDGER)
 
 
 class PackedRun(Record):
-    """The records of one run, and those beside it that never change."""
+    """The records of one run, and related records that never change."""
 
     sizes: dict[str, int] = Field(description="bytes of each record in the run's folder, by key")
-    records: dict[str, str] = Field(description="what they, its release and the manifests of its spans hold, by key")
+    records: dict[str, str] = Field(
+        description="content of the records, its release and the manifests of its spans, by key"
+    )
 
 
 class Pack(Record):
-    """`packs/runs/<month>.json`: the runs that began in a month and are over."""
+    """`packs/runs/<month>.json`: the finished runs that began in a month."""
 
     version: Literal[1] = 1
     runs: dict[str, PackedRun] = Field(description="by run key")
 
 
 def read_all(store: Store, keys: Iterable[str]) -> dict[str, bytes | None]:
-    """Return objects by key, many read at once; None for those that are not there."""
+    """Return objects by key, read in parallel; None for missing ones."""
 
     def read(key: str) -> bytes | None:
         try:
@@ -66,7 +68,7 @@ def read_all(store: Store, keys: Iterable[str]) -> dict[str, bytes | None]:
 
 
 def unpacked(store: Store, listed: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the records of runs that have not changed since they were packed; `listed` is what lies below `runs/`."""
+    """Return the records of runs that have not changed since packing; `listed` are the keys and sizes below `runs/`."""
     there = _sizes(listed)
     found: dict[str, bytes] = {}
     for _, pack in _packs(store).values():
@@ -94,7 +96,7 @@ def pack_runs(store: Store) -> int:
             made.setdefault(month, {})[run_key] = PackedRun(sizes=sizes, records=records)
     for month, runs in made.items():
         before, pack = packs.get(month, (None, Pack(runs={})))
-        with contextlib.suppress(Conflict):  # another process packs too; what it lacks is packed the next time
+        with contextlib.suppress(Conflict):  # another process packs too; the next packing adds the rest
             store.swap(PACKED_RUNS.key(month=month), Pack(runs=pack.runs | runs).to_json(), expected=before)
     return sum(map(len, made.values()))
 
@@ -121,7 +123,7 @@ def _sizes(listed: Mapping[str, int]) -> dict[str, dict[str, int]]:
 
 
 def _month(records: Mapping[str, str]) -> str | None:
-    """Return the month in which a run began; None while it goes on, or where a record can't be read."""
+    """Return the month in which a run began, as `2024-02`; None while it goes on, or if a record can't be read."""
     begins = []
     try:
         for key, text in records.items():

@@ -37,12 +37,12 @@ def plan_window(
     """Plan the run that trains exactly this window after `parent`; the order of the spans is not checked.
 
     Args:
-        branch: what the run's lineage, a branch that it begins, continues.
+        branch: the origin of the branch that this run begins.
 
     Raises:
         ConfigError: rows would be held out by another group than the parent's.
     """
-    from tasks.data.holdout import with_rule_of  # loads pyarrow, which those who read a plan do not need
+    from tasks.data.holdout import with_rule_of  # loads pyarrow, which readers of plans don't need
 
     config = with_rule_of(config, parent[1] if parent else None)
     ref, history = (parent[0], parent[1].consumed) if parent else (None, ())
@@ -71,7 +71,7 @@ def run_key(config: Config, window: Sequence[SpanRef], parent: CheckpointRef | N
 
 
 def save_plan(store: Store, plan: RunPlan) -> None:
-    """Write `plan.json` and `config.yaml` of the run, unless they are there, and begin its branch if it has one.
+    """Write `plan.json` (if new) and `config.yaml` of the run, and begin its branch if it has one.
 
     Raises:
         ConfigError: `millrace prune` has deleted files of this run, so it can't go on.
@@ -87,7 +87,7 @@ def save_plan(store: Store, plan: RunPlan) -> None:
     try:
         store.create(PLAN.key(run=plan.run_key), plan.to_json())
     except Conflict:
-        # Where it is stored and where it runs may have changed since; nothing else may.
+        # Only the address of the workspace and the compute settings may have changed.
         there = read_plan(store, plan.run_key)
         same = there.config.same_work_as(plan.config)
         if not same or there.model_copy(update={"workspace": plan.workspace, "config": plan.config}) != plan:

@@ -1,4 +1,4 @@
-"""What became of a release at each target: the attempts to bring it there, what was measured, what is served now."""
+"""Publications of a release at each target: attempts, measurements, and the release that it serves now."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Publication(NamedTuple):
     target: AnyTarget
     attempts: tuple[LedgerRecord, ...]  # in the order in which they started
     measured: Served | None  # by the last attempt that succeeded; None: no such attempt, or not on record
-    now: Served | None  # what the target serves, of whatever release, as far as the workspace knows
+    now: Served | None  # current content of the target, as far as the workspace knows; may be another release
 
     @property
     def failure(self) -> FailureClass | None:
@@ -29,7 +29,7 @@ class Publication(NamedTuple):
 
 
 def of_release(store: Store, release: int, configured: Iterable[AnyTarget]) -> tuple[Publication, ...]:
-    """Return what became of a release at the configured targets, and then at others that serve it now.
+    """Return the publications of a release to the configured targets, then to others that serve it now.
 
     Raises:
         StoreError: a record is not readable; names the file.

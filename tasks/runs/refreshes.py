@@ -26,11 +26,11 @@ class Refresh(NamedTuple):
 def plan_refresh(store: Store, config: Config, trained_on: str | None = None) -> Refresh:
     """Plan the refresh of the current release.
 
-    The settings are those that its model was made with; `config` says where and how patiently it runs, and judges it.
+    The settings come from the run that trained the model; `config` decides compute, retries and gates.
 
     Args:
-        trained_on: the lineage whose rows are known, as the branch of a backfill whose model was rejected; default: the
-            one that runs of the release's lineage continue.
+        trained_on: the lineage with the newest rows, such as a branch of a backfill with a rejected model; default:
+            the active branch of the release's lineage.
 
     Raises:
         NothingToDo: the released catalogue has all rows and item feeds, or there is no release yet.

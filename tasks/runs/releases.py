@@ -22,7 +22,7 @@ _WAY_OUT = "restore it, or go to another: millrace rollback --to N"
 
 
 class Pointer(Record):
-    """`releases/CURRENT`: the release that serves, and what is not decided yet.
+    """`releases/CURRENT`: the current release, and undecided ones.
 
     A number is written down as undecided before its release is made, and is crossed out by the write that makes the
     release current or leaves it. So a release that is made is never forgotten, and is decided once.
@@ -30,7 +30,7 @@ class Pointer(Record):
 
     release: int = Field(ge=1)
     undecided: tuple[int, ...] = Field(default=(), description="numbers, ascending; the newest may have no release yet")
-    hold: Hold | None = Field(default=None, description="while there is one, nothing is decided")
+    hold: Hold | None = Field(default=None, description="hold on releases; null: none")
     going_to: int | None = Field(default=None, description="the release that a rollback is about to make current")
 
 
@@ -45,13 +45,13 @@ def current(store: Store) -> Release | None:
 
 
 def hold_of(store: Store) -> Hold | None:
-    """Return the hold on all releases; None where there is none. Raises StoreError: the pointer is not readable."""
+    """Return the hold on all releases, or None. Raises StoreError: the pointer is not readable."""
     _, pointer = read_pointer(store)
     return pointer.hold if pointer is not None else None
 
 
 def current_and_before(store: Store) -> Iterator[Release]:
-    """Yield the current release, the one that was current before it, and so on. Raises what `current` does."""
+    """Yield the current release, the one that was current before it, and so on. Raises as `current`."""
     release = current(store)
     while release is not None:
         yield release
@@ -114,7 +114,7 @@ class Numbered(Record):
 
 
 def of_run(store: Store, run_key: str) -> Release | None:
-    """Return the release of a run; None where it has none. At most one release is read.
+    """Return the release of a run, or None. Reads at most one release.
 
     Raises:
         StoreError: a record is not readable; names the file.
@@ -187,7 +187,7 @@ def mark_pruned(store: Store, numbers: Iterable[int]) -> None:
 
 
 def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
-    """Forget that: the files of these releases are there."""
+    """Remove the marks of these releases, whose files exist."""
     for number in numbers:
         store.delete(PRUNED_RELEASE.key(number=number))
 

@@ -32,9 +32,9 @@ class UnusableResult(StoreError):
 
 
 class Judgement(Record):
-    """`verdicts.json`: what the gates said about one evaluation and, later, about the release that came of it.
+    """`verdicts.json`: verdicts of the gates on an evaluation and, later, on its release.
 
-    It is the newest one of the run; an earlier one, by other rules, is `verdicts-<its number>.json`.
+    The newest judgement of the run; earlier ones, by other rules, are `verdicts-<number>.json`.
     """
 
     outcome: EvaluateOutcome
@@ -44,19 +44,23 @@ class Judgement(Record):
     at: str = Field(description="time in UTC, ISO 8601")
     rules: Rules
     forward: ForwardScore | None = Field(
-        default=None, description="of the champion; null: there is none, or it was trained on the newest span"
+        default=None, description="score of the champion; null: no champion, or one that was trained on the newest span"
     )
-    slices: tuple[SliceMetrics, ...] = Field(description="of challenger and champion")
+    slices: tuple[SliceMetrics, ...] = Field(description="metrics by slice of challenger and champion")
     larger_class: float | None = Field(default=None, description="share of the larger class among rows with a class")
-    auc_by_chance: float | None = Field(default=None, description="what an AUC without skill stays below, at 95 %")
+    auc_by_chance: float | None = Field(default=None, description="95 % upper bound of the AUC of a random classifier")
     without_skill: dict[str, float] = Field(
-        default={}, description="metrics of labels, of the one answer to all rows that does best"
+        default={}, description="metrics of labels with the best constant prediction"
     )
-    contradicted: str = Field(default="", description="a sentence, where the newest labels contradict the earlier ones")
+    contradicted: str = Field(
+        default="", description="a sentence, if the newest labels contradict the earlier ones; else empty"
+    )
     wrong_spans: tuple[str, ...] = Field(
-        default=(), description="spans whose rows seem wrong, since the champion itself fell on them"
+        default=(), description="spans whose rows seem wrong, since even the champion scores lower on them"
     )
-    overrides: tuple[Override, ...] = Field(default=(), description="people who let the run pass nevertheless")
+    overrides: tuple[Override, ...] = Field(
+        default=(), description="decisions of people to let the run pass nevertheless"
+    )
 
     @property
     def all_verdicts(self) -> tuple[Verdict, ...]:
@@ -64,7 +68,7 @@ class Judgement(Record):
 
     @property
     def refused(self) -> bool:
-        """Whether a critical gate refuses the model, and no human lets it pass."""
+        """True if a critical gate refuses the model, and no person lets it pass."""
         return refused(self.all_verdicts) and not self.overrides
 
     @property
@@ -89,7 +93,7 @@ class Refusal(Record):
 
 
 def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult | None:
-    """Return the result of a stage; None where it has not finished.
+    """Return the result of a stage; None if it has not finished.
 
     Raises:
         UnusableResult: the file is damaged, or of another run or stage; names the file.
@@ -104,7 +108,7 @@ def read_result(store: Store, run_key: str, stage: Stage | Chore) -> StageResult
 
 
 def read_judgement(store: Store, run_key: str) -> Judgement | None:
-    """Return the verdicts of the gates; None where they were not judged yet.
+    """Return the judgement of a run; None if it was not judged yet.
 
     Raises:
         UnusableResult: the file is damaged; names it.
@@ -113,10 +117,10 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
 
 
 def read_changes(store: Store, run_key: str, release: int | None) -> Changes | None:
-    """Return what a run's release changed; None where it was compared with no other release.
+    """Return the changes of a run's release; None if it was compared with no other release.
 
     Args:
-        release: its number, which it had not yet when it was compared; None if a gate refused it.
+        release: its number, which is not in the file, since the comparison came first; None if a gate refused it.
 
     Raises:
         UnusableResult: the file is damaged; names it.
@@ -126,8 +130,8 @@ def read_changes(store: Store, run_key: str, release: int | None) -> Changes | N
 
 
 def check_inputs(store: Store, result: StageResult, inputs: Inputs, workers: int) -> None:
-    """Check that a result was made from `inputs`. What a retry may find changed (champion, graphs,
-    item feeds, the golden set) is not compared. The number of workers counts for graphs that training still needs.
+    """Check that a result was made from `inputs`, except inputs that a retry may find changed: champion, graphs,
+    item feeds, golden set. The number of workers counts for graphs that training still needs.
 
     Raises:
         UnusableResult: it was made from other inputs, because an earlier stage had to run again, or has the graphs of
@@ -143,11 +147,11 @@ def check_inputs(store: Store, result: StageResult, inputs: Inputs, workers: int
 
 
 def check_outputs(store: Store, outcome: Outcome) -> None:
-    """Check that every folder of an outcome is complete. Checksums of the files are checked by those who read them.
+    """Check that every folder of an outcome is complete. Readers of the files check their checksums.
 
     Raises:
         MissingFolder: a folder is gone.
-        CorruptFolder: a manifest is unreadable, a file is gone, or the weights are not those of the outcome; a
+        CorruptFolder: a manifest is unreadable, a file is gone, or the weights differ from the outcome's; a
             folder damaged like this is moved to quarantine/, so that it can be made again.
     """
     for prefix in outcome.outputs:
@@ -174,6 +178,6 @@ def same_work(one: JobSpec, other: JobSpec) -> bool:
 
 
 def _decisive(inputs: Inputs) -> Inputs:
-    """Return the inputs without those that do not decide the outcome."""
+    """Return only the inputs that decide the outcome."""
     others = [name for name, field in type(inputs).model_fields.items() if not decides(field)]
     return inputs.model_copy(update=dict.fromkeys(others))

@@ -35,7 +35,7 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
             before = pointer
             raw, pointer = read_pointer(store)
             if before is None or pointer is None or pointer.release != before.release:
-                raise  # what serves is not any more what the person saw
+                raise  # the person saw another current release
 
 
 def _checked(store: Store, to: int | None, verify: bool) -> tuple[bytes | None, Pointer | None, Release]:
@@ -82,10 +82,10 @@ def _go(store: Store, raw: bytes | None, pointer: Pointer | None, release: Relea
 
 
 def _announced(store: Store, pointer: Pointer, raw: bytes | None, target: int) -> bytes:
-    """Let the pointer say where it goes, so that the release is not pruned any more; return its bytes.
+    """Record the target in the pointer, so that prune keeps the release; return the pointer's bytes.
 
-    Prune marks first and then looks at the pointer; here the pointer says it first, and then the marks are looked at.
-    So at least one of two at the same moment sees the other, and a process may die anywhere.
+    Prune writes its mark, then reads the pointer; a rollback writes the pointer, then reads the marks. So at least one
+    of two concurrent processes sees the other, even if one dies.
     """
     announced = pointer.model_copy(update={"going_to": target}).to_json()
     if announced != raw:

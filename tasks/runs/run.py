@@ -1,6 +1,6 @@
-"""A run as its records tell it: what was planned and tried, what came of it, in which state it is, what it cost.
+"""A run as its records tell it: plan, attempts, results, state and cost.
 
-It only reads, and each record once, when it is asked for. A refresh and a publication are runs with fewer stages.
+Reads each record once, on first use, and writes nothing. A refresh and a publication are runs with fewer stages.
 """
 
 import functools
@@ -84,7 +84,7 @@ class StageRun:
 
 
 class Run:
-    """One run, finished or not. What it has not reached, or can't be read, is None or empty."""
+    """One run, finished or not. Records that don't exist yet, or can't be read, are None or empty."""
 
     def __init__(self, snapshot: Snapshot, run_key: str) -> None:
         self.snapshot = snapshot
@@ -103,13 +103,13 @@ class Run:
 
     @functools.cached_property
     def invocations(self) -> tuple[Invocation, ...]:
-        """By number."""
+        """Invocations by number."""
         found = self.snapshot.read_all(self.snapshot.keys(self.run_key, "invocations"), Invocation)
         return tuple(sorted(found, key=lambda each: each.number))
 
     @functools.cached_property
     def attempts(self) -> tuple[LedgerRecord, ...]:
-        """Of all stages, in the order in which they started."""
+        """Attempts of all stages, by start."""
         return read_attempts(self.snapshot, self.snapshot.keys(self.run_key))
 
     def since(self, moment: str) -> tuple[LedgerRecord, ...]:
@@ -118,7 +118,7 @@ class Run:
 
     @functools.cached_property
     def results(self) -> dict[Stage, StageResult]:
-        """Of the stages that are done."""
+        """Results of the stages that are done."""
         self.snapshot.fetch(RESULT.key(run=self.run_key, stage=stage) for stage in Stage)
         found = {stage: self.stage(stage).result for stage in Stage}
         return {stage: result for stage, result in found.items() if result is not None}
@@ -140,12 +140,12 @@ class Run:
 
     @property
     def rejected(self) -> bool:
-        """Whether the gates refuse its model; a release outlives stricter gates."""
+        """True if the gates refuse its model; a release outlives stricter gates."""
         return self.release is None and self.judgement is not None and self.judgement.refused
 
     @property
     def unfinished(self) -> bool:
-        """Whether it was neither released nor rejected."""
+        """True if the run was neither released nor rejected."""
         return self.release is None and not self.rejected
 
     @functools.cached_property
@@ -177,19 +177,19 @@ class Run:
 
     @property
     def message(self) -> str:
-        """Why it failed, was cancelled or was rejected; else empty."""
+        """Reason of a failure, cancellation or rejection; else empty."""
         if self.state is RunState.REJECTED and self.judgement is not None:
             return self.judgement.why
         return self._stopped_by.message if self._stopped_by is not None else ""
 
     @functools.cached_property
     def span(self) -> str:
-        """Empty if none of its records can be read."""
+        """Name of the span; empty if no record can be read."""
         return self.plan.span.name if self.plan else next((each.span for each in self._known), "")
 
     @property
     def lineage(self) -> str:
-        """Empty if neither its plan nor an invocation can be read."""
+        """Name of the lineage; empty if neither the plan nor an invocation can be read."""
         return self.plan.config.lineage if self.plan else next((each.lineage for each in self.invocations), "")
 
     @property
@@ -198,21 +198,21 @@ class Run:
 
     @functools.cached_property
     def began_at(self) -> str:
-        """ISO 8601 in UTC; empty if nothing was begun."""
+        """Begin of the run, ISO 8601 in UTC; empty if it has not begun."""
         return min((each.began_at for each in self.invocations), default="") or min(
             (each.started_at for each in self.attempts), default=""
         )
 
     @property
     def ended_at(self) -> str | None:
-        """None while it runs, or if no end is recorded."""
+        """End of the run; None while it runs, or if no end is recorded."""
         if self.state is RunState.RUNNING:
             return None
         return max((each.ended_at for each in self._known if each.ended_at is not None), default=None)
 
     @property
     def succeeded(self) -> bool | None:
-        """Whether it ended with a result, as a refused model is; None: it has not ended, or was cancelled."""
+        """True if the run ended with a result, even a refused model; None if it has not ended, or was cancelled."""
         if self.state in (RunState.RELEASED, RunState.HELD, RunState.REJECTED):
             return True
         if self.state is RunState.UNFINISHED:  # as a backfill may request
@@ -277,7 +277,7 @@ def _read_now(run: Run, stages: Sequence[Stage]) -> Run:
 
 
 def _records(run_key: str, keys: Iterable[str], stages: Sequence[Stage]) -> list[str]:
-    """Return what is read of a run, with the results of these stages."""
+    """Return the keys of a run's records, with the results of these stages."""
     results = (RESULT.key(run=run_key, stage=stage) for stage in stages)
     singles = {PLAN.key(run=run_key), VERDICTS.key(run=run_key), *results}
     invocations = f"{run_folder(run_key)}/invocations/"

@@ -1,7 +1,7 @@
-"""Which release each target serves: `releases/targets/<name>.json`, written after a target was swapped or checked.
+"""The release that each target serves: `releases/targets/<name>.json`, written after a swap or a check.
 
-It is what was found then: only the target itself knows what it serves now. The same record stays with the publication
-that made it, when the target has gone on to another release.
+The record may be outdated: only the target itself knows its current content. A copy stays with the publication that
+made it, after the target has gone on to another release.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _WAY_OUT = "delete it, and write it again with: millrace publish"
 
 
 class Served(Record):
-    """What a target served when it was last published to, or checked."""
+    """The content of a target at its last publication or check."""
 
     version: Literal[1] = 1
     target: AnyTarget
@@ -38,18 +38,18 @@ class Served(Record):
 
 
 def of_target(store: Store, name: str) -> Served | None:
-    """Return what a target serves; None before the first publication. Raises StoreError: the record is damaged."""
+    """Return the record of a target; None before the first publication. Raises StoreError: the record is damaged."""
     return find_record(store, SERVED.key(target=name), Served, _WAY_OUT)
 
 
 def of_all_targets(store: Store) -> tuple[Served, ...]:
-    """Return what every target serves that a release was ever published to. Raises StoreError: a record is damaged."""
+    """Return the records of all targets with a publication. Raises StoreError: a record is damaged."""
     keys = (key for key in store.list(SERVED.within()) if SERVED.match(key))
     return tuple(read_record(store, key, Served, _WAY_OUT) for key in keys)
 
 
 def left_out(store: Store, targets: Iterable[AnyTarget]) -> list[str]:
-    """Return what each target serves that a release was published to and that is none of these, in words."""
+    """Return a sentence on each published target that is not among `targets`."""
     names = {target.name for target in targets}
     return [
         f"{each.target.name} ({each.target.kind}) serves what it served, release {each.release}"
@@ -59,7 +59,7 @@ def left_out(store: Store, targets: Iterable[AnyTarget]) -> list[str]:
 
 
 def measured(store: Store, release: int, name: str) -> Served | None:
-    """Return what the last publication of a release to a target found; None: none succeeded, or it is not on record.
+    """Return the record of the last successful publication of a release to a target, or None.
 
     Raises:
         StoreError: the record is damaged.
@@ -68,7 +68,7 @@ def measured(store: Store, release: int, name: str) -> Served | None:
 
 
 def note(store: Store, served: Served) -> None:
-    """Write what a target serves."""
+    """Write the record of a target, and the publication's copy."""
     store.write(SERVED.key(target=served.target.name), served.to_json())
     store.write(MEASURED.key(run=served.run_key), served.to_json())
 

@@ -1,6 +1,6 @@
-"""The records of a workspace for those who read it: one listing, many reads at once, and no record twice.
+"""The records of a workspace for readers: one listing, parallel reads, and each record read once.
 
-It can't write or lock, so looking changes nothing. A decision takes a new one; none is kept across a stage.
+It can't write or lock. A decision takes a new snapshot; none is kept across a stage.
 """
 
 import functools
@@ -26,7 +26,7 @@ _WAY_OUT = "restore it from a backup, or move it away"
 
 
 class Snapshot:
-    """The records of a workspace as they are when they are asked for first.
+    """The records of a workspace, each as of its first read.
 
     Args:
         strict: raise StoreError for a record that can't be read; default: leave it out, and name it in `problems`.
@@ -37,7 +37,7 @@ class Snapshot:
         self.strict = strict
         self._raw: dict[str, bytes | None] = {}
         self._records: dict[str, Record] = {}
-        self._listed: Mapping[str, int] | None = None  # what lies below runs/, once that is known
+        self._listed: Mapping[str, int] | None = None  # keys and sizes below runs/, once listed
         self._folders: dict[str, list[str]] = {}  # listings of single folders
         self._problems: dict[str, str] = {}
 
@@ -48,7 +48,7 @@ class Snapshot:
 
     @functools.cached_property
     def runs(self) -> Mapping[str, list[str]]:
-        """The keys below `runs/`, by run key. What packs hold of them is read at once."""
+        """The keys below `runs/`, by run key. The first call reads all packs."""
         listed = self.store.sizes("runs")
         self._raw |= unpacked(self.store, listed)
         self._listed = listed
@@ -98,7 +98,7 @@ class Snapshot:
 
     @functools.cached_property
     def releases_of_runs(self) -> Mapping[str, Release]:
-        """The releases of runs, by run key; those of refreshes are not read."""
+        """The releases of runs, by run key, without refreshes."""
         with_number = [key for key, files in self.runs.items() if NUMBER.key(run=key) in files]
         self.fetch_releases(with_number)
         found = ((key, self.release_of(key)) for key in with_number)
@@ -154,6 +154,6 @@ class Snapshot:
         return record
 
     def read_all(self, keys: Sequence[str], kind: type[R]) -> list[R]:
-        """Return the records under these keys, read many at once, without those that `read` returns None for."""
+        """Return the records under these keys, read in parallel, without missing or unreadable ones."""
         self.fetch(keys)
         return [record for key in keys if (record := self.read(key, kind)) is not None]
