@@ -18,6 +18,7 @@ from tasks.foundation.errors import CancelledError
 
 MODULES = {  # by panel of the help page: command -> the module of this folder that has it
     "Work": {
+        "look": "looking",
         "ingest": "ingesting",
         "run": "running",
         "skip": "ingesting",

@@ -22,7 +22,7 @@ def windows(
         ConfigError: the range is empty, or skips spans that must be trained first; names a possible range.
     """
     if not spans:
-        raise ConfigError("the workspace has no spans, so there is nothing to backfill; start with: millrace ingest")
+        raise ConfigError("the workspace has no spans, so there is nothing to backfill; start with: millrace look FILE")
     names = [span.name for span in spans]
     start, end = (spans.index(span_versions.find(spans, name)) for name in (first, last))
     if start > end:

@@ -8,8 +8,11 @@ import pyarrow as pa
 from configs.schema.config import Config
 from configs.schema.label_heads import LabelHead, number_of
 from configs.schema.training import HeadsConfig
+from tasks.data.files.facts import ColumnFacts, Problem
 from tasks.data.rows import CORE, LABEL, ROW_ID
 from tasks.foundation.errors import DataError
+
+_ZEROS = ("0", "0.0", "0,0", "false")
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -38,6 +41,20 @@ def label_columns(config: Config) -> dict[str, str]:
 def own_label_columns(config: Config) -> list[str]:
     """Return the training columns that are not core columns."""
     return list(dict.fromkeys(column for column in label_columns(config).values() if column not in CORE))
+
+
+def unread_label(config: Config, column: ColumnFacts) -> Problem | None:
+    """Return the problem of a label that no setting of the configuration reads; None: a setting reads it."""
+    if config.heads.classification is not None or LABEL in label_columns(config).values():
+        return None
+    zeros = sum(each.share for each in column.common if each.value in _ZEROS)
+    some = f"it is 0 in {zeros:.0%} of the rows, which are trained as hits too" if zeros else "every row is a pair"
+    return Problem(
+        kind="unread",
+        column=column.name,
+        text=f"no head reads the label {column.name!r} with this configuration: {some}. Set heads.classification, and "
+        "heads.contrastive.positives_only to learn good pairs alone, as configs/demo.yaml does; or leave label out",
+    )
 
 
 def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:

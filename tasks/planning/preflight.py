@@ -102,8 +102,8 @@ def check_feed(store: Store, window: Sequence[SpanRef]) -> None:
         return
     raise DataError(
         f"the rows of span {alone[0].name} name their items by id alone, and {store.uri} has no item feed with their "
-        "texts; first: millrace ingest --items FILE --map id=COLUMN,text=COLUMN. If the rows have texts, ingest them "
-        "with --map ...,item=COLUMN and --replace"
+        "texts; first: millrace ingest --items FILE --time-column COLUMN --span month --map id=COLUMN,text=COLUMN. If "
+        "the rows have texts, ingest them with --map ...,item=COLUMN and --replace"
     )
 
 

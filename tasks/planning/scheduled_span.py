@@ -36,7 +36,7 @@ def span_kind(store: Store) -> SpanKind:
     names = [span.name for span in span_versions.list_spans(store)]
     by_kind = {kind_of(name): name for name in names}
     if not by_kind:
-        raise DataError(f"{store.uri} holds no ingested span, so nothing can be due; first: millrace ingest")
+        raise DataError(f"{store.uri} holds no ingested span, so nothing can be due; first: millrace look FILE")
     if len(by_kind) > 1:
         raise ConfigError(
             f"{store.uri} holds spans of several lengths ({', '.join(by_kind.values())}), so which one is due can't be "

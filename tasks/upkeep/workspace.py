@@ -13,7 +13,7 @@ from tasks.runs import host_records, releases
 from tasks.upkeep.check import CheckResult
 
 SCRATCH = "doctor"
-_INGEST = "correct --workspace, or start with: millrace ingest"
+_INGEST = "correct --workspace, or start with: millrace look FILE"
 
 
 def opened(uri: str, found: list[Store], new: bool = False) -> CheckResult:

@@ -48,7 +48,7 @@ def existing(workspace: str) -> Store:
     store = open_store(workspace)
     if not store.list("spans"):
         raise ConfigError(
-            f"{store.uri} holds no span, so it is no workspace yet; check --workspace, or begin with: millrace ingest"
+            f"{store.uri} holds no span, so it is no workspace yet; check --workspace, or begin: millrace look FILE"
         )
     return store
 

@@ -3,8 +3,6 @@
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,6 +11,7 @@ import pyarrow as pa
 from configs.schema.config import Config
 from tasks.contracts.profiles import ColumnKind
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, TIME
+from tasks.foundation.languages import languages
 from tasks.worker.rows.row_checks import characters
 from tasks.worker.rows.signs import SIGNS, count_signs
 
@@ -38,23 +37,6 @@ def swapped(earlier: Mapping[str, np.ndarray], now: Mapping[str, np.ndarray], co
 def _cosine(one: np.ndarray, other: np.ndarray) -> float:
     lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(one @ other) / lengths if lengths else 0.0
-
-
-UNSURE = "unsure"  # also for numbers, codes and texts of a word or two
-_SURE = 0.7  # least probability of a language
-
-
-def languages(texts: Sequence[str]) -> list[str]:
-    """Return the ISO 639 code of each text's language, or UNSURE."""
-    classify = _identifier().classify
-    return [UNSURE if (found := classify(text)[0]) in ("und", "zxx") else found for text in texts]
-
-
-@lru_cache(maxsize=1)
-def _identifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # its model takes a second to load
-
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_SURE)
 
 
 LANGUAGE_ROWS = 2_000  # rows sampled from a table to detect languages and count words

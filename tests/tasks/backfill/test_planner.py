@@ -305,7 +305,7 @@ def test_spans_before_the_lineage_are_not_trained_alone(tmp_path: Path, monkeypa
 
 
 def test_an_empty_workspace_is_refused_with_the_command_to_fill_it(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="millrace ingest"):
+    with pytest.raises(ConfigError, match="millrace look FILE"):
         plan_of(DirectoryStore(tmp_path), "2021-Q1", "2021-Q2")
 
 

@@ -41,7 +41,7 @@ def test_the_due_span_follows_from_the_scheduled_time_and_the_spans_length(store
 
 
 def test_without_spans_nothing_can_be_due(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no ingested span, so nothing can be due; first: millrace ingest"):
+    with pytest.raises(DataError, match="holds no ingested span, so nothing can be due; first: millrace look FILE"):
         due_span(DirectoryStore(tmp_path), MONDAY, "UTC")
 
 

@@ -8,11 +8,11 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.profiles import ColumnProfile, SpanProfile
 from tasks.contracts.references import CheckpointRef
+from tasks.foundation.languages import UNSURE, languages
 from tasks.worker import validate
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.model.tokens import train_tokenizer
 from tasks.worker.rows import profile, row_checks
-from tasks.worker.rows.columns import UNSURE, languages
 from tasks.worker.rows.samples import DistinctCounts, RowSample
 from tests.support.workspace.spans import MARCH, check, failed, job, row, rows, write_span
 

@@ -1,0 +1,70 @@
+"""Facts of a source: its columns, their likely roles, and likely problems, each with the way out."""
+
+import enum
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.contracts.profiles import Shared
+from tasks.foundation.records import Record
+
+
+class Shape(enum.StrEnum):
+    """The meaning of a value by its spelling, whatever its type."""
+
+    number = "number"
+    boolean = "boolean"
+    time = "time"
+    text = "text"
+    nested = "nested"
+    decimal_comma = "decimal comma"
+    day_first = "day-first date"
+    month_first = "month-first date"
+    word = "yes or no"  # a word for true or false in some language
+
+
+class ColumnFacts(Record):
+    """One column of a source. Rows are counted in the whole source; all else is of a sample of its rows."""
+
+    name: str = Field(description="column of the source; `a.b` is the part b of a nested column a")
+    type: Literal["text", "number", "boolean"] = Field(description="type that the column has in a span")
+    suggests: Shape | None = Field(description="meaning that nearly all values suggest, if it is not the type")
+    nulls: int = Field(description="rows without a value")
+    distinct: int = Field(description="distinct values in the sample")
+    lengths: tuple[int, int, int] | None = Field(
+        description="characters of the texts: fewest and most of all rows, and between them the median of the sample"
+    )
+    languages: tuple[Shared, ...] = Field(description="languages of the texts, commonest first, by shares of the texts")
+    common: tuple[Shared, ...] = Field(description="commonest values, cut to 60 characters, by shares of the values")
+    ids: bool = Field(description="true: the values look like ids: one word each, with digits")
+    odd: str | None = Field(description="first value that differs from nearly all others, with its row; null: none")
+    role: str | None = Field(default=None, description="name in --map, or `time`; null: a further column")
+
+
+class Problem(Record):
+    """A likely mistake, and the way out."""
+
+    kind: Literal[
+        "missing", "ids", "same", "swapped", "decimal", "date", "words", "odd", "repeated", "empty", "unread"
+    ] = Field(description="subject of the problem")
+    column: str | None = Field(description="column of the source; null: none fits")
+    text: str = Field(description="the problem and the way out, for people")
+
+
+class SourceFacts(Record):
+    """`millrace look`: a source, read once."""
+
+    source: str
+    format: str = Field(description="jsonl, csv or parquet")
+    delimiter: str | None = Field(description="delimiter of the first CSV file, by name; null: other format")
+    files: int
+    rows: int
+    sampled: int = Field(description="rows in the sample")
+    first: str | None = Field(description="earliest time in the sample; null: no time was found")
+    last: str | None = Field(description="latest time in the sample; null: no time was found")
+    columns: tuple[ColumnFacts, ...]
+    mapping: dict[str, str] = Field(description="name in --map -> column")
+    time_column: str | None
+    span: str = Field(description="length of a span, by the rows in each")
+    problems: tuple[Problem, ...]
+    command: str = Field(description="command that ingests the source; COLUMN stands for a column to choose")

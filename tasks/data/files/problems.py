@@ -1,0 +1,173 @@
+"""Likely mistakes in a source and its mapping, each with the way out."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from tasks.data.files.facts import ColumnFacts, Problem, Shape
+from tasks.data.files.roles import TIME, named_like
+from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
+from tasks.data.files.spelling import Spelling
+from tasks.data.files.survey import Survey, cell
+
+_NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}
+_EMPTY = 0.1  # share of rows without a text
+_LEAST_ITEMS = 5  # items with several rows, to tell the item's text from the query
+_LONGEST_TITLE = 150  # characters; longer texts are reviews or documents, which may well search for short titles
+
+
+def find_problems(
+    survey: Survey, columns: Sequence[ColumnFacts], roles: Mapping[str, str], feed: bool, typed: bool
+) -> list[Problem]:
+    """Return the likely mistakes of a mapping and of the columns.
+
+    Args:
+        roles: name in --map or `time` -> column.
+        typed: the format has types, so that no option reads its texts as values.
+    """
+    by_name = {each.name: each for each in columns}
+    return [
+        *_missing(roles, columns, feed),
+        *_same(roles),
+        *_ids(roles, by_name),
+        *_swapped(survey, roles, by_name),
+        *_repeated(survey, roles, by_name, feed),
+        *_empty(survey, roles, by_name),
+        *(problem for each in columns for problem in _of_values(each, roles, typed)),
+    ]
+
+
+def suggested_spelling(columns: Sequence[ColumnFacts], survey: Survey, spelling: Spelling) -> Spelling:
+    """Return the spelling with the options that the columns' values suggest."""
+    shapes = {each.suggests for each in columns}
+    in_words = [text for each in columns if each.suggests is Shape.word for text in survey.texts(each.name)]
+    words = {text.strip().casefold() for text in in_words}
+    return Spelling(
+        decimal="," if Shape.decimal_comma in shapes else spelling.decimal,
+        dayfirst=spelling.dayfirst or Shape.day_first in shapes,
+        true=tuple(sorted({*spelling.true, *(words & TRUE_WORDS)})),
+        false=tuple(sorted({*spelling.false, *(words & FALSE_WORDS)})),
+    )
+
+
+def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: bool) -> Iterator[Problem]:
+    for role in _NEEDED[feed]:
+        if role in roles or (role == "item" and "item_id" in roles):
+            continue
+        free = [each.name for each in columns if each.name not in roles.values()]
+        option = "--time-column" if role == TIME else f"--map {role}=COLUMN"
+        choice = f"; choose one with {option}: {', '.join(free[:8])}" if free else "; the source has no other column"
+        yield Problem(kind="missing", column=None, text=f"no column looks like the {role}{choice}")
+    if not feed and "item" not in roles and "item_id" in roles:
+        text = (
+            f"rows name their items by {roles['item_id']!r} alone: ingest the items' texts as well, with "
+            "millrace look FILE --items, or map a column of texts as item"
+        )
+        yield Problem(kind="missing", column=roles["item_id"], text=text)
+
+
+def _same(roles: Mapping[str, str]) -> Iterator[Problem]:
+    by_column: dict[str, list[str]] = defaultdict(list)
+    for role, column in roles.items():
+        by_column[column].append(role)
+    for column, both in by_column.items():
+        if len(both) > 1 and {*both} != {"id", "item_id"}:
+            text = f"column {column!r} is given as {' and as '.join(both)}; give each its own column"
+            yield Problem(kind="same", column=column, text=text)
+
+
+def _ids(roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:
+    for role in ("item", "query", "text"):
+        column = columns.get(roles.get(role, ""))
+        if column is None or not column.ids:
+            continue
+        example = column.common[0].value
+        if role == "item":
+            way_out = (
+                f"map item_id={column.name} in place of item, and ingest the texts of the items from a feed: "
+                "millrace look FILE --items"
+            )
+        else:
+            way_out = f"map a column of texts as {role}"
+        said = f"column {column.name!r}, mapped as {role}, looks like ids ({example!r})"
+        text = f"{said}: a model learns nothing from them; {way_out}"
+        yield Problem(kind="ids", column=column.name, text=text)
+
+
+def _swapped(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:
+    query, item = (columns.get(roles.get(role, "")) for role in ("query", "item"))
+    if query is None or item is None or query.name == item.name:
+        return
+    reason = ""
+    if named_like(query.name, "item") and named_like(item.name, "query"):
+        reason = "by their names"
+    elif "item_id" in roles:
+        steady = {each.name: _steady(survey, roles["item_id"], each.name) for each in (query, item)}
+        if steady[query.name] > 0.8 and steady[item.name] < 0.5:  # shares of items
+            reason = f"an item of {roles['item_id']!r} has one {query.name!r} and several {item.name!r}"
+    elif query.lengths and item.lengths and 2 * item.lengths[1] <= query.lengths[1] <= _LONGEST_TITLE:
+        reason = f"texts of {item.name!r} are half as long ({item.lengths[1]} characters) or less ({query.lengths[1]})"
+    if reason:
+        text = f"query and item look swapped: {reason}; if so: --map query={item.name},item={query.name}"
+        yield Problem(kind="swapped", column=query.name, text=text)
+
+
+def _steady(survey: Survey, id_column: str, text_column: str) -> float:
+    """Return the share of items with several rows in the sample whose text is the same in all; 0.65 for few items."""
+    texts: dict[str, list[str | None]] = defaultdict(list)
+    for row in survey.sample:
+        if (item := cell(row, id_column)) is not None:
+            texts[item].append(cell(row, text_column))
+    several = [each for each in texts.values() if len(each) > 1]
+    if len(several) < _LEAST_ITEMS:
+        return 0.65
+    return sum(len({*each}) == 1 for each in several) / len(several)
+
+
+def _repeated(
+    survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts], feed: bool
+) -> Iterator[Problem]:
+    column = columns.get(roles.get("id", ""))
+    if feed or column is None or column.distinct == len(survey.texts(column.name)):
+        return
+    text = (
+        f"column {column.name!r}, mapped as id, repeats ({column.common[0].value!r}): validate sets all but the first "
+        "row of a span with one id apart; leave id out unless it names rows, or map it as item_id if it names items"
+    )
+    yield Problem(kind="repeated", column=column.name, text=text)
+
+
+def _empty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:
+    for role in ("query", "item", "item_id"):
+        column = columns.get(roles.get(role, ""))
+        if column is not None and column.nulls > _EMPTY * survey.rows:
+            share = column.nulls / survey.rows
+            said = f"column {column.name!r}, mapped as {role}, is empty in {share:.0%} of the rows"
+            text = f"{said}; validate sets these apart"
+            yield Problem(kind="empty", column=column.name, text=text)
+
+
+def _of_values(column: ColumnFacts, roles: Mapping[str, str], typed: bool) -> Iterator[Problem]:
+    """Yield the problems of the values of one column, apart from texts, which stay as they are."""
+    texts = {roles.get(role) for role in ("query", "item", "id", "item_id", "text")}
+    if column.name in texts or not column.common:
+        return
+    name, example = column.name, column.common[0].value
+    said = f"{example!r} in column {name!r}"
+    read = typed and name not in (roles.get("label"), roles.get("deleted"), roles.get(TIME))
+    convert = "write it as a typed value, since the format has types"
+    match column.suggests:
+        case Shape.decimal_comma:
+            way_out = convert if read else "--decimal , reads it"
+            yield Problem(kind="decimal", column=name, text=f"{said} is text, for its decimal comma; {way_out}")
+        case Shape.word:
+            way_out = convert if read else "--true and --false read it, as in --true ja --false nein"
+            yield Problem(kind="words", column=name, text=f"{said} is text; {way_out}")
+        case Shape.day_first if roles.get(TIME) == name:
+            yield Problem(kind="date", column=name, text=f"{said} begins with the day; --dayfirst reads it")
+        case Shape.month_first if roles.get(TIME) == name:
+            way_out = "write it as 2026-11-20 first"
+            yield Problem(kind="date", column=name, text=f"{said} begins with the month; {way_out}")
+    if column.odd and column.suggests and column.suggests != Shape.time:
+        few = f"column {name!r} is text for a few values, the first {column.odd}"
+        text = f"{few}; make them empty for a {column.suggests}"
+        yield Problem(kind="odd", column=name, text=text)

@@ -1,0 +1,104 @@
+"""The likely roles of a source's columns, by their names and values."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from tasks.data.files.facts import ColumnFacts, Shape
+
+TIME = "time"
+_NAMES = {
+    TIME: "time timestamp date datetime ts at when created created_at updated_at datum zeit zeitpunkt tag fecha heure",
+    "item_id": "item_id itemid product_id productid clicked_id sku asin doc_id docid document_id passage_id article_id "
+    "artikel artikelnummer artikel_nr artikel_id produkt_id produktid ean gtin",
+    "id": "id row_id rowid event_id log_id review_id interaction_id uuid key",
+    "label": "label click clicked clicks rating stars score grade relevance relevant klick "
+    "bewertung purchased bought gekauft kauf",
+    "query": "query q search search_term search_query searchterm keyword keywords question query_text suchbegriff "
+    "suche suchanfrage anfrage frage requete requête consulta",
+    "item": "item title product product_title product_name item_title item_text name answer document passage doc titel "
+    "bezeichnung produktname produkt produkttitel artikelname artikelbezeichnung titre produit titulo",
+    "deleted": "deleted removed is_deleted gelöscht geloescht entfernt",
+    "text": "text title product_title item product name description titel bezeichnung produktname titre",
+}
+_ROWS = (TIME, "item_id", "id", "label", "query", "item")
+_FEED = (TIME, "id", "deleted", "text")
+_EPOCH = re.compile(r"1[0-9]{9}(?:[0-9]{3})?(?:\.[0-9]+)?")
+_TIMES = (Shape.time, Shape.day_first, Shape.month_first)
+_MOST_GRADES = 100  # distinct labels
+_LEAST_TEXT = 5  # characters, the median of a text that no name gives a role
+
+
+def likely_roles(columns: Sequence[ColumnFacts], feed: bool) -> dict[str, str]:
+    """Return role -> column: the names of --map and `time`; a role that no column fits is left out.
+
+    Args:
+        feed: the roles of an item feed, else those of rows.
+    """
+    roles: dict[str, str] = {}
+    for role in _FEED if feed else _ROWS:
+        words = role if role != "id" or not feed else "item_id"
+        free = [each for each in columns if each.name not in roles.values() and _FITS[role](each)]
+        named = {each.name: max(_score(each.name, words), feed * _score(each.name, role)) for each in free}
+        best = max(free, key=lambda each: named[each.name], default=None)
+        if best and named[best.name]:
+            roles[role] = best.name
+        elif role == TIME and len(times := [each for each in free if each.suggests in _TIMES]) == 1:
+            roles[role] = times[0].name
+    _by_text(columns, roles, ("text",) if feed else ("query", "item"))
+    return roles
+
+
+def named_like(column: str, role: str) -> bool:
+    """Return True if a column has a name of the role."""
+    return _score(column, role) > 0
+
+
+def _score(name: str, role: str) -> int:
+    """Return 2 for a name of the role, 1 for a word in the name that is one, else 0."""
+    words = _NAMES[role].split()
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2])  # `productId`
+    plain = re.sub(r"[^\w]+", "_", parted).strip("_").casefold()
+    if plain in words:
+        return 2
+    ends_in_id = plain.endswith(("_id", "_nr")) and role in ("query", "item", "text", "label")
+    return int(not ends_in_id and bool({*plain.split("_")} & {*words} - {"at", "id", "key", "tag", "name"}))
+
+
+def _is_text(column: ColumnFacts) -> bool:
+    return column.type == "text" and column.suggests is None
+
+
+def _is_value(column: ColumnFacts) -> bool:
+    return column.type != "text" or column.suggests in (Shape.decimal_comma, Shape.word)
+
+
+def _is_time(column: ColumnFacts) -> bool:
+    epoch = bool(column.common) and all(_EPOCH.fullmatch(each.value) for each in column.common)
+    return epoch or column.suggests in _TIMES
+
+
+_FITS: Mapping[str, Callable[[ColumnFacts], bool]] = {
+    TIME: _is_time,
+    "item_id": lambda column: column.suggests in (None, Shape.number),
+    "id": lambda column: column.suggests in (None, Shape.number),
+    "label": lambda column: _is_value(column) and column.distinct <= _MOST_GRADES,
+    "query": lambda column: _is_text(column) and not column.ids,
+    "item": lambda column: _is_text(column) and not column.ids,
+    "deleted": lambda column: column.type == "boolean" or column.suggests is Shape.word or column.distinct <= 2,
+    "text": lambda column: _is_text(column) and not column.ids,
+}
+
+
+def _by_text(columns: Sequence[ColumnFacts], roles: dict[str, str], wanted: Sequence[str]) -> None:
+    """Give the roles of texts that no name gave to the longest texts; the shorter of two is the query."""
+    missing = [role for role in wanted if role not in roles]
+    if missing == ["item"] and "item_id" in roles:
+        return  # a log of ids, whose texts an item feed has
+    free = [
+        each
+        for each in columns
+        if each.name not in roles.values() and _FITS["item"](each) and each.lengths and each.lengths[1] >= _LEAST_TEXT
+    ]
+    longest = sorted(free, key=lambda each: -(each.lengths or (0, 0, 0))[1])[: len(missing)]
+    for role, column in zip(missing, reversed(longest) if len(longest) > 1 else longest, strict=False):
+        roles[role] = column.name

@@ -1,0 +1,64 @@
+"""The shape of a value: its meaning by its spelling."""
+
+import datetime as dt
+import math
+import re
+from decimal import Decimal
+
+from tasks.data.files.facts import Shape
+from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, Spelling
+from tasks.data.files.times import parse_time
+
+_TRUE = "ja yes oui si sí sì sim tak evet igen wahr vrai vero verdadero はい y j"
+_FALSE = "nein no non não nie hayır nem falsch faux falso いいえ n nee"
+TRUE_WORDS = frozenset(_TRUE.split())
+FALSE_WORDS = frozenset(_FALSE.split())
+_LONGEST_WORD = 9
+_ISO = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
+
+
+def shape_of(value: object, spelling: Spelling) -> Shape | None:
+    """Return the shape of a value; None for a missing one: null, NaN or blank."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return Shape.boolean
+        case int():
+            return Shape.number
+        case float() | Decimal():
+            return None if math.isnan(value) else Shape.number
+        case str():
+            return _shape_of_text(value.strip(), spelling)
+        case dt.date():  # also a time of a day
+            return Shape.time
+        case dict() | list() | tuple():
+            return Shape.nested
+        case _:
+            return Shape.text
+
+
+def _shape_of_text(text: str, spelling: Spelling) -> Shape | None:
+    if not text:
+        return None
+    kind, _ = spelling.typed(text)
+    if kind != "string":
+        return {None: None, "float64": Shape.number, "bool": Shape.boolean}[kind]
+    if text[0].isdigit() or text[0] in "+-":
+        if COMMA_NUMBER.fullmatch(text):
+            return Shape.decimal_comma
+        if DAY_FIRST.fullmatch(text):
+            return Shape.time if spelling.dayfirst else Shape.day_first
+        if _ISO.match(text) and _is_time(text):
+            return Shape.time
+    if len(text) <= _LONGEST_WORD and text.casefold() in TRUE_WORDS | FALSE_WORDS:
+        return Shape.word
+    return Shape.text
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except (ValueError, OverflowError):
+        return False
+    return True

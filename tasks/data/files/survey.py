@@ -1,0 +1,142 @@
+"""Collect the facts of a source's columns, one row at a time, in bounded memory."""
+
+import random
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.contracts.profiles import Shared
+from tasks.data.files.facts import ColumnFacts, Shape
+from tasks.data.files.shapes import shape_of
+from tasks.data.files.spelling import Spelling, day_comes_first
+from tasks.data.files.values import as_text, scalar, short
+from tasks.foundation.languages import languages
+
+SAMPLE_ROWS = 2_000
+CELL_CHARS = 1_000  # of a text in the sample
+NEARLY_ALL = 0.95  # share of a column's values
+_LANGUAGE_TEXTS = 300  # the detector reads some thousand texts a second
+_LEAST_LANGUAGE = 0.02
+_COMMON = 5
+_COMMON_CHARS = 60
+_LONGEST_ID = 40
+_KINDS = {Shape.boolean: "boolean", Shape.number: "number"}
+_ID = re.compile(r"(?=.*[0-9])[^\s.,]+(?:[.:][^\s.,]+)*")
+
+
+class _Column:
+    def __init__(self) -> None:
+        self.shapes: Counter[Shape] = Counter()
+        self.first: dict[Shape, str] = {}  # the first value of a shape, with its row
+        self.texts = 0
+        self.shortest = self.longest = 0
+
+
+class Survey:
+    """The columns of a source. Add all its rows; `sample` holds a uniform sample of them, the same in every process."""
+
+    def __init__(self, texts_are_values: bool, spelling: Spelling) -> None:
+        self._texts_are_values = texts_are_values
+        self._spelling = spelling
+        self._columns: dict[str, _Column] = {}
+        self._random = random.Random(0)
+        self.rows = 0
+        self.sample: list[Mapping[str, Any]] = []
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Add a row."""
+        self.rows += 1
+        for name, value in values.items():
+            column = self._columns.get(name) or self._columns.setdefault(name, _Column())
+            shape = shape_of(value, self._spelling)
+            if shape is None:
+                continue
+            if shape not in column.shapes:
+                column.first[shape] = f"{short(value)} in row {self.rows:,}"
+            column.shapes[shape] += 1
+            if isinstance(value, str):
+                length = len(value)
+                column.shortest = min(column.shortest, length) if column.texts else length
+                column.longest = max(column.longest, length)
+                column.texts += 1
+        place = self.rows - 1 if self.rows <= SAMPLE_ROWS else self._random.randrange(self.rows)
+        if place < SAMPLE_ROWS:
+            cut = {name: value[:CELL_CHARS] if isinstance(value, str) else value for name, value in values.items()}
+            self.sample[place : place + 1] = [cut]
+
+    def columns(self, detect_languages: bool = True) -> list[ColumnFacts]:
+        """Return the facts of each column, in the order of the source."""
+        return [self._facts(name, column, detect_languages) for name, column in self._columns.items()]
+
+    def texts(self, name: str) -> list[str]:
+        """Return the values of a column in the sample as texts, without missing ones."""
+        return [text for row in self.sample if (text := cell(row, name)) is not None]
+
+    def _facts(self, name: str, column: _Column, detect_languages: bool) -> ColumnFacts:
+        texts = self.texts(name)
+        count = column.shapes.total()
+        shape = _most(column.shapes, count)
+        if shape is Shape.day_first and day_comes_first(texts) is False:
+            shape = Shape.month_first
+        kinds = {_KINDS.get(each, "text") for each in column.shapes}
+        typed = self._texts_are_values or not column.texts
+        kind = kinds.pop() if len(kinds) == 1 and typed else "text" if kinds else "number"
+        ids = bool(texts) and shape in (None, Shape.text, Shape.number) and _look_like_ids(texts)
+        plain = kind == "text" and shape in (None, Shape.text) and not ids
+        usual = (Shape.decimal_comma, Shape.number) if shape is Shape.decimal_comma else (shape, Shape.day_first)
+        others = [first for each, first in column.first.items() if each not in usual]
+        tally = Counter(texts)
+        lengths = (column.shortest, _median([len(text) for text in texts]), column.longest)
+        return ColumnFacts.model_validate(
+            {
+                "name": name,
+                "type": kind,
+                "suggests": None if shape in (None, Shape.text) or shape == kind else shape,
+                "nulls": self.rows - count,
+                "distinct": len(tally),
+                "lengths": lengths if column.texts else None,
+                "languages": _languages(texts) if plain and detect_languages else (),
+                "common": tuple(_shared(text[:_COMMON_CHARS], n, len(texts)) for text, n in tally.most_common(_COMMON)),
+                "ids": ids,
+                "odd": others[0] if shape not in (None, Shape.text) and others else None,
+            }
+        )
+
+
+def cell(row: Mapping[str, Any], name: str) -> str | None:
+    """Return a value of a row as text; None if it is missing or blank."""
+    value = scalar(row.get(name))
+    text = None if value is None else as_text(value)
+    return text if text and text.strip() else None
+
+
+def _most(shapes: Counter[Shape], count: int) -> Shape | None:
+    """Return the shape of nearly all values; None if there is none. Whole numbers may have a decimal comma or none."""
+    commas = shapes[Shape.decimal_comma]
+    if commas and commas + shapes[Shape.number] >= NEARLY_ALL * count and commas > (1 - NEARLY_ALL) * count:
+        return Shape.decimal_comma
+    return next((shape for shape, n in shapes.most_common(1) if n >= NEARLY_ALL * count), None)
+
+
+def _look_like_ids(texts: Sequence[str]) -> bool:
+    matching = sum(len(text) <= _LONGEST_ID and _ID.fullmatch(text.strip()) is not None for text in texts)
+    return len(set(texts)) > 1 and matching >= NEARLY_ALL * len(texts)
+
+
+def _languages(texts: Sequence[str]) -> tuple[Shared, ...]:
+    step = max(1, len(texts) // _LANGUAGE_TEXTS)
+    few = texts[::step]
+    try:
+        found = Counter(languages(few))
+    except ImportError:
+        return ()
+    return tuple(_shared(name, n, len(few)) for name, n in found.most_common() if n >= _LEAST_LANGUAGE * len(few))
+
+
+def _shared(value: str, count: int, total: int) -> Shared:
+    return Shared(value=value, share=round(count / total, 4))
+
+
+def _median(numbers: list[int]) -> int:
+    return sorted(numbers)[len(numbers) // 2] if numbers else 0

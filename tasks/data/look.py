@@ -1,0 +1,150 @@
+"""A first look at a source: its columns, their likely roles, likely problems, and the command that ingests it."""
+
+import datetime as dt
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tasks.contracts.runner import Progress
+from tasks.contracts.spans import SpanKind
+from tasks.data.canonical import ITEMS, ROWS, Layout
+from tasks.data.files.csv_form import name_of
+from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
+from tasks.data.files.formats import Format, format_of_name
+from tasks.data.files.problems import find_problems, suggested_spelling
+from tasks.data.files.roles import TIME, likely_roles
+from tasks.data.files.sources import SourceReader
+from tasks.data.files.spelling import Spelling
+from tasks.data.files.survey import Survey
+from tasks.data.files.times import parse_time
+from tasks.data.mapping import Values
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+
+ROWS_IN_SPAN = 1_000  # on average; fewer decide little
+ROWS_BETWEEN_REPORTS = 2_000
+
+
+class LookOptions(Record):
+    """The options of a look apart from the source: everything that a person knows already."""
+
+    form: Format | None = None
+    delimiter: str | None = None
+    spelling: Spelling = Spelling()
+    mapping: dict[str, str] | None = None  # None: the likely one
+    time_column: str | None = None
+    span: SpanKind | None = None
+
+
+def look(
+    source: Path, layout: Layout, options: LookOptions, progress: Callable[[Progress], None] | None = None
+) -> SourceFacts:
+    """Read a source once, in bounded memory, and return its facts.
+
+    Raises:
+        ConfigError: a wrong path or format, or a column that the options name and the source lacks.
+        DataError: a file is empty, damaged, or not of its format.
+    """
+    reader = SourceReader(source, options.form, options.delimiter)
+    survey = Survey(reader.form is Format.csv, options.spelling)
+    what = f"reading {source.name}"
+    for record in reader:
+        survey.add(_flat(record.values))
+        if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
+            note = f"{survey.rows:,} rows"
+            progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
+    columns = survey.columns()
+    roles = _roles(columns, layout, options)
+    spelling = suggested_spelling(columns, survey, options.spelling)
+    first, last = _range(survey, roles.get(TIME), spelling.dayfirst)
+    span = options.span or _span(survey.rows, first, last)
+    mapping = {name: column for name, column in roles.items() if name != TIME}
+    words = ["millrace", "ingest", "--source" if layout is ROWS else "--items", str(source)]
+    words += ["--format", reader.form] if format_of_name(source.name) is None and source.is_file() else []
+    words += ["--delimiter", name_of(options.delimiter)] if options.delimiter else []
+    words += ["--time-column", roles.get(TIME, "COLUMN"), "--span", span, "--map", _map(mapping, layout)]
+    return SourceFacts(
+        source=str(source),
+        format=reader.form,
+        delimiter=next((name_of(each) for each in reader.delimiters.values()), None),
+        files=len(reader.files),
+        rows=survey.rows,
+        sampled=len(survey.sample),
+        first=first and first.isoformat(),
+        last=last and last.isoformat(),
+        columns=tuple(with_roles(columns, roles)),
+        mapping=mapping,
+        time_column=roles.get(TIME),
+        span=span,
+        problems=tuple(find_problems(survey, columns, roles, layout is ITEMS, reader.form is not Format.csv)),
+        command=shlex.join([*words, *spelling.options]),
+    )
+
+
+def with_problems(facts: SourceFacts, problems: Sequence[Problem]) -> SourceFacts:
+    """Return the facts with further problems."""
+    return facts.model_copy(update={"problems": (*facts.problems, *problems)})
+
+
+def with_roles(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> list[ColumnFacts]:
+    """Return the columns with their roles."""
+    by_column: dict[str, str] = {}
+    for role, column in roles.items():
+        by_column.setdefault(column, role)
+    return [each.model_copy(update={"role": by_column.get(each.name)}) for each in columns]
+
+
+def _roles(columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions) -> dict[str, str]:
+    roles = likely_roles(columns, feed=layout is ITEMS)
+    likely = roles.pop(TIME, None)
+    time = options.time_column or likely
+    given = {TIME: time} if time else {}
+    roles = {**given, **(options.mapping if options.mapping is not None else roles)}
+    names = [each.name for each in columns]
+    for column in roles.values():
+        if column not in names:
+            raise ConfigError(f"no column {column!r}; the source has {', '.join(names)}")
+    return roles
+
+
+def _map(mapping: Mapping[str, str], layout: Layout) -> str:
+    needed = [name for name in layout.needed if name not in mapping and not (name == "item" and "item_id" in mapping)]
+    order = [name for name in layout.columns if name in mapping or name in needed]
+    return ",".join(f"{name}={mapping.get(name, 'COLUMN')}" for name in order)
+
+
+def _range(survey: Survey, column: str | None, dayfirst: bool) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """Return the earliest and the latest time of the sample."""
+    if column is None:
+        return None, None
+    times = []
+    for row in survey.sample:
+        try:
+            times.append(parse_time(row.get(column), dayfirst))
+        except (ValueError, OverflowError, TypeError):
+            continue
+    return (min(times), max(times)) if times else (None, None)
+
+
+def _span(rows: int, first: dt.datetime | None, last: dt.datetime | None) -> SpanKind:
+    """Return the shortest length with enough rows in a span, else the longest that divides the data well."""
+    if first is None or last is None:
+        return SpanKind.month
+    days = {SpanKind.day: 1, SpanKind.week: 7, SpanKind.month: 30, SpanKind.quarter: 91, SpanKind.year: 365}
+    covered = (last - first).days + 1
+    filled = [kind for kind in days if covered >= 1.5 * days[kind]]
+    enough = [kind for kind in filled if rows * min(1, days[kind] / covered) >= ROWS_IN_SPAN]
+    return enough[0] if enough else filled[-1] if filled else SpanKind.month
+
+
+def _flat(values: Values) -> Values:
+    """Return a record whose nested columns are columns, named by their path."""
+    if not any(isinstance(value, dict) for value in values.values()):
+        return values
+    flat: Values = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat.update({f"{name}.{part}": each for part, each in _flat(value).items()})
+        else:
+            flat.setdefault(name, value)
+    return flat

@@ -1,0 +1,21 @@
+"""The languages of texts, by a model of py3langid; only the extra `worker` installs it."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+UNSURE = "unsure"  # also for numbers, codes and texts of a word or two
+_SURE = 0.7  # least probability of a language
+
+
+def languages(texts: Sequence[str]) -> list[str]:
+    """Return the ISO 639 code of each text's language, or UNSURE. Raises ImportError: py3langid is not installed."""
+    classify = _identifier().classify
+    return [UNSURE if (found := classify(text)[0]) in ("und", "zxx") else found for text in texts]
+
+
+@lru_cache(maxsize=1)
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # its model takes a second to load
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_SURE)

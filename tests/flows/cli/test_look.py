@@ -1,0 +1,38 @@
+"""`millrace look` as a person calls it, before any workspace exists."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes.command import call
+
+LINES = [f"2025-11-{day:02};rain jacket;Waterproof jacket {day};4,5;{day % 2}" for day in range(1, 29)]
+FILE = "\n".join(["when;search;title;price;click", *LINES])
+
+
+def test_the_command_that_it_prints_ingests_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("log.csv").write_text(FILE)
+    shown = call(capsys, "look", "log.csv")
+    assert shown.code == 0, shown.err
+    assert not Path("workspace").exists()
+    assert "check: '4,5' in column 'price' is text, for its decimal comma; --decimal , reads it" in shown.out
+    assert "check: no head reads the label 'click' with this configuration" in shown.out
+    command = next(line.strip() for line in shown.out.splitlines() if line.startswith("  millrace ingest"))
+    result = call(capsys, *shlex.split(command)[1:])
+    assert result.code == 0, result.err
+    manifest = next(Path("workspace/spans").glob("*/v1/MANIFEST.json"))
+    assert json.loads(manifest.read_text())["facts"]["columns"]["price"] == "double"
+
+
+def test_the_settings_decide_if_a_label_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text(FILE)
+    asked = call(capsys, "look", str(tmp_path / "log.csv"), "--config", "configs/demo.yaml", "--json")
+    assert [each["kind"] for each in json.loads(asked.out)["problems"]] == ["decimal"]
+    assert json.loads(asked.out)["mapping"]["label"] == "click"
