@@ -30,7 +30,7 @@ _SIGNS = {"not asked": "-", "run": "to do", "refused": "refused"}
 
 
 class BackfillOutput(Record):
-    """`millrace backfill`. A refused model is a result like any other, and so is having nothing to do."""
+    """`millrace backfill`. A refused model, or nothing to do, is a normal result."""
 
     ui_url: str | None = Field(description="address of the Prefect server; null: none was needed")
     run_url: str | None = Field(description="address of the flow run's page")
@@ -43,7 +43,7 @@ class BackfillPlanOutput(Record):
     id: str
     lineage: str
     on: str = Field(description="lineage that runs of this name continue now: itself, or a branch adopted before")
-    branch: str | None = Field(description="branch on which spans are trained; null: none is trained")
+    branch: str | None = Field(description="branch on which spans are trained; null: no training")
     base: str | None = Field(description="key of the checkpoint that the branch starts from; null: from nothing")
     stages: tuple[str, ...]
     parallel: int = Field(description="spans evaluated and embedded at once")
@@ -56,7 +56,7 @@ class BackfillPlanOutput(Record):
     expected_dollars: float | None = Field(
         description="expected cost of the rest, in dollars; null: a stage was never done"
     )
-    attempts_seen: int = Field(description="earlier attempts that the expectation rests on")
+    attempts_seen: int = Field(description="earlier attempts behind the estimate")
     sentences: tuple[str, ...]
     command: str = Field(description="command that starts it")
 
@@ -143,7 +143,7 @@ def backfill(
     stages: Annotated[
         str, typer.Option(help="Stages to run.", show_default="all: train, evaluate, infer, release")
     ] = ",".join(BACKFILL_STAGES),
-    parallel: Annotated[int, typer.Option(min=1, max=16, help="Spans that evaluate and infer at the same time.")] = 2,
+    parallel: Annotated[int, typer.Option(min=1, max=16, help="Spans to evaluate and infer in parallel.")] = 2,
     reason: Annotated[str, typer.Option(help="Reason, shown with the backfill later.")] = "",
     dry_run: Annotated[bool, typer.Option(help="Only print the plan.", show_default=False)] = False,
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,

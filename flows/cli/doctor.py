@@ -42,7 +42,7 @@ def doctor(
     deep: Annotated[
         bool,
         typer.Option(
-            "--deep", help="Then try devices, network, compiler and training by small jobs; costs their time."
+            "--deep", help="Also test devices, network, compiler and training with small jobs, which take a while."
         ),
     ] = False,
     workspace: str = HERE,

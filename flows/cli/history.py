@@ -50,7 +50,7 @@ class HistoryOutput(Record):
     newest_data_seconds: float | None = Field(description="age of the newest data in that release, in seconds")
     target_seconds: float | None = Field(description="greatest age allowed, in seconds")
     runs_over: int = Field(description="runs that ended and were not cancelled")
-    runs_succeeded: int = Field(description="runs of these that came to a result; a rejection is a result")
+    runs_succeeded: int = Field(description="ended runs with a result; a rejection is a result")
     totals: Totals
     runs: tuple[HistoryLine, ...] = Field(description="runs in the order of their start")
     forward: tuple[ForwardScore, ...] = Field(description="score of each release on the spans after it, oldest first")

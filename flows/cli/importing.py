@@ -1,4 +1,4 @@
-"""`millrace import-checkpoint`: which tensors were imported, which were not, and the command that trains on."""
+"""`millrace import-checkpoint`: the imported tensors, the others, and the command to continue training."""
 
 import os
 import shlex
@@ -35,7 +35,7 @@ class ImportOutput(Record):
     )
     mapped: int = Field(description="tensors that come from the file")
     ignored: tuple[str, ...] = Field(description="tensors of the file that the model does not have")
-    new: tuple[str, ...] = Field(description="tensors of the model that the file lacks; they begin as in a new model")
+    new: tuple[str, ...] = Field(description="tensors of the model that the file lacks; initialized as in a new model")
     next: str = Field(description="command that trains on from here")
 
 

@@ -1,4 +1,4 @@
-"""`millrace ingest` and `millrace skip`: spans that come into the workspace, and one that no run takes."""
+"""`millrace ingest` and `millrace skip`: add spans to the workspace, or skip one."""
 
 import datetime as dt
 from pathlib import Path
@@ -25,10 +25,10 @@ from tasks.foundation.errors import ConfigError
 from tasks.planning import skips
 from tasks.planning.skips import Skip
 
-Decimal = Annotated[str, typer.Option(help="Decimal sign of numbers that are texts, as in CSV: . or ,")]
-DayFirst = Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, as 20.11.2026.")]
+Decimal = Annotated[str, typer.Option(help="Decimal sign of numbers in text columns, e.g. in CSV: . or ,")]
+DayFirst = Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, e.g. 20.11.2026.")]
 TrueWords = Annotated[str | None, typer.Option("--true", help="Further words for true, as ja,oui.")]
-FalseWords = Annotated[str | None, typer.Option("--false", help="Further words for false, as nein,non.")]
+FalseWords = Annotated[str | None, typer.Option("--false", help="More words for false, e.g. nein,non.")]
 
 
 def show_ingested(output: IngestSummary) -> None:
@@ -50,17 +50,17 @@ def ingest(
     ],
     source: Annotated[Path | None, typer.Option(help="Rows: a file, or a folder of files; gzip is recognised.")] = None,
     items: Annotated[
-        Path | None, typer.Option(help="In place of rows: items with their texts, and deleted ones.")
+        Path | None, typer.Option(help="Item feed instead of rows: new, changed and deleted items.")
     ] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="Format of the records; default: found in the name of the file.")
+        Format | None, typer.Option("--format", help="Format of the records; default: from the file name.")
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option(help="The source has all rows of its spans: a new version of changed ones.", show_default=False),
+        typer.Option(help="Replace changed spans; the source must contain all their rows.", show_default=False),
     ] = False,
     merge: Annotated[
-        bool, typer.Option(help="The source has some rows of its spans: add them, new ones win.", show_default=False)
+        bool, typer.Option(help="Merge into existing spans; on conflict the new row wins.", show_default=False)
     ] = False,
     delimiter: Annotated[
         str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
@@ -76,7 +76,7 @@ def ingest(
         str | None, typer.Option(help="Last day of the data; default: tomorrow. Later rows are errors.")
     ] = None,
     set_aside: Annotated[
-        Path | None, typer.Option(help="A new file for rows that can't be used, which else are errors.")
+        Path | None, typer.Option(help="Write invalid rows to this new file instead of failing.")
     ] = None,
 ) -> IngestSummary:
     """Cut a source of rows, or an item feed, into spans and add them to the workspace.

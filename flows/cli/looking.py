@@ -25,7 +25,7 @@ from tasks.data.mapping import parse_map
 from tasks.foundation.languages import UNSURE
 
 _MOST_SHOWN = 3  # values, and languages
-_SHOWN_CHARS = 24  # of a value
+_SHOWN_CHARS = 24  # shown of a value
 
 
 def show_facts(output: SourceFacts) -> None:
@@ -51,10 +51,10 @@ def look(
     time_column: Annotated[str | None, typer.Option(help="Column with the time; default: the likely one.")] = None,
     span: Annotated[SpanKind | None, typer.Option(help="Length of a span; default: by the rows in each.")] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="Format of the records; default: found in the name of the file.")
+        Format | None, typer.Option("--format", help="Format of the records; default: from the file name.")
     ] = None,
     delimiter: Annotated[
-        str | None, typer.Option(help="Of CSV: comma, semicolon, tab or pipe; default: found in the file.")
+        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
     ] = None,
     decimal: Decimal = ".",
     dayfirst: DayFirst = False,

@@ -16,7 +16,7 @@ from tasks.upkeep.parity_report import ParityReport
 
 
 class ParityOutput(Record):
-    """`millrace parity`. Accelerators that do not agree are a result like any other."""
+    """`millrace parity`. Disagreement is a normal result."""
 
     state: Literal["Agreed", "Rejected"] = Field(description="Agreed: every difference is below the threshold")
     sentence: str

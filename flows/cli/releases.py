@@ -86,7 +86,7 @@ def show_releases(output: ReleasesOutput) -> None:
 @command(show_releases)
 def releases(store: Store) -> ReleasesOutput:
     """List all releases and mark the current one."""
-    # A release that is not readable hides no other.
+    # An unreadable release must not hide the others.
     _, pointer = tasks.runs.releases.read_pointer(store)
     readable, unreadable = [], []
     numbers = {*tasks.runs.releases.numbers(store), *([pointer.release] if pointer else [])}  # its own may be gone
@@ -118,8 +118,10 @@ def show_rollback(output: RollbackOutput) -> None:
 @command(show_rollback)
 def rollback(
     options: RunOptions,
-    to: Annotated[int | None, typer.Option(help="Release to go to; default: the newest of the model before.")] = None,
-    verify: Annotated[bool, typer.Option(help="First read every file of that release.", show_default=False)] = False,
+    to: Annotated[int | None, typer.Option(help="Release to go back to; default: the previous model's newest.")] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Read and verify every file of that release first.", show_default=False)
+    ] = False,
 ) -> RollbackOutput:
     """Make an earlier release current again; model, vectors and the targets of publish.targets change together."""
     store = options.store
@@ -181,7 +183,7 @@ def _announce(store: Store, release: Release, before: Release | None) -> None:
     from flows.running.announcing import announce_rollback
 
     password = os.environ.get(prefect_password.OF_CLIENT)
-    # Also where Prefect was imported before.
+    # In case Prefect was imported before.
     with temporary_settings({PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: password}):
         announce_rollback(store, release, before)
 

@@ -35,14 +35,14 @@ class RunReport(RunLine):
     version: Literal[1] = 1
     verdicts: tuple[Verdict, ...]
     overrides: tuple[Override, ...] = Field(
-        default=(), description="decisions of people to release although gates refused"
+        default=(), description="decisions of people to release despite refusing gates"
     )
     metrics: dict[str, float] | None
     holdout_rows: int | None = Field(default=None, description="rows of the holdout that the metrics are computed over")
     sampled_from: int | None = Field(
-        default=None, description="rows of the holdout that these were sampled from; null: all were measured"
+        default=None, description="holdout rows that the sample was drawn from; null: all were measured"
     )
-    items: int | None = Field(default=None, description="items that each row's own item is searched among")
+    items: int | None = Field(default=None, description="number of items that are ranked for each row")
     champion: dict[str, float] | None = Field(description="metrics of the champion on the same rows")
     champion_version: str | None = Field(description="model version of the champion; null before the first release")
     model_version: str | None = Field(description="model version of the release")

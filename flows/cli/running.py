@@ -37,7 +37,7 @@ from tasks.runs.run import Run
 
 
 class RunOutput(Record):
-    """`millrace run`. A refused model is a result like any other."""
+    """`millrace run`. A refused model is a normal result."""
 
     state: RunState | Literal["NothingToDo"]
     sentence: str = Field(
@@ -156,7 +156,7 @@ def refresh(
     options: RunOptions,
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> RefreshOutput:
-    """Give new and changed items vectors by the released model, drop deleted ones, and release that. Trains nothing."""
+    """Embed new and changed items with the released model, drop deleted ones, and release. Trains nothing."""
     store = options.store
     if (hold := releases.hold_of(store)) is not None:
         sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"

@@ -29,7 +29,7 @@ class SearchOutput(Record):
 
     release: int
     model_version: str
-    vectors: int = Field(description="vectors that the query was compared with: all of the release")
+    vectors: int = Field(description="number of vectors compared with the query: all of the release")
     query: str
     hits: tuple[Hit, ...]
     seconds: float = Field(description="seconds to embed the query and to compare, without the worker's start")
@@ -84,7 +84,7 @@ def diff(
     ] = None,
     after: Annotated[int | None, typer.Argument(help="Number of the later one; default: the current one.")] = None,
 ) -> Changes:
-    """Compare two releases: items, vectors, and the queries that won and lost most."""
+    """Compare two releases: items, vectors, and the queries with the largest gains and losses."""
     later = releases.current(store) if after is None else releases.read(store, after)
     number = later.previous if before is None and later is not None else before
     if later is None or number is None:

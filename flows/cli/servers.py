@@ -14,7 +14,7 @@ from infra.store.base import Store
 
 
 def show(output: Server) -> None:
-    """Print the address of its pages, and where their password is."""
+    """Print the address of its pages, and the file with their password."""
     how = "started" if output.started else "runs already"
     whose = f"process {output.pid}, {output.home}/server.log" if output.pid is not None else "PREFECT_API_URL"
     say(f"Prefect UI: {output.ui_url} ({how}; {whose})")

@@ -24,10 +24,10 @@ class Setting(Record):
 
     key: str = Field(description="key with dots; [] is each entry of a list, NAME a name that you choose")
     type: str = Field(description="type in words, with its bounds")
-    required: bool = Field(description="true: it has no default, and must be given if its section is")
+    required: bool = Field(description="true: no default; required if its section is given")
     default: Any = Field(description="value in base.yaml, else of the schema; null also if it is required")
     meaning: str = Field(description="meaning, with its unit")
-    decides: bool = Field(description="true: another value can change a run's model or vectors, so it is another run")
+    decides: bool = Field(description="true: another value makes another run, since it can change the model or vectors")
     value: Any = Field(description="value in force with --config and --set; null also if the key has none of its own")
     origin: str | None = Field(
         description="file and line, or option, that sets the value; schema: none does; null: the key has no value of "

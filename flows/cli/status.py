@@ -33,7 +33,7 @@ from tasks.runs.snapshot import Snapshot
 
 
 class SpanRun(RunLine):
-    version: int = Field(description="version of the span that it trained")
+    version: int = Field(description="version of the span that the run trained")
 
 
 class SpanStatus(Record):
@@ -51,7 +51,7 @@ class LineageStatus(Record):
     """The last completed checkpoint of a lineage."""
 
     name: str = Field(description="name of the lineage")
-    span: str | None = Field(description="newest span in the weights; null: imported, and not trained on yet")
+    span: str | None = Field(description="newest trained span; null: imported weights without training")
     step: int
     checkpoint: str
     run_key: str

@@ -1,4 +1,4 @@
-"""`millrace hosts`, `reap` and `prune`: machines, jobs and folders that are left out, ended or deleted."""
+"""`millrace hosts`, `reap` and `prune`: exclude hosts, end jobs, delete folders."""
 
 import datetime as dt
 import os
@@ -88,7 +88,7 @@ def show_reap(report: ReapReport) -> None:
 @command(show_reap, new=True)
 def reap(
     options: RunOptions,
-    grace_minutes: Annotated[float, typer.Option(help="End a job that no process has waited for this long.")] = 15.0,
+    grace_minutes: Annotated[float, typer.Option(help="End jobs after this time without a waiting process.")] = 15.0,
     dry_run: Annotated[bool, typer.Option(help="Only list the jobs.", show_default=False)] = False,
 ) -> ReapReport:
     """End jobs on AWS Batch whose flow run has ended or was lost."""
@@ -119,7 +119,7 @@ def show_prune(plan: PrunePlan) -> None:
 @command(show_prune)
 def prune(
     store: Store,
-    keep: Annotated[int, typer.Option(min=1, help="How many of the newest releases to keep.")] = 5,
+    keep: Annotated[int, typer.Option(min=1, help="Number of newest releases to keep.")] = 5,
     dry_run: Annotated[bool, typer.Option(help="Only list the files.", show_default=False)] = False,
 ) -> PrunePlan:
     """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""

@@ -38,9 +38,9 @@ PHASES: dict[str, dict[str, Any]] = {
     "productive": {"facecolor": GREEN},
     "lost": {"facecolor": VERMILLION, "hatch": "xxxx"},
 }
-WIDTH_PX = 420  # as wide as a phone shows it without making its text small
-MOST_BARS = 60  # in one figure; more are put together
-MOST_MARKERS = 45  # on one line; more would be a blot
+WIDTH_PX = 420  # fits a phone without shrinking the text
+MOST_BARS = 60  # per figure; more runs share a bar
+MOST_MARKERS = 45  # per line; more would overlap
 MOST_POINTS = 400  # per line, about one for each pixel
 _PX = 1 / 96  # inches
 STYLE: dict[Any, Any] = {

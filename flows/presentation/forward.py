@@ -1,4 +1,4 @@
-"""Forward scores in words and in rows: a release on the span after it, beside the release before it."""
+"""Forward scores as sentences and rows: a release on the span after it, compared with the previous release."""
 
 from collections.abc import Sequence
 

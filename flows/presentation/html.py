@@ -1,4 +1,4 @@
-"""A page as one self-contained HTML file: no script, and nothing is fetched from anywhere."""
+"""A page as one self-contained HTML file: no script, no external resources."""
 
 import functools
 import posixpath
@@ -26,7 +26,7 @@ def render(page: Page, template: str = "page", **more: Any) -> bytes:
     return made.render(page=page, made_at=made_at, figure_width=WIDTH_PX, **more).encode() + b"\n"
 
 
-@functools.cache  # to compile the templates takes ten times as long as to fill them
+@functools.cache  # compiling the templates takes ten times as long as rendering
 def _environment() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed to start a command
 

@@ -14,7 +14,7 @@ from infra.store.factory import console_page
 
 MOST_ROWS = 10  # per table; a report folds longer ones
 MOST_LETTERS, MOST_LINES = 70, 12  # in one cell of a table
-FEW_LETTERS = 54  # in one of more than three columns, or a window of 1280 pixels cuts the last one off
+FEW_LETTERS = 54  # with more than three columns, so that a window of 1280 pixels shows the last one
 SHARED_LETTERS = 30  # in one of several columns of texts
 ROW_LETTERS = 96  # visible part of a row
 

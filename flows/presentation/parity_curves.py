@@ -21,7 +21,7 @@ WIDTH_PX = 800
 MOST_COLUMNS = 4
 MOST_MARKERS = 40  # on one curve; more would overlap
 LOSS = "loss"  # the total loss, which is trained on; the other losses are its parts
-EQUAL = 1e-9  # where equal numbers are drawn: smaller than any difference in float32
+EQUAL = 1e-9  # drawn for equal numbers: smaller than any difference in float32
 _LEFT: dict[str, Any] = {"color": SKY, "linewidth": 6, "solid_capstyle": "round", "solid_joinstyle": "round"}
 _RIGHT: dict[str, Any] = {"color": VERMILLION, "linewidth": 1.3, "markersize": 3}
 

@@ -98,7 +98,7 @@ def _unbroken(words: str) -> Text:
 
 
 def _plain(words: str, style: str = "") -> Text:
-    """Return words as they are: brackets are no markup, and no character steers the terminal."""
+    """Return words without markup, with control characters escaped."""
     return Text(visible(words), style=style)
 
 

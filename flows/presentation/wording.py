@@ -1,4 +1,4 @@
-"""How durations, moments, numbers, money and states are written, wherever people read them."""
+"""Format durations, moments, numbers, money and states for people."""
 
 import datetime as dt
 import math
@@ -14,7 +14,7 @@ MINUS = "\N{MINUS SIGN}"
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # terminal controls
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional marks
-    "\u2028\u2029\ud800-\udfff]"  # ends of lines, and halves of letters
+    "\u2028\u2029\ud800-\udfff]"  # line separators, and surrogates
 )
 
 # State of a run -> the sign before it and the class of its colour.

@@ -1,4 +1,4 @@
-"""How much of the items that the workspace knows the current release holds, and how long the rest has waited."""
+"""Share of known items that the current release holds, and the waiting time of the rest."""
 
 import datetime as dt
 
@@ -56,7 +56,7 @@ class CatalogueAge(Record):
         return ", ".join(parts)
 
     def hours(self, at: dt.datetime) -> float:
-        """Return for how long the first of the sources that the release lacks has waited; 0 if it lacks none."""
+        """Return the longest wait of a source that the release lacks; 0 if it lacks none."""
         if self.complete_until is None:
             return 0.0
         return max(0.0, (at - dt.datetime.fromisoformat(self.complete_until)).total_seconds() / 3600)

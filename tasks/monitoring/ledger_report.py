@@ -25,7 +25,7 @@ class LedgerSums(Record):
     """Sums over runs and their attempts. A ratio is null while there is nothing to divide by."""
 
     runs_over: int = Field(description="runs that ended and were not cancelled")
-    runs_succeeded: int = Field(description="runs of these that came to a result; a rejection is a result")
+    runs_succeeded: int = Field(description="ended runs with a result; a rejection is a result")
     run_success_rate: float | None
     attempts: int = Field(description="attempts that ended")
     attempts_succeeded: int
@@ -33,7 +33,7 @@ class LedgerSums(Record):
     attempts_by_class: dict[FailureClass, int] = Field(description="attempts that failed, by failure class")
     seconds: Phases = Field(description="seconds by phase")
     goodput: float | None = Field(
-        description="productive seconds as a share of the seconds that machines were held (all but queued)"
+        description="productive seconds as a share of all seconds on machines (all but queued)"
     )
     recoveries: int = Field(
         description="outages that are over: from an attempt that fails uncancelled until the same or a later "

@@ -1,4 +1,4 @@
-"""Outages: from the failure of an attempt until the work goes on, found in the records of attempts."""
+"""Outages: from the failure of an attempt until work continues, by the records of attempts."""
 
 import datetime as dt
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ _STAGES: tuple[Work, ...] = (*Stage, *Chore)
 
 
 def outages(attempts: Iterable[LedgerRecord]) -> tuple[list[float], set[str]]:
-    """Return the seconds that each outage took that is over, and the runs with one that is not.
+    """Return the seconds of each finished outage, and the runs with an open one.
 
     Failures that follow each other without work in between are one outage. Work of an earlier stage than the one that
     failed first does not end it.

@@ -117,7 +117,7 @@ def held_up_by(rows: Sequence[SpanRow], missed: Sequence[str]) -> SpanRow | None
 
 
 def may_pass(row: SpanRow) -> bool:
-    """Return whether the span's run may go through if it is just started again."""
+    """Return True if a plain restart of the span's run may succeed."""
     return row.failure is None or POLICIES[row.failure].passes
 
 

@@ -1,7 +1,7 @@
 """The times of a schedule: a cron line in a time zone, as Debian's cron reads it, days with another offset included.
 
-Prefect starts the runs. Its own search for dates takes a second to load, and never ends in some nights in which clocks
-go forward, so that no report asks it.
+Prefect starts the runs. Reports avoid its date search, which takes a second to load, and never ends in some nights when
+clocks go forward.
 """
 
 import datetime as dt

@@ -1,4 +1,4 @@
-"""How far each span has come in a lineage, and when it passed each stage.
+"""Progress of each span in a lineage, with the time of each stage.
 
 Only the records of the newest spans are read; the history of the pipeline has all of them.
 """
@@ -26,7 +26,7 @@ from tasks.runs.run import Run, StageRun, ledgers_in
 from tasks.runs.snapshot import Snapshot
 
 ROWS = 60  # newest spans only: two months of days, more than a year of weeks
-LONGEST_HOLE = 400  # spans in a row that did not arrive: more than a year of days
+LONGEST_HOLE = 400  # consecutive missing spans: more than a year of days
 
 # Skipped: a person left it out. Corrected: a version came after the run that is named.
 State = Literal[

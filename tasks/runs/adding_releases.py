@@ -1,4 +1,4 @@
-"""Makes a release of a run, and moves the pointer to it unless a later release serves. It proves nothing: gates did."""
+"""Make a release of a run, and move the pointer to it unless a later release is current. Gates judged it before."""
 
 import contextlib
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Estimates of the time and cost of a stage or of the rest of a run: medians over the ledgers of earlier runs.
 
-Only successful attempts count, so an estimate is for a run without failures. Without any there is none.
+Only successful attempts count, so an estimate assumes no failures.
 """
 
 import contextlib

@@ -68,7 +68,7 @@ def _moved(store: Store, raw: bytes | None, pointer: Pointer, hold: Hold | None)
 
 
 def _me() -> str:
-    """Return who calls this, as in `ana@build-7`."""
+    """Return the current user and host, as in `ana@build-7`."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may have a user without a name

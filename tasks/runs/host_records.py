@@ -59,7 +59,7 @@ def this_host() -> str:
 
 
 def handed_out() -> bool:
-    """Return whether this host is one of a cluster, so that work can go to another host instead."""
+    """Return True if this host belongs to a cluster, so that work can go to another host."""
     return bool(os.environ.get(HOST))
 
 
@@ -105,7 +105,7 @@ def excluded(store: Store, host: str, now: float) -> str | None:
 
 
 def given_up(store: Store, host: str, since: float) -> str | None:
-    """Return why the next try must get another host: it is excluded, or got a strike after `since`; None: it need not.
+    """Return the reason to retry on another host (excluded, or a strike after `since`); None if not needed.
 
     Args:
         since: seconds since the epoch.

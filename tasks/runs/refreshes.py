@@ -1,4 +1,4 @@
-"""Plans a refresh: new and changed items get vectors by the released model, deleted ones leave; nothing is trained."""
+"""Plan a refresh: embed new and changed items with the released model, drop deleted ones; train nothing."""
 
 import hashlib
 import json

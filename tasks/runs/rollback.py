@@ -1,4 +1,4 @@
-"""Goes back: an earlier release becomes current again, model and vectors at once. Search services follow elsewhere."""
+"""Roll back: make an earlier release current again, model and vectors at once. Search services follow elsewhere."""
 
 from infra.store.base import Conflict, Store
 from infra.store.manifest import check_sizes, expect_manifest, open_folder

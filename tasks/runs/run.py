@@ -133,7 +133,7 @@ class Run:
 
     @functools.cached_property
     def reached(self) -> RunState:
-        """Released, Held, Rejected or Unfinished: how far it has come, whether or not it runs now."""
+        """Released, Held, Rejected or Unfinished; independent of whether the run is active now."""
         if self.release is not None:
             return RunState.HELD if self.release.number in self.snapshot.held else RunState.RELEASED
         return RunState.REJECTED if self.rejected else RunState.UNFINISHED

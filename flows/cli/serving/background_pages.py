@@ -21,7 +21,7 @@ RECORD, LOG = "pages.json", "pages.log"  # next to the Prefect server's
 
 
 class _Entry(Record):
-    """`pages.json`: the process that was started last for a state directory."""
+    """`pages.json`: the last process that was started for a state directory."""
 
     pid: int
     port: int

@@ -1,4 +1,4 @@
-"""One connection of `millrace serve`: a single request, with an end to everything that a client may draw out.
+"""One connection of `millrace serve`: a single request, with timeouts against slow clients.
 
 uvicorn alone waits for ever for the rest of a request, and answers a malformed one without our headers.
 """
@@ -12,7 +12,7 @@ from flows.cli.serving.app import HEADERS
 from flows.cli.serving.pages import TEXT
 
 MOST_CONNECTIONS = 100
-REQUEST_SECONDS = 10.0  # from the connection to the whole request
+REQUEST_SECONDS = 10.0  # from the connection to the end of the request
 TAKEN_SECONDS = 60.0  # for a client to take its answer
 
 

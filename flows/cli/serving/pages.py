@@ -1,4 +1,4 @@
-"""The pages of `millrace serve` by path, wherever the workspace is. Not how they are sent: see app.py.
+"""The pages of `millrace serve` by path; app.py sends them.
 
 It only reads. `/` searches the releases. The history is made at most every few seconds; a run's report is made if none
 was written.

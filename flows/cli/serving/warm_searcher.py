@@ -1,4 +1,4 @@
-"""One search worker of `millrace serve` with a thread of its own, which starts it, asks it and gives it up.
+"""One search worker of `millrace serve` with a thread of its own, which starts, queries and replaces it.
 
 On Linux a worker ends with the thread that started it, so that must not be the one of a request.
 """
@@ -47,7 +47,7 @@ class WarmSearcher:
             return self._open == 0
 
     def submit(self, text: str, k: int) -> Future[Answer | StageError]:
-        """Ask it after all that was asked before."""
+        """Queue a query."""
         query = _Query(text, k, Future())
         with self._lock:
             self._open += 1
@@ -55,7 +55,7 @@ class WarmSearcher:
         return query.answer
 
     def close(self, now: bool = False) -> None:
-        """End it after the queries it has; `now`: at once, and wait for its end."""
+        """End the worker after its queued queries; `now`: kill it, and wait for its end."""
         self._queries.put(None)
         if now:
             with self._lock:

@@ -38,8 +38,8 @@ _SHARED = {
             "--config",
             help="A YAML file with settings that override base.yaml.",
         ),
-        _shared("settings", list[str] | None, None, "--set", help="One setting over both, as in train.epochs=2."),
-        _shared("as_json", bool, False, "--json", help="Print JSON for scripts; --json-schema explains it."),
+        _shared("settings", list[str] | None, None, "--set", help="Override one setting, e.g. train.epochs=2."),
+        _shared("as_json", bool, False, "--json", help="Print JSON for scripts; see --json-schema."),
     )
 }
 _NEEDS = {Store: ("workspace",), RunOptions: ("workspace", "config_file", "settings")}

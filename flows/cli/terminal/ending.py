@@ -1,4 +1,4 @@
-"""The end of a command: its failure on standard error, and an exit that no unreachable Prefect server holds up."""
+"""The end of a command: print its failure on standard error, and exit even if the Prefect server is unreachable."""
 
 import logging
 import os

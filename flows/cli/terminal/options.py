@@ -1,4 +1,4 @@
-"""The workspace and the settings that a command is given, and files that it writes on request."""
+"""Workspace and settings of a command, and files that it writes on request."""
 
 from __future__ import annotations
 

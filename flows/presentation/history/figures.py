@@ -104,7 +104,7 @@ def freshness(history: History, now: dt.datetime) -> Figure | None:
     target = history.target_hours
     longest = max(age for _, age in steps)
     unit, seconds = ("days", DAY) if max(longest, (target or 0.0) * 3600) > 3 * DAY else ("hours", 3600.0)
-    many = len(steps) > 4 * MOST_BARS  # teeth too close to be seen: their tips alone
+    many = len(steps) > 4 * MOST_BARS  # too many releases to see each drop: draw the peaks only
     age = f"{duration(steps[-1][1])} now"
     caption = f"{age}; the target is {duration(target * 3600)}" if target is not None else age
     caption += "; of every stretch of time the highest is drawn" if many else ""
@@ -144,7 +144,7 @@ def _ages(releases: Sequence[Release], current: Release | None, now: dt.datetime
     serving = span_end(current.span.name) if current is not None else None
     if not points or serving is None:
         return points
-    if serving != before:  # a rollback, whose time is not on record
+    if serving != before:  # a rollback; its time is not recorded
         points.append((now, (now - before).total_seconds() if before else 0.0))
     return [*points, (now, (now - serving).total_seconds())]
 

@@ -35,7 +35,7 @@ def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell 
 
 
 def places(plan: RunPlan) -> tuple[tuple[str, Cell | str], ...]:
-    """Return where to look: the report, the curves, the workspace and the run's files."""
+    """Return the addresses of the report, the curves, the workspace and the run's files."""
     links, report = plan.config.links, REPORT.key(run=plan.run_key)
     shown = Cell("", key=report)
     if links.reports is not None:

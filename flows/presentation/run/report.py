@@ -189,7 +189,7 @@ def _tiles(run: Run) -> list[Tile]:
 
 
 def _overridden(run: Run) -> tuple[Section, ...]:
-    """Return the box about people who let the run pass; nothing where nobody did."""
+    """Return the box on people who let the run pass; empty without overrides."""
     overrides = run.release.overrides if run.release else run.judgement.overrides if run.judgement else ()
     refusals = "\n".join(refusal for each in overrides for refusal in each.refusals)
     lines = by_human(overrides)

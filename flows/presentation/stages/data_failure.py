@@ -1,4 +1,4 @@
-"""A window of rows that was not fit to train on: the checks, why rows are bad, and a few of them."""
+"""A window of rows that failed validation: the checks, reasons, and sample rows."""
 
 from flows.presentation.model import Section, Table, table
 from flows.presentation.stages import checks, drift

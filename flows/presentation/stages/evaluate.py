@@ -93,7 +93,7 @@ def _weak_head(judged: Judgement) -> tuple[str, ...]:
 
 
 def _weak_labels(judged: Judgement) -> Iterator[str]:
-    """Yield a warning for each head of labels that is no better than one answer to all rows."""
+    """Yield a warning for each label head that is no better than a constant prediction."""
     for head, skill in SKILLS.items():
         found, constant = judged.outcome.challenger.get(skill.metric), judged.without_skill.get(skill.metric)
         if found is None or constant is None:
@@ -168,8 +168,8 @@ def metrics(
 
     Args:
         of: rows and corpus, as from `over`.
-        larger_class: the accuracy of always naming the more frequent class; None: not known.
-        without_skill: the metrics of one answer to all rows.
+        larger_class: accuracy of always predicting the more frequent class; None: not known.
+        without_skill: metrics of the best constant prediction.
     """
     before = champion or {}
     rows = []

@@ -10,7 +10,7 @@ from tasks.foundation.records import Record
 
 
 class Shape(enum.StrEnum):
-    """The meaning of a value by its spelling, whatever its type."""
+    """The meaning of a value by its spelling, independent of its type."""
 
     number = "number"
     boolean = "boolean"

@@ -29,10 +29,10 @@ _LEAST_TEXT = 5  # characters, the median of a text that no name gives a role
 
 
 def likely_roles(columns: Sequence[ColumnFacts], feed: bool) -> dict[str, str]:
-    """Return role -> column: the names of --map and `time`; a role that no column fits is left out.
+    """Return the column of each role, a name of --map or `time`, without roles that no column fits.
 
     Args:
-        feed: the roles of an item feed, else those of rows.
+        feed: True for the roles of an item feed, False for rows.
     """
     roles: dict[str, str] = {}
     for role in _FEED if feed else _ROWS:

@@ -14,7 +14,7 @@ from tasks.data.files.values import as_text, scalar, short
 from tasks.foundation.languages import languages
 
 SAMPLE_ROWS = 2_000
-CELL_CHARS = 1_000  # of a text in the sample
+CELL_CHARS = 1_000  # per text of the sample
 NEARLY_ALL = 0.95  # share of a column's values
 _LANGUAGE_TEXTS = 300  # the detector reads some thousand texts a second
 _LEAST_LANGUAGE = 0.02
