@@ -14,7 +14,7 @@ from tasks.data.span_versions import list_feeds
 from tasks.planning.golden_set import store_golden_set
 from tasks.planning.preflight import check_plan
 from tasks.running.stage import run_stage, stage_task, warn_of
-from tasks.runs import catalogues
+from tasks.runs import catalogues, lineage
 from tasks.runs.results import UnusableResult, read_result
 
 
@@ -40,6 +40,7 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         history=plan.history,
         feeds=feeds if catalogue else (),
         texts=_texts(store, plan, feeds),
+        waiting=_waiting(store, plan),
         bases=catalogues.bases(store, plan) if catalogue else (),
         others=catalogues.others(store, plan) if catalogue and plan.window else (),
         catalogue=catalogue,
@@ -63,6 +64,19 @@ def _texts(store: Store, plan: RunPlan, feeds: tuple[FeedRef, ...]) -> tuple[Fee
         if result is not None and isinstance(result.outcome, ValidateOutcome):
             return result.outcome.texts
     return feeds
+
+
+def _waiting(store: Store, plan: RunPlan) -> str | None:
+    """Return the folder of the rows that wait for their items since the run that made the parent; None if none wait."""
+    chain = lineage.newest_first(store, plan.config.lineage) if plan.parent is not None and plan.window else ()
+    state = next((state for ref, state in chain if ref == plan.parent), None)
+    if state is None:
+        return None
+    with contextlib.suppress(UnusableResult):
+        result = read_result(store, state.run_key, Stage.validate)
+        if result is not None and isinstance(result.outcome, ValidateOutcome):
+            return result.outcome.waiting
+    return None
 
 
 def catalogue_of(plan: RunPlan, validated: ValidateOutcome) -> CatalogueRef:

@@ -42,6 +42,9 @@ class ValidateInputs(Record):
         default=(),
         description="versions of the item feed that give texts to rows of ids alone; empty: the rows have texts",
     )
+    waiting: str | None = Field(
+        default=None, description="folder of rows of earlier spans whose items no feed knew; null: none"
+    )
     bases: tuple[CatalogueRef, ...] = beside()
     others: tuple[RowsRef, ...] = beside(
         default=(), description="more rows for the catalogue; they replace older versions of their spans"

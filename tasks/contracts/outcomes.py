@@ -69,6 +69,13 @@ class ValidateOutcome(Record):
         default=(),
         description="versions of the item feed that gave the texts of rows of ids alone; empty: no such rows",
     )
+    waiting: str | None = Field(
+        default=None,
+        description="folder of the rows whose items no feed knows yet, which later runs look up; null: none",
+    )
+    rows_late: int = Field(
+        default=0, description="rows of earlier spans in `rows_in`, whose items the feed knows since"
+    )
     samples: tuple[SampleRow, ...] = Field(default=(), description="a few bad rows, if a check stopped the run")
     # Null: a check failed before the search.
     left_out_of_training: int | None = Field(default=None, description="clean near-duplicates of a holdout row")
@@ -84,7 +91,11 @@ class ValidateOutcome(Record):
     @property
     def outputs(self) -> tuple[str, ...]:
         rows = (folder for rows in self.rows for folder in rows.folders)
-        return (*rows, *((self.catalogue.prefix,) if self.catalogue else ()))
+        return (
+            *rows,
+            *((self.waiting,) if self.waiting else ()),
+            *((self.catalogue.prefix,) if self.catalogue else ()),
+        )
 
 
 class HealthOutcome(Record):

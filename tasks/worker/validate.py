@@ -8,7 +8,7 @@ torch is needed only if a lineage begins with a pretrained folder: its release i
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.process.job import Job
-from tasks.worker.rows import events, ids_alone, outputs, window
+from tasks.worker.rows import events, ids_alone, outputs, waiting_rows, window
 from tasks.worker.rows.columns import joined
 from tasks.worker.rows.counts import WindowCounts
 from tasks.worker.rows.drifts import judge_columns, judge_drift, judge_places, read_earlier
@@ -40,6 +40,7 @@ from tasks.worker.rows.profile import SpanReader
 from tasks.worker.rows.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
 from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
+from tasks.worker.rows.waiting_rows import LateRows, late_tables
 from tasks.worker.rows.window_before import judge_before
 
 
@@ -71,10 +72,14 @@ def run(job: Job) -> ValidateOutcome:
     with job.scratch() as scratch:
         filled = _with_texts(job, inputs, spans, scratch)
         spans |= {span: each.parts for span, each in filled.items()}
+        late, takes_late = LateRows(None, None), next(iter(filled), None)
+        if inputs.waiting is not None and takes_late is not None:
+            late = waiting_rows.look_up(job, inputs.waiting, inputs.texts, scratch / "late")
         checks = list(check_columns([part for parts in spans.values() for part in parts], config))
         for number, (span, parts) in enumerate(spans.items(), start=1):
             reader = SpanReader(span, config, known)
-            bad = _judge(span, parts, counts, features, outputs.rows_file(scratch, span), config, own, reader)
+            tables = _tables(span, parts, late if span == takes_late else None)
+            bad = _judge(span, parts, tables, counts, features, outputs.rows_file(scratch, span), config, own, reader)
             if span in filled:
                 bad += ids_alone.set_unknown_apart(counts, span, filled[span].unknown)
             if (profiled := reader.profile()) is not None:
@@ -86,7 +91,7 @@ def run(job: Job) -> ValidateOutcome:
         checks += window.row_checks(counts, config)
         more = ids_alone.way_out(counts, inputs.texts) + events.way_out(counts)
         checks += window.window_checks(counts, features, inputs.window[-1], config, more)
-        checks += [ids_alone.unknown_items(counts, inputs.texts)] if filled else []
+        checks += [ids_alone.unknown_items(counts, inputs.texts, late.rows)] if filled else []
         checks += [events.known_events(counts)] if config.validate_.events else []
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
@@ -106,11 +111,16 @@ def run(job: Job) -> ValidateOutcome:
             checks=tuple(checks),
             drifts=worst,
             texts=inputs.texts,
+            rows_late=late.rows,
         )
         outputs.stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
         rows = tuple(
             outputs.commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows
         )
+        waiting = inputs.waiting
+        if filled:
+            unknown = [(span, each.unknown) for span, each in filled.items() if each.unknown is not None]
+            waiting = waiting_rows.write_waiting(job, inputs.window, unknown, late, scratch / "waiting")
         sides = SIDES.within(run=job.spec.run_key)
         (scratch / "sides").mkdir()
         rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
@@ -118,6 +128,7 @@ def run(job: Job) -> ValidateOutcome:
         outcome = outcome.model_copy(
             update={
                 "rows": rows,
+                "waiting": waiting,
                 "checks": (*checks, check_left_out(rows, left)),
                 "profiles": outputs.write_profiles(job, counts.profiles),
                 "left_out_of_training": sum(each.training for each in left),
@@ -177,6 +188,7 @@ def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Pa
 def _judge(
     span: SpanRef,
     parts: Sequence[ParquetPart],
+    tables: Iterable[tuple[SpanRef, pa.Table]],
     counts: WindowCounts,
     features: Sequence[str],
     path: Path,
@@ -184,18 +196,22 @@ def _judge(
     own: OwnExpectations,
     reader: SpanReader,
 ) -> int:
-    """Judge a span in pieces, write its clean rows to `path`, and return the number of bad rows."""
+    """Judge a span in pieces, write its clean rows to `path`, and return the number of bad rows.
+
+    Args:
+        tables: its rows, and late rows, each with the span that they were ingested in.
+    """
     earlier_ids = _chunks(ids for each in counts.ids.values() for ids in each)
     counts.begin(span)
     own.judge_columns(span.name, list(dict.fromkeys(name for part in parts for name in part.schema.names)))
     before = counts.rows_in
     with contextlib.ExitStack() as opened:
         writer = None
-        for table in read_span(parts):
-            table = _with_labels(span, table, counts, config)
+        for origin, table in tables:
+            table = _with_labels(origin, table, counts, config)
             if not len(table):
                 continue
-            judged = judge_rows(span, table, config, _chunks(counts.ids[span]), earlier_ids, own.judge_rows)
+            judged = judge_rows(origin, table, config, _chunks(counts.ids[span]), earlier_ids, own.judge_rows)
             counts.add(span, judged, features)
             own.add_clean(judged.clean)
             reader.add(judged.clean)
@@ -204,6 +220,14 @@ def _judge(
                 writer = opened.enter_context(pq.ParquetWriter(path, judged.clean.schema))
             writer.write_table(judged.clean)
     return counts.rows_in - before - counts.clean[span]
+
+
+def _tables(span: SpanRef, parts: Sequence[ParquetPart], late: LateRows | None) -> Iterator[tuple[SpanRef, pa.Table]]:
+    """Yield the rows of a span, then late rows with its columns."""
+    for table in read_span(parts):
+        yield span, table
+    if late is not None:
+        yield from late_tables(late, parts[0].schema)
 
 
 def _with_labels(span: SpanRef, table: pa.Table, counts: WindowCounts, config: Config) -> pa.Table:

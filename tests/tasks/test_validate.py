@@ -9,10 +9,13 @@ from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import DataError
 from tasks.planning.next_run import plan_run
+from tasks.runs.results import read_result
 from tasks.validate import validate
 from tests.support.fakes.fake_runner import FakeRunner, small_config
+from tests.support.fakes.stages import carry_out
 from tests.support.workspace.logs import click, item, write_feed, write_log
 
 LOG = SpanRef(name="2021-Q4", version=1)
@@ -85,3 +88,17 @@ def test_features_may_come_from_the_feed(store: DirectoryStore, runner: FakeRunn
     assert validate.fn(plan_run(store, small_config(*settings))).texts == (FIRST,)
     with pytest.raises(DataError, match="no column 'weight'"):
         validate.fn(plan_run(store, small_config("model.interaction.kind=both", "features.numeric=[weight]")))
+
+
+def test_the_next_run_looks_up_the_rows_that_wait_since_its_parent(store: DirectoryStore, runner: FakeRunner):
+    carry_out(plan_run(store, small_config()))
+    first = plan_run(store, small_config(), "2021-Q1")
+    result = read_result(store, first.run_key, Stage.validate)
+    assert result is not None
+    waits = result.outcome.model_copy(update={"waiting": "runs/k/validate/waiting/2021-Q1-0"})
+    store.write(
+        RESULT.key(run=first.run_key, stage=Stage.validate), result.model_copy(update={"outcome": waits}).to_json()
+    )
+    validate.fn(plan_run(store, small_config()))
+    folders = [spec.inputs.waiting for spec in runner.specs if isinstance(spec.inputs, ValidateInputs)]
+    assert folders == [None, "runs/k/validate/waiting/2021-Q1-0"]

@@ -36,10 +36,12 @@ def _texts(value: ValidateOutcome) -> tuple[str, ...]:
     if not value.texts:
         return ()
     newest = value.texts[-1]
-    return (
-        f"The texts of rows of ids alone come from {plural(len(value.texts), 'span')} of the item feed, the newest of "
-        f"them {newest.name} v{newest.version}.",
-    )
+    of_feed = f"{plural(len(value.texts), 'span')} of the item feed; the newest is {newest.name} v{newest.version}"
+    said = f"The texts of rows of ids alone come from {of_feed}."
+    if not value.rows_late:
+        return (said,)
+    late = plural(value.rows_late, "row")
+    return said, f"Since the feed knows their items now, {late} of earlier spans came in."
 
 
 def _rows(value: ValidateOutcome) -> Table:

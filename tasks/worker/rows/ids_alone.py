@@ -44,15 +44,21 @@ def set_unknown_apart(counts: WindowCounts, span: SpanRef, unknown: Path | None)
     return len(rows)
 
 
-def unknown_items(counts: WindowCounts, feeds: Sequence[FeedRef]) -> Check:
-    """Return the check that the feed knows the items of all rows."""
+def unknown_items(counts: WindowCounts, feeds: Sequence[FeedRef], late: int) -> Check:
+    """Return the check that the feed knows the items of all rows.
+
+    Args:
+        late: rows of earlier spans whose items the feed knows since.
+    """
     unknown, total = counts.reasons[UNKNOWN_ITEM], counts.rows_in
     sentence = f"The item feed ({_newest(feeds)}) knows the items of all rows."
     if unknown:
         sentence = (
             f"{unknown} of {total} rows ({unknown / total:.2%}) are about items that the item feed ({_newest(feeds)}) "
-            f"does not know, such as {', '.join(_ids(counts))}; they are set apart."
+            f"does not know, such as {', '.join(_ids(counts))}; they are set apart, and later runs look for them."
         )
+    if late:
+        sentence += f" Rows of earlier spans that came in, since the feed knows their items now: {late}."
     return Check(
         name="items in the feed", passed=not unknown, severity="warning", observed=float(unknown), sentence=sentence
     )

@@ -17,7 +17,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Override, SliceMetrics
 from tasks.contracts.outcomes import Check, HealthOutcome, ReleaseOutcome
-from tasks.contracts.references import CompileRef
+from tasks.contracts.references import CompileRef, FeedRef
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import (
     CheckpointUse,
@@ -104,6 +104,13 @@ def test_validate_lists_several_spans(store: DirectoryStore, runner: FakeRunner)
     plan = plan_run(store, small_config(), "2026-W47")
     made = stage_page(store, plan, Stage.validate, carry_out(plan).validated)
     assert row(made, "2026-W46 v1") == row(made, "2026-W47 v1") == ["40"]
+
+
+def test_validate_names_the_feed_of_its_texts_and_counts_late_rows(done: Done) -> None:
+    feeds = (FeedRef(name="2026-01", version=1), FeedRef(name="2026-02", version=3))
+    said = done.of(Stage.validate, done.run.validated, texts=feeds, rows_late=2).lines
+    assert "come from 2 spans of the item feed; the newest is 2026-02 v3." in said[1]
+    assert said[2] == "Since the feed knows their items now, 2 rows of earlier spans came in."
 
 
 def test_failed_checks_come_first_with_their_host(done: Done) -> None:

@@ -11,7 +11,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.references import FeedRef
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
@@ -128,3 +128,89 @@ def test_the_same_feed_gives_the_same_rows(store: DirectoryStore, tmp_path: Path
     later = write_feed(store, tmp_path, LATER, [item("i7", "Renamed lamp", "2026-02-01"), item("i40", "New lamp")])
     assert validated(store, feed, attempt=2).rows == first.rows
     assert validated(store, feed, later, attempt=3).rows != first.rows
+
+
+# --- rows that wait ---------------------------------------------------------------------------------------------
+
+
+def waiting_at(job: Job, folder: str | None) -> Job:
+    inputs = job.spec.inputs.model_copy(update={"waiting": folder})
+    return Job(job.spec.model_copy(update={"inputs": inputs}), job.store, job.rank, job.clock)
+
+
+def clicks(span: str, *numbers: int, **more: Any) -> list[dict[str, Any]]:
+    return [click(place, f"i{number}", span, **more) for place, number in enumerate(numbers)]
+
+
+def next_run(
+    store: DirectoryStore, before: ValidateOutcome, *feeds: FeedRef, window: SpanRef = APRIL
+) -> ValidateOutcome:
+    made = with_feeds(job(store, [window], history=before.rows, attempt=2), *feeds)
+    return validate.run(waiting_at(made, before.waiting))
+
+
+@pytest.fixture
+def first(store: DirectoryStore, tmp_path: Path, feed: FeedRef) -> ValidateOutcome:
+    """March with rows of i40, i41 and i42, which the feed does not know."""
+    write_log(store, tmp_path, MARCH, clicks("2026-03", *range(43)))
+    return validated(store, feed)
+
+
+def test_a_later_run_takes_the_rows_whose_items_came(
+    store: DirectoryStore, tmp_path: Path, feed: FeedRef, first: ValidateOutcome
+):
+    later = write_feed(store, tmp_path, LATER, [item("i41", "Lamp No. 41"), item("i50", "Lamp No. 50")])
+    write_log(store, tmp_path, APRIL, clicks("2026-04", *range(39), 60))
+    second = next_run(store, first, feed, later)
+    assert (second.rows_in, second.rows_clean, second.rows_late) == (41, 40, 1)
+    assert second.reasons == {"unknown item": 1}, "rows that still wait are not counted again"
+    late = [
+        row
+        for table in read_rows(store, second.rows, ["price"])
+        for row in table.to_pylist()
+        if row["item_id"] == "i41"
+    ]
+    assert [(row["row_id"], row["item"], row["price"], row["time"].month) for row in late] == [
+        ("2026-03-00041", "Lamp No. 41", 9.5, 3)
+    ]
+    assert "since the feed knows their items now: 1." in check(second, "items in the feed").sentence
+    assert ids_in(store, second) == ["i40", "i42", "i60"]
+
+
+def ids_in(store: DirectoryStore, outcome: ValidateOutcome) -> list[str]:
+    assert outcome.waiting is not None
+    return pq.read_table(store.root / outcome.waiting / "part-00000.parquet")["item_id"].to_pylist()
+
+
+def test_rows_wait_through_a_span_with_texts(
+    store: DirectoryStore, tmp_path: Path, feed: FeedRef, first: ValidateOutcome
+):
+    write_span(store, tmp_path, APRIL, rows(40))
+    second = next_run(store, first, feed)
+    assert (second.waiting, second.rows_late) == (first.waiting, 0)
+
+
+def test_rows_wait_for_ninety_days(store: DirectoryStore, tmp_path: Path, feed: FeedRef, first: ValidateOutcome):
+    june = SpanRef(name="2026-06", version=1)  # 90 days before it is 3 March
+    write_log(store, tmp_path, june, clicks("2026-06", *range(40)))
+    assert next_run(store, first, feed, window=june).waiting is None
+    write_log(store, tmp_path, APRIL, clicks("2026-04", *range(40)))
+    assert ids_in(store, next_run(store, first, feed)) == ["i40", "i41", "i42"]
+
+
+def test_late_rows_are_judged_by_their_own_span_and_take_the_columns_of_the_new_one(
+    store: DirectoryStore, tmp_path: Path, feed: FeedRef
+):
+    bad = click(43, "i40", query="")
+    write_log(store, tmp_path, MARCH, [*clicks("2026-03", *range(41), place="shelf"), bad], place=pa.string())
+    before = validated(store, feed)
+    later = write_feed(store, tmp_path, LATER, [item("i40", "Lamp No. 40")])
+    write_log(
+        store, tmp_path, APRIL, clicks("2026-04", *range(40), place=7.0, kind="x"), place=pa.float64(), kind=pa.string()
+    )
+    second = next_run(store, before, feed, later)
+    assert second.reasons == {"query is empty": 1}
+    assert quarantined(store, second)[0]["span"] == "2026-03"
+    read = pa.concat_tables(read_rows(store, second.rows, ["place", "kind"])).to_pylist()
+    assert [(row["place"], row["kind"]) for row in read if row["item_id"] == "i40"] == [(None, None)]
+    assert second.waiting is None
