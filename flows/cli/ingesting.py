@@ -15,6 +15,7 @@ from infra.store.base import Store
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.csv_form import parse_delimiter
+from tasks.data.files.facts import ColumnFacts
 from tasks.data.files.formats import Format
 from tasks.data.files.spelling import Spelling, parse_spelling
 from tasks.data.ingest import IngestOptions, IngestSummary
@@ -36,6 +37,11 @@ def show_ingested(output: IngestSummary) -> None:
     rows = ([s.name, f"v{s.version}", f"{s.rows:,}", _what(s)] for s in output.spans)
     show_table(["span", "version", ">rows", ""], rows)
     say(f"{output.rows:,} rows in {len(output.spans)} spans, from {output.files} file(s)")
+    say(f"columns: {', '.join(map(_column, output.columns))}")
+    for problem in output.problems:
+        say(f"check: {problem.text}")
+    if not output.problems:
+        say("check: no likely mistake is seen in a sample of the rows; millrace look FILE shows more")
     for note in output.notes:
         say(f"note: {note}")
 
@@ -133,6 +139,13 @@ def _options(
         spelling=spelling,
         set_aside=set_aside,
     )
+
+
+def _column(column: ColumnFacts) -> str:
+    """Return a column with its role and type, and the number of rows without a value."""
+    role = f"{column.role}, " if column.role else ""
+    empty = f", {column.nulls:,} empty" if column.nulls else ""
+    return f"{column.name} ({role}{column.type}{empty})"
 
 
 def _what(span: IngestedSpan) -> str:

@@ -13,8 +13,8 @@ ColumnKind = Literal["number", "category", "text", "id", "time"]
 class Shared(Record):
     """A value, and its share of the rows."""
 
-    value: str
-    share: float
+    value: str = Field(description="value, or language as an ISO 639 code")
+    share: float = Field(description="share of the rows or values, 0 to 1")
 
 
 class ColumnProfile(Record):

@@ -24,11 +24,14 @@ from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.files.csv_form import name_of
+from tasks.data.files.facts import ColumnFacts, Problem
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.spelling import PLAIN, Spelling
+from tasks.data.files.survey import Survey
 from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.known_spans import Known
+from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
@@ -59,6 +62,8 @@ class IngestSummary(Record):
     rows: int
     files: int
     set_aside: int = Field(default=0, description="rows that can't be used, written to the file of --set-aside")
+    columns: tuple[ColumnFacts, ...] = Field(default=(), description="columns of the source, without languages")
+    problems: tuple[Problem, ...] = Field(default=(), description="likely mistakes in the mapping and in the columns")
     notes: tuple[str, ...] = Field(default=(), description="remarks on the source, for people")
 
 
@@ -110,7 +115,8 @@ def ingest(
         SetAside(options.set_aside) as aside,
     ):
         items = ItemTexts(tables)
-        spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report)
+        survey = Survey(reader.form is Format.csv, options.spelling, whole=False)
+        spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey)
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)
             refuse_far_spans(span, seen, _known_rows(store), trusted)
@@ -135,6 +141,8 @@ def ingest(
             rows=sum(each.rows for each in built),
             files=len(reader.files),
             set_aside=aside.rows,
+            columns=tuple(columns := surveyed(survey, canonicaliser)),
+            problems=tuple(problems_of(survey, columns, canonicaliser, reader.form)),
             notes=(*_notes(reader, items, aside), *(_text_notes(store) if canonicaliser.ids_alone else ())),
         )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
-from tasks.data.canonical import ITEMS, ROWS, Layout
+from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.files.csv_form import name_of
 from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
@@ -79,6 +79,26 @@ def look(
         problems=tuple(find_problems(survey, columns, roles, layout is ITEMS, reader.form is not Format.csv)),
         command=shlex.join([*words, *spelling.options]),
     )
+
+
+def surveyed(survey: Survey, canonicaliser: Canonicaliser) -> list[ColumnFacts]:
+    """Return the columns of an ingest with their roles, and with the types that all their rows gave them."""
+    types = {"float64": "number", "bool": "boolean", "string": "text"}
+    found = {source: types[kind] for source, (_, kind) in canonicaliser.columns().items()}
+    columns = []
+    for each in survey.columns(detect_languages=False):
+        kind = found.get(each.name, each.type)
+        seldom = {"suggests": each.type} if kind == "text" and each.type != "text" else {}
+        columns.append(each.model_copy(update={"type": kind, **seldom}))
+    return with_roles(columns, {TIME: canonicaliser.time_column, **canonicaliser.mapping})
+
+
+def problems_of(
+    survey: Survey, columns: Sequence[ColumnFacts], canonicaliser: Canonicaliser, form: Format
+) -> list[Problem]:
+    """Return the likely mistakes of an ingest."""
+    roles = {TIME: canonicaliser.time_column, **canonicaliser.mapping}
+    return find_problems(survey, columns, roles, canonicaliser.layout is ITEMS, form is not Format.csv)
 
 
 def with_problems(facts: SourceFacts, problems: Sequence[Problem]) -> SourceFacts:

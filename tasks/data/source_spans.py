@@ -10,6 +10,7 @@ from tasks.contracts.runner import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.survey import Survey
 from tasks.data.files.times import Seen
 from tasks.data.mapping import require_columns, require_seen, taken_apart
 from tasks.data.row_ids import number_alike
@@ -69,8 +70,9 @@ def spool_rows(
     items: ItemTexts,
     aside: SetAside,
     report: Callable[[Progress], None],
+    survey: Survey,
 ) -> SpooledSource:
-    """Write the rows of each span to a spool, and the texts of items with mapped ids to `items`.
+    """Write the rows of each span to a spool, the texts of items with mapped ids to `items`, and all to `survey`.
 
     Raises:
         DataError: a file is unreadable; a row is invalid without a rejects file; a column is missing; all rows are
@@ -96,6 +98,7 @@ def spool_rows(
                 aside.take(record.values, error)
                 continue
             spools.append(row.span, line)
+            survey.add(record.values)
             if row.span not in firsts:
                 firsts[row.span] = record.place_of(canonicaliser.time_column)
             counts[row.span] += 1

@@ -54,17 +54,17 @@ class Problem(Record):
 class SourceFacts(Record):
     """`millrace look`: a source, read once."""
 
-    source: str
+    source: str = Field(description="file or folder")
     format: str = Field(description="jsonl, csv or parquet")
     delimiter: str | None = Field(description="delimiter of the first CSV file, by name; null: other format")
-    files: int
-    rows: int
+    files: int = Field(description="files that were read")
+    rows: int = Field(description="rows of all files")
     sampled: int = Field(description="rows in the sample")
     first: str | None = Field(description="earliest time in the sample; null: no time was found")
     last: str | None = Field(description="latest time in the sample; null: no time was found")
-    columns: tuple[ColumnFacts, ...]
+    columns: tuple[ColumnFacts, ...] = Field(description="columns in the order of the source")
     mapping: dict[str, str] = Field(description="name in --map -> column")
-    time_column: str | None
+    time_column: str | None = Field(description="column with the time; null: none is likely")
     span: str = Field(description="length of a span, by the rows in each")
-    problems: tuple[Problem, ...]
+    problems: tuple[Problem, ...] = Field(description="likely mistakes in the mapping and in the columns")
     command: str = Field(description="command that ingests the source; COLUMN stands for a column to choose")

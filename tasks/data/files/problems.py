@@ -12,6 +12,7 @@ from tasks.data.files.survey import Survey, cell
 _NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}
 _EMPTY = 0.1  # share of rows without a text
 _LEAST_ITEMS = 5  # items with several rows, to tell the item's text from the query
+_LEAST_ROWS = 20  # to compare lengths of texts
 _LONGEST_TITLE = 150  # characters; longer texts are reviews or documents, which may well search for short titles
 
 
@@ -95,7 +96,7 @@ def _ids(roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterat
 
 def _swapped(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:
     query, item = (columns.get(roles.get(role, "")) for role in ("query", "item"))
-    if query is None or item is None or query.name == item.name:
+    if query is None or item is None or query.name == item.name or query.ids or item.ids:
         return
     reason = ""
     if named_like(query.name, "item") and named_like(item.name, "query"):
@@ -104,6 +105,8 @@ def _swapped(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, Col
         steady = {each.name: _steady(survey, roles["item_id"], each.name) for each in (query, item)}
         if steady[query.name] > 0.8 and steady[item.name] < 0.5:  # shares of items
             reason = f"an item of {roles['item_id']!r} has one {query.name!r} and several {item.name!r}"
+    elif named_like(query.name, "query") or named_like(item.name, "item") or len(survey.sample) < _LEAST_ROWS:
+        return  # their names are as good as their lengths, or better
     elif query.lengths and item.lengths and 2 * item.lengths[1] <= query.lengths[1] <= _LONGEST_TITLE:
         reason = f"texts of {item.name!r} are half as long ({item.lengths[1]} characters) or less ({query.lengths[1]})"
     if reason:
@@ -167,6 +170,9 @@ def _of_values(column: ColumnFacts, roles: Mapping[str, str], typed: bool) -> It
         case Shape.month_first if roles.get(TIME) == name:
             way_out = "write it as 2026-11-20 first"
             yield Problem(kind="date", column=name, text=f"{said} begins with the month; {way_out}")
+    if column.type == "text" and column.suggests in (Shape.number, Shape.boolean) and not (typed or column.odd):
+        text = f"column {name!r} is text for a few values; millrace look FILE shows the first"
+        yield Problem(kind="odd", column=name, text=text)
     if column.odd and column.suggests and column.suggests != Shape.time:
         few = f"column {name!r} is text for a few values, the first {column.odd}"
         text = f"{few}; make them empty for a {column.suggests}"

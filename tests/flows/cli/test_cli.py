@@ -306,6 +306,16 @@ def test_ingest_reads_what_a_european_excel_exports(millrace: Command, tmp_path:
     assert "--decimal ';'" in millrace(*called, "--decimal", ";").err
 
 
+def test_ingest_shows_rows_columns_and_likely_mistakes(millrace: Command, tmp_path: Path) -> None:
+    rows = [{**REVIEW, "text": f"hot {n}", "title": f"B{n:03}", "note": None if n else "x"} for n in range(9)]
+    called = ["ingest", "--source", str(source(tmp_path, *rows)), "--workspace", str(tmp_path / "workspace"), *INGEST]
+    result = millrace(*called)
+    columns = "when (time, text), text (query, text), title (item, text), stars (label, number), note (text, 8 empty)"
+    assert f"9 rows in 1 spans, from 1 file(s)\ncolumns: {columns}\ncheck: column 'title', mapped as item" in result.out
+    source(tmp_path, REVIEW)
+    assert "check: no likely mistake is seen" in millrace(*called, "--replace").out
+
+
 def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
     rows = source(tmp_path, {**REVIEW, "when": "last week"})
     result = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)

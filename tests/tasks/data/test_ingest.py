@@ -269,6 +269,26 @@ def test_real_reviews_by_quarter(store: DirectoryStore) -> None:
     assert 0 < table["price"].null_count < len(table)
 
 
+def test_an_item_that_is_an_id_and_a_price_that_is_text_are_named(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [review(number, "2026-02-01", title=f"B{number % 7:03}", price=f"{number},49") for number in range(40)]
+    summary = run(store, write_input(tmp_path / "x.csv", rows, Format.csv), Format.csv)
+    said = {problem.kind: problem.text for problem in summary.problems}
+    assert "map item_id=title in place of item" in said["ids"]
+    assert "in column 'price' is text, for its decimal comma; --decimal , reads it" in said["decimal"]
+    assert {each.name: each.role for each in summary.columns if each.role} == {
+        "at": "time",
+        **{v: k for k, v in MAP.items()},
+    }
+
+
+def test_types_and_empty_values_are_those_of_all_rows(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [review(n, "2026-02-01", price=None if n % 2 else n, brand="x" if n == 4000 else n) for n in range(4500)]
+    summary = run(store, write_input(tmp_path / "x.csv", rows, Format.csv), Format.csv)
+    price, brand = (each for each in summary.columns if each.name in ("price", "brand"))
+    assert (price.type, price.nulls, brand.type) == ("number", 2250, "text")
+    assert ["brand" in problem.text for problem in summary.problems if problem.kind == "odd"] == [True]
+
+
 EXCEL = Spelling(decimal=",", dayfirst=True, true=("ja",), false=("nein",))
 POT = {"id": "r1", "at": "03.02.2026 08:30", "text": "1,5 l pot", "title": "Topf", "stars": "4,5", "price": "1.043,49"}
 EXCEL_ROWS = [{**POT, "new": "ja"}, {**POT, "id": "r2", "at": "20.02.2026", "stars": "ja", "price": "7", "new": "Nein"}]
