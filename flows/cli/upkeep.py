@@ -120,7 +120,7 @@ def show_prune(plan: PrunePlan) -> None:
 def prune(
     store: Store,
     keep: Annotated[int, typer.Option(min=1, help="Number of newest releases to keep.")] = 5,
-    dry_run: Annotated[bool, typer.Option(help="Only list the files.", show_default=False)] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only list the folders.", show_default=False)] = False,
 ) -> PrunePlan:
     """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""
     return tasks.upkeep.prune.prune(store, keep, dry_run, note)
