@@ -1,5 +1,6 @@
 """`millrace look`: a first look at a source, before anything is ingested."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +9,13 @@ import typer
 
 import tasks.data.look
 from flows.cli.ingesting import DayFirst, Decimal, FalseWords, TrueWords
-from flows.cli.terminal.command import command
+from flows.cli.terminal.command import HERE, command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
+from infra.store.factory import open_store
 from tasks.contracts.profiles import Shared
-from tasks.contracts.spans import SpanKind
+from tasks.contracts.spans import SpanKind, kind_of
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.csv_form import parse_delimiter
 from tasks.data.files.facts import ColumnFacts, SourceFacts
@@ -22,6 +24,7 @@ from tasks.data.files.spelling import parse_spelling
 from tasks.data.label_columns import unread_label
 from tasks.data.look import LookOptions, with_problems
 from tasks.data.mapping import parse_map
+from tasks.data.span_versions import list_spans
 from tasks.foundation.languages import UNSURE
 
 _MOST_SHOWN = 3  # values, and languages
@@ -49,7 +52,9 @@ def look(
     items: Annotated[bool, typer.Option("--items", help="The source is an item feed, not rows with queries.")] = False,
     columns: Annotated[str | None, typer.Option("--map", help="Check these columns, as in query=q,item=title.")] = None,
     time_column: Annotated[str | None, typer.Option(help="Column with the time; default: the likely one.")] = None,
-    span: Annotated[SpanKind | None, typer.Option(help="Length of a span; default: by the rows in each.")] = None,
+    span: Annotated[
+        SpanKind | None, typer.Option(help="Length of a span; default: the workspace's, else by the rows in each.")
+    ] = None,
     form: Annotated[
         Format | None, typer.Option("--format", help="Format of the records; default: from the file name.")
     ] = None,
@@ -63,19 +68,26 @@ def look(
 ) -> SourceFacts:
     """Read a source, and show its columns, their likely roles, likely mistakes, and the command that ingests it."""
     layout = ITEMS if items else ROWS
+    known = list_spans(options.store)
     asked = LookOptions(
         form=form,
         delimiter=None if delimiter is None else parse_delimiter(delimiter),
         spelling=parse_spelling(decimal, dayfirst, true, false),
         mapping=None if columns is None else parse_map(columns, layout),
         time_column=time_column,
-        span=span,
+        span=span or (kind_of(known[0].name) if known else None),
     )
     with display() as listener:
-        facts = tasks.data.look.look(file, layout, asked, listener.progress)
+        facts = tasks.data.look.look(file, layout, asked, listener.progress, _workspace(options))
     label = next((each for each in facts.columns if each.role == "label"), None)
     problem = unread_label(options.config(), label) if label else None
     return with_problems(facts, [problem] if problem else [])
+
+
+def _workspace(options: RunOptions) -> list[str]:
+    """Return the words that name the workspace in a command; none if it is the default."""
+    uri = options.store.uri
+    return [] if uri == open_store(os.environ.get("MILLRACE_WORKSPACE", HERE)).uri else ["--workspace", uri]
 
 
 def _type(column: ColumnFacts) -> str:

@@ -37,9 +37,16 @@ class LookOptions(Record):
 
 
 def look(
-    source: Path, layout: Layout, options: LookOptions, progress: Callable[[Progress], None] | None = None
+    source: Path,
+    layout: Layout,
+    options: LookOptions,
+    progress: Callable[[Progress], None] | None = None,
+    workspace: Sequence[str] = (),
 ) -> SourceFacts:
     """Read a source once, in bounded memory, and return its facts.
+
+    Args:
+        workspace: words that name the workspace in the command.
 
     Raises:
         ConfigError: a wrong path or format, or a column that the options name and the source lacks.
@@ -77,7 +84,7 @@ def look(
         time_column=roles.get(TIME),
         span=span,
         problems=tuple(find_problems(survey, columns, roles, layout is ITEMS, reader.form is not Format.csv)),
-        command=shlex.join([*words, *spelling.options]),
+        command=shlex.join([*words, *spelling.options, *workspace]),
     )
 
 

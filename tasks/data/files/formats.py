@@ -85,6 +85,7 @@ def foreign_content(path: Path, start: bytes, form: Format) -> str:
 
 def _workbook(path: Path) -> str:
     target = f"{path.name.partition('.')[0]}.csv"
+    target = f"new-{target}" if target == path.name else target
     return (
         f"{path.name} is an Excel workbook; save it as CSV UTF-8 in Excel, or convert it: "
         f"python -c \"import pandas; pandas.read_excel('{path.name}').to_csv('{target}', index=False)\""

@@ -13,6 +13,9 @@ from tests.support.processes.command import call
 LINES = [f"2025-11-{day:02};rain jacket;Waterproof jacket {day};4,5;{day % 2}" for day in range(1, 29)]
 FILE = "\n".join(["when;search;title;price;click", *LINES])
 
+MAP = ("--map", "query=search,item=title")
+IN_WEEKS = ("--workspace", "weeks", "--time-column", "when", "--span", "week", *MAP)
+
 
 def test_the_command_that_it_prints_ingests_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -29,6 +32,9 @@ def test_the_command_that_it_prints_ingests_the_file(
     assert result.code == 0, result.err
     manifest = next(Path("workspace/spans").glob("*/v1/MANIFEST.json"))
     assert json.loads(manifest.read_text())["facts"]["columns"]["price"] == "double"
+    assert call(capsys, "ingest", "--source", "log.csv", *IN_WEEKS).code == 0
+    again = json.loads(call(capsys, "look", "log.csv", "--workspace", "weeks", "--json").out)
+    assert (again["span"], shlex.split(again["command"])[-2:]) == ("week", ["--workspace", str(tmp_path / "weeks")])
 
 
 def test_the_settings_decide_if_a_label_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
