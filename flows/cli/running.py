@@ -1,13 +1,13 @@
 """`millrace run` and `millrace refresh`: check that there is something to do, then run the flow in this process."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-import yaml
 from pydantic import Field
 
 from configs.schema.config import Config
+from flows.cli.dry_run import DryRunOutput, planned, show_dry_run
 from flows.cli.flow_runs import run_flow
 from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.terminal import console
@@ -20,15 +20,13 @@ from flows.presentation.stages import evaluate
 from flows.presentation.wording import NONE, count, plural, seconds
 from infra.store.base import Store
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.references import SpanRef
-from tasks.contracts.runs import Release, RunPlan, RunState
+from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import CodeError
+from tasks.foundation.errors import CodeError, ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
 from tasks.planning.start import next_start
-from tasks.quality.expectations import check_arguments
 from tasks.runs import releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
@@ -49,28 +47,6 @@ class RunOutput(Record):
     stages: tuple[StageLine, ...]
 
 
-class PlanOutput(Record):
-    """The plan of a run."""
-
-    run_key: str
-    span: SpanRef
-    window: tuple[SpanRef, ...] = Field(description="spans that the run trains on")
-    history: tuple[str, ...] = Field(description="names of the spans that the lineage trained on before")
-    parent: str | None = Field(description="key of the checkpoint that training starts from")
-    parent_step: int | None = Field(description="global step of that checkpoint")
-    again: tuple[str, ...] = Field(
-        description="spans that are trained again from the last accepted checkpoint, since later models were rejected"
-    )
-
-
-class DryRunOutput(Record):
-    """`millrace run --dry-run`. If there is nothing to do, `plan` is null and `sentence` says why."""
-
-    config: dict[str, Any] = Field(description="resolved settings, with their keys in YAML")
-    plan: PlanOutput | None = Field(description="plan of the run; null: nothing to do")
-    sentence: str = Field(description="reason of nothing to do; else empty")
-
-
 class RefreshOutput(Record):
     """`millrace refresh`."""
 
@@ -81,29 +57,10 @@ class RefreshOutput(Record):
     embedded: int | None = Field(description="items that got a new vector")
 
 
-def show_plan(output: DryRunOutput) -> None:
-    """`millrace run --dry-run`: YAML that loads again, with the plan as its comment."""
-    say(yaml.safe_dump(output.config, sort_keys=False).rstrip())
-    if output.plan is None:
-        say(f"# {output.sentence}")
-        return
-    plan = output.plan
-    start = f"{plan.parent} (step {plan.parent_step})" if plan.parent else "nothing: it starts the lineage"
-    if plan.again:
-        start = f"{start}, the last accepted one; trained again: {', '.join(plan.again)}"
-    say(
-        f"# span:    {plan.span.name} v{plan.span.version}\n"
-        f"# window:  {', '.join(f'{span.name} v{span.version}' for span in plan.window)}\n"
-        f"# before:  {', '.join(plan.history) or 'none'}\n"
-        f"# parent:  {start}\n"
-        f"# run key: {plan.run_key}"
-    )
-
-
-def show_run(output: RunOutput | DryRunOutput) -> None:
+def show_run(output: RunOutput | DryRunOutput, with_settings: bool) -> None:
     """Print the stages, the verdicts, and how the run ended."""
     if isinstance(output, DryRunOutput):
-        show_plan(output)
+        show_dry_run(output, with_settings)
         return
     if output.report is None:
         say(output.sentence)
@@ -119,12 +76,19 @@ def show_run(output: RunOutput | DryRunOutput) -> None:
 def run(
     options: RunOptions,
     span: Annotated[str | None, typer.Option(help="For example 2022-Q4; default: the oldest not yet trained.")] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only print settings and plan.", show_default=False)] = False,
+    dry_run: Annotated[
+        bool, typer.Option(help="Only print the plan: rows, steps, time, what gates can see.", show_default=False)
+    ] = False,
+    with_settings: Annotated[
+        bool, typer.Option("--settings", help="Print the settings of a dry-run too, as YAML.", show_default=False)
+    ] = False,
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> RunOutput | DryRunOutput:
     """Run the pipeline over one span: train, evaluate, and release if the gates agree."""
+    if with_settings and not dry_run:
+        raise ConfigError("--settings prints the settings of a dry-run; add --dry-run")
     if dry_run:
-        return _planned(options, span)
+        return planned(options, span)
     store = options.store
     try:
         config = options.config()
@@ -185,31 +149,6 @@ def refresh(
         run_url=done.run_url,
         release=release,
         embedded=embedded,
-    )
-
-
-def _planned(options: RunOptions, span: str | None) -> DryRunOutput:
-    """Return the configuration and the plan; write nothing."""
-    store, config = options.store, options.config()
-    check_arguments(config.validate_.expectations)
-    try:
-        plan = plan_run(store, config, span)
-        check_plan(store, plan)
-        return DryRunOutput(config=config.tree(), plan=_plan_output(plan), sentence="")
-    except NothingToDo as error:
-        return DryRunOutput(config=config.tree(), plan=None, sentence=str(error))
-
-
-def _plan_output(plan: RunPlan) -> PlanOutput:
-    """Return the part of a plan that differs from run to run."""
-    return PlanOutput(
-        run_key=plan.run_key,
-        span=plan.span,
-        window=plan.window,
-        history=tuple(rows.span.name for rows in plan.history),
-        parent=plan.parent.prefix if plan.parent else None,
-        parent_step=plan.parent.step if plan.parent else None,
-        again=tuple(span.name for span in plan.branch.again) if plan.branch else (),
     )
 
 

@@ -159,7 +159,12 @@ def rows_needed(rows: int, standard_error: float, gap: float, confidence: float)
     """
     if not standard_error or not gap:
         return None
-    normal = NormalDist()
-    wanted = (normal.inv_cdf(confidence) + normal.inv_cdf(POWER)) * standard_error / gap
+    wanted = smallest_gap(standard_error, confidence) / gap
     needed = rows * wanted**2
     return int(np.ceil(needed)) if needed < 1e9 else None
+
+
+def smallest_gap(standard_error: float, confidence: float) -> float:
+    """Return the smallest true gap that is distinguished from zero with probability POWER."""
+    normal = NormalDist()
+    return (normal.inv_cdf(confidence) + normal.inv_cdf(POWER)) * standard_error

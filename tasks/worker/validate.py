@@ -21,6 +21,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.contracts.runner import report
 from tasks.contracts.workspace import HELD, SIDES
+from tasks.data.events import with_labels
 from tasks.data.rows import has_ids_alone
 from tasks.foundation.errors import CodeError
 from tasks.planning.preflight_encoder import pretrained_folder
@@ -234,7 +235,7 @@ def _with_labels(span: SpanRef, table: pa.Table, counts: WindowCounts, config: C
     """Return the rows with the labels of their events; the rows with unknown events are counted as bad."""
     if config.validate_.events is None:
         return table
-    labelled = events.with_labels(table, config.validate_.events)
+    labelled = with_labels(table, config.validate_.events)
     if len(labelled.unknown):
         counts.set_apart(span, labelled.unknown, events.UNKNOWN_EVENT)
         counts.count_events(labelled.unknown[config.validate_.events.column])

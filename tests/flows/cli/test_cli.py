@@ -154,9 +154,25 @@ def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 
 
+def test_dry_run_says_whether_the_data_is_enough(millrace: Command, runs: Runs) -> None:
+    before = sorted(runs.workspace.rglob("*"))
+    arguments = ["run", "--dry-run", "--span", "2026-04", "--workspace", str(runs.workspace), *SMALL]
+    out = millrace(*arguments, "--set", "train.epochs=2").out
+    assert "window:  2026-03 v1, 2026-04 v1\nbefore:  2026-01, 2026-02\n" in out
+    assert "\nrows:    80\n" in out
+    assert re.search(r"^steps:   about 4, of 64 rows, 2 epochs$", out, re.M)
+    assert re.search(r"^time:    about \d", out, re.M)
+    assert re.search(r"^- recall@10 against champion: sees (a|no) drop ", out, re.M)
+    assert "train:" not in out
+    expected = millrace(*arguments, "--json").json["enough"]
+    assert expected["rows"] == expected["rows_read"] == 80
+    assert expected["held_queries"] + expected["training_pairs"] == 80
+    assert sorted(runs.workspace.rglob("*")) == before
+
+
 def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command, runs: Runs, tmp_path: Path) -> None:
     before = sorted(runs.workspace.rglob("*"))
-    arguments = ["run", "--dry-run", "--span", "2026-04", "--workspace", str(runs.workspace)]
+    arguments = ["run", "--dry-run", "--settings", "--span", "2026-04", "--workspace", str(runs.workspace)]
     result = millrace(*arguments, *SMALL, "--set", "train.epochs=1")
     assert result.code == 0
     assert "# window:  2026-03 v1, 2026-04 v1\n# before:  2026-01, 2026-02\n" in result.out
@@ -175,6 +191,7 @@ def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command,
     [
         (["--set", "train.lerning_rate=1"], "did you mean 'train.learning_rate'?"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["--settings"], "add --dry-run"),
         ([*SMALL, "--span", "2026-09"], "'2026-09'"),
         ([*SMALL, "--span", "2026-9"], "'2026-9'"),
         (["--set", "lineage=new", "--set", "model.pretrained=/nowhere"], "there is no folder /nowhere"),

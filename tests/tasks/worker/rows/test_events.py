@@ -8,10 +8,10 @@ import pytest
 
 from configs.schema.validation import EventsConfig
 from infra.store.directory import DirectoryStore
+from tasks.data.events import with_labels
 from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
-from tasks.worker.rows.events import with_labels
 from tests.support.workspace.spans import MARCH, check, failed, job, quarantined, rows, write_span
 
 EVENTS = (

@@ -1,0 +1,122 @@
+"""`millrace run --dry-run`: the plan of a run, and whether its data is enough for it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from flows.cli.terminal.console import say
+from flows.cli.terminal.options import RunOptions
+from flows.presentation.wording import count, duration, plural
+from tasks.contracts.references import SpanRef
+from tasks.contracts.runs import RunPlan
+from tasks.foundation.records import Record
+from tasks.planning.enough import Enough, enough
+from tasks.planning.next_run import plan_run
+from tasks.planning.preflight import check_plan
+from tasks.quality.expectations import check_arguments
+from tasks.quality.sight import Sight
+from tasks.runs.plan import NothingToDo
+
+
+class PlanOutput(Record):
+    """The plan of a run."""
+
+    run_key: str
+    span: SpanRef
+    window: tuple[SpanRef, ...] = Field(description="spans that the run trains on")
+    history: tuple[str, ...] = Field(description="names of the spans that the lineage trained on before")
+    parent: str | None = Field(description="key of the checkpoint that training starts from")
+    parent_step: int | None = Field(description="global step of that checkpoint")
+    again: tuple[str, ...] = Field(
+        description="spans that are trained again from the last accepted checkpoint, since later models were rejected"
+    )
+
+
+class DryRunOutput(Record):
+    """`millrace run --dry-run`. If there is nothing to do, `plan` and `enough` are null and `sentence` says why."""
+
+    config: dict[str, Any] = Field(description="resolved settings, with their keys in YAML")
+    plan: PlanOutput | None = Field(description="plan of the run; null: nothing to do")
+    enough: Enough | None = Field(description="expected amounts of the run, and the sight of its gates")
+    sentence: str = Field(description="reason of nothing to do; else empty")
+
+
+def planned(options: RunOptions, span: str | None) -> DryRunOutput:
+    """Return the settings and the plan, and count the rows; write nothing."""
+    store, config = options.store, options.config()
+    check_arguments(config.validate_.expectations)
+    try:
+        plan = plan_run(store, config, span)
+        check_plan(store, plan)
+        return DryRunOutput(config=config.tree(), plan=_plan_output(plan), enough=enough(store, plan), sentence="")
+    except NothingToDo as error:
+        return DryRunOutput(config=config.tree(), plan=None, enough=None, sentence=str(error))
+
+
+def show_dry_run(output: DryRunOutput, with_settings: bool) -> None:
+    """Print plan and amounts; with the settings, as comments below YAML that loads again."""
+    if with_settings:
+        say(yaml.safe_dump(output.config, sort_keys=False).rstrip())
+    for line in _lines(output):
+        say(f"# {line}".rstrip() if with_settings else line)
+
+
+def _lines(output: DryRunOutput) -> Iterator[str]:
+    if output.plan is None or output.enough is None:
+        yield output.sentence
+        return
+    plan = output.plan
+    start = f"{plan.parent} (step {plan.parent_step})" if plan.parent else "nothing: it starts the lineage"
+    if plan.again:
+        start = f"{start}, the last accepted one; trained again: {', '.join(plan.again)}"
+    yield f"span:    {plan.span.name} v{plan.span.version}"
+    yield f"window:  {', '.join(f'{span.name} v{span.version}' for span in plan.window)}"
+    yield f"before:  {', '.join(plan.history) or 'none'}"
+    yield f"parent:  {start}"
+    yield f"run key: {plan.run_key}"
+    yield ""
+    yield from _amounts(output.enough, output.config)
+    yield ""
+    yield from _sights(output.enough.gates)
+
+
+def _sights(gates: Sequence[Sight]) -> Iterator[str]:
+    yield "The smallest loss that each gate can see, and then refuses four times out of five:"
+    for gate in gates:
+        yield f"- {gate.sentence}{' (warns only)' if gate.severity == 'warning' else ''}"
+    bases = list(dict.fromkeys(gate.basis for gate in gates if gate.basis))
+    if bases:
+        yield f"Estimated {'; '.join(bases)}. A smaller loss is undecided."
+        yield "More held-out queries see smaller losses: longer spans, evaluate.holdout_share, evaluate.golden."
+
+
+def _amounts(amounts: Enough, config: dict[str, Any]) -> Iterator[str]:
+    lacking = "a text or a known event" if config["validate"]["events"] else "a text"
+    without = f", {count(amounts.rows_unusable)} without {lacking}" if amounts.rows_unusable else ""
+    read = f"; counted on the first {count(amounts.rows_read)}" if amounts.rows_read < amounts.rows else ""
+    yield f"rows:    {count(amounts.rows)}{without}{read}"
+    others = amounts.training_rows - amounts.training_pairs
+    also = f", and {plural(others, 'other row')} for heads of labels" if others else ""
+    yield f"pairs:   about {count(amounts.training_pairs)} to train on{also}"
+    train = config["train"]
+    yield f"steps:   about {count(amounts.steps)}, of {train['batch_rows']} rows, {plural(train['epochs'], 'epoch')}"
+    time = "not known before a first run" if amounts.seconds is None else f"about {duration(amounts.seconds)}"
+    yield f"time:    {time}"
+    earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
+    held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs"
+    yield f"holdout: {held}{earlier}"
+
+
+def _plan_output(plan: RunPlan) -> PlanOutput:
+    """Return the part of a plan that differs from run to run."""
+    return PlanOutput(
+        run_key=plan.run_key,
+        span=plan.span,
+        window=plan.window,
+        history=tuple(rows.span.name for rows in plan.history),
+        parent=plan.parent.prefix if plan.parent else None,
+        parent_step=plan.parent.step if plan.parent else None,
+        again=tuple(span.name for span in plan.branch.again) if plan.branch else (),
+    )

@@ -1,0 +1,201 @@
+"""The answer to "is this enough?" for a planned run: rows, pairs, steps, held-out queries, time, and its gates' sight.
+
+Rows are counted as ingested, before validate leaves out bad rows and near-duplicates, so all numbers are approximate.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from configs.schema.config import Config
+from configs.schema.gates import GateConfig
+from infra.store.base import Store
+from infra.store.manifest import open_file, open_manifest, read_manifest
+from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
+from tasks.contracts.evaluation import Verdict
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.runs import RunPlan
+from tasks.data.events import with_labels
+from tasks.data.holdout import held_out, trainable
+from tasks.data.label_columns import pair_mask
+from tasks.data.rows import (
+    BATCH_ROWS,
+    ITEM,
+    ITEM_ID,
+    LABEL,
+    QUERY,
+    SPAN_KIND,
+    group_columns,
+    has_ids_alone,
+    normal_text,
+)
+from tasks.foundation.errors import StoreError
+from tasks.foundation.records import Record
+from tasks.planning.golden_set import read_golden_set
+from tasks.quality.sight import Sight, sight
+from tasks.runs.estimates import estimate_run
+from tasks.runs.results import Judgement
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
+
+READ_ROWS = 100_000  # rows of a window that are read, in about a second; more are estimated from these
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+
+class Enough(Record):
+    """The expected amounts of a run, before validate leaves out bad rows and near-duplicates."""
+
+    rows: int = Field(description="ingested rows of the window")
+    rows_read: int = Field(description="rows that were read; if fewer than `rows`, other numbers are scaled from them")
+    rows_unusable: int = Field(
+        description="rows without a query or an item, or with an event that validate.events does not name"
+    )
+    training_rows: int = Field(description="rows of the window that are trained on, with the replayed ones")
+    training_pairs: int = Field(description="training rows that are pairs; others teach heads of labels only")
+    steps: int = Field(description="training steps")
+    held_pairs: int = Field(description="held-out pairs of the window")
+    held_queries: int = Field(description="distinct queries of these pairs")
+    earlier_queries: int = Field(description="held-out queries of earlier spans, which are measured too")
+    seconds: float | None = Field(description="expected time of the rest of the run; null: no earlier run to tell")
+    gates: tuple[Sight, ...] = Field(description="smallest loss that each gate can see")
+
+
+class _Counts(NamedTuple):
+    """Counts of the rows that were read."""
+
+    rows: int = 0
+    unusable: int = 0
+    training: int = 0
+    pairs: int = 0
+    held: int = 0
+    held_pairs: int = 0
+    queries: frozenset[str] = frozenset()
+    newest_queries: frozenset[str] = frozenset()
+
+
+def enough(store: Store, plan: RunPlan) -> Enough:
+    """Return the expected amounts of a run; writes nothing.
+
+    Raises:
+        CorruptFolder, MissingFolder: a span is damaged or gone.
+        ConfigError, DataError: the golden set can't be read.
+    """
+    config, rule = plan.config, HoldoutRule.of(plan.config.evaluate, plan.history)
+    rows = [int(read_manifest(store, span.prefix).facts["rows"]) for span in plan.window]
+    seen = _counts(store, plan.window, rows, rule, config)
+    scale = sum(rows) / max(seen.rows, 1)
+    own, pairs, held_pairs, queries, newest = (
+        round(scale * count)
+        for count in (seen.training, seen.pairs, seen.held_pairs, len(seen.queries), len(seen.newest_queries))
+    )
+    training = own + _replayed(config, plan.history, sum(rows), own)
+    judgement = _last_judgement(store, plan.history)
+    earlier = _earlier_queries(store, plan.history, rule, len(seen.queries) / max(seen.held, 1))
+    whole = min(earlier + queries, config.evaluate.max_rows)
+    return Enough(
+        rows=sum(rows),
+        rows_read=seen.rows,
+        rows_unusable=round(scale * seen.unusable),
+        training_rows=training,
+        training_pairs=round(pairs * training / max(own, 1)),
+        steps=math.ceil(training / config.train.batch_rows) * config.train.epochs,
+        held_pairs=held_pairs,
+        held_queries=queries,
+        earlier_queries=earlier,
+        seconds=estimate_run(store, plan),
+        gates=tuple(_sight(gate, config, whole, newest, judgement) for gate in config.evaluate.gates),
+    )
+
+
+def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: HoldoutRule, config: Config) -> _Counts:
+    found, events = _Counts(), config.validate_.events
+    for span, there in zip(window, rows, strict=True):
+        most = math.ceil(READ_ROWS * there / max(sum(rows), READ_ROWS))
+        newest: frozenset[str] = frozenset()
+        for table in _read(store, span, rule.group, events.column if events else None, most):
+            in_feed = not set(group_columns(rule.group)) <= set(table.column_names)
+            at = rule.model_copy(update={"group": QUERY_AND_ITEM}) if in_feed else rule
+            known = table.filter(pc.and_(pc.is_valid(table[QUERY]), pc.is_valid(table[ITEM])))
+            known = with_labels(known, events).rows if events else known
+            is_pair = pair_mask(known, config.heads)
+            training, held = trainable(known, at), held_out(known, at)
+            texts = known[QUERY].filter(pa.array(held & is_pair)).to_pylist()
+            newest |= frozenset(map(normal_text, texts))
+            found = found._replace(
+                rows=found.rows + table.num_rows,
+                unusable=found.unusable + table.num_rows - known.num_rows,
+                training=found.training + int(training.sum()),
+                pairs=found.pairs + int(np.sum(training & is_pair)),
+                held=found.held + int(held.sum()),
+                held_pairs=found.held_pairs + len(texts),
+            )
+        found = found._replace(queries=found.queries | newest, newest_queries=newest)
+    return found
+
+
+def _read(store: Store, span: SpanRef, group: str, event: str | None, most: int) -> Iterator[pa.Table]:
+    """Yield the first `most` rows of an ingested span; rows of ids alone have the id as the item's text."""
+    manifest, alone = open_manifest(store, span.prefix, SPAN_KIND), has_ids_alone(store, span)
+    wanted = dict.fromkeys([QUERY, ITEM, ITEM_ID, LABEL, *group_columns(group), *([event] if event else [])])
+    for entry in manifest.files:
+        with pq.ParquetFile(open_file(store, span.prefix, manifest, entry.name), pre_buffer=False) as file:
+            columns = [name for name in wanted if name in file.schema_arrow.names]
+            for batch in file.iter_batches(BATCH_ROWS, columns=columns):
+                table = pa.Table.from_batches([batch]).slice(0, most)
+                if alone:
+                    table = table.set_column(table.schema.get_field_index(ITEM), ITEM, table[ITEM_ID])
+                yield table
+                most -= table.num_rows
+                if most <= 0:
+                    return
+
+
+def _replayed(config: Config, history: Sequence[RowsRef], rows: int, training: int) -> int:
+    """Return the earlier rows that `train.replay` adds."""
+    share = config.train.replay
+    wanted = min(rows * share / (1 - share), sum(ref.rows for ref in history))
+    return round(wanted * training / max(rows, 1))
+
+
+def _earlier_queries(store: Store, history: Sequence[RowsRef], rule: HoldoutRule, queries_a_row: float) -> int:
+    """Return the held-out queries of earlier spans, by the row counts of their holdouts."""
+    held = 0
+    for ref in history:
+        try:
+            known = read_manifest(store, ref.held).facts.get("rows_in") if ref.held else None
+        except StoreError:  # pruned or damaged: an estimate does not need it
+            known = None
+        held += sum(known) if known else round(ref.rows * rule.measured)
+    return round(held * queries_a_row)
+
+
+def _last_judgement(store: Store, history: Sequence[RowsRef]) -> Judgement | None:
+    """Return the judgement of the lineage's last run; None if there is none, or it can't be read."""
+    return Run(Snapshot(store), history[-1].prefix.split("/")[1]).judgement if history else None
+
+
+def _sight(gate: GateConfig, config: Config, whole: int, newest: int, judgement: Judgement | None) -> Sight:
+    queries: int | None = newest if gate.span is not None else whole
+    if gate.slice is not None:
+        queries = None
+    elif gate.rows == "golden" and config.evaluate.golden is not None:
+        queries = len({row.query for row in read_golden_set(Path(config.evaluate.golden).expanduser())})
+    value = judgement.outcome.challenger.get(gate.metric) if judgement is not None else None
+    return sight(gate, queries, _verdict_of(gate, judgement), value)
+
+
+def _verdict_of(gate: GateConfig, judgement: Judgement | None) -> Verdict | None:
+    """Return the last verdict of a gate on all rows."""
+    against = "" if gate.baseline == "none" else gate.baseline
+    if judgement is None or gate.slice is not None or gate.span is not None or gate.rows == "golden":
+        return None
+    same = (v for v in judgement.verdicts if (v.metric, v.against, v.of) == (gate.metric, against, gate.of))
+    return next((verdict for verdict in same if verdict.where == gate.narrowed), None)

@@ -1,0 +1,122 @@
+"""The amounts that a dry-run expects are counted on the rows as ingested, and nothing is written for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import infra.compute.factory
+from configs.load import load_config
+from infra.store.directory import DirectoryStore
+from tasks.contracts.references import SpanRef
+from tasks.data.rows import is_holdout, normal_text
+from tasks.planning import enough as module
+from tasks.planning.enough import Enough, enough
+from tasks.planning.next_run import plan_run
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.stages import carry_out
+from tests.support.workspace.inputs import review, run, write_input
+from tests.support.workspace.logs import click, write_log
+
+HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 1.0, positive_min: 3.0}"
+ROWS = [review(number, "2026-01-05", text=f"query {number // 2}") for number in range(400)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    store = DirectoryStore(tmp_path / "workspace")
+    run(store, write_input(tmp_path / "input", [*ROWS, review(400, "2026-01-05", text=None)]))
+    return store
+
+
+def expected(store: DirectoryStore, *overrides: str) -> Enough:
+    return enough(store, plan_run(store, load_config(overrides=overrides)))
+
+
+def held(row: dict[str, Any]) -> bool:
+    return is_holdout(f"{normal_text(row['text'])}\n{normal_text(row['title'])}", 0.3)
+
+
+def test_rows_pairs_steps_and_held_out_queries_are_counted(store: DirectoryStore) -> None:
+    found = expected(store, "evaluate.holdout_share=0.3", "train.batch_rows=64", "train.epochs=3")
+    aside = [row for row in ROWS if held(row)]
+    assert 80 < len(aside) < 160
+    assert (found.rows, found.rows_read, found.rows_unusable) == (401, 401, 1)
+    assert found.training_rows == found.training_pairs == 400 - len(aside)
+    assert found.steps == -(-(400 - len(aside)) // 64) * 3
+    assert (found.held_pairs, found.held_queries) == (len(aside), len({row["text"] for row in aside}))
+    assert (found.earlier_queries, found.seconds) == (0, None)
+
+
+def test_only_positives_are_pairs_if_the_head_says_so(store: DirectoryStore) -> None:
+    found = expected(store, HEAD, "heads.contrastive.positives_only=true", "evaluate.holdout_share=0.3")
+    positive = [row for row in ROWS if row["stars"] >= 3.0]
+    assert found.training_rows == 400 - sum(map(held, ROWS))
+    assert found.training_pairs == len(positive) - sum(map(held, positive))
+    assert found.held_pairs == sum(map(held, positive))
+
+
+def test_events_say_which_rows_are_pairs(store: DirectoryStore) -> None:
+    """The event of half of the rows has a label, which makes them pairs; the other event has no name."""
+    events = "validate.events={column: new, values: {'true': {label: 5}}}"
+    found = expected(store, events, HEAD, "heads.contrastive.positives_only=true")
+    named = [row for row in ROWS if row["new"]]
+    assert found.rows_unusable == 401 - len(named)
+    assert found.training_pairs + found.held_pairs == len(named)
+
+
+def test_rows_of_ids_alone_are_counted_by_their_ids(tmp_path: Path) -> None:
+    """Their texts come from the item feed, which a count does not need; nor a column of groups that the feed has."""
+    store = DirectoryStore(tmp_path / "workspace")
+    clicks = [click(number, f"i{number % 7}" if number else None) for number in range(100)]
+    write_log(store, tmp_path, SpanRef(name="2026-03", version=1), clicks)
+    config = load_config(overrides=["evaluate.holdout_share=0.3"])
+    for group in (None, "brand"):
+        evaluate = config.evaluate.model_copy(update={"group": group})
+        found = enough(store, plan_run(store, config.model_copy(update={"evaluate": evaluate})))
+        assert (found.rows, found.rows_unusable) == (100, 1)
+        assert found.training_pairs + found.held_pairs == 99
+        assert 15 < found.held_pairs < 45
+
+
+def test_of_a_large_window_some_rows_are_read_and_the_rest_is_estimated(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = expected(store)
+    monkeypatch.setattr(module, "READ_ROWS", 200)
+    part = expected(store)
+    assert (part.rows, part.rows_read) == (401, 200)
+    assert part.training_pairs == pytest.approx(whole.training_pairs, rel=0.1)
+
+
+def test_earlier_spans_add_held_out_queries_time_and_replayed_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2026-01", "2026-02")
+    config = small_config("train.replay=0.5", "evaluate.holdout_share=0.25")
+    first = enough(store, plan_run(store, config))
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    carry_out(plan_run(store, config))
+    second = enough(store, plan_run(store, config))
+    assert (first.earlier_queries, first.seconds) == (0, None)
+    assert second.earlier_queries > 0
+    assert second.seconds is not None
+    assert second.training_rows > 40 >= first.training_rows
+
+
+def test_a_gate_on_the_newest_span_sees_its_queries_alone(store: DirectoryStore) -> None:
+    forward = "{metric: recall@10, direction: higher, threshold: 0, baseline: champion, span: newest, confidence: 0.9"
+    found = expected(store, f"evaluate.gates=[{forward}, severity: warning}}]")
+    assert found.gates[0].queries == found.held_queries
+
+
+def test_a_gate_on_the_golden_set_sees_its_queries(store: DirectoryStore, tmp_path: Path) -> None:
+    golden = tmp_path / "golden.csv"
+    golden.write_text("query,item\na lamp,lamp 1\na lamp,lamp 2\na desk,lamp 0\n")
+    gate = "{metric: recall@10, direction: higher, threshold: 0, baseline: champion, rows: golden, confidence: 0.9"
+    found = expected(store, f"evaluate.golden={golden}", f"evaluate.gates=[{gate}, severity: warning}}]")
+    assert found.gates[0].queries == 2
