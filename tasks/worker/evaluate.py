@@ -23,21 +23,21 @@ from tasks.quality.by_span import metrics_by_span
 from tasks.quality.row_results import RowResults, row_results
 from tasks.quality.vector_metrics import Answers, compatibility_metrics
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
-from tasks.worker.evaluation.contenders import Contender, Entrant, entrants_of, feature_names, open_entrant
-from tasks.worker.evaluation.corpus import choose_corpus, is_whole, known_pairs, relevant_items, right_items
-from tasks.worker.evaluation.measure import Measured, columns_of, measure
+from tasks.worker.evaluation.corpus import choose_corpus, is_whole, known_pairs, live_relevant_items, relevant_items
+from tasks.worker.evaluation.measure import ModelResults, columns_of, measure
+from tasks.worker.evaluation.models import LoadedModel, ModelSpec, feature_names, list_models, open_model
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
 from tasks.worker.evaluation.sample import interval_of
-from tasks.worker.evaluation.whole_catalogue import AsRight, WholeRanks, rank_in_whole
-from tasks.worker.model.relevant import Relevant, keys_of_texts
+from tasks.worker.evaluation.whole_catalogue import RelevantTexts, WholeRanks, rank_in_whole
+from tasks.worker.model.relevant import Relevant, hash_texts
 from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache
-from tasks.worker.training.holdout import places_in
+from tasks.worker.training.holdout import find_places
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
-class Field(NamedTuple):
+class EvaluationData(NamedTuple):
     """Rows and items for the measurement of all models."""
 
     rows: MeasuredRows
@@ -47,56 +47,56 @@ class Field(NamedTuple):
     left_out: int  # holdout rows about deleted items
 
 
-class Found(NamedTuple):
+class EvaluatedModel(NamedTuple):
     """One model and its results."""
 
-    entrant: Entrant
-    measured: Measured
+    spec: ModelSpec
+    measured: ModelResults
 
 
 def run(job: Job) -> EvaluateOutcome:
     """Measure each model once; the workers share the work. Raises DataError: the spans have no holdout row."""
     inputs = job.spec.inputs
     assert isinstance(inputs, EvaluateInputs)
-    config, entrants = job.config, entrants_of(inputs)
+    config, specs = job.config, list_models(inputs)
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
             compile_cache.reuse(accelerator, job.store, inputs.compiled)
-            model = open_entrant(job, accelerator, entrants[0], None)
+            model = open_model(job, accelerator, specs[0], None)
         assert model is not None, "only new weights may not be there"
-        field = _field(job, accelerator, inputs, entrants)
-        found = list(_measure_all(job, accelerator, entrants, model, field))
-        whole = _whole(job, accelerator, inputs, field, found)
-    results = _keep(job, field, found, whole)
-    champion = next((each for each in found if each.entrant.is_champion), None)
+        data = _data(job, accelerator, inputs, specs)
+        found = list(_measure_all(job, accelerator, specs, model, data))
+        whole = _whole(job, accelerator, inputs, data, found)
+    results = _keep(job, data, found, whole)
+    champion = next((each for each in found if each.spec.is_champion), None)
     measured = int((~results.golden).sum())
-    sampled = measured + field.left_out < field.rows.there
+    sampled = measured + data.left_out < data.rows.there
     return EvaluateOutcome(
         holdout_rows=measured,
-        holdout_there=field.rows.there,
+        holdout_there=data.rows.there,
         interval=interval_of(results) if sampled else None,
-        corpus_items=field.corpus.num_rows,
+        corpus_items=data.corpus.num_rows,
         challenger=results.compared(Role.challenger),
         champion=results.compared(Role.champion) if champion else None,
-        champion_version=champion.entrant.version if champion else None,
+        champion_version=champion.spec.version if champion else None,
         catalogue_items=inputs.catalogue.items,
         whole_items=whole.items if whole else None,
         shared_items=_shared_items(found, whole) if whole else {},
-        rows_left_out=field.left_out,
+        rows_left_out=data.left_out,
         champion_read=champion.measured.read if champion else 0,
-        champion_embedded=field.corpus.num_rows - champion.measured.read if champion else 0,
+        champion_embedded=data.corpus.num_rows - champion.measured.read if champion else 0,
         measured=_measurements(found, results),
         rows_key=MEASURED_ROWS.of(job.spec),
         spans=metrics_by_span(results, [ref.span.name for ref in inputs.rows]),
         golden_rows=int(results.golden.sum()),
-        golden_trained=field.rows.golden_trained,
+        golden_trained=data.rows.golden_trained,
         golden={role: results.metrics(role, results.golden) for role in results.roles} if results.golden.any() else {},
     )
 
 
-def _field(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants: Sequence[Entrant]) -> Field:
+def _data(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, specs: Sequence[ModelSpec]) -> EvaluationData:
     """Return the rows, the items, and each row's relevant items."""
-    features = feature_names(job, entrants)
+    features = feature_names(job, specs)
     with job.clock.phase("restoring"):
         rows = with_golden_set(job, read_holdout(job, inputs, features), inputs.golden)
     corpus = choose_corpus(job, accelerator, inputs, rows, features)
@@ -105,73 +105,75 @@ def _field(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, entrants:
     if not left:
         raise DataError(f"all {held} holdout rows are about deleted items; evaluate after more spans")
     pairs = known_pairs(job, accelerator, live)
-    return Field(live, corpus, pairs, relevant_items(live, pairs, corpus), held - left)
+    return EvaluationData(live, corpus, pairs, relevant_items(live, pairs, corpus), held - left)
 
 
 def _measure_all(
-    job: Job, accelerator: Accelerator, entrants: Sequence[Entrant], first: Contender, field: Field
-) -> Iterator[Found]:
+    job: Job, accelerator: Accelerator, specs: Sequence[ModelSpec], first: LoadedModel, data: EvaluationData
+) -> Iterator[EvaluatedModel]:
     """Yield each model's results; one model is on the device, besides the challenger while that is copied."""
-    model: Contender | None = first
+    model: LoadedModel | None = first
     champion: Answers | None = None
     challenger = None
-    for number, entrant in enumerate(entrants):
+    for number, spec in enumerate(specs):
         if number:
             with job.clock.phase("restoring"):
-                model = open_entrant(job, accelerator, entrant, challenger)
+                model = open_model(job, accelerator, spec, challenger)
         if model is None:
             continue
-        measured, answers = measure(job, accelerator, model, field.rows, field.corpus, field.relevant)
-        challenger = model.parts if Role.challenger in entrant.roles else None  # the next, untrained model is a copy
+        measured, answers = measure(job, accelerator, model, data.rows, data.corpus, data.relevant)
+        challenger = model.parts if Role.challenger in spec.roles else None  # the next, untrained model is a copy
         if challenger is not None and champion is not None:
             agreement = compatibility_metrics(answers, champion)
             measured = measured._replace(vectors=measured.vectors | agreement)
-        champion = answers if entrant.is_champion else None
-        yield Found(entrant, measured)
+        champion = answers if spec.is_champion else None
+        yield EvaluatedModel(spec, measured)
 
 
 def _whole(
-    job: Job, accelerator: Accelerator, inputs: EvaluateInputs, field: Field, found: Sequence[Found]
+    job: Job, accelerator: Accelerator, inputs: EvaluateInputs, data: EvaluationData, found: Sequence[EvaluatedModel]
 ) -> WholeRanks | None:
     """Return the ranks among all items of the catalogue; None if the corpus holds them all.
 
     The challenger and each released model are compared on their common items, so neither has easier competitors.
     """
-    mine = next(each.measured.side for each in found if each.entrant.is_challenger)
+    mine = next(each.measured.side for each in found if each.spec.is_challenger)
     if mine is None or is_whole(job, inputs):
         return None
-    items = right_items(job, accelerator, inputs, field.pairs)
-    text_of = dict(zip(items[ITEM_ID].to_pylist(), keys_of_texts(items[TEXT].to_pylist()).tolist(), strict=True))
-    known = [text_of.get(item) for item in field.pairs[ITEM_ID].to_pylist()]
+    items = live_relevant_items(job, accelerator, inputs, data.pairs)
+    text_of = dict(zip(items[ITEM_ID].to_pylist(), hash_texts(items[TEXT].to_pylist()).tolist(), strict=True))
+    known = [text_of.get(item) for item in data.pairs[ITEM_ID].to_pylist()]
     there = np.array([text is not None for text in known], dtype=bool)
     texts = np.array([text for text in known if text is not None], dtype=np.uint64)
-    own = keys_of_texts(field.corpus[TEXT].to_pylist())[places_in(field.corpus, field.rows.table)]
-    right = AsRight.of(field.rows.facts[QUERY_KEY].to_numpy(), own, (field.pairs[QUERY_KEY].to_numpy()[there], texts))
+    own = hash_texts(data.corpus[TEXT].to_pylist())[find_places(data.corpus, data.rows.table)]
+    right = RelevantTexts.of(
+        data.rows.facts[QUERY_KEY].to_numpy(), own, (data.pairs[QUERY_KEY].to_numpy()[there], texts)
+    )
     others = {
-        each.entrant.version: each.measured.side
+        each.spec.version: each.measured.side
         for each in found
-        if each.measured.side is not None and each.entrant.roles.keys() - {Role.challenger, Role.previous}
+        if each.measured.side is not None and each.spec.roles.keys() - {Role.challenger, Role.previous}
     }
     return rank_in_whole(job, accelerator, mine, others, inputs.catalogue.partitions, right)
 
 
-def _shared_items(found: Sequence[Found], whole: WholeRanks) -> dict[Role, int]:
+def _shared_items(found: Sequence[EvaluatedModel], whole: WholeRanks) -> dict[Role, int]:
     return {
-        role: whole.shared[each.entrant.version].items
+        role: whole.shared[each.spec.version].items
         for each in found
-        if each.entrant.version in whole.shared
-        for role in each.entrant.roles
+        if each.spec.version in whole.shared
+        for role in each.spec.roles
     }
 
 
-def _keep(job: Job, field: Field, found: Sequence[Found], whole: WholeRanks | None) -> RowResults:
+def _keep(job: Job, data: EvaluationData, found: Sequence[EvaluatedModel], whole: WholeRanks | None) -> RowResults:
     """Return the results of each row; the first worker writes them."""
-    table = field.rows.facts
-    for entrant, measured in found:
-        for role in entrant.roles:
+    table = data.rows.facts
+    for spec, measured in found:
+        for role in spec.roles:
             columns = columns_of(role, measured)
             if whole is not None:
-                columns |= whole.columns_of(role, entrant.version)
+                columns |= whole.columns_of(role, spec.version)
             for name, column in columns.items():
                 table = table.append_column(name, column)
     if job.rank.is_main:
@@ -181,18 +183,18 @@ def _keep(job: Job, field: Field, found: Sequence[Found], whole: WholeRanks | No
     return row_results(table)
 
 
-def _measurements(found: Sequence[Found], results: RowResults) -> tuple[Measurement, ...]:
+def _measurements(found: Sequence[EvaluatedModel], results: RowResults) -> tuple[Measurement, ...]:
     """Return the metrics of each role, in the order of `Role`."""
     numbers = [
         Measurement(
             role=role,
-            version=entrant.version,
+            version=spec.version,
             release=release,
             metrics=results.metrics(role),
             vectors=measured.vectors,
             recall_by_width=measured.recall_by_width,
         )
-        for entrant, measured in found
-        for role, release in entrant.roles.items()
+        for spec, measured in found
+        for role, release in spec.roles.items()
     ]
     return tuple(sorted(numbers, key=lambda each: list(Role).index(each.role)))

@@ -21,7 +21,7 @@ from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.rows import MeasuredRows
-from tasks.worker.model.relevant import Relevant, find_relevant, query_keys, text_numbers
+from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, text_numbers
 from tasks.worker.process.job import Job
 from tasks.worker.rows.holdout_order import query_places
 from tasks.worker.rows.holdout_read import at_once
@@ -43,7 +43,7 @@ def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
     order = np.argsort(places)
     queries, places = queries[order], places[order]
     golden = rows.table.filter(pc.invert(rows.holdout))
-    found = [pa.table({QUERY_KEY: query_keys(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]})]
+    found = [pa.table({QUERY_KEY: hash_queries(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]})]
     for pairs in at_once(lambda span: span.pairs(places), rows.spans):
         pairs = pairs.filter(pa.array(pair_mask(pairs, heads)))
         keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
@@ -101,7 +101,7 @@ def relevant_items(rows: MeasuredRows, pairs: pa.Table, corpus: pa.Table) -> Rel
     return find_relevant(rows.facts[QUERY_KEY].to_numpy(), texts, keys, places[there].astype(np.int64))
 
 
-def right_items(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, pairs: pa.Table) -> pa.Table:
+def live_relevant_items(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, pairs: pa.Table) -> pa.Table:
     """Return ITEM_ID and TEXT of the pairs' live items, by item id; the first worker looks them up for the others.
 
     Args:
@@ -115,7 +115,7 @@ def right_items(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, pair
     return pq.read_table(job.shared.local(key))
 
 
-def some_rows(rows: MeasuredRows, count: int) -> np.ndarray:
+def sample_rows(rows: MeasuredRows, count: int) -> np.ndarray:
     """Return places of `count` holdout rows whose item belongs to the query, int64: the rows with the lowest hashes."""
     pairs = np.flatnonzero(pc.and_(rows.holdout, rows.facts[PAIR]).to_numpy())
     ids = rows.facts[ROW_ID].to_pylist()

@@ -23,17 +23,17 @@ from tasks.data.rows import ITEM, ITEM_ID
 from tasks.quality.row_metrics import RANKING
 from tasks.quality.vector_metrics import Answers, nearest_items, vector_metrics
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.evaluation.contenders import Contender
-from tasks.worker.evaluation.corpus import some_rows
+from tasks.worker.evaluation.corpus import sample_rows
+from tasks.worker.evaluation.models import LoadedModel
 from tasks.worker.evaluation.rows import MeasuredRows
-from tasks.worker.evaluation.whole_catalogue import Side
+from tasks.worker.evaluation.whole_catalogue import ModelVectors
 from tasks.worker.model.ranks import rank_targets
 from tasks.worker.model.relevant import Relevant
 from tasks.worker.process.job import Job
 from tasks.worker.training.holdout import (
-    Embedded,
     Holdout,
-    Judged,
+    HoldoutResults,
+    HoldoutVectors,
     KnownVectors,
     embed_holdout,
     judge_vectors,
@@ -45,7 +45,7 @@ METRIC = "recall@10"
 
 
 def ranks_by_width(
-    widths: Sequence[int], accelerator: Accelerator, holdout: Holdout, embedded: Embedded
+    widths: Sequence[int], accelerator: Accelerator, holdout: Holdout, embedded: HoldoutVectors
 ) -> dict[int, np.ndarray]:
     """Return the rank of each row's own item, int64 (rows,) from 1, at each width below the full width.
 
@@ -75,25 +75,25 @@ def _narrowed(vectors: np.ndarray, width: int) -> np.ndarray:
 COMPARED_QUERIES = 1000  # at most; two models' agreement is measured on the nearest items of these queries
 
 
-class Measured(NamedTuple):
+class ModelResults(NamedTuple):
     """A model's results: answers per row, metrics of its vectors, and the number of vectors read from its release.
 
     `ranks_by_width`: int64 (rows,) each, of truncated vectors; `recall_by_width`: their recall@10 on the holdout.
     `side`: the model's part in a ranking of the whole catalogue; None: it has no released vectors.
     """
 
-    judged: Judged
+    judged: HoldoutResults
     vectors: dict[str, float]
     ranks_by_width: dict[int, np.ndarray]
     recall_by_width: dict[int, float]
     read: int
-    side: Side | None = None
+    side: ModelVectors | None = None
     held: np.ndarray | None = None  # bool (rows,): the row's item is in the model's release; None: unknown
 
 
 def measure(
-    job: Job, accelerator: Accelerator, model: Contender, rows: MeasuredRows, items: pa.Table, relevant: Relevant
-) -> tuple[Measured, Answers]:
+    job: Job, accelerator: Accelerator, model: LoadedModel, rows: MeasuredRows, items: pa.Table, relevant: Relevant
+) -> tuple[ModelResults, Answers]:
     """Measure a model on rows and items; also return its answers for the comparison with other models.
 
     The workers share the work; each gets the whole result.
@@ -110,20 +110,22 @@ def measure(
     if isinstance(scale, torch.Tensor):
         scale = accelerator.fetch(scale).item()
     narrow = ranks_by_width(job.config.measured_widths, accelerator, holdout, embedded)
-    measured = Measured(
+    measured = ModelResults(
         judged=judge_vectors(model.parts, holdout, embedded, accelerator, model.settings, scale),
         vectors=vector_metrics(embedded.corpus, relevant.text),
         ranks_by_width=narrow,
         recall_by_width=recall_by_width(narrow, np.asarray(rows.holdout, dtype=bool) & holdout.pair),
         read=int(known.which.sum()) if known else 0,
-        side=Side(embedded.queries, embedded.corpus[holdout.target], model.released, by) if model.released else None,
+        side=ModelVectors(embedded.queries, embedded.corpus[holdout.target], model.released, by)
+        if model.released
+        else None,
         held=_held(accelerator, job, model, rows),
     )
-    nearest = nearest_items(embedded.queries[some_rows(rows, COMPARED_QUERIES)], embedded.corpus)
+    nearest = nearest_items(embedded.queries[sample_rows(rows, COMPARED_QUERIES)], embedded.corpus)
     return measured, Answers(embedded.corpus, nearest)
 
 
-def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
+def columns_of(role: Role, measured: ModelResults) -> dict[str, pa.Array]:
     """Return a model's results as columns of the row results, for one of its roles."""
     judged, narrow = measured.judged, measured.ranks_by_width
     found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
@@ -139,7 +141,7 @@ def columns_of(role: Role, measured: Measured) -> dict[str, pa.Array]:
     return found
 
 
-def _held(accelerator: Accelerator, job: Job, model: Contender, rows: MeasuredRows) -> np.ndarray | None:
+def _held(accelerator: Accelerator, job: Job, model: LoadedModel, rows: MeasuredRows) -> np.ndarray | None:
     """Return bool (rows,): True if the model's release has the row's item, with any text."""
     if model.released is None:
         return None
@@ -148,7 +150,7 @@ def _held(accelerator: Accelerator, job: Job, model: Contender, rows: MeasuredRo
 
 
 def _known_vectors(
-    job: Job, accelerator: Accelerator, model: Contender, items: pa.Table, by: str
+    job: Job, accelerator: Accelerator, model: LoadedModel, items: pa.Table, by: str
 ) -> KnownVectors | None:
     if model.released is None:
         return None

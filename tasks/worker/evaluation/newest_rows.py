@@ -15,7 +15,7 @@ from tasks.worker.model.classify import head_inputs
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.holdout import side_of
+from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.pairs import used_columns
 
 
@@ -54,7 +54,9 @@ def inputs_of(
     settings = embed_settings(job.config, accelerator, job.config.train.precision)
     texts = (QUERY,) if kind == "query" else (QUERY, ITEM)
     sides = [
-        embed(parts.model, accelerator, *side_of(rows, text, parts, job.config), settings, progress=lambda *_: alive())
+        embed(
+            parts.model, accelerator, *encode_side(rows, text, parts, job.config), settings, progress=lambda *_: alive()
+        )
         for text in texts
     ]
     return head_inputs(kind, sides[0], sides[-1])

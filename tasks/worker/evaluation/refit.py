@@ -16,7 +16,7 @@ from tasks.data.rows import QUERY
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows
 from tasks.worker.evaluation.refit_labels import solve_label_head
-from tasks.worker.model.relevant import query_keys
+from tasks.worker.model.relevant import hash_queries
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -65,7 +65,7 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
     numbers, metrics = torch.zeros(2, dtype=torch.float64), {}
     if job.rank.is_main:
         weights = row_weights(rows, job.config.train.row_weight)
-        solved = solve(inputs, classes, query_keys(rows[QUERY].to_pylist()) % FOLDS, weights)
+        solved = solve(inputs, classes, hash_queries(rows[QUERY].to_pylist()) % FOLDS, weights)
         weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
         numbers, metrics = torch.tensor([solved.threshold, solved.strength], dtype=torch.float64), solved.metrics
     alive()

@@ -14,7 +14,7 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.label_task import FOLDS, Known
-from tasks.worker.model.relevant import query_keys
+from tasks.worker.model.relevant import hash_queries
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -28,7 +28,7 @@ def solve_label_head(
     accelerator.name_work(f"the head {name}")
     rows = newest_rows(job, head.refit_rows, lambda table: _usable(table, job, name))
     truth, weights = label_values(rows, head), row_weights(rows, job.config.train.row_weight)
-    folds = query_keys(rows[QUERY].to_pylist()) % FOLDS
+    folds = hash_queries(rows[QUERY].to_pylist()) % FOLDS
     few = task.too_few(truth, head) or ("all rows are of one query" if len(np.unique(folds)) < 2 else "")
     if few:
         print(f"the head {name} is not solved: {few}", flush=True)

@@ -15,8 +15,8 @@ from tasks.contracts.jobs import EvaluateInputs
 from tasks.data.label_columns import label_classes, label_values, pair_mask
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
-from tasks.worker.evaluation.sample import rows_of_spans
-from tasks.worker.model.relevant import query_keys
+from tasks.worker.evaluation.sample import sample_sizes
+from tasks.worker.model.relevant import hash_queries
 from tasks.worker.process.job import Job
 from tasks.worker.rows.holdout_read import HeldSpan, at_once
 
@@ -58,7 +58,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
     tables, facts, rule = [], [], HoldoutRule.of(job.config.evaluate, inputs.rows)
     spans = tuple(at_once(lambda ref: HeldSpan(job.shared, ref, rule.measured), inputs.rows))
     there = at_once(HeldSpan.count, spans)
-    shares = list(zip(spans, rows_of_spans(there, job.config.evaluate.max_rows), strict=True))
+    shares = list(zip(spans, sample_sizes(there, job.config.evaluate.max_rows), strict=True))
     for span, held in zip(spans, at_once(lambda share: share[0].rows(features, share[1]), shares), strict=True):
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))
         others = [name for name in held.column_names if name not in CORE]
@@ -108,13 +108,13 @@ def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str],
         group: of the holdout rule: rows with the same value of this column are resampled together; else rows with the
             same query.
     """
-    keys = query_keys(rows[QUERY].to_pylist())
+    keys = hash_queries(rows[QUERY].to_pylist())
     by_column = group and ITEM not in group_columns(group) and QUERY not in group_columns(group)
     columns = {
         ROW_ID: rows[ROW_ID],
         SPAN: pa.array([span] * rows.num_rows, pa.string()),
         QUERY_KEY: pa.array(keys),
-        GROUP: pa.array(query_keys(group_keys(rows, group)) if by_column else keys),
+        GROUP: pa.array(hash_queries(group_keys(rows, group)) if by_column else keys),
         ITEM_ID: rows[ITEM_ID],
         PAIR: pa.array(pair_mask(rows, heads)),
         LABEL_CLASS: pa.array(label_classes(rows, heads).astype(np.int8)),

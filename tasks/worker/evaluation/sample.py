@@ -13,7 +13,7 @@ HEADLINE = "recall@10"
 CONFIDENCE = 0.95  # level of the interval for a sampled metric
 
 
-def rows_of_spans(there: Sequence[int], most: int) -> list[int]:
+def sample_sizes(there: Sequence[int], most: int) -> list[int]:
     """Return the sample size of each span, at most `most` in all; a higher `most` only adds rows.
 
     The newest span gets up to half, the others share the rest equally; rows that one span lacks go to the others.

@@ -18,7 +18,7 @@ from tasks.data.items import CONTENT, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.reuse import EarlierVectors, as_matrix
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.model.relevant import keys_of_texts
+from tasks.worker.model.relevant import hash_texts
 from tasks.worker.process.job import Job
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -28,7 +28,7 @@ BATCH_QUERIES = 512  # their scores take 16 MiB of memory
 EQUAL = 1e-6  # scores closer than this are equal: the rounding of a matrix product depends on its shape
 
 
-class Side(NamedTuple):
+class ModelVectors(NamedTuple):
     """One model: vectors of each row's query and own item, float32 (rows, width), and its released vectors.
 
     `by`: the column that, besides the item id, must be equal in both models' vectors for a common item.
@@ -40,7 +40,7 @@ class Side(NamedTuple):
     by: str = CONTENT
 
 
-class Shared(NamedTuple):
+class SharedRanks(NamedTuple):
     """The ranks of two models among their `items` common items, int64 (rows,) each, from 1."""
 
     items: int
@@ -53,7 +53,7 @@ class WholeRanks(NamedTuple):
 
     items: int
     ranks: np.ndarray
-    shared: dict[str, Shared]
+    shared: dict[str, SharedRanks]
 
     def columns_of(self, role: Role, name: str) -> dict[str, pa.Array]:
         """Return the ranks of a role as columns of the row results; for a baseline also the challenger's ranks."""
@@ -66,7 +66,7 @@ class WholeRanks(NamedTuple):
         return {shared_rank_of(each, role): pa.array(ranks.astype(np.int32)) for each, ranks in both.items()}
 
 
-class AsRight(NamedTuple):
+class RelevantTexts(NamedTuple):
     """The relevant items of rows, by text; they are ignored when a row's own item is ranked.
 
     `texts` uint64 (texts,), sorted: hashes of the texts of all relevant items; `starts` and `rows`, int64: text t is
@@ -78,7 +78,7 @@ class AsRight(NamedTuple):
     rows: np.ndarray
 
     @classmethod
-    def of(cls, queries: np.ndarray, own: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]) -> "AsRight":
+    def of(cls, queries: np.ndarray, own: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]) -> "RelevantTexts":
         """Index the relevant items of rows.
 
         Args:
@@ -100,7 +100,7 @@ class AsRight(NamedTuple):
 
     def pairs_of(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return pairs of a row and the place of a relevant text, int64 (pairs,) each, ordered by row."""
-        keys = keys_of_texts(texts)
+        keys = hash_texts(texts)
         at = np.searchsorted(self.texts, keys).clip(max=max(0, len(self.texts) - 1))
         places = np.flatnonzero(self.texts[at] == keys) if len(self.texts) else np.zeros(0, np.int64)
         first, counts = self.starts[at[places]], self.starts[at[places] + 1] - self.starts[at[places]]
@@ -110,7 +110,12 @@ class AsRight(NamedTuple):
 
 
 def rank_in_whole(
-    job: Job, accelerator: Accelerator, challenger: Side, others: Mapping[str, Side], partitions: int, right: AsRight
+    job: Job,
+    accelerator: Accelerator,
+    challenger: ModelVectors,
+    others: Mapping[str, ModelVectors],
+    partitions: int,
+    right: RelevantTexts,
 ) -> WholeRanks:
     """Rank each row's own item; the workers share the partitions, and each gets the whole result.
 
@@ -152,7 +157,7 @@ def rank_in_whole(
     duels = {}
     for name in others:
         both = _of_all(accelerator, counts[name]) + 1
-        duels[name] = Shared(int(_of_all(accelerator, np.array([items[name]]))[0]), both[0], both[1])
+        duels[name] = SharedRanks(int(_of_all(accelerator, np.array([items[name]]))[0]), both[0], both[1])
     return WholeRanks(held, whole + 1, duels)
 
 
@@ -186,7 +191,7 @@ def _moved(masked: tuple[np.ndarray, np.ndarray], both: np.ndarray) -> tuple[np.
 
 
 def _above(
-    side: Side, vectors: np.ndarray, masked: tuple[np.ndarray, np.ndarray], among: Sequence[np.ndarray]
+    side: ModelVectors, vectors: np.ndarray, masked: tuple[np.ndarray, np.ndarray], among: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Count the items that score at least as high as each row's own item, int64 (rows,), for each set of items.
 

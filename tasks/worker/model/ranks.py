@@ -56,7 +56,7 @@ def rank_targets(
         own = scores[np.arange(len(scores)), targets[part]]
         if relevant is not None:
             for row, target in enumerate(targets[part]):
-                scores[row, relevant.as_right(start + row, target)] = -np.inf
+                scores[row, relevant.other_relevant_items(start + row, target)] = -np.inf
         ranks[part] = count_not_below(scores, own)
         if losses is not None and scale is not None:
             losses[part] = _losses(scores, own, scale)

@@ -22,7 +22,7 @@ class Relevant:
     text: np.ndarray  # int64 (items,): number of the item's text
     of_text: tuple[np.ndarray, np.ndarray]  # items by text
 
-    def as_right(self, row: int, own: int) -> np.ndarray:
+    def other_relevant_items(self, row: int, own: int) -> np.ndarray:
         """Return the other relevant items of a row, int64, without its own item; may hold duplicates."""
         starts, items = self.of_query
         paired = items[starts[self.query[row]] : starts[self.query[row] + 1]]
@@ -32,15 +32,15 @@ class Relevant:
         return found[found != own]
 
 
-def query_keys(queries: Iterable[str]) -> np.ndarray:
+def hash_queries(queries: Iterable[str]) -> np.ndarray:
     """Return a hash of each normalised query, int64 (queries,)."""
     hashed = (hashlib.blake2b(normal_text(query).encode(), digest_size=8).digest() for query in queries)
     return np.array([int.from_bytes(digest, "little", signed=True) for digest in hashed], dtype=np.int64)
 
 
-def keys_of_texts(texts: Iterable[str]) -> np.ndarray:
+def hash_texts(texts: Iterable[str]) -> np.ndarray:
     """Return a hash of each normalised text, uint64 (texts,)."""
-    return query_keys(texts).view(np.uint64)
+    return hash_queries(texts).view(np.uint64)
 
 
 def text_numbers(texts: Iterable[str]) -> np.ndarray:
@@ -53,9 +53,9 @@ def find_relevant(keys: np.ndarray, texts: np.ndarray, pair_keys: np.ndarray, pa
     """Return the relevant items of the queries.
 
     Args:
-        keys: int64 (rows,), `query_keys` of the rows' queries.
+        keys: int64 (rows,), `hash_queries` of the rows' queries.
         texts: int64 (items,), `text_numbers` of the corpus.
-        pair_keys: int64 (pairs,), `query_keys` of known pairs; queries of no row are ignored.
+        pair_keys: int64 (pairs,), `hash_queries` of known pairs; queries of no row are ignored.
         pair_items: int64 (pairs,), the corpus item of each known pair.
     """
     queries, query = np.unique(keys, return_inverse=True)

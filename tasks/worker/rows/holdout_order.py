@@ -25,7 +25,7 @@ def query_places(keys: np.ndarray) -> np.ndarray:
     The bits are mixed because the holdout may be decided by the same hash of the query.
 
     Args:
-        keys: int64 (queries,), from `query_keys`.
+        keys: int64 (queries,), from `hash_queries`.
     """
     return mix_bits(keys.view(np.uint64))
 

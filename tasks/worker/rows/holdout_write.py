@@ -20,7 +20,7 @@ from tasks.contracts.references import RowsRef
 from tasks.data.holdout import left_out_ids, split_holdout
 from tasks.data.rows import ITEM_ID, LABEL, QUERY, group_hashes, other_columns, read_rows
 from tasks.worker.catalogue.records import connect, literal
-from tasks.worker.model.relevant import query_keys
+from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows.holdout_order import files_of, first_places, query_places
 
 HELD_KIND = "held"
@@ -88,7 +88,7 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
     try:
         for rows in read_rows(store, [ref], other_columns(store, ref)):
             added = {
-                QUERY_PLACE: query_places(query_keys(rows[QUERY].to_pylist())),
+                QUERY_PLACE: query_places(hash_queries(rows[QUERY].to_pylist())),
                 GROUP_HASH: group_hashes(rows, rule.group),
                 TEXTS_HASH: group_hashes(rows, QUERY_AND_ITEM),
                 NUMBER: np.arange(number, number + rows.num_rows),

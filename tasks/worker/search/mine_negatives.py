@@ -18,13 +18,13 @@ from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.evaluation.contenders import Contender, Entrant, open_entrant
+from tasks.worker.evaluation.models import LoadedModel, ModelSpec, open_model
 from tasks.worker.model.embed import embed
 from tasks.worker.model.features import Side
 from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES
 from tasks.worker.search.released_items import ReleasedItems
-from tasks.worker.training.holdout import side_of
+from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.known_pairs import Known
 from tasks.worker.training.pairs import feature_columns
 from tasks.worker.training.tokenised import id_keys, text_keys
@@ -114,7 +114,7 @@ def nearest_negatives(
 class Release(NamedTuple):
     """A released model on the device, and its items."""
 
-    model: Contender
+    model: LoadedModel
     items: ReleasedItems
 
 
@@ -137,8 +137,8 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
     """
     memory = MEMORY_BYTES // job.rank.local_world
     items = ReleasedItems.open(job.shared, release.vectors, release.model.version, memory)
-    entrant = Entrant(release.model.version, {}, release.model.checkpoint)
-    model = open_entrant(job, accelerator, entrant, None, items.vectors.max_tokens)
+    spec = ModelSpec(release.model.version, {}, release.model.checkpoint)
+    model = open_model(job, accelerator, spec, None, items.vectors.max_tokens)
     assert model is not None, "only new weights may not be there"
     if missing := sorted(set(model.features) - set(feature_columns(job.config))):
         raise ConfigError(
@@ -207,8 +207,8 @@ def _of_table(
     return found, len(first) + made
 
 
-def _embed(accelerator: Accelerator, model: Contender, rows: pa.Table, side: Side) -> np.ndarray:
-    tokens, features = side_of(rows, side, model.parts, model.config)
+def _embed(accelerator: Accelerator, model: LoadedModel, rows: pa.Table, side: Side) -> np.ndarray:
+    tokens, features = encode_side(rows, side, model.parts, model.config)
     return embed(model.parts.model, accelerator, tokens, features, model.settings, shared=False)
 
 

@@ -21,7 +21,7 @@ from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.ranks import rank_targets
-from tasks.worker.model.relevant import Relevant, find_relevant, query_keys, text_numbers
+from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, text_numbers
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -43,7 +43,7 @@ class Holdout:
 
 
 @dataclass(frozen=True)
-class Embedded:
+class HoldoutVectors:
     """A model's unit vectors: `queries` float32 (rows, width), `corpus` float32 (items, width)."""
 
     queries: np.ndarray
@@ -51,7 +51,7 @@ class Embedded:
 
 
 @dataclass(frozen=True)
-class Judged:
+class HoldoutResults:
     """A model's result for each row.
 
     `ranks` int64 (rows,) from 1, `probabilities` float32 (rows,) of class 1, `predicted` int8 (rows,) the predicted
@@ -96,12 +96,12 @@ def make_holdout(
     Args:
         relevant: relevant items by all known pairs; None: by the pairs among the rows themselves.
     """
-    target, pair = places_in(corpus, rows), pair_mask(rows, config.heads)
+    target, pair = find_places(corpus, rows), pair_mask(rows, config.heads)
     if relevant is None:
-        keys = query_keys(rows[QUERY].to_pylist())
+        keys = hash_queries(rows[QUERY].to_pylist())
         relevant = find_relevant(keys, text_numbers(corpus[ITEM].to_pylist()), keys[pair], target[pair])
-    query, query_features = side_of(rows, QUERY, parts, config)
-    items, item_features = side_of(corpus, ITEM, parts, config)
+    query, query_features = encode_side(rows, QUERY, parts, config)
+    items, item_features = encode_side(corpus, ITEM, parts, config)
     return Holdout(
         query=query,
         query_features=query_features,
@@ -116,13 +116,13 @@ def make_holdout(
     )
 
 
-def places_in(corpus: pa.Table, rows: pa.Table) -> np.ndarray:
+def find_places(corpus: pa.Table, rows: pa.Table) -> np.ndarray:
     """Return the place of each row's own item in the corpus, int64 (rows,)."""
     row_of = {item_id: row for row, item_id in enumerate(corpus[ITEM_ID].to_pylist())}
     return np.array([row_of[item_id] for item_id in rows[ITEM_ID].to_pylist()], dtype=np.int64)
 
 
-def side_of(
+def encode_side(
     rows: pa.Table, text: Literal["query", "item"], parts: ModelParts, config: Config
 ) -> tuple[TokenLists, FeatureArrays]:
     """Return one side of the rows as model inputs; `text` names the column."""
@@ -141,7 +141,7 @@ def embed_holdout(
     settings: EmbedSettings,
     known: KnownVectors | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Embedded:
+) -> HoldoutVectors:
     """Return the vectors of both sides; every worker embeds a part of both and gets all.
 
     Args:
@@ -153,17 +153,17 @@ def embed_holdout(
     corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress, only=left)
     if known is not None:
         corpus[known.which] = known.vectors[known.which]
-    return Embedded(queries, corpus)
+    return HoldoutVectors(queries, corpus)
 
 
 def judge_vectors(
     parts: ModelParts,
     holdout: Holdout,
-    embedded: Embedded,
+    embedded: HoldoutVectors,
     accelerator: Accelerator,
     settings: EmbedSettings,
     scale: float | None = None,
-) -> Judged:
+) -> HoldoutResults:
     """Classify and rank; every worker ranks a part and gets the whole result.
 
     Args:
@@ -176,7 +176,7 @@ def judge_vectors(
         predicted = (probabilities >= parts.model.threshold).astype(np.int8)
     share = (rank.index, rank.world)
     ranks, losses = rank_targets(queries, corpus, holdout.target, share, holdout.relevant, scale)
-    return Judged(
+    return HoldoutResults(
         accelerator.sum(torch.from_numpy(ranks)).numpy(),
         probabilities,
         predicted,
@@ -185,7 +185,7 @@ def judge_vectors(
     )
 
 
-def judge(parts: ModelParts, holdout: Holdout, accelerator: Accelerator, settings: EmbedSettings) -> Judged:
+def judge(parts: ModelParts, holdout: Holdout, accelerator: Accelerator, settings: EmbedSettings) -> HoldoutResults:
     """Embed both sides, classify and rank; the workers share the work, and each gets the whole result."""
     return judge_vectors(parts, holdout, embed_holdout(parts, holdout, accelerator, settings), accelerator, settings)
 

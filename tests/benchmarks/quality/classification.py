@@ -30,7 +30,7 @@ from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
-from tasks.worker.training.holdout import side_of
+from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.pairs import used_columns
 from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
 from tests.benchmarks.quality.folds import SETTING, folds
@@ -154,7 +154,7 @@ def _of_trained(trained: Trained, tables: Sequence[pa.Table]) -> list[Vectors]:
         settings = embed_settings(config, accelerator, config.infer.precision)
 
         def encode(table: pa.Table, side: Literal["query", "item"]) -> np.ndarray:
-            return embed(parts.model, accelerator, *side_of(table, side, parts, config), settings)
+            return embed(parts.model, accelerator, *encode_side(table, side, parts, config), settings)
 
         return [Vectors(encode(table, QUERY), encode(table, ITEM)) for table in tables]
 

@@ -39,7 +39,7 @@ from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
-from tasks.worker.training.holdout import side_of
+from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.known_pairs import SAID, SaidRows
 from tasks.worker.training.pairs import TrainingRows
 from tasks.worker.training.tokenised import id_keys, text_keys
@@ -199,8 +199,8 @@ def _hits(
     ids = items[ITEM_ID].to_pylist()
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
         settings = embed_settings(config, accelerator, "fp32")
-        vectors = embed(parts.model, accelerator, *side_of(items, "item", parts, config), settings)
-        queries = embed(parts.model, accelerator, *side_of(sides.held, "query", parts, config), settings)
+        vectors = embed(parts.model, accelerator, *encode_side(items, "item", parts, config), settings)
+        queries = embed(parts.model, accelerator, *encode_side(sides.held, "query", parts, config), settings)
     right: dict[str, set[str]] = {}
     for query, item in zip(rows[QUERY].to_pylist(), rows[ITEM_ID].to_pylist(), strict=True):
         right.setdefault(query, set()).add(item)

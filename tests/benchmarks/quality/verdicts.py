@@ -37,8 +37,8 @@ from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.evaluation.whole_catalogue import EQUAL, AsRight, Side, WholeRanks, rank_in_whole
-from tasks.worker.model.relevant import keys_of_texts
+from tasks.worker.evaluation.whole_catalogue import EQUAL, ModelVectors, RelevantTexts, WholeRanks, rank_in_whole
+from tasks.worker.model.relevant import hash_texts
 from tasks.worker.process.job import Rank
 from tests.benchmarks.quality import gates as real_models
 from tests.benchmarks.quality.gates import Answered, drawn
@@ -195,15 +195,15 @@ def ranked(store: DirectoryStore, models: Models, items: int, order: tuple[int, 
         rows=(), catalogue=catalogue, challenger=ModelRef(version="", checkpoint=none), champion=None
     )
     sides = [
-        Side(
+        ModelVectors(
             models.queries[model],
             models.items[model][models.own],
             EarlierVectors(store, f"vectors/m{model}/k", f"m{model}"),
         )
         for model in order
     ]
-    own = keys_of_texts([f"item {row}" for row in models.own])
-    right = AsRight.of(np.arange(QUERIES), own, (np.zeros(0, np.int64), np.zeros(0, np.uint64)))
+    own = hash_texts([f"item {row}" for row in models.own])
+    right = RelevantTexts.of(np.arange(QUERIES), own, (np.zeros(0, np.int64), np.zeros(0, np.uint64)))
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator, patch("tasks.worker.evaluation.whole_catalogue.report"):
         job = make_job(store, tiny_config(), inputs)
         return rank_in_whole(job, accelerator, sides[0], {f"m{order[1]}": sides[1]}, catalogue.partitions, right)

@@ -15,7 +15,7 @@ from tasks.planning.golden_set import store_golden_set
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.corpus import known_pairs, relevant_items
 from tasks.worker.evaluation.rows import read_holdout, with_golden_set
-from tasks.worker.model.relevant import find_relevant, query_keys, text_numbers
+from tasks.worker.model.relevant import find_relevant, hash_queries, text_numbers
 from tasks.worker.process.job import Rank
 from tasks.worker.rows import holdout_order
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_job, make_workspace, tiny_config, with_held
@@ -65,7 +65,7 @@ def test_items_as_right_are_those_of_all_rows_of_all_spans(
     pairs += [("query 3", "new"), ("nobody asks", "tin")]
     place = {item: number for number, item in enumerate(items)}
     pairs = [(query, item) for query, item in pairs if item in place]
-    keys = query_keys([query for query, _ in pairs])
+    keys = hash_queries([query for query, _ in pairs])
     expected = find_relevant(
         rows.facts[QUERY_KEY].to_numpy(),
         text_numbers(corpus["text"].to_pylist()),
@@ -73,6 +73,9 @@ def test_items_as_right_are_those_of_all_rows_of_all_spans(
         np.array([place[item] for _, item in pairs]),
     )
     own = [place[item] for item in rows.table[ITEM_ID].to_pylist()]
-    sets = [[set(each.as_right(row, target).tolist()) for row, target in enumerate(own)] for each in (found, expected)]
+    sets = [
+        [set(each.other_relevant_items(row, target).tolist()) for row, target in enumerate(own)]
+        for each in (found, expected)
+    ]
     assert sets[0] == sets[1]
     assert np.mean([len(each) for each in sets[0]]) > 3, "queries have several right items"

@@ -19,7 +19,7 @@ from tasks.data.holdout import read_sides
 from tasks.planning.golden_set import store_golden_set
 from tasks.quality.row_results import read_row_results
 from tasks.worker import evaluate
-from tasks.worker.evaluation.contenders import untrained_parts
+from tasks.worker.evaluation.models import untrained_parts
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import load_parts

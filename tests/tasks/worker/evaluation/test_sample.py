@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.worker.evaluation.sample import rows_of_spans
+from tasks.worker.evaluation.sample import sample_sizes
 
 
 @pytest.mark.parametrize(
@@ -17,14 +17,14 @@ from tasks.worker.evaluation.sample import rows_of_spans
     ],
 )  # fmt: skip
 def test_the_newest_span_has_half_and_the_others_share_the_rest(there: list[int], most: int, measured: list[int]):
-    assert rows_of_spans(there, most) == measured
+    assert sample_sizes(there, most) == measured
 
 
 def test_a_higher_cap_takes_no_row_away():
     there = [7, 40, 0, 13, 90, 25, 60]
     before = [0] * len(there)
     for most in range(1, sum(there) + 5):
-        now = rows_of_spans(there, most)
+        now = sample_sizes(there, most)
         assert sum(now) == min(most, sum(there))
         assert all(new >= old for new, old in zip(now, before, strict=True)), most
         before = now

@@ -16,7 +16,7 @@ from tasks.contracts.references import RowsRef
 from tasks.planning.rivals import begun_with
 from tasks.worker import import_checkpoint, release
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.evaluation.contenders import NotThere, untrained_parts
+from tasks.worker.evaluation.models import WeightsUnavailable, untrained_parts
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
@@ -104,5 +104,5 @@ def test_a_folder_with_another_model_than_the_lineage_is_not_measured(tmp_path: 
     config = begin(write_pretrained(KINDS["tanh"], tmp_path / "tanh"))
     trained = load_parts(store, train_model(store, config, rows).checkpoint)
     other = begin(write_pretrained(KINDS["cls"], tmp_path / "cls"))
-    with pytest.raises(NotThere, match="can't be loaded"):
+    with pytest.raises(WeightsUnavailable, match="can't be loaded"):
         untrained_parts(other, trained)

@@ -1,19 +1,19 @@
 import numpy as np
 
-from tasks.worker.model.relevant import Relevant, find_relevant, query_keys, text_numbers
+from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, text_numbers
 
 QUERIES = ["Good  product", "good product ", "lamp"]
 TEXTS = ["red shoe", "blue shoe", "a LAMP", "a lamp", "chair"]
 
 
 def relevant(*pairs: tuple[str, int]) -> Relevant:
-    keys = query_keys([query for query, _ in pairs])
+    keys = hash_queries([query for query, _ in pairs])
     items = np.array([item for _, item in pairs], dtype=np.int64)
-    return find_relevant(query_keys(QUERIES), text_numbers(TEXTS), keys, items)
+    return find_relevant(hash_queries(QUERIES), text_numbers(TEXTS), keys, items)
 
 
 def items(found: Relevant, row: int, own: int) -> set[int]:
-    return set(found.as_right(row, own).tolist())
+    return set(found.other_relevant_items(row, own).tolist())
 
 
 def test_items_that_a_row_pairs_with_the_same_query_are_as_right():

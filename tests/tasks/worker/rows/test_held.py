@@ -12,7 +12,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides
 from tasks.data.rows import QUERY, other_columns, read_rows
-from tasks.worker.model.relevant import query_keys
+from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows import holdout_order
 from tasks.worker.rows.holdout_order import query_places
 from tasks.worker.rows.holdout_read import HeldSpan
@@ -85,7 +85,7 @@ def test_files_beyond_a_sample_are_not_read(shop: tuple[DirectoryStore, RowsRef]
         shop[0].path(f"{ref.held}/{name}").write_bytes(b"damaged")
     again = HeldSpan(shop[0], ref, RULE.share)
     assert again.rows([], 10).equals(few)
-    lowest = np.sort(query_places(query_keys(few[QUERY].to_pylist())))[:1]
+    lowest = np.sort(query_places(hash_queries(few[QUERY].to_pylist())))[:1]
     assert again.pairs(lowest).num_rows
     with pytest.raises(CorruptFolder, match=r"rows-04.parquet does not match its checksum"):
         again.rows([], again.count())
@@ -97,9 +97,9 @@ def test_the_pairs_of_queries_are_those_of_all_rows(
     ref = written(shop, tmp_path / "scratch")
     rows = pa.concat_tables(read_rows(shop[0], [ref], [])).to_pylist()
     wanted = sorted({row[QUERY] for row in rows})[::3]
-    places = np.sort(query_places(query_keys([*wanted, "no row has it"])))
+    places = np.sort(query_places(hash_queries([*wanted, "no row has it"])))
     found = HeldSpan(shop[0], ref, RULE.share).pairs(places)
-    of_query = dict(zip(query_places(query_keys(wanted)).tolist(), wanted, strict=True))
+    of_query = dict(zip(query_places(hash_queries(wanted)).tolist(), wanted, strict=True))
     pairs = zip(*(found[name].to_pylist() for name in (QUERY_PLACE, "item_id", "label")), strict=True)
     expected = {(row[QUERY], row["item_id"], row["label"]) for row in rows if row[QUERY] in wanted}
     assert sorted((of_query[place], item, label) for place, item, label in pairs) == sorted(expected)

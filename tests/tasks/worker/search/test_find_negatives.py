@@ -23,7 +23,7 @@ from tasks.worker.process.job import Rank
 from tasks.worker.search.find_negatives import find_negatives
 from tasks.worker.search.negatives import Found
 from tasks.worker.training.checkpoint import load_parts
-from tasks.worker.training.holdout import side_of
+from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.known_pairs import open_known
 from tasks.worker.training.pairs import TrainingRows, said_rows
 from tests.support.models.mined import CONFIG, SETTINGS, Made, make_mined
@@ -66,8 +66,8 @@ def brute_force(made: Made) -> list[list[str]]:
     rows, ids, texts, vectors = training(made, made.rows), *released_vectors(made)
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
         settings = embed_settings(CONFIG, accelerator, "fp32")
-        queries = embed(parts.model, accelerator, *side_of(rows, "query", parts, CONFIG), settings)
-        new = embed(parts.model, accelerator, *side_of(rows, "item", parts, CONFIG), settings)
+        queries = embed(parts.model, accelerator, *encode_side(rows, "query", parts, CONFIG), settings)
+        new = embed(parts.model, accelerator, *encode_side(rows, "item", parts, CONFIG), settings)
     answers: dict[str, set[str]] = {}
     for table in (all_rows(made.store, [made.rows], CONFIG), all_rows(made.store, [made.before], CONFIG)):
         belongs = table.filter(pa.array(pair_mask(table, CONFIG.heads)))

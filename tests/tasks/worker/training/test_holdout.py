@@ -12,7 +12,7 @@ from tasks.worker.model.embed import EmbedSettings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.holdout import Holdout, Judged, judge, make_holdout
+from tasks.worker.training.holdout import Holdout, HoldoutResults, judge, make_holdout
 from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
 
 CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return rows, split_holdout(rows, HoldoutRule.of(CONFIG.evaluate)).held, build_parts(CONFIG, [rows])
 
 
-def judged(parts: ModelParts, holdout: Holdout) -> Judged:
+def judged(parts: ModelParts, holdout: Holdout) -> HoldoutResults:
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
         return judge(parts, holdout, accelerator, SETTINGS)
 
@@ -69,7 +69,7 @@ def test_metrics_over_a_part_of_the_rows():
         pair=np.array([True, True, False, True]),
         label_class=np.array([1, 0, -1, 1]),
     )
-    found = Judged(
+    found = HoldoutResults(
         ranks=np.array([1, 20, 1, 2]), probabilities=np.array([0.9, 0.8, 0.1, 0.7]), predicted=np.array([1, 1, 0, 1])
     )
     everything = found.metrics(holdout)

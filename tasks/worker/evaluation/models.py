@@ -27,7 +27,7 @@ from tasks.worker.training.build import first_model
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
 
-class NotThere(Exception):
+class WeightsUnavailable(Exception):
     """The initial weights can't be reproduced; the message says why."""
 
 
@@ -48,14 +48,14 @@ def untrained_parts(config: Config, like: ModelParts) -> ModelParts:
     try:
         model = first_model(config, like.encoder_config, like.model.shape, described)
     except (OSError, ValueError, RuntimeError) as error:
-        raise NotThere(f"the model in {config.model.pretrained} can't be loaded: {error}") from error
+        raise WeightsUnavailable(f"the model in {config.model.pretrained} can't be loaded: {error}") from error
     return dataclasses.replace(like, model=model)
 
 
 UNTRAINED = "untrained"  # version name of untrained weights
 
 
-class Entrant(NamedTuple):
+class ModelSpec(NamedTuple):
     """A model to measure, by its references; `roles` maps each of its roles to a release number."""
 
     version: str
@@ -72,7 +72,7 @@ class Entrant(NamedTuple):
         return Role.challenger in self.roles
 
 
-class Contender(NamedTuple):
+class LoadedModel(NamedTuple):
     """A model on the device, its embedding settings, and its released vectors.
 
     `config` cuts texts at the release's length, so that queries match the released item vectors.
@@ -89,39 +89,39 @@ class Contender(NamedTuple):
         return self.parts.features.columns
 
 
-def entrants_of(inputs: EvaluateInputs) -> tuple[Entrant, ...]:
+def list_models(inputs: EvaluateInputs) -> tuple[ModelSpec, ...]:
     """Return each model once, in the order of measurement: the champion, if any, is first."""
     roles: dict[Role, int | None] = {Role.challenger: None}
-    challenger = Entrant(inputs.challenger.version, roles, inputs.challenger.checkpoint, inputs.challenger_vectors)
-    untrained = Entrant(UNTRAINED, {Role.untrained: None}, inputs.begun_with)
-    released: dict[str, Entrant] = {}
+    challenger = ModelSpec(inputs.challenger.version, roles, inputs.challenger.checkpoint, inputs.challenger_vectors)
+    untrained = ModelSpec(UNTRAINED, {Role.untrained: None}, inputs.begun_with)
+    released: dict[str, ModelSpec] = {}
     if inputs.champion is not None:
         champion = inputs.champion
         roles = {Role.champion: inputs.champion_release}
-        released[champion.version] = Entrant(champion.version, roles, champion.checkpoint, inputs.champion_vectors)
+        released[champion.version] = ModelSpec(champion.version, roles, champion.checkpoint, inputs.champion_vectors)
     for rival in inputs.rivals:
         version = rival.model.version
-        known = released.get(version) or Entrant(version, {}, rival.model.checkpoint, rival.vectors)
+        known = released.get(version) or ModelSpec(version, {}, rival.model.checkpoint, rival.vectors)
         released[version] = known._replace(roles={**known.roles, rival.role: rival.release})
     others = tuple(released.values())
-    first = tuple(entrant for entrant in others if entrant.is_champion)
-    return (*first, challenger, untrained, *(entrant for entrant in others if not entrant.is_champion))
+    first = tuple(spec for spec in others if spec.is_champion)
+    return (*first, challenger, untrained, *(spec for spec in others if not spec.is_champion))
 
 
-def feature_names(job: Job, entrants: Sequence[Entrant]) -> list[str]:
+def feature_names(job: Job, specs: Sequence[ModelSpec]) -> list[str]:
     """Return the models' feature columns without loading a model; untrained weights use the challenger's."""
     found: dict[str, None] = {}
-    for entrant in entrants:
-        if entrant.checkpoint is not None:
-            table = find_record(job.shared, f"{entrant.checkpoint.prefix}/{features.FILE}", FeatureTable)
+    for spec in specs:
+        if spec.checkpoint is not None:
+            table = find_record(job.shared, f"{spec.checkpoint.prefix}/{features.FILE}", FeatureTable)
             if table is not None:  # else the checkpoint is missing: opening it raises
                 found |= dict.fromkeys(table.columns)
     return list(found)
 
 
-def open_entrant(
-    job: Job, accelerator: Accelerator, entrant: Entrant, like: ModelParts | None, max_tokens: int | None = None
-) -> Contender | None:
+def open_model(
+    job: Job, accelerator: Accelerator, spec: ModelSpec, like: ModelParts | None, max_tokens: int | None = None
+) -> LoadedModel | None:
     """Return a model on the device; None, with a line in the log, for untrained weights that can't be made.
 
     Args:
@@ -131,21 +131,21 @@ def open_entrant(
     Raises:
         StoreError: a checkpoint is missing, corrupt, or has another checksum.
     """
-    parts = load_parts(job.shared, entrant.checkpoint) if entrant.checkpoint is not None else None
+    parts = load_parts(job.shared, spec.checkpoint) if spec.checkpoint is not None else None
     if parts is None:
         try:
             assert like is not None
             parts = untrained_parts(job.config, like)
-        except (NotThere, ConfigError) as error:
+        except (WeightsUnavailable, ConfigError) as error:
             print(f"the untrained model is not measured: {error}", flush=True)
         if not _on_all_workers(accelerator, parts is not None):
             return None
     assert parts is not None
     accelerator.to_device(parts.model)
-    released = _released(job, accelerator, entrant) if entrant.vectors is not None else None
+    released = _released(job, accelerator, spec) if spec.vectors is not None else None
     config = _cut_at(max_tokens or (released.max_tokens if released else None), job.config)
     settings = embed_settings(config, accelerator, config.infer.precision)
-    return Contender(entrant.version, config, parts, settings, released)
+    return LoadedModel(spec.version, config, parts, settings, released)
 
 
 def _cut_at(max_tokens: int | None, config: Config) -> Config:
@@ -156,18 +156,18 @@ def _cut_at(max_tokens: int | None, config: Config) -> Config:
     return config.model_copy(update={"infer": infer})
 
 
-def _released(job: Job, accelerator: Accelerator, entrant: Entrant) -> EarlierVectors | None:
+def _released(job: Job, accelerator: Accelerator, spec: ModelSpec) -> EarlierVectors | None:
     """Return the released vectors of a model; None on all workers if they are unusable on any.
 
     Damaged vectors don't stop the evaluation: the next release replaces the damaged one.
     """
     found = None
     try:
-        found = EarlierVectors(job.store, entrant.vectors, entrant.version, job.shared)
+        found = EarlierVectors(job.store, spec.vectors, spec.version, job.shared)
         found.check(job.share)
     except (MissingFolder, CorruptFolder) as error:
         found = None
-        who = " and ".join(entrant.roles)
+        who = " and ".join(spec.roles)
         print(f"the {who} embeds all items again, since its released vectors can't be used: {error}", flush=True)
     return found if _on_all_workers(accelerator, found is not None) else None
 
