@@ -113,9 +113,9 @@ def _known_graphs(job: Job, accelerator: Accelerator) -> contextlib.AbstractCont
     """Return a block whose graphs are compiled only in the first run, if the runtime loads compiled graphs."""
     if not accelerator.reads_graphs:
         return contextlib.nullcontext()
-    from tasks.worker.training.check_graphs import checked_graphs  # seconds to import, for devices that compile
+    from tasks.worker.training.check_graphs import provide_check_graphs  # seconds to import, for devices that compile
 
-    return checked_graphs(job, accelerator)
+    return provide_check_graphs(job, accelerator)
 
 
 def _measure(job: Job, accelerator: Accelerator) -> WorkerFindings:

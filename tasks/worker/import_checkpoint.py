@@ -24,7 +24,7 @@ from tasks.worker.export.trial_release import try_release
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter
-from tasks.worker.training.pairs import read_training_rows
+from tasks.worker.training.training_rows import read_training_rows
 
 NESTED = ("state_dict", "model_state_dict", "model")  # keys under which training scripts save the weights
 SAVE = "where it was made, save it with torch.save(model.state_dict(), FILE)"

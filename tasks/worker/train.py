@@ -22,35 +22,35 @@ from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
 from tasks.worker.search.find_negatives import Mining, find_negatives, negative_arrays
 from tasks.worker.training import compile_cache
-from tasks.worker.training.batches import Batches, plan_for, shape_for
+from tasks.worker.training.batches import Batches, choose_shape, make_plan
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
-from tasks.worker.training.checkpoint_interval import Failures, Pace, Replicas, recorded_failures
+from tasks.worker.training.checkpoint_interval import CheckpointInterval, Failures, Replicas, recorded_failures
 from tasks.worker.training.compile_cache import graph_use
-from tasks.worker.training.forgetting import merged, put_weights
+from tasks.worker.training.forgetting import average_weights, put_weights
 from tasks.worker.training.holdout import Holdout, sample_holdout
-from tasks.worker.training.known_pairs import Known, open_known
+from tasks.worker.training.known_pairs import KnownPositives, open_known
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.optimizer import learning_rate
-from tasks.worker.training.pairs import (
-    TrainingRows,
-    open_pairs,
-    read_development_rows,
-    read_training_rows,
-    replayed_rows,
-    said_rows,
-)
-from tasks.worker.training.start import (
+from tasks.worker.training.resume import (
     Start,
-    find_source,
-    first_weights,
+    broadcast_checkpoint,
+    find_resume_point,
+    load_initial_weights,
     load_model,
     load_weights,
     make_start,
-    named_by_the_first,
     ref_at,
 )
 from tasks.worker.training.step import TrainStep
-from tasks.worker.training.telemetry import StepClock, collect_device_use, device_use_measured
+from tasks.worker.training.telemetry import StepClock, collect_device_use, measure_device_use
+from tasks.worker.training.training_rows import (
+    TrainingRows,
+    lineage_keys,
+    open_pairs,
+    read_development_rows,
+    read_replayed_rows,
+    read_training_rows,
+)
 
 
 def run(job: Job) -> TrainOutcome:
@@ -69,19 +69,19 @@ def run(job: Job) -> TrainOutcome:
     with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
             training, held = read_training_rows(job, inputs)
-            known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+            known = open_known(job, lineage_keys(job, inputs), accelerator.barrier)
             mined = _mined(job, inputs, training, known, accelerator)
             compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
             prove_exchange(accelerator)
-            source = find_source(job, inputs, accelerator)
+            source = find_resume_point(job, inputs, accelerator)
             parts = load_model(job, source, training)
             precision = accelerator.choose_precision(config.train.precision)
             start = make_start(job, inputs, source, parts, accelerator, precision)
             failures = _failures(job)
         state = start.state
-        pairs = open_pairs(job, training, replayed_rows(job, inputs), known, parts, accelerator.barrier)
-        plan = plan_for(config, state.first_step, pairs)
-        shape = shape_for(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
+        pairs = open_pairs(job, training, read_replayed_rows(job, inputs), known, parts, accelerator.barrier)
+        plan = make_plan(config, state.first_step, pairs)
+        shape = choose_shape(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
         negatives = negative_arrays(mined.found, len(pairs), parts, config) if mined else None
         last_step = state.step if state.complete else state.first_step + len(plan)
         batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
@@ -89,18 +89,20 @@ def run(job: Job) -> TrainOutcome:
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
         replicas = Replicas(start.models, accelerator)
-        pace = Pace(config.train.checkpoint_every, failures, lambda: writer.stalled_seconds + replicas.seconds)
+        interval = CheckpointInterval(
+            config.train.checkpoint_every, failures, lambda: writer.stalled_seconds + replicas.seconds
+        )
         with (
             job.scratch() as folder,
             contextlib.closing(
-                LoopRecorder(job, accelerator, start.released, writer, pace, replicas, state, last_step, folder)
+                LoopRecorder(job, accelerator, start.released, writer, interval, replicas, state, last_step, folder)
             ) as recorder,
         ):
             holdout = sample_holdout(held, parts, config)
             development = read_development_rows(job, inputs)
             chooses = None if development is None else sample_holdout(development, parts, config)
             recorder.evaluate_if_due(state.step, holdout, chooses)
-            with device_use_measured(job):
+            with measure_device_use(job):
                 clock = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
@@ -163,7 +165,7 @@ def _labels_solved(released: ModelParts, step: int) -> dict[str, LabelHeadSolved
 
 
 def _mined(
-    job: Job, inputs: TrainInputs, training: TrainingRows, known: Known, accelerator: Accelerator
+    job: Job, inputs: TrainInputs, training: TrainingRows, known: KnownPositives, accelerator: Accelerator
 ) -> Mining | None:
     """Return the hard negatives; the mining model's graphs don't count as training's."""
     if inputs.mined is not None:
@@ -202,7 +204,7 @@ def _take_steps(
             watchdog.alive(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)
-            clock.stepped(batches.rows(done - 1 - first_step))
+            clock.count_step(batches.rows(done - 1 - first_step))
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
                 clock.pause()
                 if done == recorder.last_step:
@@ -212,7 +214,7 @@ def _take_steps(
                 watchdog.alive()
                 recorder.checkpoint_if_due(done)
                 watchdog.alive()
-                clock.go_on()
+                clock.resume()
     return clock
 
 
@@ -239,15 +241,17 @@ def _choose_weights(
         load_weights(job, ref_at(job, recorder.kept_step), start, accelerator)
         accelerator.barrier()  # the first worker deletes the loaded checkpoint after writing the last one
     if averaging is not None and averaging.parent_share is not None:
-        first = first_weights(job, inputs, parts, training)
+        first = load_initial_weights(job, inputs, parts, training)
         if first is not None:
-            put_weights(parts.model, merged(weights_on_host(parts.model), first, averaging.parent_share), accelerator)
+            put_weights(
+                parts.model, average_weights(weights_on_host(parts.model), first, averaging.parent_share), accelerator
+            )
             others = True
     return others
 
 
 def _agree(job: Job, checkpoint: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef:
     """Return the checkpoint to all workers, after rank 0 has written it."""
-    agreed = named_by_the_first(job, checkpoint, accelerator)
+    agreed = broadcast_checkpoint(job, checkpoint, accelerator)
     assert agreed is not None, "rank 0 has one"
     return agreed

@@ -16,13 +16,13 @@ from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.devices.accelerators import Accelerator, make_accelerator, opened
 from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache
-from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, shape_for
+from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, choose_shape
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.compile_ahead import CompileSession, compiled_graphs
+from tasks.worker.training.compile_ahead import CompileSession, provide_graphs
 from tasks.worker.training.compile_cache import graph_use
 from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.pairs import first_rows, make_pairs, read_training_rows
-from tasks.worker.training.start import Source, load_model, make_start
+from tasks.worker.training.resume import ResumePoint, load_model, make_start
+from tasks.worker.training.training_rows import first_rows, make_pairs, read_training_rows
 from tasks.worker.training.trial import Trial, run_trial
 
 GIB = 2**30
@@ -44,11 +44,11 @@ def run(job: Job) -> WarmupOutcome | None:
     accelerator = make_accelerator(config.accelerator, job.rank, config, config.train.precision)
     with job.clock.phase("restoring"):
         training, held = read_training_rows(job, trial_inputs)
-        source = Source(inputs.parent, own=False)
+        source = ResumePoint(inputs.parent, own=False)
         parts = load_model(job, source, training)
         pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
         first_step = inputs.parent.step if inputs.parent else 0
-        shape = shape_for(config, first_step, pairs, job.rank.world, inputs.mined is not None)
+        shape = choose_shape(config, first_step, pairs, job.rank.world, inputs.mined is not None)
     with job.clock.phase("compiling"), _compile_session(job, accelerator, parts, shape) as session, opened(accelerator):
         trial = _try(job, trial_inputs, accelerator, source, parts, pairs, shape, held)
         if accelerator.collects_only:
@@ -77,7 +77,7 @@ def _compile_session(
     if accelerator.graphs is None or accelerator.collects_only:
         yield None
     else:
-        with compiled_graphs(job, accelerator, parts, shape) as session:
+        with provide_graphs(job, accelerator, parts, shape) as session:
             assert accelerator.graphs is not None
             accelerator.graphs.expect(session.before.graphs, session.before.seconds, on_new="note")
             yield session
@@ -87,7 +87,7 @@ def _try(
     job: Job,
     inputs: TrainInputs,
     accelerator: Accelerator,
-    source: Source,
+    source: ResumePoint,
     parts: ModelParts,
     pairs: Pairs,
     shape: BatchShape,
@@ -108,7 +108,7 @@ def _publish(job: Job, accelerator: Accelerator, session: CompileSession) -> Com
         accelerator.barrier()
         return compiled
     accelerator.barrier()
-    graphs = compile_cache.listed(job.shared, session.key)
+    graphs = compile_cache.list_cached(job.shared, session.key)
     if other := [graph for graph in accelerator.graphs.met if graph.name not in graphs]:
         raise CompileError(
             f"worker {job.rank.index} compiled graph {other[0].name} at {other[0].where}, which worker 0 did not: the "

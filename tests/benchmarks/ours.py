@@ -12,11 +12,11 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists, tokenize
-from tasks.worker.training.batches import make_batch, plan_for, shape_for
+from tasks.worker.training.batches import choose_shape, make_batch, make_plan
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.optimizer import make_optimizer
-from tasks.worker.training.pairs import make_pairs
 from tasks.worker.training.step import TrainStep
+from tasks.worker.training.training_rows import make_pairs
 
 Arithmetic = Literal["bf16", "fp32"]
 
@@ -33,8 +33,8 @@ class Millrace:
         optimizer = make_optimizer(self.parts.model, config.train, accelerator)
         self._step = TrainStep(self.parts.model, optimizer, accelerator, config, self.precision)
         self._pairs = make_pairs([training], self.parts, config)
-        self._plan = plan_for(config, 0, self._pairs)
-        self._shape = shape_for(config, 0, self._pairs, accelerator.rank.world)
+        self._plan = make_plan(config, 0, self._pairs)
+        self._shape = choose_shape(config, 0, self._pairs, accelerator.rank.world)
         self._next = 0
 
     @property

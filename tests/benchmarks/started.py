@@ -25,12 +25,12 @@ IMPORTS = "imports of torch, transformers and our own"
 STEP = "the first batch and its step"
 PARTS = {  # what the stage calls before its first step -> what that is for
     "read_training_rows": "rows: their files checked, the holdout split off",
-    "find_source": "the newest checkpoint: found and checked",
+    "find_resume_point": "the newest checkpoint: found and checked",
     "load_model": "the model: read and built",
     "make_start": "the optimiser: read",
     "open_pairs": "tokens: found and opened, pairs written",
-    "plan_for": "the plan of batches, and their shape",
-    "shape_for": "the plan of batches, and their shape",
+    "make_plan": "the plan of batches, and their shape",
+    "choose_shape": "the plan of batches, and their shape",
     "sample_holdout": "the holdout's tokens",
 }
 

@@ -114,12 +114,18 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     """Return peak memory with the model alone and after the steps, MiB, and seconds of what was done."""
     from tasks.worker.devices.accelerators import open_accelerator
     from tasks.worker.process.job import Job, PhaseClock, Rank
-    from tasks.worker.training.batches import Batches, plan_for, shape_for
+    from tasks.worker.training.batches import Batches, choose_shape, make_plan
     from tasks.worker.training.build import build_parts
     from tasks.worker.training.known_pairs import open_known
     from tasks.worker.training.optimizer import make_optimizer
-    from tasks.worker.training.pairs import first_rows, open_pairs, read_training_rows, replayed_rows, said_rows
     from tasks.worker.training.step import TrainStep
+    from tasks.worker.training.training_rows import (
+        first_rows,
+        lineage_keys,
+        open_pairs,
+        read_replayed_rows,
+        read_training_rows,
+    )
 
     config = load_config(None, SETTINGS)
     inputs = TrainInputs(rows=(RowsRef(span=SPAN, prefix=PREFIX, rows=pairs),), history=(), parent=None)
@@ -129,14 +135,14 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     )  # fmt: skip
     job = Job(spec, DirectoryStore(workspace), Rank(0, 1, 0), PhaseClock(0.0))
     with open_accelerator("cpu", job.rank, config, "fp32") as accelerator:
-        training, replayed = read_training_rows(job, inputs)[0], replayed_rows(job, inputs)
+        training, replayed = read_training_rows(job, inputs)[0], read_replayed_rows(job, inputs)
         parts = build_parts(config, first_rows(training, TOKENIZER_ROWS))
         accelerator.to_device(parts.model)
         optimizer = make_optimizer(parts.model, config.train, accelerator)
         step = TrainStep(parts.model, optimizer, accelerator, config, "fp32")
         found = {"model": _peak_mib()}
         began = time.monotonic()
-        known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+        known = open_known(job, lineage_keys(job, inputs), accelerator.barrier)
         found["known"] = time.monotonic() - began
         began = time.monotonic()
         rows = open_pairs(job, training, replayed, known, parts, accelerator.barrier)
@@ -146,7 +152,7 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
         rows = open_pairs(job, training, replayed, known, parts, accelerator.barrier)
         found["again"] = time.monotonic() - began
         began = time.monotonic()
-        plan, shape = plan_for(config, 0, rows), shape_for(config, 0, rows, 1)
+        plan, shape = make_plan(config, 0, rows), choose_shape(config, 0, rows, 1)
         for number, batch in enumerate(accelerator.feed(Batches(rows, plan, shape, job.rank, range(steps)))):
             step(batch, number)
         found["steps"] = time.monotonic() - began

@@ -39,7 +39,7 @@ from tasks.worker.training.holdout import (
     judge_vectors,
     make_holdout,
 )
-from tasks.worker.training.pairs import feature_columns
+from tasks.worker.training.training_rows import feature_columns
 
 METRIC = "recall@10"
 

@@ -16,7 +16,7 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.holdout import encode_side
-from tasks.worker.training.pairs import used_columns
+from tasks.worker.training.training_rows import used_columns
 
 
 def newest_rows(job: Job, count: int, known: Callable[[pa.Table], np.ndarray]) -> pa.Table:

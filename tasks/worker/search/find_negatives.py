@@ -25,10 +25,10 @@ from tasks.worker.search import negatives
 from tasks.worker.search.mine_negatives import mine, open_release
 from tasks.worker.search.negatives import Found
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.known_pairs import Known
+from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.pair_arrays import HardNegatives
-from tasks.worker.training.pairs import feature_columns
 from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.training_rows import feature_columns
 
 
 def negative_arrays(found: Found, rows: int, parts: ModelParts, config: Config) -> HardNegatives | None:
@@ -58,7 +58,7 @@ class Mining(NamedTuple):
 
 
 def find_negatives(
-    job: Job, inputs: TrainInputs, training: Iterable[pa.Table], known: Known, accelerator: Accelerator
+    job: Job, inputs: TrainInputs, training: Iterable[pa.Table], known: KnownPositives, accelerator: Accelerator
 ) -> Mining | None:
     """Return the hard negatives of the training rows, and counts; None without a release to mine.
 
@@ -106,7 +106,7 @@ def _mine(
     job: Job,
     release: MinedRelease,
     training: Iterable[pa.Table],
-    known: Known,
+    known: KnownPositives,
     accelerator: Accelerator,
     prefix: str,
     rows: int,

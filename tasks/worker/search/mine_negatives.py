@@ -25,9 +25,9 @@ from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES
 from tasks.worker.search.released_items import ReleasedItems
 from tasks.worker.training.holdout import encode_side
-from tasks.worker.training.known_pairs import Known
-from tasks.worker.training.pairs import feature_columns
+from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.training_rows import feature_columns
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -39,7 +39,7 @@ class RightItems:
     """
 
     def __init__(
-        self, known: Known, released: ReleasedItems, queries: np.ndarray, ids: np.ndarray, texts: np.ndarray
+        self, known: KnownPositives, released: ReleasedItems, queries: np.ndarray, ids: np.ndarray, texts: np.ndarray
     ) -> None:
         """Look up the relevant items of the pairs' queries, and add the items of the pairs themselves.
 
@@ -153,7 +153,7 @@ def mine(
     accelerator: Accelerator,
     release: Release,
     training: Iterable[pa.Table],
-    known: Known,
+    known: KnownPositives,
     settings: NegativesConfig,
     rows: int,
 ) -> Mined:
@@ -183,7 +183,12 @@ def mine(
 
 
 def _of_table(
-    job: Job, accelerator: Accelerator, release: Release, pairs: pa.Table, known: Known, settings: NegativesConfig
+    job: Job,
+    accelerator: Accelerator,
+    release: Release,
+    pairs: pa.Table,
+    known: KnownPositives,
+    settings: NegativesConfig,
 ) -> tuple[np.ndarray, int]:
     """Return the places of the negatives, int64 (pairs, per_query), and the number of texts embedded."""
     model, items = release

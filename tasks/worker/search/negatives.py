@@ -22,7 +22,7 @@ from tasks.data.rows import ITEM_ID, ROW_ID
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.search.mine_negatives import Mined
 from tasks.worker.search.released_items import ReleasedItems
-from tasks.worker.training.pairs import feature_columns
+from tasks.worker.training.training_rows import feature_columns
 
 KIND = "negatives"
 OF_ROWS = "rows.parquet"  # per training row: numbers of items, nearest first, then -1

@@ -20,7 +20,7 @@ from tasks.worker.model.features import joined_features
 from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
-from tasks.worker.training.plan import Plan, in_pieces, parts_of
+from tasks.worker.training.plan import BatchPlan, map_in_pieces, split_by_worker
 
 SAMPLED_ROWS = 16_384  # the shape is chosen by the run's first rows, so that warmup finds the same one, fast
 SAMPLED_BATCHES = 256
@@ -64,30 +64,30 @@ class Batch:
         return Batch(**moved)
 
 
-def plan_for(config: Config, first_step: int, pairs: Pairs) -> Plan:
+def make_plan(config: Config, first_step: int, pairs: Pairs) -> BatchPlan:
     """Return the batch plan of a run; the first step is part of the seed, so that runs shuffle differently."""
     return _plan_of_first(len(pairs), config, first_step, pairs)
 
 
-def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> Plan:
+def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> BatchPlan:
     """Return the batch plan of the first `rows` rows."""
     train = config.train
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
     groups = None
     if train.homogeneous is not None:
         groups = _groups(config, rows, pairs, train.homogeneous)
-    return Plan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
+    return BatchPlan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
 
 
 def _groups(config: Config, rows: int, pairs: Pairs, name: str) -> np.ndarray:
     """Return the group of each of the first `rows` rows, int32 (rows,)."""
     if name == config.features.entity:
-        return in_pieces(pairs.entity, rows, lambda some: some)
+        return map_in_pieces(pairs.entity, rows, lambda some: some)
     column = config.features.categorical.index(name)
-    return in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
+    return map_in_pieces(pairs.item_features.categorical, rows, lambda some: some[:, column].astype(np.int32))
 
 
-def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:
+def choose_shape(config: Config, first_step: int, pairs: Pairs, world: int, mined: bool = False) -> BatchShape:
     """Return the shape of every batch, with the number of sequences needed by a sample of the run's first rows.
 
     Texts of later batches that don't fit are truncated.
@@ -105,7 +105,7 @@ def shape_for(config: Config, first_step: int, pairs: Pairs, world: int, mined: 
     plan = _plan_of_first(min(SAMPLED_ROWS, pairs.own_rows), config, first_step, pairs)
     needed = largest = 1
     for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
-        for rows in parts_of(plan.rows(number), plan.tokens, world):
+        for rows in split_by_worker(plan.rows(number), plan.tokens, world):
             real = rows[rows >= 0]
             # Hard negatives are unknown in warmup; assume that they are as long as the batch's items.
             lengths = np.concatenate([pairs.query.lengths_of(real), *[pairs.item.lengths_of(real)] * (1 + extra)])
@@ -146,7 +146,7 @@ def make_batch(
         tokens: int64 (rows of the run,), the plan's token counts.
         negatives: hard negatives; None: padding in their place.
     """
-    parts = parts_of(whole, tokens, rank.world)
+    parts = split_by_worker(whole, tokens, rank.world)
     rows, whole = parts[rank.index], parts.reshape(-1)
     part = shape.pairs
     mine = slice(rank.index * part, (rank.index + 1) * part)
@@ -220,7 +220,7 @@ class Batches:
     """Iterates over this worker's parts of some batches, made on the way, and counts their tokens."""
 
     pairs: Pairs
-    plan: Plan
+    plan: BatchPlan
     shape: BatchShape
     rank: Rank
     numbers: range
@@ -235,7 +235,7 @@ class Batches:
                 return  # `end_before` has shortened the range
             whole, tokens = self.plan.rows(number), self.plan.tokens
             batch = make_batch(self.pairs, whole, tokens, self.shape, self.rank, self.negatives)
-            rows = parts_of(whole, tokens, self.rank.world)[self.rank.index]
+            rows = split_by_worker(whole, tokens, self.rank.world)[self.rank.index]
             real = int((batch.texts.segments >= 0).sum())
             self.real_tokens += real
             extra = _extra(self.negatives, rows, self.shape)

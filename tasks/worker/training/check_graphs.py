@@ -20,7 +20,7 @@ VERSION = 1  # raise it when the checks compute something else
 
 
 @contextlib.contextmanager
-def checked_graphs(job: Job, accelerator: Accelerator) -> Iterator[None]:
+def provide_check_graphs(job: Job, accelerator: Accelerator) -> Iterator[None]:
     """Fetch the known graphs into the machine's folder; after the block, publish the new ones.
 
     If the workspace refuses reads or writes, print a warning and compile.

@@ -153,7 +153,7 @@ def best_seconds(write_seconds: float, seconds_between_failures: float, measured
     return max(math.sqrt(2 * write_seconds * seconds_between_failures), least)
 
 
-class Pace:
+class CheckpointInterval:
     """Decides when a checkpoint is due; one instance per attempt of a training, on every worker."""
 
     def __init__(
@@ -176,7 +176,7 @@ class Pace:
         self._written = 0
         self.wanted = False  # True: a checkpoint is due after the next step whose losses are read
 
-    def fixed_at(self, step: int) -> bool:
+    def is_due_by_steps(self, step: int) -> bool:
         """Return True if an interval in steps makes a checkpoint due after global step `step`."""
         return self._interval is not None and self._interval.unit == "steps" and not step % self._interval.number
 
@@ -190,15 +190,15 @@ class Pace:
         return best_seconds(self._write_seconds, self._failures.seconds_between, measured=bool(self._written))
 
     @property
-    def wished(self) -> bool:
+    def has_passed(self) -> bool:
         """True if the interval has passed on this worker's clock; only the first worker's counts."""
         return self.seconds is not None and self._clock() - self._last >= self.seconds
 
-    def agree(self, wished: bool) -> None:
+    def agree(self, due: bool) -> None:
         """Accept the first worker's request, on every worker after the same step."""
-        self.wanted = self.wanted or wished
+        self.wanted = self.wanted or due
 
-    def wrote(self) -> None:
+    def restart(self) -> None:
         """Restart the clock, on every worker, because a write has begun."""
         self.wanted, self._last = False, self._clock()
         self._written += 1

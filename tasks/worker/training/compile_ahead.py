@@ -25,7 +25,7 @@ from tasks.worker.process.job import Job, Rank
 from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.compile_cache import Cached
+from tasks.worker.training.compile_cache import CacheContents
 
 POLL_SECONDS = 1.0
 FOUND, COMPILED = "found", "compiled"  # signals of worker 0 to the other machines
@@ -40,10 +40,10 @@ class CompileSession:
     store: Store
     accelerator: Accelerator
     made_of: dict[str, Any]
-    before: Cached
+    before: CacheContents
     holds_lease: bool  # this process holds the artifact's lease
     compiled: tuple[Graph, ...] = ()  # compiled by the tool, before the device was opened
-    uploaded: Cached | None = None  # the stored artifact afterwards, if other machines wait for it
+    uploaded: CacheContents | None = None  # the stored artifact afterwards, if other machines wait for it
     published: bool = False
 
     @property
@@ -76,7 +76,7 @@ class CompileSession:
 
 
 @contextlib.contextmanager
-def compiled_graphs(
+def provide_graphs(
     job: Job, accelerator: Accelerator, parts: ModelParts, shape: BatchShape
 ) -> Iterator[CompileSession]:
     """Fetch the graphs, or be their only builder until the block ends; enter it before the device is opened.
@@ -117,9 +117,11 @@ def compiled_graphs(
                 raise
     else:
         if job.rank.local > 0:
-            before = Cached.model_validate_json(job.machine.wait_for(PREPARED.format(key=key), "its compiled graphs"))
+            before = CacheContents.model_validate_json(
+                job.machine.wait_for(PREPARED.format(key=key), "its compiled graphs")
+            )
         else:
-            found = Cached.model_validate_json(_wait_for(job, key, FOUND))
+            found = CacheContents.model_validate_json(_wait_for(job, key, FOUND))
             before = compile_cache.fetch(job.store, key, into)
             if into is not None and not found.complete:  # worker 0 waits for it, even if all graphs exist now
                 _collect(job, key, accelerator.variables, into)
@@ -153,7 +155,7 @@ def _wait_for(job: Job, key: str, what: str) -> bytes:
     return job.store.read(signal)
 
 
-def _prepared(job: Job, key: str, before: Cached) -> None:
+def _prepared(job: Job, key: str, before: CacheContents) -> None:
     """Notify the other workers of this machine that the graphs are in their shared folder, if they have one."""
     if job.rank.world > 1:
         job.machine.publish(PREPARED.format(key=key), before.to_json())
@@ -232,7 +234,7 @@ def _torchrun_options(rank: Rank) -> list[str]:
     ]
 
 
-def _found(before: Cached, key: str, accelerator: Accelerator) -> str:
+def _found(before: CacheContents, key: str, accelerator: Accelerator) -> str:
     if not before.complete:
         return f"compile/{key}: {len(before.graphs)} graphs are there; compiling the rest"
     if accelerator.reads_graphs:

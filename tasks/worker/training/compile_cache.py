@@ -49,7 +49,7 @@ class CachedGraph(Record):
     bytes: int
 
 
-class Cached(Record):
+class CacheContents(Record):
     """The intact part of an artifact. `complete`: a whole trial run met no other graph, and no file is lost."""
 
     complete: bool
@@ -62,7 +62,7 @@ class Cached(Record):
         return sum(graph.seconds for graph in self.graphs.values())
 
 
-NOTHING = Cached(complete=False, graphs={}, files=())
+NOTHING = CacheContents(complete=False, graphs={}, files=())
 
 
 def ingredients(
@@ -112,7 +112,7 @@ def is_complete(store: Store, key: str) -> bool:
         return False
 
 
-def fetch(store: Store, key: str, into: Path | None) -> Cached:
+def fetch(store: Store, key: str, into: Path | None) -> CacheContents:
     """Return the intact part of an artifact; copy its files to `into` unless that is None.
 
     A file that does not match its checksum goes to quarantine/, and its graph counts as not compiled.
@@ -150,18 +150,18 @@ def fetch(store: Store, key: str, into: Path | None) -> Cached:
             target = into / entry.name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / entry.name, target)
-    return Cached(complete=manifest.facts["complete"] and not lost, graphs=whole, files=kept)
+    return CacheContents(complete=manifest.facts["complete"] and not lost, graphs=whole, files=kept)
 
 
-def listed(store: Store, key: str) -> dict[str, CachedGraph]:
+def list_cached(store: Store, key: str) -> dict[str, CachedGraph]:
     """Return the graphs of the manifest; files are not checked. Raises StoreError: it is missing or corrupt."""
     graphs = read_manifest(store, prefix_of(key)).facts["graphs"]
     return {name: CachedGraph.model_validate(graph) for name, graph in graphs.items()}
 
 
 def publish(
-    store: Store, made_of: Mapping[str, Any], before: Cached, met: Sequence[Graph], folder: Path, complete: bool
-) -> Cached:
+    store: Store, made_of: Mapping[str, Any], before: CacheContents, met: Sequence[Graph], folder: Path, complete: bool
+) -> CacheContents:
     """Add the new graphs to the artifact, the manifest last; return all graphs.
 
     The caller must hold the artifact's lease.
@@ -179,7 +179,7 @@ def publish(
     for graph in fresh:
         graphs[graph.name] = CachedGraph(where=graph.where, seconds=round(graph.seconds, 4), bytes=graph.bytes)
     _write_manifest(store, prefix, files, graphs, complete, made_of)
-    return Cached(complete=complete, graphs=graphs, files=tuple(files))
+    return CacheContents(complete=complete, graphs=graphs, files=tuple(files))
 
 
 def _write_manifest(
@@ -217,7 +217,7 @@ def expect(accelerator: Accelerator, store: Store, compiled: CompileRef | None, 
         found = once_per_machine(
             folder / f"fetched-{key}.json", lambda: fetch(store, key, folder).to_json(), f"to fetch compile/{key}"
         )
-        cached = Cached.model_validate_json(found)
+        cached = CacheContents.model_validate_json(found)
     if len(cached.graphs) < compiled.graphs and on_new == "fail":
         raise CompileError(
             f"{store.uri}/{compiled.prefix} has {len(cached.graphs)} sound graphs of the {compiled.graphs} that warmup "

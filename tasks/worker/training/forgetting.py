@@ -46,7 +46,7 @@ class Replay:
             return cls((), 0.0, first_step)
         return cls(tuple(history), min(1.0, wanted / earlier), first_step)
 
-    def chosen(self, ref: RowsRef, row_ids: Iterable[str]) -> np.ndarray:
+    def select(self, ref: RowsRef, row_ids: Iterable[str]) -> np.ndarray:
         """Return bool (rows,): True if the row of the span is in the sample."""
         name, limit = f"{self.first_step}\n{ref.span.name}\n", self.share * 2**64
         digests = (hashlib.blake2b((name + row_id).encode(), digest_size=8).digest() for row_id in row_ids)
@@ -67,7 +67,7 @@ class ReplayedRows:
         for ref in self.replay.refs:
             left_out = left_out_ids(self.store, ref)
             for rows in read_rows(self.store, [ref], wanted):
-                sample = rows.filter(pa.array(self.replay.chosen(ref, rows[ROW_ID].to_pylist())))
+                sample = rows.filter(pa.array(self.replay.select(ref, rows[ROW_ID].to_pylist())))
                 training = split_holdout(sample, self.rule, left_out).training
                 if training.num_rows:
                     yield training
@@ -76,7 +76,7 @@ class ReplayedRows:
 LARGEST_SHARE = 0.1  # development rows are at most this share of the training rows
 
 
-def without_development_rows(
+def exclude_development_rows(
     rule: HoldoutRule, settings: KeepBestConfig | None, rows: Sequence[RowsRef]
 ) -> HoldoutRule:
     """Return the holdout rule without the development rows of a run over `rows` on its training side.
@@ -98,7 +98,7 @@ def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | No
     return -max(values)[1] if values else None
 
 
-def out_of_patience(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> bool:
+def is_out_of_patience(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> bool:
     """Return True if the last `patience` evaluations brought no gain."""
     best = best_step(curve, settings)
     if settings.patience is None or best is None:
@@ -117,12 +117,12 @@ class RunningAverage:
     @torch.no_grad()
     def update(self, trained: nn.Module, step: int) -> None:
         """Move towards the weights after global step `step`; on compiled devices all steps share one graph."""
-        gained = self.accelerator.scalar(gained_share(step, self.half_life_steps))
+        gained = self.accelerator.scalar(ema_share(step, self.half_life_steps))
         for average, weight in zip(self.model.parameters(), trained.parameters(), strict=True):
             average.add_((weight.float() - average) * gained)
 
 
-def gained_share(step: int, half_life_steps: float) -> float:
+def ema_share(step: int, half_life_steps: float) -> float:
     """Return the share of the weights after global step `step` (from 0) in the EMA.
 
     It is 1 - 2^(-1/half life), but at least 9 / (10 + step), so that a new model's random weights are soon forgotten
@@ -131,7 +131,7 @@ def gained_share(step: int, half_life_steps: float) -> float:
     return max(1.0 - 0.5 ** (1.0 / half_life_steps), 9.0 / (10.0 + step))
 
 
-def merged(
+def average_weights(
     weights: Mapping[str, torch.Tensor], earlier: Mapping[str, torch.Tensor], share: float
 ) -> dict[str, torch.Tensor]:
     """Return (1 - share) * weights + share * earlier by name, like LM-Cocktail (Xiao et al. 2023, arXiv:2311.13534).

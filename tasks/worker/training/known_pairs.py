@@ -26,25 +26,25 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.positives import ROWS_AT_ONCE, Buckets, Positives, PositivesFile
 from tasks.worker.training.tokenised import KEYS, id_keys, text_keys
 
-SAID = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # a row's keys; True if it is a pair
+ROW_KEYS = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # a row's keys; True if it is a pair
 MADE = "known"  # file with the path of the folder that the machine's first worker has written
 _TEXTS = "item_texts"
 
 
-class Known(NamedTuple):
+class KnownPositives(NamedTuple):
     """The relevant items of each query: by `item_key`, and by `text_key`."""
 
     items: Positives
     texts: Positives
 
     @classmethod
-    def open(cls, folder: Path) -> Known:
+    def open(cls, folder: Path) -> KnownPositives:
         """Open the files of `write_known`, which are not read into memory."""
         return cls(Positives.open(folder, "item_key"), Positives.open(folder, "text_key"))
 
 
 @dataclass(frozen=True)
-class SaidRows:
+class LineageKeys:
     """The keys of all rows of some spans and the golden set, read again in each iteration.
 
     `golden`: the key of the golden set, whose rows are all pairs, if any.
@@ -61,15 +61,15 @@ class SaidRows:
         return sum(ref.rows for ref in self.refs)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield SAID (rows,), some thousand rows at a time."""
+        """Yield ROW_KEYS (rows,), some thousand rows at a time."""
         for table in read_rows(self.store, self.refs, []):
-            yield _said(table, pair_mask(table, self.heads))
+            yield _row_keys(table, pair_mask(table, self.heads))
         if self.golden is not None:
             table = pq.read_table(self.store.local(self.golden))
-            yield _said(table, np.ones(table.num_rows, dtype=bool))
+            yield _row_keys(table, np.ones(table.num_rows, dtype=bool))
 
 
-def open_known(job: Job, said: SaidRows, barrier: Callable[[], object]) -> Known:
+def open_known(job: Job, keys: LineageKeys, barrier: Callable[[], object]) -> KnownPositives:
     """Return the known positives, in files that one worker of each machine writes for all.
 
     The files are deleted once all workers have opened them: the system keeps them while they are in use.
@@ -79,36 +79,36 @@ def open_known(job: Job, said: SaidRows, barrier: Callable[[], object]) -> Known
     """
     rank = job.rank
     if rank.local:
-        known = Known.open(Path(job.machine.wait_for(MADE, "the known pairs").decode()))
+        known = KnownPositives.open(Path(job.machine.wait_for(MADE, "the known pairs").decode()))
         barrier()
         return known
     began = time.monotonic()
     with job.scratch() as folder:
-        write_known(folder, said, said.rows)
-        known = Known.open(folder)
+        write_known(folder, keys, keys.rows)
+        known = KnownPositives.open(folder)
         if rank.world > 1:  # through a file: the work can exceed a process group's timeout
             job.machine.publish(MADE, str(folder).encode())
         barrier()
-    print(f"the pairs of {said.rows} rows are known; {time.monotonic() - began:.1f} s", flush=True)
+    print(f"the pairs of {keys.rows} rows are known; {time.monotonic() - began:.1f} s", flush=True)
     return known
 
 
-def known_of(said: Iterable[np.ndarray], rows: int) -> Known:
-    """Return the known positives of some rows, SAID; `rows`: upper limit of their number."""
+def find_known_positives(keys: Iterable[np.ndarray], rows: int) -> KnownPositives:
+    """Return the known positives of some rows, ROW_KEYS; `rows`: upper limit of their number."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
-        write_known(Path(name), said, rows)
-        return Known.open(Path(name))
+        write_known(Path(name), keys, rows)
+        return KnownPositives.open(Path(name))
 
 
-def write_known(folder: Path, said: Iterable[np.ndarray], rows: int) -> None:
+def write_known(folder: Path, keys: Iterable[np.ndarray], rows: int) -> None:
     """Write the known positives into files of `folder`, with some hundred thousand rows in memory.
 
     Args:
-        said: SAID (n,), of all rows.
+        keys: ROW_KEYS (n,), of all rows.
         rows: upper limit of their number.
     """
     texts, pairs = Buckets(folder, _TEXTS, rows, 2), Buckets(folder, "pairs", rows, 3)
-    for some in _gathered(said):
+    for some in _gathered(keys):
         texts.add(_columns(some, "item_key", "text_key"))
         pairs.add(_columns(some[some["pair"]], "query_key", "item_key", "text_key"))
     with PositivesFile(folder, _TEXTS) as several:
@@ -135,10 +135,10 @@ def _expanded(number: np.ndarray, whose: np.ndarray, values: np.ndarray, lists: 
     return np.repeat(np.arange(len(number)), each), values[places]
 
 
-def _gathered(said: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+def _gathered(keys: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     """Yield the same rows in larger pieces, so that buckets get many at a time."""
     waiting: list[np.ndarray] = []
-    for some in said:
+    for some in keys:
         waiting.append(some)
         if sum(map(len, waiting)) >= ROWS_AT_ONCE:
             yield np.concatenate(waiting)
@@ -147,12 +147,12 @@ def _gathered(said: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield np.concatenate(waiting)
 
 
-def _columns(said: np.ndarray, *names: str) -> np.ndarray:
-    return np.stack([said[name] for name in names], axis=1)
+def _columns(keys: np.ndarray, *names: str) -> np.ndarray:
+    return np.stack([keys[name] for name in names], axis=1)
 
 
-def _said(table: pa.Table, pair: np.ndarray) -> np.ndarray:
-    said = np.empty(table.num_rows, dtype=SAID)
-    said["query_key"], said["text_key"] = text_keys(table[QUERY]), text_keys(table[ITEM])
-    said["item_key"], said["pair"] = id_keys(table[ITEM_ID]), pair
-    return said
+def _row_keys(table: pa.Table, pair: np.ndarray) -> np.ndarray:
+    keys = np.empty(table.num_rows, dtype=ROW_KEYS)
+    keys["query_key"], keys["text_key"] = text_keys(table[QUERY]), text_keys(table[ITEM])
+    keys["item_key"], keys["pair"] = id_keys(table[ITEM_ID]), pair
+    return keys

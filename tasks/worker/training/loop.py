@@ -23,8 +23,8 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_partials
-from tasks.worker.training.checkpoint_interval import Pace, Replicas
-from tasks.worker.training.forgetting import best_step, out_of_patience
+from tasks.worker.training.checkpoint_interval import CheckpointInterval, Replicas
+from tasks.worker.training.forgetting import best_step, is_out_of_patience
 from tasks.worker.training.holdout import Holdout, judge
 from tasks.worker.training.step import TrainStep
 
@@ -40,7 +40,7 @@ class LoopRecorder:
     accelerator: Accelerator
     parts: ModelParts
     writer: CheckpointWriter
-    pace: Pace
+    interval: CheckpointInterval
     replicas: Replicas
     state: CheckpointState
     last_step: int
@@ -66,7 +66,9 @@ class LoopRecorder:
         """
         config = self.spec.config.train
         judged = config.keep_best is not None and self.holdout_due(step)
-        return not step % config.log_every_steps or self.pace.fixed_at(step) or step == self.last_step or judged
+        return (
+            not step % config.log_every_steps or self.interval.is_due_by_steps(step) or step == self.last_step or judged
+        )
 
     def losses_if_due(self, step: int, train_step: TrainStep, stop: bool) -> None:
         """Read the mean losses since the last reading, if one is due.
@@ -84,11 +86,11 @@ class LoopRecorder:
 
     def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool) -> None:
         """Record losses; `means` float32 (losses,) are this worker's parts, on the host."""
-        wished = self.accelerator.rank.is_main and self.pace.wished
-        asked = means.new_tensor([float(stop), float(wished)])
+        due = self.accelerator.rank.is_main and self.interval.has_passed
+        asked = means.new_tensor([float(stop), float(due)])
         *values, stops, wishes = self.accelerator.sum(torch.cat([means, asked])).tolist()
         self._stopping = self._stopping or stops > 0
-        self.pace.agree(wishes > 0)
+        self.interval.agree(wishes > 0)
         point = CurvePoint(step=step, metrics=dict(zip(names, values, strict=True)))
         if not all(math.isfinite(value) for value in values):
             raise CodeError(
@@ -132,7 +134,7 @@ class LoopRecorder:
         self.accelerator.name_work(f"evaluation after step {step}")
         self.development.append(CurvePoint(step=step, metrics=self._judge(development)))
         self._event("development", self.development[-1])
-        if out_of_patience(self.development, settings):
+        if is_out_of_patience(self.development, settings):
             self.last_step = step
 
     def _judge(self, rows: Holdout) -> dict[str, float]:
@@ -151,8 +153,8 @@ class LoopRecorder:
 
         None is due after the last step.
         """
-        by_clock = self.pace.wanted and self.losses_due(step)
-        return (self.pace.fixed_at(step) or by_clock or step == self.best_step) and step != self.last_step
+        by_clock = self.interval.wanted and self.losses_due(step)
+        return (self.interval.is_due_by_steps(step) or by_clock or step == self.best_step) and step != self.last_step
 
     def checkpoint_if_due(self, step: int) -> None:
         """Start to write a partial checkpoint if one is due. Raises CodeError: the workers' weights differ."""
@@ -162,7 +164,7 @@ class LoopRecorder:
         self.replicas.compare(step)
         if self.accelerator.rank.is_main:
             self._save_partial(step)
-        self.pace.wrote()
+        self.interval.restart()
 
     def stop_if_agreed(self, step: int) -> None:
         """Write a checkpoint of `step` and raise, if a worker was asked to stop and the losses of `step` are read.
@@ -200,7 +202,7 @@ class LoopRecorder:
         if not self.accelerator.rank.is_main:
             return None
         self.writer.wait()
-        self.checkpoints = self.pace.use()
+        self.checkpoints = self.interval.use()
         if checkpoint is None:
             self._save(self._state(self.last_step, complete=True, consumed=consumed))
             checkpoint = self.writer.wait()

@@ -28,7 +28,7 @@ EXCLUDED = -1e30  # its exponential is 0; infinities can become NaN on NeuronCor
 FOCUS = 2.0  # gamma of the focal loss, the best value of the paper
 
 
-class Given(NamedTuple):
+class LossInputs(NamedTuple):
     """The arguments of a loss: this worker's embeddings, unit vectors.
 
     `query` and `item` float32 (b, E); `extra` float32 (b * n, E), the hard negatives of its pairs.
@@ -56,7 +56,7 @@ def batch_losses(
     """
     pooled = model.pool(batch.texts) if pooled is None else pooled
     vectors, pairs = model.vectors(pooled, batch.texts), len(batch.position)
-    given = Given(model, batch, accelerator, vectors[:pairs], vectors[pairs : 2 * pairs], vectors[2 * pairs :])
+    given = LossInputs(model, batch, accelerator, vectors[:pairs], vectors[pairs : 2 * pairs], vectors[2 * pairs :])
     parts: dict[str, torch.Tensor] = {}
     total = given.query.new_zeros(())
     with torch.autocast(given.query.device.type, enabled=False):  # scaled cosines in bf16 would be off by up to 0.06
@@ -122,7 +122,7 @@ def classification_part(logits: torch.Tensor, batch: Batch, focal: bool = False)
     return (each * batch.label_weight).sum() / batch.labels_in_all.clamp(min=1.0)
 
 
-def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
+def _contrastive(given: LossInputs, head: ContrastiveHead) -> torch.Tensor:
     scale, accelerator = given.model.scale_or(head.scale), given.accelerator
     items = accelerator.gather(given.item)
     if len(given.extra):
@@ -133,26 +133,28 @@ def _contrastive(given: Given, head: ContrastiveHead) -> torch.Tensor:
     return part
 
 
-def _at_all_widths(given: Given, head: ContrastiveHead) -> torch.Tensor:
+def _at_all_widths(given: LossInputs, head: ContrastiveHead) -> torch.Tensor:
     """Return the sum over the full width and the Matryoshka widths (Kusupati et al. 2022, arXiv:2205.13147)."""
-    return sum((_contrastive(narrowed(given, width), head) for width in head.matryoshka), _contrastive(given, head))
+    return sum(
+        (_contrastive(truncate_embeddings(given, width), head) for width in head.matryoshka), _contrastive(given, head)
+    )
 
 
-def narrowed(given: Given, width: int) -> Given:
+def truncate_embeddings(given: LossInputs, width: int) -> LossInputs:
     """Truncate all embeddings to `width` dimensions and normalise them again."""
     whole = {name: value for name, value in given._asdict().items() if isinstance(value, torch.Tensor)}
     return given._replace(**{name: F.normalize(value[:, :width], dim=1) for name, value in whole.items()})
 
 
-def _classification(given: Given, head: ClassificationHead) -> torch.Tensor:
+def _classification(given: LossInputs, head: ClassificationHead) -> torch.Tensor:
     logits = given.model.classify(given.query, given.item)
     return classification_part(logits, given.batch, focal=head.loss == "focal")
 
 
-def _of_labels(name: str) -> Callable[[Given, LabelHead], torch.Tensor]:
+def _of_labels(name: str) -> Callable[[LossInputs, LabelHead], torch.Tensor]:
     """Return the loss function of a label head."""
 
-    def part(given: Given, head: LabelHead) -> torch.Tensor:
+    def part(given: LossInputs, head: LabelHead) -> torch.Tensor:
         place = list(given.model.shape.label_heads).index(name)
         outputs = given.model.label_outputs(name, given.query, given.item)
         return label_part(LABEL_TASKS[name].losses(outputs, given.batch.labels[:, place], head), given.batch, place)
@@ -161,7 +163,7 @@ def _of_labels(name: str) -> Callable[[Given, LabelHead], torch.Tensor]:
 
 
 # One entry per head of the configuration.
-LOSSES: dict[str, Callable[[Given, Any], torch.Tensor]] = {
+LOSSES: dict[str, Callable[[LossInputs, Any], torch.Tensor]] = {
     "contrastive": _at_all_widths,
     "classification": _classification,
     **{name: _of_labels(name) for name in LABEL_TASKS},

@@ -12,10 +12,10 @@ import numpy as np
 
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.tokens import TokenLists
-from tasks.worker.training.known_pairs import Known
+from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.positives import ROWS_AT_ONCE, Buckets
 from tasks.worker.training.token_cache import ITEM_IDS, QUERY_IDS, ROWS
-from tasks.worker.training.token_columns import Column, File
+from tasks.worker.training.token_columns import Column, RecordFile
 from tasks.worker.training.tokenised import ROW
 
 
@@ -99,7 +99,7 @@ class Pairs:
     item_key: np.ndarray
     text_key: np.ndarray
     query_key: np.ndarray
-    known: Known
+    known: KnownPositives
     pair: np.ndarray
     label_class: np.ndarray
     class_weight: np.ndarray
@@ -150,7 +150,7 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return found
 
 
-def open_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int) -> Pairs:
+def open_pair_files(folder: Path, known: KnownPositives, features: FeatureTable, pad: int) -> Pairs:
     """Open the rows in the files of a folder, which may be deleted afterwards; batches read from the open files.
 
     Args:
@@ -158,12 +158,12 @@ def open_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int
             from `write_facts`.
         pad: the padding id of tokens.
     """
-    ids = [cast(np.ndarray, Column(File(folder / name, np.int32))) for name in (QUERY_IDS, ITEM_IDS)]
-    file = File(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
+    ids = [cast(np.ndarray, Column(RecordFile(folder / name, np.int32))) for name in (QUERY_IDS, ITEM_IDS)]
+    file = RecordFile(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
     return _pairs(folder, known, lambda name: cast(np.ndarray, Column(file, name)), ids, pad)
 
 
-def read_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int) -> Pairs:
+def read_pair_files(folder: Path, known: KnownPositives, features: FeatureTable, pad: int) -> Pairs:
     """Like `open_pair_files`, but in memory."""
     ids = [np.fromfile(folder / name, np.int32) for name in (QUERY_IDS, ITEM_IDS)]
     rows = np.fromfile(folder / ROWS, row_type(features, len(_read_facts(folder)["balance"])))
@@ -171,7 +171,7 @@ def read_pair_files(folder: Path, known: Known, features: FeatureTable, pad: int
 
 
 def _pairs(
-    folder: Path, known: Known, column: Callable[[str], np.ndarray], ids: Sequence[np.ndarray], pad: int
+    folder: Path, known: KnownPositives, column: Callable[[str], np.ndarray], ids: Sequence[np.ndarray], pad: int
 ) -> Pairs:
     def of(name: str) -> np.ndarray:
         return column(name)[:-1]
@@ -203,5 +203,5 @@ def _pairs(
 def _popularity(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     if not (folder / POPULARITY[0]).exists():
         return None
-    item, query = (cast(np.ndarray, Column(File(folder / name, np.float32))) for name in POPULARITY)
+    item, query = (cast(np.ndarray, Column(RecordFile(folder / name, np.float32))) for name in POPULARITY)
     return item, query

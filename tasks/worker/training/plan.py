@@ -21,7 +21,7 @@ BALANCING_STRATA = 8  # strata of a block that are dealt to balance the batches;
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BatchPlan:
     """The global batches of a run; every row once per epoch.
 
     `tokens` int64 (rows,): tokens of each row's query and item, after truncation. `keys`: arrays int64 (rows,); rows
@@ -65,7 +65,7 @@ class Plan:
         random = np.random.default_rng([self.seed, epoch])
         order = np.arange(len(self.tokens), dtype=kind)
         random.shuffle(order)
-        lengths = in_pieces(self.tokens, len(self.tokens), _short)
+        lengths = map_in_pieces(self.tokens, len(self.tokens), _short)
         if self.groups is not None:
             return _by_group(order, lengths, self.groups, self.batch_rows, random)
         return _strata(order, lengths, self._batches, random)
@@ -98,7 +98,7 @@ class Plan:
         return list(alike.values())
 
 
-def in_pieces(values: np.ndarray, rows: int, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def map_in_pieces(values: np.ndarray, rows: int, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Return `change` of the first `rows` values, which are read in pieces."""
     return np.concatenate(
         [change(values[np.arange(start, min(start + READ_ROWS, rows))]) for start in range(0, max(rows, 1), READ_ROWS)]
@@ -232,7 +232,7 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
                 dealt[batch, stratum], dealt[place, stratum] = dealt[place, stratum], row
 
 
-def parts_of(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:
+def split_by_worker(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:
     """Split the rows of a batch by worker, (world, batch_rows / world), with about equally many tokens each.
 
     Args:

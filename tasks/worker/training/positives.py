@@ -10,7 +10,7 @@ from typing import BinaryIO, Self, cast
 
 import numpy as np
 
-from tasks.worker.training.token_columns import Column, File
+from tasks.worker.training.token_columns import Column, RecordFile
 
 ROWS_AT_ONCE = 2**18  # rows in memory
 _KEY_BITS = 63
@@ -41,7 +41,7 @@ class Positives:
     @classmethod
     def open(cls, folder: Path, name: str) -> Positives:
         """Open the files of the `PositivesFile` with this name, which are not read into memory."""
-        return cls(*(cast(np.ndarray, Column(File(folder / f"{name}.{each}", np.int64))) for each in _FILES))
+        return cls(*(cast(np.ndarray, Column(RecordFile(folder / f"{name}.{each}", np.int64))) for each in _FILES))
 
     def lists(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the items of some queries, concatenated: the place of each one's query in `queries`, and its key.

@@ -17,7 +17,7 @@ from tasks.worker.training.optimizer import set_rates
 _STRIDE = 7_919 * 1_000_003  # between the seeds of chunks, far from the seeds of other steps
 
 
-class Chunks:
+class GradientCache:
     """The sequences of a batch in equal chunks, for a gradient cache.
 
     Each chunk has its own seed, so that both forward passes have the same dropout.
@@ -100,7 +100,7 @@ class TrainStep:
         chunks, pooled = None, None
         if self.config.train.chunks > 1:
             count = self.config.train.chunks
-            chunks = Chunks(self.model, batch.texts, count, self.accelerator, self.precision, seed)
+            chunks = GradientCache(self.model, batch.texts, count, self.accelerator, self.precision, seed)
             pooled = chunks.pooled
         with self.accelerator.autocast(self.precision):
             losses = batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled)

@@ -26,7 +26,7 @@ from tasks.worker.process.job import Job
 
 
 @contextlib.contextmanager
-def device_use_measured(job: Job) -> Iterator[None]:
+def measure_device_use(job: Job) -> Iterator[None]:
     """Measure during the block, then write this node's numbers to the attempt; does nothing without Neuron."""
     if job.rank.local > 0 or not uses_neuron(job.config.accelerator):
         yield
@@ -68,27 +68,27 @@ GB = 1e9  # bytes; same unit as the rates of health
 
 
 class StepClock:
-    """Times steps, from its creation on; the time between `pause` and `go_on` does not count."""
+    """Times steps, from its creation on; the time between `pause` and `resume` does not count."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._accelerator = accelerator
         self.seconds, self.steps, self.communicated_seconds = 0.0, 0, 0.0
         self._rows = self._rows_begun = self._steps_begun = 0
-        self.go_on()
+        self.resume()
 
-    def stepped(self, rows: int) -> None:
+    def count_step(self, rows: int) -> None:
         """Count a step over `rows` pairs of all workers; it is included at the next pause."""
         self._steps_begun += 1
         self._rows_begun += rows
 
     def pause(self) -> None:
-        """Wait for the device, and add the time and steps since `go_on`."""
+        """Wait for the device, and add the time and steps since `resume`."""
         self._accelerator.synchronize()
         self.seconds += time.monotonic() - self._began
         self.communicated_seconds += (self._accelerator.communicated_seconds or 0.0) - self._communicated
         self.steps, self._rows = self._steps_begun, self._rows_begun
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._began = time.monotonic()
         self._communicated = self._accelerator.communicated_seconds or 0.0
 

@@ -30,7 +30,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.contracts.workspace import TOKENS, TOKENS_LEASE
 from tasks.data.holdout import read_sides
-from tasks.worker.training.tokenised import BEGINS, ROW, Recipe, tokenised
+from tasks.worker.training.tokenised import BEGINS, ROW, Recipe, tokenise_rows
 
 KIND = "tokens"
 ROWS, QUERY_IDS, ITEM_IDS = "rows.bin", "query.int32", "item.int32"  # little-endian, without a header
@@ -114,7 +114,7 @@ def write_tokens(folder: Path, tables: Iterable[pa.Table], recipe: Recipe) -> in
         (folder / ITEM_IDS).open("wb") as item_ids,
     ):
         for table in tables:
-            some = tokenised(table, recipe)
+            some = tokenise_rows(table, recipe)
             for begin, end in zip(BEGINS, ends, strict=True):
                 some.rows[begin] += end
             _append(rows, some.rows)

@@ -20,7 +20,7 @@ INDEXED = 512  # every 512th element of a sorted array is kept in memory as a se
 REMEMBERED, MOST_REMEMBERED = 4, 2**14  # cached reads, and the largest number of records in one
 
 
-class File:
+class RecordFile:
     """An open file of records of one type; the file may be deleted meanwhile.
 
     The last few reads are cached, because the fields of a batch's rows are read one after another.
@@ -63,7 +63,7 @@ class File:
 class Column:
     """One field of a file's records, or a whole file of numbers; read-only, indexed like an array."""
 
-    def __init__(self, file: File, field: str | None = None, rows: range | None = None) -> None:
+    def __init__(self, file: RecordFile, field: str | None = None, rows: range | None = None) -> None:
         self._file, self._field = file, field
         self._rows = range(len(file)) if rows is None else rows
 

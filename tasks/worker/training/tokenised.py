@@ -103,7 +103,7 @@ class Recipe(NamedTuple):
         return [self.entity] if self.entity is not None and self.prompts.by_entity else []
 
 
-class Tokenised(NamedTuple):
+class TokenisedRows(NamedTuple):
     """Some rows: `rows` ROW (rows,), `query_ids` and `item_ids` int32 (total tokens,), `ends` the number of each."""
 
     rows: np.ndarray
@@ -115,7 +115,7 @@ class Tokenised(NamedTuple):
         return len(self.query_ids), len(self.item_ids)
 
 
-def tokenised(table: pa.Table, recipe: Recipe) -> Tokenised:
+def tokenise_rows(table: pa.Table, recipe: Recipe) -> TokenisedRows:
     """Tokenise validated rows, and hash their keys, int64, not negative."""
     tokenizer = recipe.tokenizer
     before_query, before_item = (prompts_of(table, side, recipe.prompts, recipe.entity) for side in SIDES)
@@ -127,7 +127,7 @@ def tokenised(table: pa.Table, recipe: Recipe) -> Tokenised:
     rows["query_key"] = text_keys(table[QUERY])
     rows["text_key"] = text_keys(table[ITEM])
     rows["item_key"] = id_keys(table[ITEM_ID])
-    return Tokenised(rows, query.ids, item.ids)
+    return TokenisedRows(rows, query.ids, item.ids)
 
 
 def text_keys(texts: pa.ChunkedArray) -> np.ndarray:

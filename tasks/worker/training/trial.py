@@ -17,11 +17,11 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed_settings
 from tasks.worker.process.job import Job
-from tasks.worker.training.batches import BatchShape, make_batch, plan_for
+from tasks.worker.training.batches import BatchShape, make_batch, make_plan
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.holdout import judge, sample_holdout
 from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.start import Start
+from tasks.worker.training.resume import Start
 from tasks.worker.training.step import TrainStep
 
 
@@ -48,7 +48,7 @@ def run_trial(
 ) -> Trial:
     """Run every computation once; the checkpoint goes to `folder`, empty and local, not to the workspace."""
     config, parts = job.config, start.parts
-    plan = plan_for(config, start.state.first_step, pairs)
+    plan = make_plan(config, start.state.first_step, pairs)
     step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, average=start.average)
     batches = (make_batch(pairs, plan.rows(0), plan.tokens, shape, job.rank) for _ in range(config.warmup.steps))
     losses, seconds, began = [], [], time.monotonic()

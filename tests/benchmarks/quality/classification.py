@@ -31,7 +31,7 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import encode_side
-from tasks.worker.training.pairs import used_columns
+from tasks.worker.training.training_rows import used_columns
 from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
 from tests.benchmarks.quality.folds import SETTING, folds
 from tests.benchmarks.quality.training import Trained, demo_data, resolved, review_data, train_over

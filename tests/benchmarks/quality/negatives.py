@@ -40,9 +40,9 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import encode_side
-from tasks.worker.training.known_pairs import SAID, SaidRows
-from tasks.worker.training.pairs import TrainingRows
+from tasks.worker.training.known_pairs import ROW_KEYS, LineageKeys
 from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.training_rows import TrainingRows
 from tests.support.workspace.jobs import all_rows, infer_vectors, make_catalogue, make_job, model_of
 
 RIGHT, ASKED, NEAREST = 5, 4, 1  # items of a topic; ways to ask for one; items that are looked at
@@ -177,14 +177,14 @@ def _train(store: DirectoryStore, config: Config, inputs: TrainInputs, run_key: 
 def _only_training_rows(config: Config) -> Iterator[None]:
     """Let training rows alone say what is right, as it would be if held-out pairs counted as unknown."""
 
-    def said(rows: SaidRows) -> Iterator[np.ndarray]:
+    def said(rows: LineageKeys) -> Iterator[np.ndarray]:
         for table in TrainingRows(rows.store, rows.refs, config):
-            some = np.ones(table.num_rows, dtype=SAID)
+            some = np.ones(table.num_rows, dtype=ROW_KEYS)
             some["query_key"], some["text_key"] = text_keys(table[QUERY]), text_keys(table[ITEM])
             some["item_key"] = id_keys(table[ITEM_ID])
             yield some
 
-    with mock.patch.object(SaidRows, "__iter__", said):
+    with mock.patch.object(LineageKeys, "__iter__", said):
         yield
 
 

@@ -25,9 +25,9 @@ from tasks.worker.devices.base import M
 from tasks.worker.devices.neuron_environment import neuron_environment
 from tasks.worker.devices.xla_environment import COLLECTING, DEVICE, XlaEnvironment
 from tasks.worker.process.job import Job, Rank
-from tasks.worker.training.batches import shape_for
-from tasks.worker.training.pairs import make_pairs, read_training_rows
-from tasks.worker.training.start import Source, load_model
+from tasks.worker.training.batches import choose_shape
+from tasks.worker.training.resume import ResumePoint, load_model
+from tasks.worker.training.training_rows import make_pairs, read_training_rows
 from tests.support.fakes.neuron.runtime import on_device
 from tests.support.processes.floats import with_floats
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, make_job, tiny_config
@@ -153,8 +153,8 @@ def _warm_up(rank: Rank, workspace: Path, rows: RowsRef, accelerator: Any) -> No
     job: Job = make_job(DirectoryStore(workspace), _config(rank.world), inputs, rank=rank)
     trial = TrainInputs(rows=inputs.rows, history=(), parent=None)
     training, held = read_training_rows(job, trial)
-    source = Source(None, own=False)
+    source = ResumePoint(None, own=False)
     parts = load_model(job, source, training)
     pairs = make_pairs(training, parts, job.config)
-    shape = shape_for(job.config, 0, pairs, rank.world)
+    shape = choose_shape(job.config, 0, pairs, rank.world)
     warmup._try(job, trial, accelerator, source, parts, pairs, shape, held)

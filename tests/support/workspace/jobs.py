@@ -26,7 +26,7 @@ from tasks.worker import infer, train
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tasks.worker.rows.holdout_write import write_held
-from tasks.worker.training.pairs import used_columns
+from tasks.worker.training.training_rows import used_columns
 
 torch.set_num_threads(1)  # for models this small a second thread only costs; and the same sums on every machine
 

@@ -27,13 +27,13 @@ from tasks.worker import import_checkpoint
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.import_checkpoint import read_weights
 from tasks.worker.process.job import Rank
-from tasks.worker.training.batches import make_batch, plan_for, shape_for
+from tasks.worker.training.batches import choose_shape, make_batch, make_plan
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.optimizer import make_optimizer
-from tasks.worker.training.pairs import make_pairs
 from tasks.worker.training.step import TrainStep
+from tasks.worker.training.training_rows import make_pairs
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
@@ -173,7 +173,7 @@ def first_losses(shop: Shop, weights: Weights) -> dict[str, float]:
     parts.model.train()
     training, _ = split_holdout(all_rows(shop.store, [shop.rows], CONFIG), HoldoutRule.of(CONFIG.evaluate))
     pairs, rank = make_pairs([training], parts, CONFIG), Rank(0, 1, 0)
-    plan, shape = plan_for(CONFIG, 0, pairs), shape_for(CONFIG, 0, pairs, 1)
+    plan, shape = make_plan(CONFIG, 0, pairs), choose_shape(CONFIG, 0, pairs, 1)
     first = make_batch(pairs, plan.rows(0), plan.tokens, shape, rank)
     with open_accelerator("cpu", rank, CONFIG) as accelerator:
         step = TrainStep(

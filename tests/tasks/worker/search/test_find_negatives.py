@@ -25,7 +25,7 @@ from tasks.worker.search.negatives import Found
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.known_pairs import open_known
-from tasks.worker.training.pairs import TrainingRows, said_rows
+from tasks.worker.training.training_rows import TrainingRows, lineage_keys
 from tests.support.models.mined import CONFIG, SETTINGS, Made, make_mined
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import all_rows, make_job, tiny_config
@@ -42,7 +42,7 @@ def find(
     inputs = made.inputs.model_copy(update=changes)
     job = make_job(made.store, config, inputs, rank=rank)
     with open_accelerator("cpu", job.rank) as accelerator:
-        known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+        known = open_known(job, lineage_keys(job, inputs), accelerator.barrier)
         found = find_negatives(job, inputs, TrainingRows(made.store, inputs.rows, config), known, accelerator)
     assert found is not None
     return found
@@ -144,7 +144,7 @@ def find_as(rank: Rank, folder: str, inputs: TrainInputs) -> tuple[list[list[str
     store = DirectoryStore(Path(folder))
     job = make_job(store, CONFIG, inputs, rank=rank)
     with open_accelerator("cpu", rank) as accelerator:
-        known = open_known(job, said_rows(job, inputs), accelerator.barrier)
+        known = open_known(job, lineage_keys(job, inputs), accelerator.barrier)
         found = find_negatives(job, inputs, TrainingRows(store, inputs.rows, CONFIG), known, accelerator)
     assert found is not None
     return ids_of(found[0]), found[1].embedded

@@ -11,7 +11,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.worker.search.mine_negatives import RightItems, nearest_negatives
 from tasks.worker.search.released_items import ReleasedItems
-from tasks.worker.training.known_pairs import Known
+from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.positives import Positives
 from tasks.worker.training.tokenised import id_keys, text_keys
 
@@ -55,7 +55,7 @@ def test_they_are_the_nearest_below_the_limit_that_are_not_right(tmp_path: Path,
     asked = text_keys(pa.chunked_array([[f"query {query}" for query in range(QUERIES)]]))
     of_rows = [np.roll(own, 1), own]  # the texts of items, each query with two
     ids, texts = id_keys(pa.chunked_array([IDS])), text_keys(pa.chunked_array([[text.upper() for text in TEXTS]]))
-    known = Known(
+    known = KnownPositives(
         Positives.of(asked[[query for query, _ in pairs]], ids[[item for _, item in pairs]]),
         Positives.of(np.tile(asked, 2), texts[np.concatenate(of_rows)]),
     )

@@ -7,7 +7,7 @@ from tasks.data.rows import ITEM, ITEM_ID
 from tasks.worker.search.find_negatives import negative_arrays
 from tasks.worker.search.negatives import Found
 from tasks.worker.training.build import build_parts
-from tasks.worker.training.pairs import make_pairs
+from tasks.worker.training.training_rows import make_pairs
 from tests.support.workspace.jobs import FEATURES, all_rows, make_workspace, tiny_config
 
 

@@ -23,9 +23,9 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, BatchShape
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
-from tasks.worker.training.pairs import TrainingRows
-from tasks.worker.training.plan import parts_of
+from tasks.worker.training.plan import split_by_worker
 from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.training_rows import TrainingRows
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
     CLASSIFIER,
@@ -145,7 +145,7 @@ def negatives_of(
     pairs: Pairs, whole: np.ndarray, tokens: np.ndarray, rank: Rank, mined: HardNegatives | None, batch: Batch
 ) -> tuple[set[tuple[int, int, int]], int]:
     """Keys of query, id and text of all that are negatives in this worker's part, and how many are mined items."""
-    order = parts_of(whole, tokens, rank.world)
+    order = split_by_worker(whole, tokens, rank.world)
     rows, whole = order[rank.index], order.reshape(-1)
     item, text = pairs.item_key[whole], pairs.text_key[whole]
     if mined is not None:

@@ -4,7 +4,7 @@ from torch import nn
 
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.training.forgetting import RunningAverage, gained_share, merged, put_weights
+from tasks.worker.training.forgetting import RunningAverage, average_weights, ema_share, put_weights
 
 CPU = CpuAccelerator(Rank(0, 1, 0))
 
@@ -40,8 +40,8 @@ def test_the_weights_of_a_new_model_are_soon_forgotten():
     for step in range(20):
         average.update(linear(0.0), step)
     assert values(average)[0] < 1e-6
-    assert gained_share(0, 1000.0) == 0.9
-    assert gained_share(100_000, 1000.0) == 1.0 - 0.5**0.001
+    assert ema_share(0, 1000.0) == 0.9
+    assert ema_share(100_000, 1000.0) == 1.0 - 0.5**0.001
 
 
 def test_the_average_of_bf16_weights_is_finer_than_they_are():
@@ -53,7 +53,7 @@ def test_the_average_of_bf16_weights_is_finer_than_they_are():
 def test_a_merge_is_the_weighted_mean():
     weights = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([4.0], dtype=torch.bfloat16)}
     earlier = {"a": torch.tensor([5.0, 2.0]), "b": torch.tensor([0.0])}
-    found = merged(weights, earlier, 0.25)
+    found = average_weights(weights, earlier, 0.25)
     assert {name: value.tolist() for name, value in found.items()} == {"a": [2.0, 2.0], "b": [3.0]}
     assert {value.dtype for value in found.values()} == {torch.float32}
 

@@ -14,10 +14,10 @@ from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
 from tasks.worker.training import batches
-from tasks.worker.training.batches import Batch, Batches, BatchShape, make_batch, plan_for, shape_for
-from tasks.worker.training.known_pairs import Known
+from tasks.worker.training.batches import Batch, Batches, BatchShape, choose_shape, make_batch, make_plan
+from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.plan import PADDING, parts_of
+from tasks.worker.training.plan import PADDING, split_by_worker
 from tasks.worker.training.positives import Positives
 from tests.support.workspace.jobs import tiny_config
 
@@ -58,7 +58,7 @@ def make_pairs(
         item_key=item_key,
         text_key=text_key,
         query_key=query_key,
-        known=Known(*(Positives.of(query_key[right], key[right]) for key in (item_key, text_key))),
+        known=KnownPositives(*(Positives.of(query_key[right], key[right]) for key in (item_key, text_key))),
         pair=belongs,
         label_class=random.integers(-1, 2, rows),
         class_weight=random.uniform(1, 2, 2).astype(np.float32),
@@ -73,7 +73,7 @@ def make_pairs(
 
 def order_of(pairs: Pairs, rows: np.ndarray, world: int = 1) -> np.ndarray:
     """The rows as the workers have them, (world, rows / world)."""
-    return parts_of(rows, pairs.query.lengths + pairs.item.lengths, world)
+    return split_by_worker(rows, pairs.query.lengths + pairs.item.lengths, world)
 
 
 def batch_of(pairs: Pairs, rows: np.ndarray, rank: Rank = ALONE, sequences: int | None = None) -> Batch:
@@ -157,7 +157,7 @@ def test_the_parts_of_all_workers_are_the_batch_of_one(world: int, real: int, se
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_a_run_that_goes_on_with_any_number_of_workers_takes_the_same_batches_in_the_same_order(world: int):
     pairs, config = make_pairs(80), tiny_config()
-    plan, shape = plan_for(config, 0, pairs), BatchShape(16 // world, 16 // world, 32)
+    plan, shape = make_plan(config, 0, pairs), BatchShape(16 // world, 16 // world, 32)
     ranks = [Rank(index, world, index) for index in range(world)]
     found = (Batches(pairs, plan, shape, rank, range(2, len(plan))) for rank in ranks)
     for number, parts in enumerate(zip(*found, strict=True), start=2):
@@ -227,12 +227,12 @@ def test_all_of_a_batch_moves_to_a_device():
 
 
 def shape_of(pairs: Pairs, *overrides: str, world: int = 1) -> BatchShape:
-    return shape_for(tiny_config(*overrides), 0, pairs, world)
+    return choose_shape(tiny_config(*overrides), 0, pairs, world)
 
 
 def take(pairs: Pairs, config: Config, shape: BatchShape, rank: Rank = ALONE) -> tuple[Batches, list[Batch]]:
     """All batches of a run, and what they counted."""
-    plan = plan_for(config, 0, pairs)
+    plan = make_plan(config, 0, pairs)
     made = Batches(pairs, plan, shape, rank, range(len(plan)))
     return made, list(made)
 
@@ -240,7 +240,7 @@ def take(pairs: Pairs, config: Config, shape: BatchShape, rank: Rank = ALONE) ->
 @pytest.mark.parametrize("world", [1, 2])
 def test_without_a_number_every_text_of_the_first_rows_has_room(world: int):
     pairs, config = make_pairs(500, longest=16), tiny_config()
-    shape = shape_for(config, 0, pairs, world)
+    shape = choose_shape(config, 0, pairs, world)
     real = 0
     for index in range(world):
         counted, made = take(pairs, config, shape, Rank(index, world, index))
@@ -294,6 +294,6 @@ def test_a_text_without_room_loses_its_last_tokens_and_is_counted():
 
 def test_two_runs_shuffle_differently():
     pairs, config = make_pairs(80), tiny_config()
-    plans = [plan_for(config, first_step, pairs) for first_step in (0, 8, 0)]
+    plans = [make_plan(config, first_step, pairs) for first_step in (0, 8, 0)]
     orders = [[plan.rows(number).tolist() for number in range(len(plan))] for plan in plans]
     assert orders[0] == orders[2] != orders[1]

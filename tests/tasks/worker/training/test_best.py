@@ -5,7 +5,7 @@ from configs.schema.retention import KeepBestConfig
 from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.rows import is_holdout
-from tasks.worker.training.forgetting import best_step, out_of_patience, without_development_rows
+from tasks.worker.training.forgetting import best_step, exclude_development_rows, is_out_of_patience
 
 RULE = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
 
@@ -55,11 +55,11 @@ def test_without_the_metric_there_is_no_best_step():
 def test_a_run_ends_after_so_many_evaluations_without_a_gain(
     values: tuple[float, ...], patience: int | None, ended: bool
 ):
-    assert out_of_patience(curve(*values), settings(patience)) is ended
+    assert is_out_of_patience(curve(*values), settings(patience)) is ended
 
 
 def test_development_rows_are_none_of_the_holdout_and_as_many_as_asked():
-    wider = without_development_rows(RULE, settings(rows=100), [span(2000), span(8000)])
+    wider = exclude_development_rows(RULE, settings(rows=100), [span(2000), span(8000)])
     groups = [str(number) for number in range(10_000)]
     held = np.array([is_holdout(group, RULE.share) for group in groups])
     wide = np.array([is_holdout(group, wider.share) for group in groups])
@@ -68,9 +68,9 @@ def test_development_rows_are_none_of_the_holdout_and_as_many_as_asked():
 
 
 def test_development_rows_are_at_most_a_tenth_of_the_training_rows():
-    wider = without_development_rows(RULE, settings(rows=100), [span(50)])
+    wider = exclude_development_rows(RULE, settings(rows=100), [span(50)])
     assert wider.share == pytest.approx(0.2 + 0.08)
 
 
 def test_without_the_setting_nothing_is_split_off():
-    assert without_development_rows(RULE, None, [span(50)]) == RULE
+    assert exclude_development_rows(RULE, None, [span(50)]) == RULE

@@ -9,12 +9,12 @@ import torch
 from configs.schema.config import Config
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.training.batches import Batch, make_batch, plan_for, shape_for
+from tasks.worker.training.batches import Batch, choose_shape, make_batch, make_plan
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.pairs import make_pairs
-from tasks.worker.training.step import Chunks
+from tasks.worker.training.step import GradientCache
+from tasks.worker.training.training_rows import make_pairs
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config, train_model
 
 ALONE = Rank(0, 1, 0)
@@ -28,7 +28,7 @@ def made(folder: Path, config: Config) -> tuple[ModelParts, Batch]:
     torch.manual_seed(5)
     torch.nn.init.normal_(parts.model.interaction.out.weight, std=0.1)  # type: ignore[union-attr]
     pairs = make_pairs([table], parts, config)
-    plan, shape = plan_for(config, 0, pairs), shape_for(config, 0, pairs, 1)
+    plan, shape = make_plan(config, 0, pairs), choose_shape(config, 0, pairs, 1)
     return parts, make_batch(pairs, plan.rows(0), plan.tokens, shape, ALONE)
 
 
@@ -43,7 +43,7 @@ def test_the_gradients_are_those_of_the_chunks_together(tmp_path: Path, dropout:
     count, found = len(batch.texts.ids), []
     assert count % 3 == 0
     with open_accelerator("cpu", ALONE) as accelerator:
-        chunks = Chunks(parts.model, batch.texts, 3, accelerator, "fp32", seed=7)
+        chunks = GradientCache(parts.model, batch.texts, 3, accelerator, "fp32", seed=7)
         together = []  # the same chunks with the same seeds, in one graph
         for number in range(3):
             accelerator.seed(7 + (number + 1) * 7_919 * 1_000_003)

@@ -41,7 +41,7 @@ def count(**counters: int) -> None:
 
 
 def test_rank_0_collects_what_each_node_moved(job) -> None:
-    with telemetry.device_use_measured(job):
+    with telemetry.measure_device_use(job):
         count(tx_bytes=2 * GIB)
     found = telemetry.collect_device_use(job)
     assert found is not None
@@ -51,7 +51,7 @@ def test_rank_0_collects_what_each_node_moved(job) -> None:
 
 
 def train_until_it_breaks(job: Job) -> None:
-    with telemetry.device_use_measured(job):
+    with telemetry.measure_device_use(job):
         count(tx_bytes=GIB, rx_drops=3)
         raise HostError("a device fell off")
 

@@ -21,9 +21,9 @@ from tasks.planning.preflight_encoder import describe_encoder
 from tasks.worker import release
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.model.prompts import prompts_of
-from tasks.worker.training.batches import plan_for
+from tasks.worker.training.batches import make_plan
 from tasks.worker.training.build import build_parts
-from tasks.worker.training.pairs import make_pairs
+from tasks.worker.training.training_rows import make_pairs
 from tests.support.fakes.encoding import encode_here
 from tests.support.workspace.jobs import (
     LABEL_HEADS,
@@ -120,6 +120,6 @@ def test_batches_have_one_value_without_an_interaction(tmp_path: Path):
     config = tiny_config(*SETTINGS)
     table = all_rows(store, [rows], config)
     pairs = make_pairs([table], build_parts(config, [table]), config)
-    plan = plan_for(config, 0, pairs)
+    plan = make_plan(config, 0, pairs)
     locales = np.array(table["locale"].to_pylist())
     assert [len(set(locales[plan.rows(number)].tolist())) for number in range(len(plan))] == [1] * 6

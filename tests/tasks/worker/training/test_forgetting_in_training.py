@@ -13,7 +13,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.worker import train
-from tasks.worker.training.pairs import read_development_rows, read_training_rows
+from tasks.worker.training.training_rows import read_development_rows, read_training_rows
 from tests.support.workspace.jobs import (
     FEATURES,
     all_rows,

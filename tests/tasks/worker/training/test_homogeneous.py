@@ -5,7 +5,7 @@ import pytest
 
 from configs.load import load_config
 from tasks.foundation.errors import ConfigError
-from tasks.worker.training.plan import PADDING, Plan
+from tasks.worker.training.plan import PADDING, BatchPlan
 from tests.support.workspace.jobs import FEATURES, tiny_config
 
 ROWS, BATCH = 1003, 16
@@ -14,11 +14,11 @@ GROUPS = RANDOM.choice([1, 2, 3, 9], ROWS, p=[0.6, 0.3, 0.09, 0.01])
 KEY, TOKENS = RANDOM.integers(0, 300, ROWS), RANDOM.integers(4, 60, ROWS)
 
 
-def plan() -> Plan:
-    return Plan(TOKENS, [KEY], BATCH, 2, 7, GROUPS)
+def plan() -> BatchPlan:
+    return BatchPlan(TOKENS, [KEY], BATCH, 2, 7, GROUPS)
 
 
-def epochs(made: Plan) -> list[list[np.ndarray]]:
+def epochs(made: BatchPlan) -> list[list[np.ndarray]]:
     batches = [made.rows(number) for number in range(len(made))]
     real = [rows[rows != PADDING] for rows in batches]
     return [real[: len(real) // 2], real[len(real) // 2 :]]

@@ -12,7 +12,7 @@ from tasks.foundation.errors import CodeError
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch
-from tasks.worker.training.checkpoint_interval import Pace
+from tasks.worker.training.checkpoint_interval import CheckpointInterval
 from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import CLASSIFIER, make_job, make_workspace, tiny_config, train_model
@@ -100,7 +100,7 @@ def test_weights_ruined_by_the_last_step_are_not_released(tmp_path: Path, monkey
 
 def wishing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every look at the clock finds that a checkpoint is due."""
-    monkeypatch.setattr(Pace, "wished", property(lambda self: True))
+    monkeypatch.setattr(CheckpointInterval, "has_passed", property(lambda self: True))
 
 
 class Killed(BaseException):
@@ -160,9 +160,9 @@ def test_the_first_workers_clock_decides_for_all(tmp_path: Path, monkeypatch: py
     job = make_job(
         store, tiny_config("train.checkpoint_every=auto"), TrainInputs(rows=(rows,), history=(), parent=None)
     )
-    pace = Pace("auto", None, lambda: 0.0)
+    interval = CheckpointInterval("auto", None, lambda: 0.0)
     state = checkpoint_state(0, complete=False)
-    recorder = LoopRecorder(job, accelerator, None, None, pace, None, state, 8, tmp_path)  # type: ignore[arg-type]
+    recorder = LoopRecorder(job, accelerator, None, None, interval, None, state, 8, tmp_path)  # type: ignore[arg-type]
     step = TrainStep(None, None, accelerator, job.config, "fp32")  # type: ignore[arg-type]
     step._add({"loss": torch.tensor(2.0)})
     recorder.losses_if_due(3, step, stop=False)

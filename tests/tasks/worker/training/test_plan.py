@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tasks.worker.model.packing import pack
-from tasks.worker.training.plan import PADDING, Plan, parts_of
+from tasks.worker.training.plan import PADDING, BatchPlan, split_by_worker
 
 
 def review_lengths(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -16,21 +16,23 @@ def review_lengths(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return query.clip(3, 128), item.clip(3, 64)
 
 
-def plan_of(tokens: np.ndarray, batch_rows: int = 64, epochs: int = 1, seed: int = 1, keys: list | None = None) -> Plan:
-    return Plan(tokens, keys or [], batch_rows, epochs, seed)
+def plan_of(
+    tokens: np.ndarray, batch_rows: int = 64, epochs: int = 1, seed: int = 1, keys: list | None = None
+) -> BatchPlan:
+    return BatchPlan(tokens, keys or [], batch_rows, epochs, seed)
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn) -> BatchPlan:
     """Plans of runs with none up to several blocks of batches, with rows that have keys in common."""
     rows, batch_rows = draw(st.integers(0, 400)), draw(st.sampled_from([1, 2, 4, 12]))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     tokens = random.integers(2, draw(st.integers(3, 190)), rows)
     keys = [random.integers(0, draw(st.integers(1, 400)), rows) for _ in range(3)]
-    return Plan(tokens, keys, batch_rows, draw(st.integers(1, 3)), draw(st.integers(0, 2**40)))
+    return BatchPlan(tokens, keys, batch_rows, draw(st.integers(1, 3)), draw(st.integers(0, 2**40)))
 
 
-def batches_of(plan: Plan, epoch: int = 0) -> list[np.ndarray]:
+def batches_of(plan: BatchPlan, epoch: int = 0) -> list[np.ndarray]:
     """The rows of each batch of an epoch, without padding."""
     per_epoch = len(plan) // plan.epochs
     rows = [plan.rows(number) for number in range(epoch * per_epoch, (epoch + 1) * per_epoch)]
@@ -39,18 +41,18 @@ def batches_of(plan: Plan, epoch: int = 0) -> list[np.ndarray]:
 
 @settings(deadline=None, max_examples=40)
 @given(plans(), st.integers(0, 10**6))
-def test_a_batch_depends_on_its_number_alone(plan: Plan, number: int):
+def test_a_batch_depends_on_its_number_alone(plan: BatchPlan, number: int):
     assume(len(plan))
     number %= len(plan)
     in_order = [plan.rows(each).tolist() for each in range(number + 1)][-1]
     np.random.seed(99)  # the plan must not look at any random state but its own
-    again = Plan(plan.tokens, plan.keys, plan.batch_rows, plan.epochs, plan.seed)
+    again = BatchPlan(plan.tokens, plan.keys, plan.batch_rows, plan.epochs, plan.seed)
     assert again.rows(number).tolist() == in_order
 
 
 @settings(deadline=None, max_examples=40)
 @given(plans())
-def test_every_row_is_planned_exactly_once_per_epoch(plan: Plan):
+def test_every_row_is_planned_exactly_once_per_epoch(plan: BatchPlan):
     rows = len(plan.tokens)
     assert len(plan) == -(-rows // plan.batch_rows) * plan.epochs
     for epoch in range(plan.epochs):
@@ -100,7 +102,7 @@ def test_packed_batches_of_reviews_are_real_tokens_by_95_percent():
     assert real / (128 * max(needed) * len(needed)) > 0.95, "every batch has as many sequences as the largest needs"
 
 
-def returning(plan: Plan) -> float:
+def returning(plan: BatchPlan) -> float:
     """Of the pairs of rows that share a batch in one epoch, the share that share one in the next, by chance's share."""
     together = []
     for epoch in range(2):
@@ -150,12 +152,12 @@ def test_rows_of_a_heavy_item_are_spread_as_evenly_as_possible():
 
 @settings(deadline=None, max_examples=40)
 @given(plans(), st.sampled_from([1, 2, 4]))
-def test_workers_share_a_batch_equally(plan: Plan, world: int):
+def test_workers_share_a_batch_equally(plan: BatchPlan, world: int):
     for number in range(len(plan)):
         rows = plan.rows(number)
         if len(rows) % world:
             continue
-        parts = parts_of(rows, plan.tokens, world)
+        parts = split_by_worker(rows, plan.tokens, world)
         assert parts.shape == (world, len(rows) // world)
         assert Counter(parts.reshape(-1).tolist()) == Counter(rows.tolist())
 
@@ -163,5 +165,5 @@ def test_workers_share_a_batch_equally(plan: Plan, world: int):
 def test_workers_get_about_as_many_tokens():
     plan = plan_of(REVIEWS, batch_rows=128)
     for number in range(20):
-        sums = plan.tokens[parts_of(plan.rows(number), plan.tokens, 4)].sum(axis=1)
+        sums = plan.tokens[split_by_worker(plan.rows(number), plan.tokens, 4)].sum(axis=1)
         assert max(sums) - min(sums) < 0.02 * np.mean(sums)

@@ -9,7 +9,7 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.holdout import split_holdout
 from tasks.worker.process.job import Rank
 from tasks.worker.training.forgetting import Replay, ReplayedRows
-from tasks.worker.training.pairs import replayed_rows
+from tasks.worker.training.training_rows import read_replayed_rows
 from tests.support.workspace.jobs import FEATURES, all_rows, make_job, make_workspace, tiny_config, write_rows
 
 IDS = [f"row {number}" for number in range(20_000)]
@@ -64,7 +64,7 @@ def test_no_row_of_the_holdout_is_replayed_and_any_worker_reads_the_same(history
     training = split_holdout(all_rows(store, refs, config), HoldoutRule.of(config.evaluate)).training
     known = training["row_id"].to_pylist()
     samples = [
-        replayed_rows(make_job(store, config, inputs, rank=rank), inputs)
+        read_replayed_rows(make_job(store, config, inputs, rank=rank), inputs)
         for rank in (None, Rank(0, 2, 0), Rank(1, 2, 1))
     ]
     first, *others = [ids(sample) for sample in samples]

@@ -55,11 +55,11 @@ def two_steps(accelerator: Accelerator, clock: Clock, communicated: float = 0.0)
     for _ in range(2):
         clock.now += 1.0
         _communicate(accelerator, communicated)
-        made.stepped(10)
+        made.count_step(10)
         made.pause()
         clock.now += 60.0
         _communicate(accelerator, 30.0)
-        made.go_on()
+        made.resume()
     return made
 
 

@@ -12,7 +12,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
-from tasks.worker.training.start import Source, make_start
+from tasks.worker.training.resume import ResumePoint, make_start
 from tests.support.models.pretrained import KINDS, write_pretrained
 from tests.support.workspace.jobs import all_rows, make_job, make_workspace, tensors_of, tiny_config, train_model
 
@@ -68,7 +68,7 @@ def test_training_keeps_weights_as_its_precision_says(tmp_path: Path, precision:
     parts = build_parts(config, [all_rows(store, [rows], config)])
     accelerator = CpuAccelerator(Rank(0, 1, 0))
     start = make_start(
-        make_job(store, config, inputs), inputs, Source(None, own=False), parts, accelerator,
+        make_job(store, config, inputs), inputs, ResumePoint(None, own=False), parts, accelerator,
         accelerator.choose_precision(config.train.precision),
     )  # fmt: skip
     encoder = start.parts.model.encoder

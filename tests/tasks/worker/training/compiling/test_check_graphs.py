@@ -17,7 +17,7 @@ from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.devices.graphs import GraphWatch
 from tasks.worker.devices.precompile import list_graphs
 from tasks.worker.process.job import Job, Rank
-from tasks.worker.training.check_graphs import checked_graphs
+from tasks.worker.training.check_graphs import provide_check_graphs
 from tests.support.workspace.jobs import make_job, tiny_config
 
 NAMES = ("MODULE_1+a", "MODULE_2+a")
@@ -54,7 +54,7 @@ class Compiling(CpuAccelerator):
 def check(store: Store, folder: Path, index: int = 0, *overrides: str) -> list[str]:
     """Run checks of two graphs as one of two workers; what had to be compiled."""
     accelerator = Compiling(Rank(index, 2, index, local_world=2), folder)
-    with checked_graphs(job_of(store, accelerator, *overrides), accelerator):
+    with provide_check_graphs(job_of(store, accelerator, *overrides), accelerator):
         accelerator.compute(*NAMES)
     return accelerator.compiled
 

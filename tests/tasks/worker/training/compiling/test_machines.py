@@ -119,7 +119,7 @@ def test_graphs_are_compiled_once_and_fetched_once_on_each_machine(tmp_path: Pat
         def work(rank: Rank) -> CompileRef | None:
             job = make_job(store, tiny_config(), WarmupInputs(rows=(), parent=None), attempt=attempt, rank=rank)
             device = accelerator(rank, folder)
-            with compile_ahead.compiled_graphs(job, device, None, None) as session:  # type: ignore[arg-type]
+            with compile_ahead.provide_graphs(job, device, None, None) as session:  # type: ignore[arg-type]
                 assert list(list_graphs(device.graph_folder)) == list(GRAPHS), "when the device is opened all are there"
                 return session.publish() if rank.is_main else None
 
@@ -164,7 +164,7 @@ def test_a_machine_whose_workers_meet_other_graphs_is_refused(
     compile_ahead._signal(job, key, compile_ahead.COMPILED)
     with (
         pytest.raises(CompileError, match=r"met 1 graphs that worker 0 did not meet, such as MODULE_9\+a"),
-        compile_ahead.compiled_graphs(job, device, None, None),  # type: ignore[arg-type]
+        compile_ahead.provide_graphs(job, device, None, None),  # type: ignore[arg-type]
     ):
         pytest.fail("it opens its device")
 

@@ -16,7 +16,7 @@ from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import BatchShape, make_batch
-from tasks.worker.training.known_pairs import Known
+from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
 from tasks.worker.training.plan import PADDING
@@ -56,7 +56,7 @@ def made_up() -> tuple[Pairs, HardNegatives]:
         item_key=item,
         text_key=text,
         query_key=query,
-        known=Known(*(Positives.of(query[belongs > 0], key[belongs > 0]) for key in (item, text))),
+        known=KnownPositives(*(Positives.of(query[belongs > 0], key[belongs > 0]) for key in (item, text))),
         pair=belongs,
         label_class=np.full(ROWS, -1),
         class_weight=np.ones(2, dtype=np.float32),

@@ -10,7 +10,7 @@ import pytest
 
 from configs.load import load_config
 from tasks.worker.training import known_pairs, positives
-from tasks.worker.training.known_pairs import SAID, SaidRows, known_of
+from tasks.worker.training.known_pairs import ROW_KEYS, LineageKeys, find_known_positives
 from tasks.worker.training.tokenised import id_keys, text_keys
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace, tiny_config
 
@@ -22,11 +22,11 @@ def test_an_item_is_right_by_its_id_and_by_each_text_that_any_row_gives_it(
     for module in (known_pairs, positives):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", at_once)
     random = np.random.default_rng(4)
-    said = np.zeros(300, dtype=SAID)
+    said = np.zeros(300, dtype=ROW_KEYS)
     for name, many in (("query_key", 40), ("text_key", 70), ("item_key", 50)):
         said[name] = random.integers(0, 2**63, many)[random.integers(0, many, len(said))]
     said["pair"] = random.random(len(said)) < 0.3
-    found = known_of(np.array_split(said, 9), len(said))
+    found = find_known_positives(np.array_split(said, 9), len(said))
     query, item, text = (said[name] for name in ("query_key", "item_key", "text_key"))
     queries, items, texts = (np.unique(each) for each in (query, item, text))
     of_rows = 0
@@ -51,7 +51,7 @@ def test_all_rows_count_on_any_side_of_the_holdout_and_the_golden_set(tmp_path: 
     pq.write_table(pa.table(columns), golden)
     store.write("golden/k.parquet", golden.getvalue())
     heads = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true").heads
-    said = SaidRows(store, (first, later), "golden/k.parquet", heads)
+    said = LineageKeys(store, (first, later), "golden/k.parquet", heads)
     rows = np.concatenate(list(said))
     table = pq.read_table(store.path(first.prefix) / "part-00000.parquet")
     assert (said.rows, len(rows)) == (70, 71)
@@ -60,4 +60,4 @@ def test_all_rows_count_on_any_side_of_the_holdout_and_the_golden_set(tmp_path: 
     assert rows["pair"][:40].tolist() == [label >= 4 for label in table["label"].to_pylist()]
     assert rows["pair"][70], "though it has no label"
     assert rows["text_key"][70] == text_keys(pa.chunked_array([["A  golden ITEM"]]))[0]
-    assert np.concatenate(list(SaidRows(store, (first,), None, load_config().heads)))["pair"].all()
+    assert np.concatenate(list(LineageKeys(store, (first,), None, load_config().heads)))["pair"].all()

@@ -78,7 +78,7 @@ def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef
 def test_tokens_are_made_once(store: Store, rows: RowsRef, monkeypatch: pytest.MonkeyPatch):
     first = open_tokens(store, rows, RULE, RECIPE)
     before = contents(first[0])
-    monkeypatch.setattr(token_cache, "tokenised", never)
+    monkeypatch.setattr(token_cache, "tokenise_rows", never)
     again = open_tokens(store, rows, RULE, RECIPE)
     assert (contents(again[0]), again[1]) == (before, first[1])
 
@@ -88,7 +88,7 @@ def test_rows_with_the_same_content_share_their_tokens(store: Store, rows: RowsR
     other = rows.model_copy(update={"prefix": "runs/other/validate/rows/2026-01"})
     for key in store.list(rows.prefix):
         store.write(key.replace(rows.prefix, other.prefix), store.read(key))
-    monkeypatch.setattr(token_cache, "tokenised", never)
+    monkeypatch.setattr(token_cache, "tokenise_rows", never)
     open_tokens(store, other, RULE, RECIPE)
 
 

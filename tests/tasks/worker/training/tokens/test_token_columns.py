@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.worker.training import token_columns
-from tasks.worker.training.token_columns import Column, File
+from tasks.worker.training.token_columns import Column, RecordFile
 
 KIND = np.dtype([("key", "<i8"), ("pair", "<f4"), ("numbers", "<f4", (2,)), ("none", "<i8", (0,))], align=True)
 
@@ -22,7 +22,7 @@ def records(tmp_path: Path) -> np.ndarray:
 @pytest.mark.parametrize("field", ["key", "pair", "numbers", "none"])
 @pytest.mark.parametrize("part", [slice(None), slice(None, -1), slice(3, 30)])
 def test_a_field_is_indexed_like_an_array(tmp_path: Path, records: np.ndarray, field: str, part: slice):
-    column, array = Column(File(tmp_path / "records", KIND), field)[part], records[field][part]
+    column, array = Column(RecordFile(tmp_path / "records", KIND), field)[part], records[field][part]
     (tmp_path / "records").unlink()
     assert len(column) == len(array)
     for rows in (np.array([5, 0, 5, -1, 26]), np.array([], dtype=np.int64), np.arange(len(array))):
@@ -34,7 +34,7 @@ def test_a_field_is_indexed_like_an_array(tmp_path: Path, records: np.ndarray, f
 def test_neighbours_of_a_file_of_numbers_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     values = np.arange(100, 200, dtype=np.int32)
     values.tofile(tmp_path / "ids")
-    column, reads = Column(File(tmp_path / "ids", np.int32)), []
+    column, reads = Column(RecordFile(tmp_path / "ids", np.int32)), []
     read = token_columns.os.pread
     monkeypatch.setattr(token_columns.os, "pread", lambda *arguments: reads.append(arguments) or read(*arguments))
     rows = np.array([7, 8, 9, 50, 51, 3])
@@ -43,7 +43,7 @@ def test_neighbours_of_a_file_of_numbers_are_read_at_once(tmp_path: Path, monkey
 
 
 def test_the_fields_of_a_batch_are_read_at_once(tmp_path: Path, records: np.ndarray, monkeypatch: pytest.MonkeyPatch):
-    file, rows = File(tmp_path / "records", KIND), np.array([4, 31])
+    file, rows = RecordFile(tmp_path / "records", KIND), np.array([4, 31])
     assert Column(file, "key")[rows].tolist() == records["key"][rows].tolist()
     monkeypatch.setattr(token_columns.os, "pread", never)
     assert Column(file, "pair")[rows].tolist() == records["pair"][rows].tolist()
@@ -65,19 +65,19 @@ def test_a_sorted_column_is_searched_like_an_array(tmp_path: Path, monkeypatch: 
     values = np.sort(np.random.default_rng(count).integers(0, 50, count))
     values.tofile(tmp_path / "sorted")
     wanted = np.arange(-1, 52)
-    column = Column(File(tmp_path / "sorted", np.int64))
+    column = Column(RecordFile(tmp_path / "sorted", np.int64))
     assert np.searchsorted(column, wanted).tolist() == np.searchsorted(values, wanted).tolist()
 
 
 def test_a_row_beyond_the_end_is_refused(tmp_path: Path, records: np.ndarray):
     with pytest.raises(IndexError, match="of a file of"):
-        Column(File(tmp_path / "records", KIND), "key")[np.array([40])]
+        Column(RecordFile(tmp_path / "records", KIND), "key")[np.array([40])]
 
 
 def test_what_is_read_does_not_stay_in_memory(tmp_path: Path):
     values = np.arange(2**23)
     values.tofile(tmp_path / "values")
-    column = Column(File(tmp_path / "values", np.int64))
+    column = Column(RecordFile(tmp_path / "values", np.int64))
     before = resident_mib()
     for start in range(0, len(values), 2**16):
         assert int(column[np.arange(start, start + 2**16)].sum()) == int(values[start : start + 2**16].sum())

@@ -30,8 +30,8 @@ from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.row_sums import RowSums
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.forgetting import Replay, ReplayedRows, without_development_rows
-from tasks.worker.training.known_pairs import SAID, Known, SaidRows, known_of
+from tasks.worker.training.forgetting import Replay, ReplayedRows, exclude_development_rows
+from tasks.worker.training.known_pairs import ROW_KEYS, KnownPositives, LineageKeys, find_known_positives
 from tasks.worker.training.pair_arrays import (
     CLASSES,
     POPULARITY,
@@ -110,7 +110,7 @@ def make_pairs(rows: Iterable[pa.Table], parts: ModelParts, config: Config) -> P
         write_tokens(tokens, rows, _recipe(parts, config))
         _write_pairs(pairs, [(tokens, rows)], 1, parts, config)
         kind = row_type(parts.features, len(config.heads.of_labels))
-        known = known_of(_said(pairs / ROWS, kind), (pairs / ROWS).stat().st_size // kind.itemsize)
+        known = find_known_positives(_read_keys(pairs / ROWS, kind), (pairs / ROWS).stat().st_size // kind.itemsize)
         return read_pair_files(pairs, known, parts.features, parts.model.pad)
 
 
@@ -118,7 +118,7 @@ def open_pairs(
     job: Job,
     training: TrainingRows,
     replayed: ReplayedRows,
-    known: Known,
+    known: KnownPositives,
     parts: ModelParts,
     barrier: Callable[[], object],
 ) -> Pairs:
@@ -229,14 +229,14 @@ def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Con
     return rows
 
 
-def _said(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
-    """Yield the rows in a file as SAID; the extra last record is no pair."""
+def _read_keys(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
+    """Yield the rows in a file as ROW_KEYS; the extra last record is no pair."""
     with path.open("rb") as file:
         while len(rows := np.fromfile(file, kind, ROWS_AT_ONCE)):
-            said = np.empty(len(rows), dtype=SAID)
-            for name in SAID.names or ():
-                said[name] = rows[name]
-            yield said
+            keys = np.empty(len(rows), dtype=ROW_KEYS)
+            for name in ROW_KEYS.names or ():
+                keys[name] = rows[name]
+            yield keys
 
 
 def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.Table]:
@@ -260,15 +260,15 @@ def _rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
 
 def _training_rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
     """Return the holdout rule without the run's development rows on its training side."""
-    return without_development_rows(_rule(config, inputs), config.train.keep_best, inputs.rows)
+    return exclude_development_rows(_rule(config, inputs), config.train.keep_best, inputs.rows)
 
 
-def said_rows(job: Job, inputs: TrainInputs) -> SaidRows:
+def lineage_keys(job: Job, inputs: TrainInputs) -> LineageKeys:
     """Return the keys of all rows of the lineage so far, training and holdout, and of the golden set."""
-    return SaidRows(job.shared, (*inputs.history, *inputs.rows), inputs.golden, job.config.heads)
+    return LineageKeys(job.shared, (*inputs.history, *inputs.rows), inputs.golden, job.config.heads)
 
 
-def replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
+def read_replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
     """Return the replayed rows of earlier spans: the share `train.replay` of the run's pairs."""
     first_step = inputs.parent.step if inputs.parent else 0
     replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)

@@ -13,23 +13,23 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
-from tasks.worker.training import pairs
-from tasks.worker.training.batches import plan_for
+from tasks.worker.training import training_rows
+from tasks.worker.training.batches import make_plan
 from tasks.worker.training.build import build_parts
-from tasks.worker.training.known_pairs import known_of, open_known
+from tasks.worker.training.known_pairs import find_known_positives, open_known
 from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.pairs import (
+from tasks.worker.training.token_cache import open_tokens
+from tasks.worker.training.token_columns import Column
+from tasks.worker.training.training_rows import (
     TrainingRows,
     class_weights,
     first_rows,
+    lineage_keys,
     make_pairs,
     open_pairs,
+    read_replayed_rows,
     read_training_rows,
-    replayed_rows,
-    said_rows,
 )
-from tasks.worker.training.token_cache import open_tokens
-from tasks.worker.training.token_columns import Column
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
@@ -77,15 +77,15 @@ def test_pairs_are_tokens_and_features_of_the_rows(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=30, distinct=12)
     config = tiny_config(*FEATURES, CLASSIFIER, "train.max_tokens={query: 7, item: 5}")
     table = all_rows(store, [rows], config)
-    pairs = make_pairs([table], build_parts(config, [table]), config)
-    assert len(pairs) == 30
-    assert pairs.query.lengths.max() == 7
-    assert pairs.item.lengths.max() <= 5
+    training_rows = make_pairs([table], build_parts(config, [table]), config)
+    assert len(training_rows) == 30
+    assert training_rows.query.lengths.max() == 7
+    assert training_rows.item.lengths.max() <= 5
     ids = table["item_id"].to_pylist()
     same = np.array([[one == other for other in ids] for one in ids])
-    assert ((pairs.item_key[:, None] == pairs.item_key[None, :]) == same).all()
-    assert pairs.item_features.numeric.any()
-    assert not pairs.query_features.numeric.any()
+    assert ((training_rows.item_key[:, None] == training_rows.item_key[None, :]) == same).all()
+    assert training_rows.item_features.numeric.any()
+    assert not training_rows.query_features.numeric.any()
 
 
 def test_rows_in_pieces_make_the_same_model_and_pairs_as_in_one(tmp_path: Path):
@@ -146,12 +146,12 @@ def test_a_run_reads_from_files_what_a_batch_reads_from_its_rows(tmp_path: Path,
     config = tiny_config(*FEATURES, CLASSIFIER, *SETTINGS)
     inputs = TrainInputs(rows=refs, history=(rows,), parent=None)
     job = make_job(store, config, inputs)
-    training, replayed = read_training_rows(job, inputs)[0], replayed_rows(job, inputs)
+    training, replayed = read_training_rows(job, inputs)[0], read_replayed_rows(job, inputs)
     parts = build_parts(config, training)
     again, own = list(replayed), sum(table.num_rows for table in training)
     expected = dataclasses.replace(make_pairs([*training, *again], parts, config), own_rows=own)
-    said = said_rows(job, inputs)
-    expected = dataclasses.replace(expected, known=known_of(said, said.rows))
+    said = lineage_keys(job, inputs)
+    expected = dataclasses.replace(expected, known=find_known_positives(said, said.rows))
     assert all(len(each.queries) for each in expected.known)
     assert again
     for _ in ("made", "found"):
@@ -159,7 +159,7 @@ def test_a_run_reads_from_files_what_a_batch_reads_from_its_rows(tmp_path: Path,
         opened = open_pairs(job, training, replayed, known, parts, lambda: None)
         assert_same(opened, expected)
         assert not list(scratch.glob("millrace-*"))
-    plans = [plan_for(config, 0, pairs) for pairs in (opened, expected)]
+    plans = [make_plan(config, 0, training_rows) for training_rows in (opened, expected)]
     batches = [[plan.rows(number).tolist() for number in range(len(plan))] for plan in plans]
     assert batches[0] == batches[1]
 
@@ -182,10 +182,10 @@ def test_the_workers_of_a_machine_share_one_copy(tmp_path: Path, scratch: Path, 
     def work(rank: Rank) -> None:
         training = TrainingRows(store, [rows], config)
         job = make_job(store, config, inputs, rank=rank)
-        known = open_known(job, said_rows(job, inputs), all_there.wait)
-        opened[rank.index] = open_pairs(job, training, replayed_rows(job, inputs), known, parts, all_there.wait)
+        known = open_known(job, lineage_keys(job, inputs), all_there.wait)
+        opened[rank.index] = open_pairs(job, training, read_replayed_rows(job, inputs), known, parts, all_there.wait)
 
-    monkeypatch.setattr(pairs, "open_tokens", noted)
+    monkeypatch.setattr(training_rows, "open_tokens", noted)
     ranks = [Rank(index, 4, index % 2, 2) for index in range(4)]
     workers = [threading.Thread(target=work, args=(rank,), name=f"rank {rank.index}") for rank in ranks]
     for worker in workers:

@@ -37,7 +37,7 @@ from tasks.worker.training.forgetting import RunningAverage, put_weights
 from tasks.worker.training.optimizer import make_optimizer
 
 
-def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
+def add_categories(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
     """Give the model an embedding for every category of the training rows; log new ones, and return the grown table.
 
     A new category starts with the embedding of categories never seen, so growing changes no vector.
@@ -48,11 +48,11 @@ def grow(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Tabl
     for name, known in before.categorical.items():
         if new := len(after.categorical[name]) - len(known):
             print(f"{name} has {new} new categories, {len(after.categorical[name])} in all", flush=True)
-    widen(model, before, after)
+    widen_embeddings(model, before, after)
     return after
 
 
-def widen(model: EmbeddingModel, before: FeatureTable, after: FeatureTable) -> None:
+def widen_embeddings(model: EmbeddingModel, before: FeatureTable, after: FeatureTable) -> None:
     """Widen the model's embeddings from the categories of table `before` to the table `after`, which extends it."""
     if after == before or model.interaction is None or model.shape.interaction is None:
         return
@@ -83,7 +83,7 @@ _REF_NUMBERS = 1 + 32  # the step, and the bytes of the SHA-256
 
 
 @dataclass(frozen=True)
-class Source:
+class ResumePoint:
     """The checkpoint to start from, None for a new lineage; `own`: an earlier attempt of this run wrote it."""
 
     checkpoint: CheckpointRef | None
@@ -116,16 +116,16 @@ class Start:
         )
 
 
-def find_source(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> Source:
+def find_resume_point(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> ResumePoint:
     """Return on every rank the checkpoint that rank 0 chooses; a corrupt parent is never skipped."""
     config = job.config
     first_step = inputs.parent.step if inputs.parent else 0
     partial = find_partial(job.store, config.lineage, job.spec.run_key, first_step) if job.rank.is_main else None
-    own = named_by_the_first(job, partial, accelerator)
-    return Source(own, own=True) if own is not None else Source(inputs.parent, own=False)
+    own = broadcast_checkpoint(job, partial, accelerator)
+    return ResumePoint(own, own=True) if own is not None else ResumePoint(inputs.parent, own=False)
 
 
-def named_by_the_first(job: Job, named: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef | None:
+def broadcast_checkpoint(job: Job, named: CheckpointRef | None, accelerator: Accelerator) -> CheckpointRef | None:
     """Broadcast rank 0's checkpoint reference, or None, to every rank, without reading the store.
 
     Args:
@@ -140,7 +140,7 @@ def named_by_the_first(job: Job, named: CheckpointRef | None, accelerator: Accel
     )
 
 
-def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelParts:
+def load_model(job: Job, source: ResumePoint, training: Iterable[pa.Table]) -> ModelParts:
     """Return the model of the checkpoint, or a new one, on the host; log its source.
 
     Raises:
@@ -156,14 +156,19 @@ def load_model(job: Job, source: Source, training: Iterable[pa.Table]) -> ModelP
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
         parts = load_parts(job.shared, checkpoint, config.model.dropout, weights="trained")
         if not source.own:  # its vocabularies have grown before
-            parts = replace(parts, features=grow(parts.model, parts.features, training))
+            parts = replace(parts, features=add_categories(parts.model, parts.features, training))
         parts.model.learn_scale(config.heads.learnt_scale)
     _check_shape(parts, config)
     return parts
 
 
 def make_start(
-    job: Job, inputs: TrainInputs, source: Source, parts: ModelParts, accelerator: Accelerator, precision: Precision
+    job: Job,
+    inputs: TrainInputs,
+    source: ResumePoint,
+    parts: ModelParts,
+    accelerator: Accelerator,
+    precision: Precision,
 ) -> Start:
     """Move model and optimiser to the device, in the state that they have between two steps."""
     config = job.config
@@ -198,14 +203,14 @@ def make_start(
     return Start(parts, average, optimizer, state, source.checkpoint)
 
 
-def _start_average(job: Job, source: Source, parts: ModelParts, accelerator: Accelerator) -> RunningAverage | None:
+def _start_average(job: Job, source: ResumePoint, parts: ModelParts, accelerator: Accelerator) -> RunningAverage | None:
     """Return the checkpoint's EMA on the device, in the state between two steps; None if not configured."""
     averaging = job.config.train.averaging
     if averaging is None or averaging.ema_half_life_steps is None:
         return None
     model = copy.deepcopy(parts.model).requires_grad_(False)
     if source.checkpoint is not None:
-        model.load_state_dict(model.state_dict() | released_weights(job, source.checkpoint, parts))
+        model.load_state_dict(model.state_dict() | load_released_weights(job, source.checkpoint, parts))
     accelerator.to_device(model)
     with torch.no_grad():
         for weight in model.parameters():
@@ -213,19 +218,19 @@ def _start_average(job: Job, source: Source, parts: ModelParts, accelerator: Acc
     return RunningAverage(model, averaging.ema_half_life_steps, accelerator)
 
 
-def released_weights(job: Job, checkpoint: CheckpointRef, parts: ModelParts) -> dict[str, torch.Tensor]:
+def load_released_weights(job: Job, checkpoint: CheckpointRef, parts: ModelParts) -> dict[str, torch.Tensor]:
     """Return a checkpoint's released weights, float32 on the host, widened to the categories of `parts`."""
     earlier = load_parts(job.shared, checkpoint)
-    widen(earlier.model, earlier.features, parts.features)
+    widen_embeddings(earlier.model, earlier.features, parts.features)
     return weights_on_host(earlier.model)
 
 
-def first_weights(
+def load_initial_weights(
     job: Job, inputs: TrainInputs, parts: ModelParts, training: Iterable[pa.Table]
 ) -> dict[str, torch.Tensor] | None:
     """Return the initial weights of a run: its parent's released or the pretrained ones; None if they were random."""
     if inputs.parent is not None:
-        return released_weights(job, inputs.parent, parts)
+        return load_released_weights(job, inputs.parent, parts)
     if job.config.model.from_scratch is not None:
         return None
     return weights_on_host(build_parts(job.config, training).model)
