@@ -19,9 +19,9 @@ from tasks.contracts.runner import report
 from tasks.foundation.errors import HostError, StoreError
 from tasks.runs.host_records import this_host
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
-from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, hand_in
+from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, write_findings
 from tasks.worker.checks.matmul_check import make_problem, time_product
-from tasks.worker.checks.nodes import check_nodes, folder, once_for_machine
+from tasks.worker.checks.nodes import check_nodes, folder, run_once_per_machine
 from tasks.worker.checks.verdicts import (
     conclude,
     gflops,
@@ -59,8 +59,8 @@ def run(job: Job) -> HealthOutcome:
         precision = accelerator.choose_precision(config.train.precision)
         together = f"{folder(job)}/workers"
         if rank.local > 0:
-            hand_in(job.store, together, rank.index, mine)
-        whole = once_for_machine(
+            write_findings(job.store, together, rank.index, mine)
+        whole = run_once_per_machine(
             job, "workers",
             lambda: exchange(
                 job.store, together, rank.index, rank.world, mine,

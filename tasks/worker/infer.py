@@ -43,7 +43,7 @@ def run(job: Job) -> InferOutcome:
     shards.check_earlier()
     if not shards.open():
         return shards.seal()
-    config = for_its_machines(job.config)
+    config = with_infer_compiler(job.config)
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
             compile_cache.reuse(accelerator, job.store, inputs.compiled)
@@ -71,7 +71,7 @@ def run(job: Job) -> InferOutcome:
     return shards.seal()
 
 
-def for_its_machines(config: Config) -> Config:
+def with_infer_compiler(config: Config) -> Config:
     """Return the configuration with the compiler target of infer's machines."""
     if config.batch.infer is None or compute_of(config, Stage.infer) != "batch":
         return config

@@ -14,7 +14,7 @@ from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
 from tasks.worker.export.release_vectors import ReleaseVectors
 from tasks.worker.export.target import Target, release_of, table_name
-from tasks.worker.export.target_checks import Different, check_content, check_index
+from tasks.worker.export.target_checks import ContentMismatch, check_content, check_index
 from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
 
@@ -46,7 +46,7 @@ def run(job: Job) -> PublishOutcome:
         loaded = _load(target, table, release) if table != before else 0
         try:
             check_content(target, table, release)
-        except Different as error:
+        except ContentMismatch as error:
             raise _cleared(target, table, before, error) from error
         quality = check_index(target, table, release, job.config.publish.min_recall)
         dropped: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def _load(target: Target, table: str, release: ReleaseVectors) -> int:
     return loaded
 
 
-def _cleared(target: Target, table: str, before: str | None, error: Different) -> StoreError:
+def _cleared(target: Target, table: str, before: str | None, error: ContentMismatch) -> StoreError:
     """Drop a table with wrong content unless it is served; return the error with the next step."""
     if table == before:
         return StoreError(

@@ -32,7 +32,7 @@ VECTORS_KEPT_BYTES = 0  # the few searches read the shards, so that memory does 
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy")
 
 
-class Compared(NamedTuple):
+class PreviousRelease(NamedTuple):
     """The previous release: its answers, and both models compared on common items."""
 
     earlier: Searched
@@ -120,7 +120,7 @@ def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
 
 def _search(
     store: Store, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof
-) -> tuple[Searched, Compared | None]:
+) -> tuple[Searched, PreviousRelease | None]:
     """Return the answers of the new release, and the comparison with the previous one.
 
     The comparison is None without a previous release, or if its files are no longer readable.
@@ -132,14 +132,14 @@ def _search(
             both = shared_items(before, index)
             earlier = search(before, queries, proof.vectors_before, both[0])
             searched = search(index, queries, proof.vectors, both[1])
-            return searched, Compared(earlier, compare_models(earlier, searched, int(both[0].sum())))
+            return searched, PreviousRelease(earlier, compare_models(earlier, searched, int(both[0].sum())))
         except (MissingFolder, CorruptFolder) as error:
             print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
     return search(index, queries, proof.vectors), None
 
 
 def _write_changes(
-    job: Job, inputs: ReleaseInputs, compared: Compared | None, searched: Searched, queries: pa.Table
+    job: Job, inputs: ReleaseInputs, compared: PreviousRelease | None, searched: Searched, queries: pa.Table
 ) -> str | None:
     if compared is None or inputs.before is None:
         return None

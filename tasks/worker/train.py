@@ -106,7 +106,7 @@ def run(job: Job) -> TrainOutcome:
                 clock = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
-                solve_heads(job, start.released, accelerator, recorder.last_step, alive=lambda: None)
+                solve_heads(job, start.released, accelerator, recorder.last_step, beat=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(job, own, accelerator)
         graphs = graph_use(accelerator)
@@ -193,7 +193,7 @@ def _take_steps(
     clock = StepClock(accelerator)
     what = f"{batches.shape.sequences} x {batches.shape.tokens} tokens"
     stop = StopRequest()
-    with stop.held_back(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
+    with stop.delay_sigterm(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
         batches.end_before(recorder.last_step - first_step)
         for done, batch in enumerate(accelerator.feed(batches), start=recorder.state.step + 1):
             if done > recorder.last_step:
@@ -201,19 +201,19 @@ def _take_steps(
             accelerator.name_work(f"step {done}, {what}")
             step(batch, done - 1)
             recorder.parts.model.forget_solutions()
-            watchdog.alive(f"step {done} ({what})")
+            watchdog.beat(f"step {done} ({what})")
             recorder.losses_if_due(done, step, stop.requested)
             recorder.stop_if_agreed(done)
             clock.count_step(batches.rows(done - 1 - first_step))
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
                 clock.pause()
                 if done == recorder.last_step:
-                    solve_heads(job, recorder.parts, accelerator, done, watchdog.alive)
+                    solve_heads(job, recorder.parts, accelerator, done, watchdog.beat)
                 recorder.evaluate_if_due(done, holdout, development)
                 batches.end_before(recorder.last_step - first_step)
-                watchdog.alive()
+                watchdog.beat()
                 recorder.checkpoint_if_due(done)
-                watchdog.alive()
+                watchdog.beat()
                 clock.resume()
     return clock
 

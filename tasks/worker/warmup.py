@@ -13,7 +13,7 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
 from tasks.worker.checks.collectives import prove_exchange
-from tasks.worker.devices.accelerators import Accelerator, make_accelerator, opened
+from tasks.worker.devices.accelerators import Accelerator, make_accelerator, open_device
 from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, choose_shape
@@ -49,7 +49,11 @@ def run(job: Job) -> WarmupOutcome | None:
         pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
         first_step = inputs.parent.step if inputs.parent else 0
         shape = choose_shape(config, first_step, pairs, job.rank.world, inputs.mined is not None)
-    with job.clock.phase("compiling"), _compile_session(job, accelerator, parts, shape) as session, opened(accelerator):
+    with (
+        job.clock.phase("compiling"),
+        _compile_session(job, accelerator, parts, shape) as session,
+        open_device(accelerator),
+    ):
         trial = _try(job, trial_inputs, accelerator, source, parts, pairs, shape, held)
         if accelerator.collects_only:
             return None

@@ -50,7 +50,7 @@ def exchange(
     """
     all_key = f"{folder}/whole.json"
     if index > 0:
-        hand_in(store, folder, index, mine)
+        write_findings(store, folder, index, mine)
         wait_until(
             lambda: store.exists(all_key),
             lambda: f"the first worker has not written {store.uri}/{all_key}",
@@ -68,7 +68,7 @@ def exchange(
     return whole
 
 
-def hand_in(store: Store, folder: str, index: int, mine: WorkerFindings) -> None:
+def write_findings(store: Store, folder: str, index: int, mine: WorkerFindings) -> None:
     """Write a worker's findings for member 0 without waiting for the answer."""
     store.write(f"{folder}/{index}.json", mine.to_json())
 

@@ -25,7 +25,7 @@ DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfl
 
 
 @dataclass(frozen=True)
-class Problem:
+class MatmulProblem:
     """`left` @ `right` = `answer`, all (n, n) int64."""
 
     left: torch.Tensor
@@ -33,15 +33,15 @@ class Problem:
     answer: torch.Tensor
 
 
-def make_problem(size: int, seed: int) -> Problem:
+def make_problem(size: int, seed: int) -> MatmulProblem:
     """Return seeded factors and their product in integer arithmetic (half a second for 1024 rows, four for 2048)."""
     highest = min(MAX_FACTOR, math.isqrt(EXACT_IN_FP32 // size))
     factors = np.random.default_rng(seed).integers(-highest, highest, (2, size, size), endpoint=True)
     answer = np.einsum("ij,jk->ik", *factors)  # int64 throughout, and several times faster than @ for integers
-    return Problem(torch.from_numpy(factors[0]), torch.from_numpy(factors[1]), torch.from_numpy(answer))
+    return MatmulProblem(torch.from_numpy(factors[0]), torch.from_numpy(factors[1]), torch.from_numpy(answer))
 
 
-def time_product(accelerator: Accelerator, problem: Problem, precision: Precision) -> float:
+def time_product(accelerator: Accelerator, problem: MatmulProblem, precision: Precision) -> float:
     """Return the median seconds of the product on the device, after a warm run; every result is checked.
 
     Raises:
@@ -66,7 +66,7 @@ def time_product(accelerator: Accelerator, problem: Problem, precision: Precisio
     return statistics.median(seconds)
 
 
-def _check(accelerator: Accelerator, problem: Problem, precision: Precision, product: torch.Tensor) -> None:
+def _check(accelerator: Accelerator, problem: MatmulProblem, precision: Precision, product: torch.Tensor) -> None:
     got = product.cpu().double()
     allowed = problem.answer.abs() * (BF16_BOUND if precision == "bf16" else 0.0)
     wrong = ~((got - problem.answer).abs() <= allowed)  # NaN counts as wrong

@@ -33,10 +33,10 @@ def check_nodes(job: Job) -> tuple[Check, ...]:
         nodes, number = rank.world // rank.local_world, rank.index // rank.local_world
         return exchange(job.store, f"{folder(job)}/nodes", number, nodes, mine, lambda findings: _judge(job, findings))
 
-    return once_for_machine(job, "machines", check).checks
+    return run_once_per_machine(job, "machines", check).checks
 
 
-def once_for_machine(job: Job, name: str, work: Callable[[], AllFindings]) -> AllFindings:
+def run_once_per_machine(job: Job, name: str, work: Callable[[], AllFindings]) -> AllFindings:
     """Run `work` in the first worker of this machine; the others read its result from a local file.
 
     Raises:

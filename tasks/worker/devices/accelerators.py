@@ -12,7 +12,7 @@ from tasks.worker.devices import xla_environment
 from tasks.worker.devices.base import Accelerator, Precision
 from tasks.worker.process.job import Rank
 
-__all__ = ["Accelerator", "make_accelerator", "open_accelerator", "opened", "uses_neuron"]
+__all__ = ["Accelerator", "make_accelerator", "open_accelerator", "open_device", "uses_neuron"]
 
 
 @contextlib.contextmanager
@@ -24,12 +24,12 @@ def open_accelerator(
     Args as for `make_accelerator`. Raises ConfigError: this machine has no such device.
     """
     accelerator = make_accelerator(name, rank, config, precision)
-    with opened(accelerator):
+    with open_device(accelerator):
         yield accelerator
 
 
 @contextlib.contextmanager
-def opened(accelerator: Accelerator) -> Iterator[None]:
+def open_device(accelerator: Accelerator) -> Iterator[None]:
     """Keep the device and its process group open inside the block.
 
     After an error this worker does not leave the group; its connections close when the process ends. It can thus

@@ -1,8 +1,8 @@
 """Attention as plain batched matrix products, for processors and for XLA.
 
 On a CPU the library's fused attention has a slow bf16 backward pass, and its eager attention computes the softmax in
-fp32; docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention. So do texts
-in line (one after another, without padding between them) on a CPU, which need no backward pass.
+fp32; docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention. So do
+unpadded texts (one after another) on a CPU, which need no backward pass.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def matmul_attention(
 ) -> tuple[torch.Tensor, None]:
     """softmax(scaling * q k^T + mask) v; q, k, v (B, H, T, D), mask (B, 1 or H, T, T) additive -> (B, T, H, D).
 
-    An integer mask holds the groups of texts in line, in a batch of one. `sliding_window` is used only for these:
+    An integer mask holds the groups of unpadded texts, in a batch of one. `sliding_window` is used only for these:
     tokens at this distance or farther are masked. Other masks already contain the window.
     """
     batch, heads, tokens, width = query.shape
@@ -39,7 +39,7 @@ def matmul_attention(
     if not attention_mask.is_floating_point():
         queries, keys, values = (side[0].transpose(0, 1) for side in (query, key, value))
         causal = getattr(module, "is_causal", False)
-        return attention_in_line(queries, keys, values, attention_mask, scaling, causal, sliding_window)[None], None
+        return unpadded_attention(queries, keys, values, attention_mask, scaling, causal, sliding_window)[None], None
     queries, keys, values = (side.reshape(batch * heads, tokens, width) for side in (query, key, value))
     mask = attention_mask.to(query.dtype).expand(batch, heads, tokens, tokens).reshape(batch * heads, tokens, tokens)
     scores = torch.baddbmm(mask, queries, keys.mT, alpha=width**-0.5 if scaling is None else scaling)
@@ -47,7 +47,7 @@ def matmul_attention(
     return torch.bmm(weights, values).view(batch, heads, tokens, width).transpose(1, 2), None
 
 
-def attention_in_line(
+def unpadded_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -56,7 +56,7 @@ def attention_in_line(
     causal: bool = False,
     window: int | None = None,
 ) -> torch.Tensor:
-    """Attention of texts in line, each token within its own text; (N, H, D) each -> (N, H, D).
+    """Attention of unpadded texts, each token within its own text; (N, H, D) each -> (N, H, D).
 
     Args:
         groups: as in `InLine`, on the host.
@@ -90,6 +90,6 @@ def use_matmul_attention(model: nn.Module) -> None:
             part.set_attn_implementation(MATMUL)
 
 
-def attends_in_line(encoder: PreTrainedModel) -> bool:
-    """Return True if the encoder accepts texts in line."""
+def supports_unpadded(encoder: PreTrainedModel) -> bool:
+    """Return True if the encoder accepts unpadded texts."""
     return encoder.config._attn_implementation == MATMUL

@@ -71,7 +71,7 @@ class Accelerator(ABC):
     compiler = ""  # name and version
     flags = ""  # the compiler's flags
     matmul_attention = True  # attention as plain matrix products; see attention.py
-    in_line = False  # supports texts in line, see attention.py; needs matmul_attention
+    unpadded = False  # supports unpadded texts, see attention.py; needs matmul_attention
     adamw_options: ClassVar[dict[str, bool]] = {}  # choose torch's AdamW implementation
 
     def __init__(self, rank: Rank) -> None:

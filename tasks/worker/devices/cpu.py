@@ -19,7 +19,7 @@ class CpuAccelerator(Accelerator):
 
     name = "cpu"
     backend = "gloo"
-    in_line = True
+    unpadded = True
     adamw_options: ClassVar[dict[str, bool]] = {"fused": True}
 
     def __init__(self, rank: Rank) -> None:

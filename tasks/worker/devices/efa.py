@@ -37,7 +37,7 @@ def read_counters(root: Path | None = None) -> Counter[str]:
     return found
 
 
-def use_between(before: Mapping[str, int], after: Mapping[str, int]) -> EfaUse | None:
+def compute_traffic(before: Mapping[str, int], after: Mapping[str, int]) -> EfaUse | None:
     """Return the traffic between two readings; None if no interface has byte counters."""
     if not after.get("interfaces"):
         return None

@@ -1,4 +1,4 @@
-"""A whole BERT layer as one operation for CPUs: in bf16 with its own backward pass, and for texts in line.
+"""A whole BERT layer as one operation for CPUs: in bf16 with its own backward pass, and for unpadded texts.
 
 On a CPU a step of a small encoder waits for memory as long as it multiplies. So query, key and value are one product
 in each direction, weights are packed for oneDNN once per product, bias and residual are fused into the product, and
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import PreTrainedModel
 
-from tasks.worker.devices.attention import attention_in_line
+from tasks.worker.devices.attention import unpadded_attention
 
 BERT_LAYERS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")  # encoders with such layers
 
@@ -111,8 +111,8 @@ def _linear(
     return torch.ops.mkldnn._linear_pointwise(rows, packed, bias, after, [], "none")
 
 
-def layer_in_line(layer: Any, hidden: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
-    """A BERT layer in evaluation without gradients, for texts in line: (1, N, W) -> (1, N, W).
+def unpadded_layer(layer: Any, hidden: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+    """A BERT layer in evaluation without gradients, for unpadded texts: (1, N, W) -> (1, N, W).
 
     GELU is fused into the product before it.
 
@@ -123,7 +123,7 @@ def layer_in_line(layer: Any, hidden: torch.Tensor, groups: torch.Tensor) -> tor
     rows, width = hidden[0], hidden.shape[2:]
     side, bias = torch.cat([w.query, w.key, w.value]), torch.cat([w.query_bias, w.key_bias, w.value_bias])
     query, key, value = _linear(rows, side, bias).view(len(rows), 3, heads, -1).unbind(1)
-    seen = attention_in_line(query, key, value, groups).flatten(1)
+    seen = unpadded_attention(query, key, value, groups).flatten(1)
     first = _linear(seen, w.out, w.out_bias, added=rows)
     middle = F.layer_norm(first, width, w.first_norm, w.first_norm_bias, epsilon)
     last = _linear(_linear(middle, w.up, w.up_bias, after="gelu"), w.down, w.down_bias, added=middle)
@@ -223,7 +223,7 @@ def fused_layer(layer: Any, hidden: torch.Tensor, attention_mask: torch.Tensor) 
 def use_fused_layers(model: nn.Module) -> None:
     """Replace the forward pass of the BERT layers inside `model`; it serves bf16 without dropout.
 
-    For texts in line it serves fp32 too; other cases keep the library's own pass.
+    For unpadded texts it serves fp32 too; other cases keep the library's own pass.
     """
     if not torch.backends.mkldnn.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return
@@ -236,7 +236,7 @@ def use_fused_layers(model: nn.Module) -> None:
 
 def _forward(layer: Any, hidden_states: torch.Tensor, attention_mask: torch.Tensor, *given: Any, **named: Any) -> Any:
     if not attention_mask.is_floating_point():
-        return layer_in_line(layer, hidden_states, attention_mask)
+        return unpadded_layer(layer, hidden_states, attention_mask)
     dropouts = (layer.attention.self.dropout, layer.attention.output.dropout, layer.output.dropout)
     drops = layer.training and any(each.p for each in dropouts)
     if hidden_states.dtype != torch.bfloat16 or drops:

@@ -25,7 +25,7 @@ _NO_PERMISSION = re.compile(r"permission denied|operation not permitted", re.I)
 _OF_ONE_WORKER = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_RT_ROOT_COMM_ID")
 
 
-class WrongNumbers(HostError):
+class WrongResults(HostError):
     """The cores of this machine exchange wrong numbers."""
 
 
@@ -82,7 +82,7 @@ def _refuse_errors(what: str, output: ToolOutput) -> None:
         raise HostError(said)
     counts = [int(count) for count in _ERRORS.findall(text)]
     if any(counts):
-        raise WrongNumbers(
+        raise WrongResults(
             f"{what}: {max(counts)} errors found, test failed. The cores of this machine "
             f"exchange wrong numbers; replace it. Output:\n{tail(output.stdout)}"
         )

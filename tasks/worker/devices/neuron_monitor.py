@@ -22,7 +22,7 @@ from tasks.worker.devices.neuron_tools import (
     explain,
     find_tool,
     parse_json,
-    started,
+    start_tool,
     tail,
 )
 
@@ -107,12 +107,12 @@ def summarize(node: int, readings: Sequence[Reading]) -> DeviceUse:
 
 
 @contextlib.contextmanager
-def monitored() -> Iterator[list[Reading]]:
+def run_monitor() -> Iterator[list[Reading]]:
     """Run neuron-monitor during the block and add each of its reports (every 5 s) to the list."""
     readings: list[Reading] = []
     with contextlib.ExitStack() as closing:
         try:
-            process = closing.enter_context(started([find_tool("neuron-monitor")], merge=True))
+            process = closing.enter_context(start_tool([find_tool("neuron-monitor")], merge=True))
         except ConfigError as error:
             _warn(error)
         else:

@@ -10,7 +10,7 @@ from configs.schema.compute import MachineConfig
 from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.worker.devices.efa import check_interfaces, list_interfaces
-from tasks.worker.devices.nccom import OPERATIONS, CollectiveSpeed, WrongNumbers, measure
+from tasks.worker.devices.nccom import OPERATIONS, CollectiveSpeed, WrongResults, measure
 from tasks.worker.devices.neuron_devices import check_devices, list_devices
 from tasks.worker.devices.sysfs import check_ecc, read_counts
 
@@ -85,7 +85,7 @@ def judge_nccom(operation: str, speeds: Sequence[CollectiveSpeed], cores: int, l
 
 def _tool_failed(name: str, error: StageError) -> Check:
     """Return a failed check for a failed tool."""
-    action: Action = "exclude host" if isinstance(error, WrongNumbers) else "retry elsewhere"
+    action: Action = "exclude host" if isinstance(error, WrongResults) else "retry elsewhere"
     if isinstance(error, ConfigError | CodeError):  # not installed or another release: the same on all machines
         action = "stop"
     return Check.critical(name, False, str(error), action)

@@ -63,7 +63,7 @@ def find_tool(name: str, path: str | None = None) -> str:
 
 
 @contextlib.contextmanager
-def started(
+def start_tool(
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
@@ -109,7 +109,7 @@ def run_tool(
         HangError: the tool took longer than `timeout_seconds` and was ended.
     """
     written = shlex.join([name, *arguments])
-    with started([find_tool(name), *arguments], environment, folder) as process:
+    with start_tool([find_tool(name), *arguments], environment, folder) as process:
         try:
             stdout, stderr = process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired as error:

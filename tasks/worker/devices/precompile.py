@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from tasks.foundation.errors import CodeError, CompileError, ConfigError
 from tasks.worker.devices.neuron_environment import CACHE, FLAGS
-from tasks.worker.devices.neuron_tools import explain, find_tool, started, tail
+from tasks.worker.devices.neuron_tools import explain, find_tool, start_tool, tail
 
 TOOL = "neuron_parallel_compile"
 NAMED_GRAPHS = 3
@@ -160,7 +160,7 @@ def _run(
     collected: set[str] = set()
     idle = trial_failed = False
     tool = find_tool(TOOL, environment.get("PATH"))
-    with started([tool, *options, *command], environment, current, merge=True) as process:
+    with start_tool([tool, *options, *command], environment, current, merge=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             line = line.rstrip("\n")

@@ -20,7 +20,7 @@ from torch_xla.distributed.parallel_loader import MpDeviceLoader
 from tasks.worker.devices.base import COLLECTIVE_TIMEOUT, Accelerator, M, gradients_of
 from tasks.worker.devices.graphs import GraphWatch
 from tasks.worker.devices.precompile import list_graphs
-from tasks.worker.devices.xla_environment import XlaEnvironment, check_place, collecting
+from tasks.worker.devices.xla_environment import XlaEnvironment, check_place, is_collecting
 from tasks.worker.process.job import Rank
 from tasks.worker.process.shared_folder import SharedFolder
 
@@ -41,9 +41,9 @@ class XlaAccelerator(Accelerator):
         self.environment = environment
         self.graph_folder = environment.cache
         # A trial run collects into the folder of the process that started it.
-        self._folder = None if collecting() else SharedFolder(environment.cache)
+        self._folder = None if is_collecting() else SharedFolder(environment.cache)
         self.reads_graphs = environment.neuron
-        self.collects_only = collecting()
+        self.collects_only = is_collecting()
         self.compiler, self.flags = environment.compiler, environment.flags
         self.graphs = self._watch = GraphWatch(_compilations, self._compiled_graphs)
         self._gloo: dist.ProcessGroup | None = None

@@ -72,10 +72,10 @@ def prepare_environment(config: Config | None, precision: str, rank: Rank) -> Xl
 def means_neuron() -> bool:
     """Return True if XLA's devices are NeuronCores, False for the CPU. Opens no device."""
     installed = importlib.util.find_spec("torch_neuronx") is not None
-    return collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON")
+    return is_collecting() or (installed and os.environ.get(DEVICE, "NEURON") == "NEURON")
 
 
-def collecting() -> bool:
+def is_collecting() -> bool:
     """Return True in a trial run: graphs are collected but not executed, and all numbers are zeros."""
     return os.environ.get(COLLECTING) == "1"
 
@@ -91,7 +91,7 @@ def check_place(rank: Rank, world: int, ordinal: int) -> None:
 
 
 def _neuron(config: Config | None, precision: str, rank: Rank) -> XlaEnvironment:
-    inherited = os.environ.get(neuron.CACHE) if collecting() else None  # set by the collecting process
+    inherited = os.environ.get(neuron.CACHE) if is_collecting() else None  # set by the collecting process
     cache = Path(inherited) if inherited else folder_of_machine(rank)
     variables = {neuron.CACHE: str(cache)}
     if config is not None:

@@ -21,7 +21,7 @@ from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.choose import choose
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.rows import MeasuredRows
-from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, text_numbers
+from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, number_texts
 from tasks.worker.process.job import Job
 from tasks.worker.rows.holdout_order import query_places
 from tasks.worker.rows.holdout_read import at_once
@@ -97,7 +97,7 @@ def relevant_items(rows: MeasuredRows, pairs: pa.Table, corpus: pa.Table) -> Rel
     places = pc.index_in(pairs[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()).fill_null(-1).to_numpy()
     there = places >= 0
     keys = pairs[QUERY_KEY].to_numpy()[there]
-    texts = text_numbers(corpus[TEXT].to_pylist())
+    texts = number_texts(corpus[TEXT].to_pylist())
     return find_relevant(rows.facts[QUERY_KEY].to_numpy(), texts, keys, places[there].astype(np.int64))
 
 

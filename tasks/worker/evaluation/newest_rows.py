@@ -44,18 +44,18 @@ def inputs_of(
     accelerator: Accelerator,
     kind: Literal["query", "pair"],
     rows: pa.Table,
-    alive: Callable[[], None],
+    beat: Callable[[], None],
 ) -> np.ndarray:
     """Return a head's input for each row, float32 (rows, inputs); the workers share the work.
 
     Args:
-        alive: called repeatedly during the work.
+        beat: called repeatedly during the work.
     """
     settings = embed_settings(job.config, accelerator, job.config.train.precision)
     texts = (QUERY,) if kind == "query" else (QUERY, ITEM)
     sides = [
         embed(
-            parts.model, accelerator, *encode_side(rows, text, parts, job.config), settings, progress=lambda *_: alive()
+            parts.model, accelerator, *encode_side(rows, text, parts, job.config), settings, progress=lambda *_: beat()
         )
         for text in texts
     ]

@@ -21,7 +21,7 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 
 
-def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, alive: Callable[[], None]) -> None:
+def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, beat: Callable[[], None]) -> None:
     """Replace each head with `refit_rows` by a head solved on the newest training rows.
 
     The workers share the embedding; the first worker solves and sends its weights to all. With too few rows a head
@@ -29,15 +29,15 @@ def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int
 
     Args:
         step: global steps taken.
-        alive: called repeatedly during the work.
+        beat: called repeatedly during the work.
     """
-    solve_head(job, parts, accelerator, step, alive)
+    solve_head(job, parts, accelerator, step, beat)
     for name, head in job.config.heads.of_labels.items():
         if head.refit_rows is not None:
-            solve_label_head(job, parts, accelerator, name, step, alive)
+            solve_label_head(job, parts, accelerator, name, step, beat)
 
 
-def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, alive: Callable[[], None]) -> None:
+def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, beat: Callable[[], None]) -> None:
     """Solve the classification head on the newest training rows of history and run, if `refit_rows` is set.
 
     If a class has too few rows, the head stays unchanged. Arguments and guarantees as for `solve_heads`.
@@ -60,7 +60,7 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
         return
     model = parts.model
     assert model.classifier is not None
-    inputs = inputs_of(job, parts, accelerator, head.input, rows, alive)
+    inputs = inputs_of(job, parts, accelerator, head.input, rows, beat)
     weight, bias = (torch.zeros(each.shape) for each in (model.classifier.weight, model.classifier.bias))
     numbers, metrics = torch.zeros(2, dtype=torch.float64), {}
     if job.rank.is_main:
@@ -68,7 +68,7 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
         solved = solve(inputs, classes, hash_queries(rows[QUERY].to_pylist()) % FOLDS, weights)
         weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
         numbers, metrics = torch.tensor([solved.threshold, solved.strength], dtype=torch.float64), solved.metrics
-    alive()
+    beat()
     with torch.no_grad():
         for parameter, value in ((model.classifier.weight, weight), (model.classifier.bias, bias)):
             parameter.copy_(accelerator.upload(accelerator.sum(value)))

@@ -13,14 +13,14 @@ from tasks.data.rows import QUERY
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows
 from tasks.worker.model.label_heads import LABEL_TASKS
-from tasks.worker.model.label_task import FOLDS, Known
+from tasks.worker.model.label_task import FOLDS, LabelledRows
 from tasks.worker.model.relevant import hash_queries
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 
 
 def solve_label_head(
-    job: Job, parts: ModelParts, accelerator: Accelerator, name: str, step: int, alive: Callable[[], None]
+    job: Job, parts: ModelParts, accelerator: Accelerator, name: str, step: int, beat: Callable[[], None]
 ) -> None:
     """Solve one label head with `refit_rows`, for `solve_heads`."""
     head, task = job.config.heads.of_labels[name], LABEL_TASKS[name]
@@ -29,20 +29,20 @@ def solve_label_head(
     rows = newest_rows(job, head.refit_rows, lambda table: _usable(table, job, name))
     truth, weights = label_values(rows, head), row_weights(rows, job.config.train.row_weight)
     folds = hash_queries(rows[QUERY].to_pylist()) % FOLDS
-    few = task.too_few(truth, head) or ("all rows are of one query" if len(np.unique(folds)) < 2 else "")
+    few = task.find_shortage(truth, head) or ("all rows are of one query" if len(np.unique(folds)) < 2 else "")
     if few:
         print(f"the head {name} is not solved: {few}", flush=True)
         return
-    inputs = inputs_of(job, parts, accelerator, head.input, rows, alive)
+    inputs = inputs_of(job, parts, accelerator, head.input, rows, beat)
     linear = parts.model.label_heads[name]
     assert isinstance(linear, nn.Linear)
     weight, bias = (torch.zeros(each.shape) for each in (linear.weight, linear.bias))
     strength, metrics = torch.zeros(1, dtype=torch.float64), {}
     if job.rank.is_main:
-        solved = task.solve(Known(inputs, truth, weights, folds), head)
+        solved = task.solve(LabelledRows(inputs, truth, weights, folds), head)
         weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
         strength, metrics = torch.tensor([solved.strength], dtype=torch.float64), solved.metrics
-    alive()
+    beat()
     with torch.no_grad():
         for parameter, value in ((linear.weight, weight), (linear.bias, bias)):
             parameter.copy_(accelerator.upload(accelerator.sum(value)))

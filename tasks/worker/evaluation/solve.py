@@ -18,7 +18,7 @@ LEAST_ROWS = 2 * FOLDS  # per class, so that every fit has rows of both
 MOST_STEPS = 1000
 
 
-class Solved(NamedTuple):
+class FittedClassifier(NamedTuple):
     """A head: logits are inputs @ weight.T + bias; a row is of class 1 if its probability is at least `threshold`.
 
     The metrics are cross-validated.
@@ -31,7 +31,9 @@ class Solved(NamedTuple):
     metrics: dict[str, float]
 
 
-def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: np.ndarray | None = None) -> Solved:
+def solve(
+    inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: np.ndarray | None = None
+) -> FittedClassifier:
     """Return the head of the strength with the best cross-validated AUC; deterministic.
 
     Args:
@@ -49,7 +51,7 @@ def solve(inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: n
     threshold = best_threshold(classes, probabilities)
     fitted = _fit(inputs, classes, weights, strength)
     half = np.stack([-fitted.coef_[0], fitted.coef_[0]]) / 2  # the difference of two logits is the score
-    return Solved(
+    return FittedClassifier(
         weight=(slope * half).astype(np.float32),
         bias=(np.array([-0.5, 0.5]) * (slope * np.ravel(fitted.intercept_)[0] + shift)).astype(np.float32),
         threshold=threshold,

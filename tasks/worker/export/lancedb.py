@@ -93,7 +93,7 @@ class Lancedb:
         with self._speaking():
             return self._column(table, ITEM_ID, f"{PARTITION} = {partition}").to_pylist()
 
-    def by_other_models(self, table: str, model_version: str) -> int:
+    def count_other_models(self, table: str, model_version: str) -> int:
         with self._speaking():
             versions = self._column(table, MODEL_VERSION)
             return len(versions) - pc.sum(pc.equal(versions, model_version)).as_py()

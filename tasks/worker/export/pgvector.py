@@ -145,7 +145,7 @@ class Pgvector:
             rows = self._connection.execute(query.format(table=Identifier(table), partition=Literal(partition)))
             return [item_id for (item_id,) in rows]
 
-    def by_other_models(self, table: str, model_version: str) -> int:
+    def count_other_models(self, table: str, model_version: str) -> int:
         query = SQL("SELECT count(*) FROM {table} WHERE model_version <> {version}")
         with self._speaking():
             return self._one(query.format(table=Identifier(table), version=Literal(model_version)))

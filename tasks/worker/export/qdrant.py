@@ -112,7 +112,7 @@ class Qdrant:
                 if place is None:
                     return found
 
-    def by_other_models(self, table: str, model_version: str) -> int:
+    def count_other_models(self, table: str, model_version: str) -> int:
         ours = models.FieldCondition(key=MODEL_VERSION, match=models.MatchValue(value=model_version))
         with self._speaking():
             return self._count(table, models.Filter(must_not=[ours]))

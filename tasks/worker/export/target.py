@@ -64,7 +64,7 @@ class Target(Protocol):
         """Return the ids of all items of a partition, in any order."""
         ...
 
-    def by_other_models(self, table: str, model_version: str) -> int:
+    def count_other_models(self, table: str, model_version: str) -> int:
         """Return the number of rows by other models."""
         ...
 

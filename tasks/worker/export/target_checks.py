@@ -21,7 +21,7 @@ NEAREST = 10
 _SAME_SCORE = 1e-5  # items with the same text have the same vector; each is a correct answer
 
 
-class Different(StoreError):
+class ContentMismatch(StoreError):
     """A table's content differs from the release."""
 
 
@@ -41,16 +41,20 @@ def check_content(target: Target, table: str, release: ReleaseVectors) -> None:
     """
     where = f"{target.where}, table {table}"
     if (count := target.count(table)) != release.count:
-        raise Different(f"{where}: {count} rows, but the release has {release.count} vectors")
-    if others := target.by_other_models(table, release.model_version):
-        raise Different(f"{where}: {others} of {count} vectors are not by the release's model {release.model_version}")
+        raise ContentMismatch(f"{where}: {count} rows, but the release has {release.count} vectors")
+    if others := target.count_other_models(table, release.model_version):
+        raise ContentMismatch(
+            f"{where}: {others} of {count} vectors are not by the release's model {release.model_version}"
+        )
     partitions = [
         hashlib.sha256("".join(f"{item_id}\n" for item_id in sorted(target.item_ids(table, number))).encode())
         for number in range(release.partitions)
     ]
     found = hashlib.sha256("".join(each.hexdigest() for each in partitions).encode()).hexdigest()
     if found != release.ids_sha256:
-        raise Different(f"{where}: its items are not those of the release: ids {found}, expected {release.ids_sha256}")
+        raise ContentMismatch(
+            f"{where}: its items are not those of the release: ids {found}, expected {release.ids_sha256}"
+        )
 
 
 def check_index(target: Target, table: str, release: ReleaseVectors, min_recall: float) -> IndexQuality:

@@ -35,7 +35,7 @@ _LOOK_SECONDS = 0.1
 _INSTANCE = re.compile(r"i-[0-9a-z]{8,}")  # EC2; hosts elsewhere have other names and can't be terminated
 
 
-def why_leave(store: Store, host: str, since: float, code: int) -> str | None:
+def termination_reason(store: Store, host: str, since: float, code: int) -> str | None:
     """Return the reason of `given_up` to terminate this machine before the next try; None if it may stay.
 
     None also outside EC2, or if no retry follows the exit code: after a lost machine, Batch would repeat even a try
@@ -50,7 +50,7 @@ def why_leave(store: Store, host: str, since: float, code: int) -> str | None:
         return None
 
 
-def leave(host: str, why: str, signals: StopSignals) -> None:
+def terminate_machine(host: str, why: str, signals: StopSignals) -> None:
     """Terminate this machine and hold it until it ends; warn if that is refused."""
     import boto3.session  # takes half a second, rarely needed
     from botocore.exceptions import BotoCoreError, ClientError
@@ -73,7 +73,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def own_attempt(store: Store, spec: JobSpec, position: ContainerPosition) -> None:
+def claim_attempt(store: Store, spec: JobSpec, position: ContainerPosition) -> None:
     """Claim the attempt for this job, all its tries and children.
 
     Raises:
@@ -158,7 +158,7 @@ def main() -> int:
         store = open_store(workspace)
         spec = spec_of_try(read_spec(store, key, arguments.stage), position)
         if position.is_main:
-            own_attempt(store, spec, position)
+            claim_attempt(store, spec, position)
     except Exception as error:  # no attempt yet for an ending
         return _fail(error)
     host = this_host()
@@ -173,11 +173,11 @@ def main() -> int:
             ending = Ending(failure=classify(error), message=_text(error), node=position.index, at=time.time())
         else:
             _fail(error)
-    why = why_leave(store, host, started_at, code)
+    why = termination_reason(store, host, started_at, code)
     if ending is not None:
         _end(store, spec, position, ending.model_copy(update={"leaves": why is not None}))
     if why is not None:
-        leave(host, why, signals)
+        terminate_machine(host, why, signals)
     return code
 
 

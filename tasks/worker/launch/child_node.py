@@ -8,7 +8,16 @@ from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError, HostError, StageError
 from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.main_node import GRACE_SECONDS, SAVE_SECONDS, TICK_SECONDS
-from tasks.worker.launch.node_link import RETRY_SECONDS, End, Ended, Hello, Link, Terminating, Welcome, connect
+from tasks.worker.launch.node_link import (
+    RETRY_SECONDS,
+    Hello,
+    JobEnd,
+    Link,
+    Terminating,
+    Welcome,
+    WorkersEnded,
+    connect,
+)
 from tasks.worker.launch.processes import StopSignals, Workers
 
 
@@ -65,7 +74,7 @@ class ChildNode:
         while True:
             self._wait(link)
             for message in link.receive():
-                if isinstance(message, End):
+                if isinstance(message, JobEnd):
                     return message.code
                 if isinstance(message, Welcome):
                     return None
@@ -83,12 +92,12 @@ class ChildNode:
             while True:
                 self._wait(link)
                 for message in link.receive():
-                    if isinstance(message, End):
+                    if isinstance(message, JobEnd):
                         end = message.code
                         workers.ask_to_end(GRACE_SECONDS)
                 report = workers.poll()
                 if report is not None and not reported:
-                    link.send(Ended(report=report))
+                    link.send(WorkersEnded(report=report))
                     reported = True
                 if self._signals.count and terminating_since is None:
                     # The workers keep running: the main node's workers need them until a step at which all can stop.

@@ -25,11 +25,11 @@ from tasks.foundation.neuron_errors import classify_log, needs_another_machine
 from tasks.runs.host_findings import read_findings
 from tasks.runs.host_records import exclude, strike
 from tasks.worker.launch.container_position import ContainerPosition, processes_per_node
-from tasks.worker.launch.node_link import Child, Children, End, Welcome
+from tasks.worker.launch.node_link import Child, Children, JobEnd, Welcome
 from tasks.worker.launch.processes import Report, StopSignals, Workers
 
 
-def blame(store: Store, spec: JobSpec, ending: Ending, host: str | None) -> None:
+def record_faulty_host(store: Store, spec: JobSpec, ending: Ending, host: str | None) -> None:
     """Exclude the host after broken hardware; record a strike after another fault of class HOST.
 
     Nothing is recorded for a node that merely disappeared, as machines come and go, or for findings of health, which
@@ -99,8 +99,9 @@ class MainNode:
             ending = self._judge(reports)
             if ending is not None:
                 hosts = {self._position.index: self._host, **{node: one.host for node, one in children.nodes.items()}}
-                blame(self._store, self._spec, ending, hosts.get(ending.node))  # before nodes decide to terminate
-            children.send(End(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
+                # Before nodes decide to terminate:
+                record_faulty_host(self._store, self._spec, ending, hosts.get(ending.node))
+            children.send(JobEnd(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
             return ending
 
     def _gather_and_watch(self, children: Children) -> dict[int, Report | None]:

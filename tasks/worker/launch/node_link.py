@@ -45,7 +45,7 @@ class Heartbeat(Record):
     kind: Literal["beat"] = "beat"
 
 
-class Ended(Record):
+class WorkersEnded(Record):
     """The workers of a child node have ended."""
 
     kind: Literal["ended"] = "ended"
@@ -58,14 +58,14 @@ class Terminating(Record):
     kind: Literal["terminating"] = "terminating"
 
 
-class End(Record):
+class JobEnd(Record):
     """To a child node: the job ends with exit code `code`."""
 
     kind: Literal["end"] = "end"
     code: int
 
 
-Message = Annotated[Hello | Welcome | Heartbeat | Ended | Terminating | End, Field(discriminator="kind")]
+Message = Annotated[Hello | Welcome | Heartbeat | WorkersEnded | Terminating | JobEnd, Field(discriminator="kind")]
 _MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
 
 
@@ -150,7 +150,7 @@ class Child:
     def handle(self, messages: list[Message]) -> None:
         for message in messages:
             match message:
-                case Ended():
+                case WorkersEnded():
                     self.report = message.report
                 case Terminating():
                     self.terminating = True

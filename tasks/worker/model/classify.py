@@ -48,7 +48,7 @@ def label_answers(
     alike = [name for name, head in heads.items() if (own := model.shape.label_heads.get(name)) is not None
              and own.meaning == head.meaning]  # fmt: skip
     return {
-        name: LABEL_TASKS[name].says(label_outputs(model, name, accelerator, query, item), heads[name])
+        name: LABEL_TASKS[name].predict(label_outputs(model, name, accelerator, query, item), heads[name])
         for name in alike
     }
 

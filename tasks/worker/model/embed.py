@@ -1,4 +1,4 @@
-"""Embed many texts on all workers: packed into batches of one static shape, or in line if shapes may vary.
+"""Embed many texts on all workers: packed into batches of one static shape, or unpadded if shapes may vary.
 
 Used by the training loop, evaluate and infer.
 """
@@ -14,13 +14,13 @@ import torch
 
 from configs.schema.config import Config
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.devices.attention import attends_in_line
+from tasks.worker.devices.attention import supports_unpadded
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
-from tasks.worker.model.in_line import InLine, cut
 from tasks.worker.model.packing import pack, segments_of
 from tasks.worker.model.tokens import TokenLists
+from tasks.worker.model.unpadded import UnpaddedTexts, split_batches
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class EmbedBatch:
     """Texts, and int64 `rows`: their output rows. Texts after the last of `rows` are padding."""
 
     rows: np.ndarray
-    texts: Texts | InLine
+    texts: Texts | UnpaddedTexts
 
     def to(self, device: torch.device) -> EmbedBatch:
         return EmbedBatch(self.rows, self.texts.to(device))
@@ -75,11 +75,11 @@ def embed(
     wanted = np.arange(len(tokens)) if only is None else only
     wanted = wanted[tokens.lengths[wanted] > 0]
     index, world = (accelerator.rank.index, accelerator.rank.world) if shared else (0, 1)
-    free = accelerator.in_line and attends_in_line(model.encoder)
-    batches = (_in_line if free else _packed)(tokens, features, settings, wanted, slice(index, None, world))
+    free = accelerator.unpadded and supports_unpadded(model.encoder)
+    batches = (_unpadded if free else _packed)(tokens, features, settings, wanted, slice(index, None, world))
     done = 0
     model.eval()
-    with torch.no_grad(), accelerator.autocast(settings.precision), model.converted_once():
+    with torch.no_grad(), accelerator.autocast(settings.precision), model.cache_converted_weights():
         for batch in accelerator.feed(batches):
             vectors = accelerator.fetch(model(batch.texts).float())
             out[torch.from_numpy(batch.rows)] = vectors[: len(batch.rows)]
@@ -102,15 +102,15 @@ def _packed(
         yield EmbedBatch(rows, Texts.of(part, laid, features.at(rows), settings.texts))
 
 
-def _in_line(
+def _unpadded(
     tokens: TokenLists, features: FeatureArrays, settings: EmbedSettings, wanted: np.ndarray, share: slice
 ) -> Iterator[EmbedBatch]:
     """Yield a worker's share of the batches, each with at most as many tokens as a packed batch."""
     lengths = np.minimum(tokens.lengths[wanted], settings.tokens)
     order = np.argsort(-lengths, kind="stable")
-    for part in list(cut(lengths[order], settings.sequences * settings.tokens))[share]:
+    for part in list(split_batches(lengths[order], settings.sequences * settings.tokens))[share]:
         rows = wanted[order[part]]
-        yield EmbedBatch(rows, InLine.of(tokens, rows, lengths[order[part]], features.at(rows)))
+        yield EmbedBatch(rows, UnpaddedTexts.of(tokens, rows, lengths[order[part]], features.at(rows)))
 
 
 def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings: EmbedSettings) -> None:
@@ -127,6 +127,6 @@ def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings:
         categorical=torch.zeros(settings.texts, categorical, dtype=torch.int64),
     )
     model.eval()
-    with torch.no_grad(), accelerator.autocast(settings.precision), model.converted_once():
+    with torch.no_grad(), accelerator.autocast(settings.precision), model.cache_converted_weights():
         accelerator.fetch(model(texts.to(accelerator.device)).float())
     model.train()

@@ -18,13 +18,13 @@ from transformers import AutoModel, PretrainedConfig
 
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.data.encoders import Activation, first_position, kind_of
-from tasks.worker.model import in_line
+from tasks.worker.model import unpadded
 from tasks.worker.model.features import FeatureArrays
-from tasks.worker.model.in_line import InLine
 from tasks.worker.model.interaction import Interaction
 from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.model_shape import ModelShape, input_width
 from tasks.worker.model.packing import Packing, segments_of
+from tasks.worker.model.unpadded import UnpaddedTexts
 
 # Activation functions after a dense layer.
 ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -114,7 +114,7 @@ class EmbeddingModel(nn.Module):
             self.interaction = Interaction(**shape.interaction.model_dump())
         elif shape.width != text_width:
             self.projection = nn.Linear(text_width, shape.width, bias=False)
-        self._converted: dict[str, torch.Tensor] = {}  # encoder weights in autocast's type, cached by `converted_once`
+        self._converted: dict[str, torch.Tensor] = {}  # encoder weights in autocast's type
         self.classifier: nn.Linear | None = None
         self.solved: HeadSolved | None = None  # how the classifier was solved; saved in the checkpoint's state
         if shape.classifier is not None:
@@ -153,14 +153,14 @@ class EmbeddingModel(nn.Module):
         """Lowest probability of class 1 for which the classifier predicts class 1."""
         return 0.5 if self.solved is None else self.solved.threshold
 
-    def forward(self, texts: Texts | InLine) -> torch.Tensor:
+    def forward(self, texts: Texts | UnpaddedTexts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E); for a text without tokens the vector is finite but meaningless."""
         if isinstance(texts, Texts):
             return self.vectors(self.pool(texts), texts)
         groups = self._for_layers(texts.groups, texts.groups)
         hidden = self._encode(texts.ids, groups, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
-            return self._finish(in_line.pool(hidden[0], texts.groups, self.shape.pooling), texts)
+            return self._finish(unpadded.pool(hidden[0], texts.groups, self.shape.pooling), texts)
 
     def pool(self, texts: Texts) -> torch.Tensor:
         """Return the pooled vector of each segment, float32 (R * segments, D), from ids, segments and positions."""
@@ -195,7 +195,7 @@ class EmbeddingModel(nn.Module):
             pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
             return self._finish(pooled, texts)
 
-    def _finish(self, pooled: torch.Tensor, texts: Texts | InLine) -> torch.Tensor:
+    def _finish(self, pooled: torch.Tensor, texts: Texts | UnpaddedTexts) -> torch.Tensor:
         for layer, each in zip(self.dense, self.shape.dense, strict=True):
             pooled = ACTIVATIONS[each.activation](layer(pooled))
         if self.interaction is not None:
@@ -205,7 +205,7 @@ class EmbeddingModel(nn.Module):
         return F.normalize(pooled, dim=1)
 
     def _encode(self, ids: torch.Tensor, mask: LayerMasks, positions: torch.Tensor) -> torch.Tensor:
-        """Return hidden states (R, T, D); `mask` is additive, or the groups of texts in line.
+        """Return hidden states (R, T, D); `mask` is additive, or the groups of unpadded texts.
 
         Inside autocast the whole encoder computes in autocast's type. Autocast itself would convert the inputs of each
         matrix product and run all other operations in fp32, which takes longer than the products. Here each weight is
@@ -230,7 +230,7 @@ class EmbeddingModel(nn.Module):
         return {name: weight.to(dtype) for name, weight in named if not name.startswith(f"{self._embeddings}.")}
 
     @contextlib.contextmanager
-    def converted_once(self) -> Iterator[None]:
+    def cache_converted_weights(self) -> Iterator[None]:
         """Convert the weights for autocast once for the block, inside which they must not change."""
         dtype = _autocast_dtype(next(self.parameters()).device)
         if dtype is not None:

@@ -132,7 +132,7 @@ def fit_features(rows: Iterable[pa.Table], config: FeaturesConfig) -> FeatureTab
     )
 
 
-def grown_features(table: FeatureTable, rows: Iterable[pa.Table]) -> FeatureTable:
+def extend_features(table: FeatureTable, rows: Iterable[pa.Table]) -> FeatureTable:
     """Return the table with the new categories of `rows` appended, in alphabetical order."""
     values: dict[str, set[str]] = {name: set() for name in table.categorical}
     for some in rows if values else ():
@@ -172,7 +172,7 @@ def encode_features(table: FeatureTable, rows: pa.Table, side: Side) -> FeatureA
     return FeatureArrays(numeric, categorical)
 
 
-def joined_features(parts: Sequence[FeatureArrays]) -> FeatureArrays:
+def concatenate_features(parts: Sequence[FeatureArrays]) -> FeatureArrays:
     """Concatenate the features of one or more `parts`."""
     return FeatureArrays(
         np.concatenate([part.numeric for part in parts]), np.concatenate([part.categorical for part in parts])

@@ -10,7 +10,7 @@ FOLDS = 5
 STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs of about unit length
 
 
-class LabelSolved(NamedTuple):
+class FittedHead(NamedTuple):
     """A fitted head: outputs are inputs @ weight.T + bias. Metrics are cross-validated."""
 
     weight: np.ndarray  # float32 (outputs, inputs)
@@ -19,7 +19,7 @@ class LabelSolved(NamedTuple):
     metrics: dict[str, float]
 
 
-class Known(NamedTuple):
+class LabelledRows(NamedTuple):
     """Rows to fit a head on; near-duplicates share a fold, 0 to FOLDS - 1."""
 
     inputs: np.ndarray  # float32 (rows, inputs)
@@ -34,22 +34,22 @@ class LabelTask(NamedTuple):
     # Outputs float32 (b, outputs) and truth float32 (b,), 0 if missing -> the loss of each row, float32 (b,).
     losses: Callable[[torch.Tensor, torch.Tensor, Any], torch.Tensor]
     # Outputs float32 (rows, outputs) -> the prediction for each row, float32 (rows,): a class index or a number.
-    says: Callable[[np.ndarray, Any], np.ndarray]
+    predict: Callable[[np.ndarray, Any], np.ndarray]
     # Summed weight of a run's rows by value, float64 (values,) -> weight of a row of each value; empty: all equal.
     balance: Callable[[np.ndarray, Any], np.ndarray]
     # Reason why there are too few rows to fit; empty if enough.
-    too_few: Callable[[np.ndarray, Any], str]
-    solve: Callable[[Known, Any], LabelSolved]
+    find_shortage: Callable[[np.ndarray, Any], str]
+    solve: Callable[[LabelledRows, Any], FittedHead]
     # Python code that computes `says` from `outputs` and `settings`, the exported config.json.
     scoring: str
 
 
-def unseen_outputs(known: Known, fit: Callable[[Known], tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+def cross_validate(known: LabelledRows, fit: Callable[[LabelledRows], tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Return cross-validated outputs, float64 (rows, outputs): each row's from a fit without its fold."""
     found = None
     for fold in np.unique(known.folds):
         own = known.folds == fold
-        weight, bias = fit(Known(*(each[~own] for each in known)))
+        weight, bias = fit(LabelledRows(*(each[~own] for each in known)))
         found = np.zeros((len(own), len(bias))) if found is None else found
         found[own] = known.inputs[own] @ weight.T + bias
     assert found is not None

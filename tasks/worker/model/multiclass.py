@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from configs.schema.label_heads import MulticlassHead
 from tasks.quality.label_metrics import label_metrics
-from tasks.worker.model.label_task import STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
+from tasks.worker.model.label_task import STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 
 MOST_STEPS = 1000
 COLDEST, HOTTEST = 0.05, 20.0  # bounds of the temperature
@@ -25,7 +25,7 @@ def losses(outputs: torch.Tensor, truth: torch.Tensor, settings: MulticlassHead)
     return -(own * F.log_softmax(outputs, dim=1)).sum(dim=1)
 
 
-def says(outputs: np.ndarray, settings: MulticlassHead) -> np.ndarray:
+def predict(outputs: np.ndarray, settings: MulticlassHead) -> np.ndarray:
     """Return the index of the likeliest class of each row; NaN if one of its outputs is not finite."""
     named = outputs.argmax(axis=1).astype(np.float32)
     return np.where(np.isfinite(outputs).all(axis=1), named, np.float32("nan"))
@@ -39,25 +39,25 @@ def balance(counts: np.ndarray, settings: MulticlassHead) -> np.ndarray:
     return np.divide(counts.sum() / max(there.sum(), 1), counts, out=np.ones(len(counts)), where=there)
 
 
-def too_few(truth: np.ndarray, settings: MulticlassHead) -> str:
+def find_shortage(truth: np.ndarray, settings: MulticlassHead) -> str:
     """Return a message if a class has no row; empty if each has one."""
     counts = np.bincount(truth.astype(np.int64), minlength=settings.outputs)
     absent = [name for name, count in zip(settings.classes, counts, strict=True) if not count]
     return f"no row has the class {absent[0]}" if absent else ""
 
 
-def solve(known: Known, settings: MulticlassHead) -> LabelSolved:
+def solve(known: LabelledRows, settings: MulticlassHead) -> FittedHead:
     """Return the head whose penalty strength gives the best cross-validated macro F1."""
-    unseen = {each: unseen_outputs(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
-    metrics = {each: label_metrics("multiclass", known.truth, says(unseen[each], settings)) for each in STRENGTHS}
+    unseen = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
+    metrics = {each: label_metrics("multiclass", known.truth, predict(unseen[each], settings)) for each in STRENGTHS}
     strength = max(STRENGTHS, key=lambda each: metrics[each]["multiclass_macro_f1"])
     weight, bias = _fit(known, settings, strength)
     warmth = 1.0 / _temperature(unseen[strength], known)
     weight, bias = ((warmth * each).astype(np.float32) for each in (weight, bias))
-    return LabelSolved(weight, bias, strength, metrics[strength])
+    return FittedHead(weight, bias, strength, metrics[strength])
 
 
-def _fit(known: Known, settings: MulticlassHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
+def _fit(known: LabelledRows, settings: MulticlassHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
     """Return weight (classes, inputs) and bias (classes,); a class without a row is never predicted."""
     from sklearn.linear_model import LogisticRegression  # slow to import, and few runs need it
 
@@ -78,7 +78,7 @@ def _fit(known: Known, settings: MulticlassHead, strength: float) -> tuple[np.nd
     return weight, bias
 
 
-def _temperature(outputs: np.ndarray, known: Known) -> float:
+def _temperature(outputs: np.ndarray, known: LabelledRows) -> float:
     """Return the temperature that maximises the likelihood of the classes, given cross-validated outputs."""
     own = (np.arange(len(known.truth)), known.truth.astype(np.int64))
 
@@ -92,9 +92,9 @@ def _temperature(outputs: np.ndarray, known: Known) -> float:
 
 TASK = LabelTask(
     losses=losses,
-    says=says,
+    predict=predict,
     balance=balance,
-    too_few=too_few,
+    find_shortage=find_shortage,
     solve=solve,
     scoring="""\
 probabilities = np.exp(outputs - outputs.max(axis=1, keepdims=True))

@@ -5,7 +5,7 @@ import torch
 
 from configs.schema.label_heads import RegressionHead
 from tasks.quality.label_metrics import label_metrics
-from tasks.worker.model.label_task import FOLDS, STRENGTHS, Known, LabelSolved, LabelTask, unseen_outputs
+from tasks.worker.model.label_task import FOLDS, STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 
 LEAST_ROWS = 2 * FOLDS
 
@@ -21,7 +21,7 @@ def losses(outputs: torch.Tensor, truth: torch.Tensor, settings: RegressionHead)
     return (outputs[:, 0] - (truth - middle) / reach) ** 2
 
 
-def says(outputs: np.ndarray, settings: RegressionHead) -> np.ndarray:
+def predict(outputs: np.ndarray, settings: RegressionHead) -> np.ndarray:
     """Return the predicted number of each row, clipped to the bounds."""
     middle, reach = middle_and_reach(settings)
     return np.clip(middle + reach * outputs[:, 0], settings.low, settings.high).astype(np.float32)
@@ -31,20 +31,20 @@ def balance(counts: np.ndarray, settings: RegressionHead) -> np.ndarray:
     return np.zeros(0)
 
 
-def too_few(truth: np.ndarray, settings: RegressionHead) -> str:
+def find_shortage(truth: np.ndarray, settings: RegressionHead) -> str:
     return f"there are {len(truth)} rows of {LEAST_ROWS}" if len(truth) < LEAST_ROWS else ""
 
 
-def solve(known: Known, settings: RegressionHead) -> LabelSolved:
+def solve(known: LabelledRows, settings: RegressionHead) -> FittedHead:
     """Return the head whose penalty strength gives the lowest cross-validated error."""
-    unseen = {each: unseen_outputs(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
-    metrics = {each: label_metrics("regression", known.truth, says(unseen[each], settings)) for each in STRENGTHS}
+    unseen = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
+    metrics = {each: label_metrics("regression", known.truth, predict(unseen[each], settings)) for each in STRENGTHS}
     strength = min(STRENGTHS, key=lambda each: metrics[each]["rmse"])
     weight, bias = (each.astype(np.float32) for each in _fit(known, settings, strength))
-    return LabelSolved(weight, bias, strength, metrics[strength])
+    return FittedHead(weight, bias, strength, metrics[strength])
 
 
-def _fit(known: Known, settings: RegressionHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
+def _fit(known: LabelledRows, settings: RegressionHead, strength: float) -> tuple[np.ndarray, np.ndarray]:
     """Return weight (1, inputs) and bias (1,) of a ridge regression (Hoerl and Kennard 1970), bias unpenalised."""
     middle, reach = middle_and_reach(settings)
     inputs, target = known.inputs.astype(np.float64), (known.truth - middle) / reach
@@ -58,9 +58,9 @@ def _fit(known: Known, settings: RegressionHead, strength: float) -> tuple[np.nd
 
 TASK = LabelTask(
     losses=losses,
-    says=says,
+    predict=predict,
     balance=balance,
-    too_few=too_few,
+    find_shortage=find_shortage,
     solve=solve,
     scoring="""\
 low, high = settings["low"], settings["high"]

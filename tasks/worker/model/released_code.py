@@ -18,7 +18,7 @@ MODULES = ("released_modules.FeatureTransformer", "released_modules.FeatureInter
 _LIBRARIES = ("sentence_transformers.", "torch.nn.modules.")  # prefixes of classes that a folder may name
 
 
-def installed(name: str) -> Path:
+def installed_copy(name: str) -> Path:
     """Return the path of this installation's own copy of a file."""
     return Path(__file__).with_name(name)
 
@@ -26,7 +26,7 @@ def installed(name: str) -> Path:
 def copy_code(folder: Path) -> None:
     """Copy the code files into the folder of a model with features."""
     for name in FILES:
-        shutil.copyfile(installed(name), folder / name)
+        shutil.copyfile(installed_copy(name), folder / name)
 
 
 def needs_trust(folder: Path) -> bool:
@@ -50,7 +50,7 @@ def _problems(folder: Path) -> Iterator[str]:
     """Yield a message for each foreign piece of code that `trust_remote_code` would run."""
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
-        if name not in FILES or path.read_bytes() != installed(name).read_bytes():
+        if name not in FILES or path.read_bytes() != installed_copy(name).read_bytes():
             yield f"{path} is not this installation's own file"
     for path in sorted(folder.rglob("*.json")):
         for key, value in _pairs(_content(path)):

@@ -43,7 +43,7 @@ def hash_texts(texts: Iterable[str]) -> np.ndarray:
     return hash_queries(texts).view(np.uint64)
 
 
-def text_numbers(texts: Iterable[str]) -> np.ndarray:
+def number_texts(texts: Iterable[str]) -> np.ndarray:
     """Number the distinct normalised texts from 0; return the number of each text, int64 (texts,)."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(normal_text(text), len(numbers)) for text in texts], dtype=np.int64)
@@ -54,7 +54,7 @@ def find_relevant(keys: np.ndarray, texts: np.ndarray, pair_keys: np.ndarray, pa
 
     Args:
         keys: int64 (rows,), `hash_queries` of the rows' queries.
-        texts: int64 (items,), `text_numbers` of the corpus.
+        texts: int64 (items,), `number_texts` of the corpus.
         pair_keys: int64 (pairs,), `hash_queries` of known pairs; queries of no row are ignored.
         pair_items: int64 (pairs,), the corpus item of each known pair.
     """

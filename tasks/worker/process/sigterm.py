@@ -52,7 +52,7 @@ class StopRequest:
         return self._requested_at is not None
 
     @contextlib.contextmanager
-    def held_back(self) -> Iterator[None]:
+    def delay_sigterm(self) -> Iterator[None]:
         """Delay SIGTERM inside the block; a second one, or one after the runner's death, ends the process at once."""
         before = signal.signal(signal.SIGTERM, self._remember)
         try:

@@ -18,7 +18,7 @@ WRITE_ERROR_SECONDS = 60.0  # the workspace or the reader of the log may hang to
 
 
 class Watchdog:
-    """End the process with the exit code of HANG after `seconds` without a call of `alive`, while its block runs.
+    """End the process with the exit code of HANG after `seconds` without a call of `beat`, while its block runs.
 
     A library that never releases the interpreter's lock stops the watchdog too.
     """
@@ -32,7 +32,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> Self:
-        self.alive()
+        self.beat()
         self._thread.start()
         return self
 
@@ -40,13 +40,13 @@ class Watchdog:
         self._over.set()
         self._thread.join()
 
-    def alive(self, step: str = "") -> None:
+    def beat(self, step: str = "") -> None:
         """Send a heartbeat: `step`, or other work, is done."""
         self._last_step = step or self._last_step
-        self._alive_at = time.monotonic()
+        self._beat_at = time.monotonic()
 
     def _watch(self) -> None:
-        while (left := self._alive_at + self._seconds - time.monotonic()) > 0:
+        while (left := self._beat_at + self._seconds - time.monotonic()) > 0:
             if self._over.wait(left):
                 return
         self._end_process()

@@ -16,7 +16,7 @@ import torch
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.embedding_model import Texts
-from tasks.worker.model.features import joined_features
+from tasks.worker.model.features import concatenate_features
 from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
@@ -283,5 +283,5 @@ def _texts(
         before += len(found)
     packing = pack(np.concatenate(lengths), shape.tokens, shape.sequences)
     laid = packing.tokens(np.concatenate(ids), np.concatenate(starts), shape.tokens, pairs.query.pad)
-    arrays = joined_features([features.at(numbers) for _, features, numbers in sides])
+    arrays = concatenate_features([features.at(numbers) for _, features, numbers in sides])
     return Texts.of(packing, laid, arrays, (2 + shape.extra) * shape.pairs)

@@ -21,7 +21,7 @@ from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.ranks import rank_targets
-from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, text_numbers
+from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, number_texts
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -99,7 +99,7 @@ def make_holdout(
     target, pair = find_places(corpus, rows), pair_mask(rows, config.heads)
     if relevant is None:
         keys = hash_queries(rows[QUERY].to_pylist())
-        relevant = find_relevant(keys, text_numbers(corpus[ITEM].to_pylist()), keys[pair], target[pair])
+        relevant = find_relevant(keys, number_texts(corpus[ITEM].to_pylist()), keys[pair], target[pair])
     query, query_features = encode_side(rows, QUERY, parts, config)
     items, item_features = encode_side(corpus, ITEM, parts, config)
     return Holdout(

@@ -22,7 +22,7 @@ from tasks.planning.preflight_encoder import check_widths
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel
-from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, grown_features
+from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, extend_features
 from tasks.worker.model.model_shape import shape_of
 from tasks.worker.process.job import Job
 from tasks.worker.training.build import build_parts
@@ -42,7 +42,7 @@ def add_categories(model: EmbeddingModel, before: FeatureTable, training: Iterab
 
     A new category starts with the embedding of categories never seen, so growing changes no vector.
     """
-    after = grown_features(before, training)
+    after = extend_features(before, training)
     if model.interaction is None:
         return before
     for name, known in before.categorical.items():

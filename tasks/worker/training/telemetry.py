@@ -20,8 +20,8 @@ from tasks.contracts.workspace import DEVICE_USE
 from tasks.foundation.errors import StoreError
 from tasks.runs.results import read_result
 from tasks.worker.devices.accelerators import Accelerator, uses_neuron
-from tasks.worker.devices.efa import read_counters, use_between
-from tasks.worker.devices.neuron_monitor import Reading, monitored, summarize
+from tasks.worker.devices.efa import compute_traffic, read_counters
+from tasks.worker.devices.neuron_monitor import Reading, run_monitor, summarize
 from tasks.worker.process.job import Job
 
 
@@ -33,7 +33,7 @@ def measure_device_use(job: Job) -> Iterator[None]:
         return
     before, readings = read_counters(), list[Reading]()
     try:
-        with monitored() as readings:
+        with run_monitor() as readings:
             yield
     except BaseException:
         with contextlib.suppress(OSError, StoreError):  # the first error matters more
@@ -54,7 +54,7 @@ def collect_device_use(job: Job) -> tuple[DeviceUse, ...] | None:
 
 
 def _write(job: Job, before: dict[str, int], readings: list[Reading]) -> None:
-    efa = use_between(before, read_counters())
+    efa = compute_traffic(before, read_counters())
     if efa is not None and efa.faults:
         counted = ", ".join(f"{count} {name}" for name, count in efa.faults.items())
         print(f"warning: EFA counted {counted} while this node trained", file=sys.stderr, flush=True)

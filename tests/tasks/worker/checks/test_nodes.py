@@ -116,11 +116,11 @@ def test_the_other_workers_of_a_machine_wait_for_a_local_file_and_ask_nobody(sto
         return whole
 
     def other() -> None:
-        assert nodes.once_for_machine(jobs[1], "workers", work) == whole
+        assert nodes.run_once_per_machine(jobs[1], "workers", work) == whole
 
     thread = threading.Thread(target=other, name="other")
     thread.start()
-    assert nodes.once_for_machine(jobs[0], "workers", work) == whole
+    assert nodes.run_once_per_machine(jobs[0], "workers", work) == whole
     thread.join()
     assert asked == [threading.current_thread().name]
 

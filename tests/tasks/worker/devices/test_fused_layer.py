@@ -7,7 +7,7 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, ElectraConfig,
 
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.devices.attention import use_matmul_attention
-from tasks.worker.devices.fused_layer import FusedLayer, fused_layer, layer_in_line
+from tasks.worker.devices.fused_layer import FusedLayer, fused_layer, unpadded_layer
 from tasks.worker.process.job import Rank
 
 pytestmark = pytest.mark.skipif(
@@ -80,7 +80,7 @@ def test_in_bf16_a_fused_layer_is_as_near_to_fp32_as_the_plain_one():
 
 
 @torch.no_grad()
-def test_texts_in_line_are_as_near_to_fp32_as_in_the_plain_layer():
+def test_unpadded_texts_are_as_near_to_fp32_as_in_the_plain_layer():
     layer = encoder(BertConfig(**BERT)).encoder.layer[0].eval()
     hidden = torch.randn(1, 27, WIDTH)
     texts = (slice(0, 10), slice(10, 20), slice(20, 27))  # two of 10 tokens, and one of 7
@@ -89,10 +89,10 @@ def test_texts_in_line_are_as_near_to_fp32_as_in_the_plain_layer():
     for text in texts:
         mask[:, :, text, text] = 0.0
     exact = plain(layer, hidden, mask)
-    torch.testing.assert_close(layer_in_line(layer, hidden, groups), exact, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(unpadded_layer(layer, hidden, groups), exact, rtol=1e-5, atol=2e-5)
     layer.bfloat16()
     hidden = hidden.bfloat16()
-    rounded, found = plain(layer, hidden, mask.bfloat16()), layer_in_line(layer, hidden, groups)
+    rounded, found = plain(layer, hidden, mask.bfloat16()), unpadded_layer(layer, hidden, groups)
     assert (found.float() - exact).norm() < 1.25 * (rounded.float() - exact).norm()
 
 

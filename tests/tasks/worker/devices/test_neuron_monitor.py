@@ -4,7 +4,7 @@ import pytest
 
 from tasks.foundation.errors import CodeError, HostError, StageError
 from tasks.worker.devices import neuron_tools
-from tasks.worker.devices.neuron_monitor import GIB, Reading, monitored, read_report, summarize
+from tasks.worker.devices.neuron_monitor import GIB, Reading, read_report, run_monitor, summarize
 from tests.support.cloud.batch_client import until
 from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import is_running
@@ -59,7 +59,7 @@ def test_a_summary_has_median_and_peak():
 @pytest.mark.shows("neuron-monitor")
 def test_all_reports_are_read_and_the_tool_is_ended(fakes, capsys):
     fakes.add("neuron-monitor", stderr="starting\n", stdout=BUSY + BUSY, body=STAY)
-    with monitored() as readings:
+    with run_monitor() as readings:
         until(lambda: len(readings) == 2)
     assert not is_running(pid(fakes))
     assert "warning" not in capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_all_reports_are_read_and_the_tool_is_ended(fakes, capsys):
 )
 def test_a_failing_tool_is_only_a_warning(fakes, capsys, stdout, code, named):
     fakes.add("neuron-monitor", stdout=stdout, code=code)
-    with monitored() as readings:
+    with run_monitor() as readings:
         log = fakes.folder.parent / "log"
         until(lambda: log.exists() and log.read_text() and not is_running(pid(fakes)))
     assert readings == []
@@ -83,7 +83,7 @@ def test_a_failing_tool_is_only_a_warning(fakes, capsys, stdout, code, named):
 def test_a_missing_tool_is_only_a_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(neuron_tools, "SDK_FOLDER", tmp_path)
-    with monitored() as readings:
+    with run_monitor() as readings:
         pass
     assert readings == []
     assert "aws-neuronx-tools" in capsys.readouterr().out

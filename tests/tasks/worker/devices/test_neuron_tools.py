@@ -6,7 +6,7 @@ import pytest
 
 from tasks.foundation.errors import ConfigError, HangError, HostError
 from tasks.worker.devices import neuron_tools
-from tasks.worker.devices.neuron_tools import PACKAGES, parse_json, run_tool, started, tail
+from tasks.worker.devices.neuron_tools import PACKAGES, parse_json, run_tool, start_tool, tail
 from tests.support.fakes.stand_ins import is_running
 
 # Prints its pid, may ignore SIGTERM, and starts a child that would outlive it.
@@ -79,7 +79,7 @@ def test_a_tool_is_ended_when_its_reader_fails(fakes):
     pids = []
 
     def read_and_fail() -> None:
-        with started([str(fakes.folder / "neuron-monitor")]) as process:
+        with start_tool([str(fakes.folder / "neuron-monitor")]) as process:
             assert process.stdout is not None
             pids.extend(json.loads(process.stdout.readline()))
             raise KeyError
@@ -92,7 +92,7 @@ def test_a_tool_is_ended_when_its_reader_fails(fakes):
 
 def test_a_tool_runs_with_the_environment_and_folder_given(fakes, tmp_path):
     fakes.add("neuron-ls", body="print(os.environ.get('HOME'), os.environ.get('A'), os.getcwd())")
-    with started([str(fakes.folder / "neuron-ls")], {"A": "b"}, tmp_path) as process:
+    with start_tool([str(fakes.folder / "neuron-ls")], {"A": "b"}, tmp_path) as process:
         stdout, _ = process.communicate()
     assert stdout.split() == ["None", "b", os.fspath(tmp_path)]
 

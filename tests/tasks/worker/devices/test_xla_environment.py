@@ -96,4 +96,4 @@ def test_a_collecting_run_uses_the_outer_runs_cache(tmp_path: Path, monkeypatch:
     found = prepare_environment(tiny_config(), "fp32", ALONE)
     assert found.neuron
     assert found.cache == tmp_path / "cache"
-    assert xla_environment.collecting()
+    assert xla_environment.is_collecting()

@@ -15,7 +15,7 @@ from tasks.planning.golden_set import store_golden_set
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.corpus import known_pairs, relevant_items
 from tasks.worker.evaluation.rows import read_holdout, with_golden_set
-from tasks.worker.model.relevant import find_relevant, hash_queries, text_numbers
+from tasks.worker.model.relevant import find_relevant, hash_queries, number_texts
 from tasks.worker.process.job import Rank
 from tasks.worker.rows import holdout_order
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_job, make_workspace, tiny_config, with_held
@@ -68,7 +68,7 @@ def test_items_as_right_are_those_of_all_rows_of_all_spans(
     keys = hash_queries([query for query, _ in pairs])
     expected = find_relevant(
         rows.facts[QUERY_KEY].to_numpy(),
-        text_numbers(corpus["text"].to_pylist()),
+        number_texts(corpus["text"].to_pylist()),
         keys,
         np.array([place[item] for _, item in pairs]),
     )

@@ -82,7 +82,7 @@ def test_each_head_of_labels_is_a_folder_with_code_that_says_what_the_model_says
         with torch.no_grad():
             outputs = parts.model.label_outputs(name, *(torch.from_numpy(each) for each in sides.values())).numpy()
         assert exported_outputs(folder, name, **sides) == pytest.approx(outputs, abs=1e-6)
-        assert found["says"] == pytest.approx(LABEL_TASKS[name].says(outputs, head), abs=1e-5)
+        assert found["says"] == pytest.approx(LABEL_TASKS[name].predict(outputs, head), abs=1e-5)
     assert json.loads((folder / "multiclass" / "config.json").read_text())["classes"] == ["1", "2", "3", "4", "5"]
 
 

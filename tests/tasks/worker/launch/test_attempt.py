@@ -4,7 +4,7 @@ import pytest
 
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError, StoreError
-from tasks.worker.launch.__main__ import own_attempt, spec_of_try, write_spec
+from tasks.worker.launch.__main__ import claim_attempt, spec_of_try, write_spec
 from tasks.worker.launch.container_position import ContainerPosition
 from tests.support.fakes.stand_ins import health_spec
 
@@ -13,12 +13,12 @@ FIRST = ContainerPosition("job-1", 1, 0, 1, "127.0.0.1", None)
 
 def test_an_attempt_belongs_to_its_first_job_with_all_tries_and_children(store):
     spec = health_spec(store)
-    own_attempt(store, spec, FIRST)
+    claim_attempt(store, spec, FIRST)
     for same in ({"try_number": 2}, {"array_index": 3}):
         position = dataclasses.replace(FIRST, **same)
-        own_attempt(store, spec_of_try(spec, position), position)
+        claim_attempt(store, spec_of_try(spec, position), position)
     with pytest.raises(CancelledError, match=r"attempt-1 belongs to job job-1; job job-2"):
-        own_attempt(store, spec, dataclasses.replace(FIRST, job="job-2"))
+        claim_attempt(store, spec, dataclasses.replace(FIRST, job="job-2"))
 
 
 @pytest.mark.parametrize("record", [b"", b"[]", b"{}"])
@@ -26,7 +26,7 @@ def test_a_record_without_an_owner_is_refused_with_the_way_out(store, record):
     spec = health_spec(store)
     store.write("runs/run/health/attempt-1/owner.json", record)
     with pytest.raises(StoreError, match=r"owner.json .* delete it"):
-        own_attempt(store, spec, FIRST)
+        claim_attempt(store, spec, FIRST)
 
 
 def test_later_tries_are_counted_from_the_submitted_attempt(store):

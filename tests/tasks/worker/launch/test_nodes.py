@@ -19,7 +19,7 @@ from tasks.foundation.records import Record
 from tasks.worker.launch.child_node import ChildNode
 from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.main_node import MainNode
-from tasks.worker.launch.node_link import Children, End, Ended, Hello, Link, Terminating, Welcome, connect
+from tasks.worker.launch.node_link import Children, Hello, JobEnd, Link, Terminating, Welcome, WorkersEnded, connect
 from tasks.worker.launch.processes import Report, StopSignals, Workers
 from tasks.worker.launch.torchrun import AgentReport
 from tests.support.fakes.stand_ins import health_spec
@@ -118,8 +118,8 @@ def test_a_main_node_ends_when_all_nodes_workers_have_ended(position, store, lin
     main = Main(position, store, links, ends())
     link = main.join()
     received(link, Welcome)
-    link.send(Ended(report=SUCCESS))
-    assert received(link, End).code == 0
+    link.send(WorkersEnded(report=SUCCESS))
+    assert received(link, JobEnd).code == 0
     assert main.ending() is None
 
 
@@ -129,7 +129,7 @@ def test_the_main_nodes_workers_wait_for_all_nodes(position, store, links, tmp_p
     until(lambda: link.receive() or link.closed)
     assert not (tmp_path / "begun").exists()
     received(link := main.join(), Welcome)
-    link.send(Ended(report=SUCCESS))
+    link.send(WorkersEnded(report=SUCCESS))
     assert main.ending() is None
     assert (tmp_path / "begun").exists()
 
@@ -169,7 +169,7 @@ def test_a_lost_node_ends_the_main_nodes_workers_as_host(position, store, links,
 def test_an_unfit_host_of_a_child_node_is_refused_before_any_worker_starts(position, store, links, tmp_path):
     main = Main(position, store, links, f"open({str(tmp_path / 'begun')!r}, 'w')")
     link = main.join(unfit="host i-1 is excluded")
-    assert received(link, End).code == 70
+    assert received(link, JobEnd).code == 70
     assert main.ending().message == "node 1 (i-1): host i-1 is excluded"
     assert not (tmp_path / "begun").exists()
 
@@ -200,8 +200,8 @@ def test_a_killed_worker_of_a_child_node_is_the_cause_of_other_errors(position, 
     failure(store, 0, 1.0, "HOST", "connection closed by peer")
     main = Main(position, store, links, ends(1, AgentReport(codes={0: 70})))
     received(link := main.join(), Welcome)
-    link.send(Ended(report=Report(code=1, agent=AgentReport(codes={1: -9}), tail=("last words",))))
-    assert received(link, End).code == 70
+    link.send(WorkersEnded(report=Report(code=1, agent=AgentReport(codes={1: -9}), tail=("last words",))))
+    assert received(link, JobEnd).code == 70
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
     assert "worker 1 of 2 was killed by SIGKILL" in ending.message
@@ -213,15 +213,15 @@ def test_a_failed_child_ends_the_main_nodes_workers(position, store, links):
     failure(store, 1, 1.0, "DATA", "row 7 is bad")
     main = Main(position, store, links, NEVER_ENDS)
     received(link := main.join(), Welcome)
-    link.send(Ended(report=Report(code=1, agent=AgentReport(codes={1: 65}), tail=())))
-    assert received(link, End).code == 65
+    link.send(WorkersEnded(report=Report(code=1, agent=AgentReport(codes={1: 65}), tail=())))
+    assert received(link, JobEnd).code == 65
     assert main.ending().message == "row 7 is bad (worker 1 of 2)"
 
 
 def test_a_child_whose_workers_do_not_end_is_a_hang(position, store, links):
     main = Main(position, store, links, ends())
     received(link := main.join(), Welcome)
-    assert received(link, End).code == 71
+    assert received(link, JobEnd).code == 71
     ending = main.ending()
     assert (ending.failure, ending.node) == ("HANG", 1)
     assert "the workers of node 1 did not end within 1 s" in ending.message
@@ -314,7 +314,7 @@ def test_a_child_node_waits_for_the_main_node_and_reports_how_its_workers_ended(
         report = see(children, lambda: seen.report)
         assert (report.code, report.agent, report.tail) == (1, codes, ("last line",))
         assert not child.result.done()
-        children.send(End(code=65))
+        children.send(JobEnd(code=65))
         assert child.code() == 65
 
 
@@ -322,7 +322,7 @@ def test_a_child_node_starts_nothing_before_the_welcome(position, store, tmp_pat
     child = Child(position, store, f"open({str(tmp_path / 'begun')!r}, 'w')")
     with Children(position, 1) as children:
         joined(children)
-        children.send(End(code=70))
+        children.send(JobEnd(code=70))
         assert child.code() == 70
     assert not (tmp_path / "begun").exists()
 
@@ -365,7 +365,7 @@ def test_a_child_node_with_sigterm_waits_for_the_main_nodes_end(position, store)
         signals.count = 1
         see(children, lambda: seen.terminating)
         assert seen.report is None
-        children.send(End(code=76))
+        children.send(JobEnd(code=76))
         assert child.code() == 76
 
 

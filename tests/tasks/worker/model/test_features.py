@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from configs.schema.model import FeaturesConfig
-from tasks.worker.model.features import FeatureTable, encode_features, fit_features, grown_features
+from tasks.worker.model.features import FeatureTable, encode_features, extend_features, fit_features
 
 ROWS = pa.table(
     {
@@ -52,12 +52,12 @@ def test_a_category_never_seen_is_not_an_absent_one():
 def test_vocabularies_grow_at_their_end():
     table = fit_features([ROWS], CONFIG)
     later = pa.table({"locale": ["fr", "at", "en", None], "gift": pa.array([True, True, True, True])})
-    grown = grown_features(table, [later])
+    grown = extend_features(table, [later])
     assert grown.categorical == {"locale": ("de", "en", "at", "fr"), "gift": ("false", "true")}
     assert grown.categories == [8, 8], "spare rows are used before the shape changes"
     many = pa.table({"locale": [f"l{n}" for n in range(7)], "gift": pa.array([True] * 7)})
-    assert grown_features(table, [many]).categories == [16, 8]
-    assert grown_features(grown, [later]) == grown
+    assert extend_features(table, [many]).categories == [16, 8]
+    assert extend_features(grown, [later]) == grown
 
 
 def test_numbers_are_clipped_to_the_first_rows_quantiles():

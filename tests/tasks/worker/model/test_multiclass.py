@@ -5,13 +5,13 @@ from sklearn.metrics import f1_score, log_loss
 
 from configs.schema.label_heads import MulticlassHead
 from tasks.worker.model.label_heads import LABEL_TASKS
-from tasks.worker.model.label_task import FOLDS, Known
+from tasks.worker.model.label_task import FOLDS, LabelledRows
 
 TASK = LABEL_TASKS["multiclass"]
 HEAD = MulticlassHead(weight=1.0, input="query", classes=("a", "b", "c"), loss="balanced")
 
 
-def rows(count: int, seed: int) -> Known:
+def rows(count: int, seed: int) -> LabelledRows:
     """Unit vectors around three directions; the second class is rare, and a tenth of the labels is wrong."""
     random = np.random.default_rng(seed)
     truth = random.choice(3, count, p=[0.6, 0.05, 0.35])
@@ -19,7 +19,7 @@ def rows(count: int, seed: int) -> Known:
     inputs[np.arange(count), truth] += 1.5
     inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
     truth = np.where(random.random(count) < 0.1, random.choice(3, count), truth)
-    return Known(inputs.astype(np.float32), truth.astype(np.float64), np.ones(count), np.arange(count) % FOLDS)
+    return LabelledRows(inputs.astype(np.float32), truth.astype(np.float64), np.ones(count), np.arange(count) % FOLDS)
 
 
 def test_the_loss_of_known_outputs():
@@ -40,7 +40,7 @@ def test_a_solved_head_names_the_rare_class_and_its_probabilities_can_be_believe
     for head in (HEAD, plain):
         solved = TASK.solve(known, head)
         outputs = others.inputs @ solved.weight.T + solved.bias
-        said = TASK.says(outputs, head)
+        said = TASK.predict(outputs, head)
         found = f1_score(others.truth, said, average="macro")
         assert found == pytest.approx(solved.metrics["multiclass_macro_f1"], abs=0.05), "of rows it had not seen"
         assert found > 0.75
@@ -52,14 +52,14 @@ def test_a_class_that_a_fold_lacks_is_not_named_there_and_one_that_all_lack_leav
     known = rows(60, seed=3)
     alone = known._replace(truth=np.where(np.arange(60) == 7, 1.0, known.truth * (known.truth != 1)))
     assert np.isfinite(TASK.solve(alone, HEAD).weight).all()
-    assert TASK.too_few(alone.truth, HEAD) == ""
-    assert TASK.too_few(np.array([0.0, 2.0]), HEAD) == "no row has the class b"
+    assert TASK.find_shortage(alone.truth, HEAD) == ""
+    assert TASK.find_shortage(np.array([0.0, 2.0]), HEAD) == "no row has the class b"
 
 
 def test_a_row_that_counts_twice_is_solved_as_two_rows():
     known = rows(200, seed=4)
     twice = np.repeat(np.arange(200), 1 + np.arange(200) % 2)
     counted = TASK.solve(known._replace(counts=1.0 + np.arange(200) % 2), HEAD.model_copy(update={"loss": "plain"}))
-    repeated = TASK.solve(Known(*(each[twice] for each in known)), HEAD.model_copy(update={"loss": "plain"}))
+    repeated = TASK.solve(LabelledRows(*(each[twice] for each in known)), HEAD.model_copy(update={"loss": "plain"}))
     assert counted.strength == repeated.strength
     assert counted.weight == pytest.approx(repeated.weight, abs=0.02)

@@ -5,18 +5,18 @@ from sklearn.linear_model import Ridge
 
 from configs.schema.label_heads import RegressionHead
 from tasks.worker.model.label_heads import LABEL_TASKS
-from tasks.worker.model.label_task import FOLDS, Known
+from tasks.worker.model.label_task import FOLDS, LabelledRows
 
 TASK = LABEL_TASKS["regression"]
 HEAD = RegressionHead(weight=1.0, input="pair", low=0.0, high=4.0)
 
 
-def rows(count: int, seed: int) -> Known:
+def rows(count: int, seed: int) -> LabelledRows:
     random = np.random.default_rng(seed)
     inputs = random.normal(size=(count, 12)).astype(np.float32)
     inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
     truth = np.clip(1.2 + 1.5 * inputs[:, 0] + 0.2 * random.normal(size=count), 0, 4)
-    return Known(inputs, truth, 1.0 + np.arange(count) % 3, np.arange(count) % FOLDS)
+    return LabelledRows(inputs, truth, 1.0 + np.arange(count) % 3, np.arange(count) % FOLDS)
 
 
 def test_the_loss_of_known_outputs_is_in_units_of_half_the_scale():
@@ -25,7 +25,7 @@ def test_the_loss_of_known_outputs_is_in_units_of_half_the_scale():
 
 
 def test_answers_stay_on_the_scale():
-    assert TASK.says(np.array([[0.5], [3.0], [-1.5]]), HEAD).tolist() == [3.0, 4.0, 0.0]
+    assert TASK.predict(np.array([[0.5], [3.0], [-1.5]]), HEAD).tolist() == [3.0, 4.0, 0.0]
 
 
 def test_a_solved_head_is_ridge_regression_with_the_weights_of_the_rows():
@@ -35,10 +35,10 @@ def test_a_solved_head_is_ridge_regression_with_the_weights_of_the_rows():
     assert solved.weight[0] == pytest.approx(ridge.coef_, abs=1e-4)
     assert solved.bias[0] == pytest.approx(ridge.intercept_, abs=1e-4)
     others = rows(300, seed=2)
-    away = TASK.says(others.inputs @ solved.weight.T + solved.bias, HEAD) - others.truth
+    away = TASK.predict(others.inputs @ solved.weight.T + solved.bias, HEAD) - others.truth
     assert (away**2).mean() ** 0.5 == pytest.approx(solved.metrics["rmse"], abs=0.05), "of rows it had not seen"
 
 
 def test_few_rows_leave_the_head():
-    assert TASK.too_few(np.zeros(9), HEAD) == "there are 9 rows of 10"
-    assert TASK.too_few(np.zeros(10), HEAD) == ""
+    assert TASK.find_shortage(np.zeros(9), HEAD) == "there are 9 rows of 10"
+    assert TASK.find_shortage(np.zeros(10), HEAD) == ""

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, text_numbers
+from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, number_texts
 
 QUERIES = ["Good  product", "good product ", "lamp"]
 TEXTS = ["red shoe", "blue shoe", "a LAMP", "a lamp", "chair"]
@@ -9,7 +9,7 @@ TEXTS = ["red shoe", "blue shoe", "a LAMP", "a lamp", "chair"]
 def relevant(*pairs: tuple[str, int]) -> Relevant:
     keys = hash_queries([query for query, _ in pairs])
     items = np.array([item for _, item in pairs], dtype=np.int64)
-    return find_relevant(hash_queries(QUERIES), text_numbers(TEXTS), keys, items)
+    return find_relevant(hash_queries(QUERIES), number_texts(TEXTS), keys, items)
 
 
 def items(found: Relevant, row: int, own: int) -> set[int]:
@@ -34,4 +34,4 @@ def test_without_a_known_pair_only_texts_count():
     found = relevant()
     assert [items(found, 0, own) for own in range(5)] == [set(), set(), {3}, {2}, set()]
     nothing = np.array([], dtype=np.int64)
-    assert find_relevant(nothing, text_numbers(TEXTS), nothing, nothing).query.size == 0
+    assert find_relevant(nothing, number_texts(TEXTS), nothing, nothing).query.size == 0

@@ -1,4 +1,4 @@
-"""Layers with a local window: packed texts, and texts in line, get what the library gives each text alone."""
+"""Layers with a local window: packed texts, and unpadded texts, get what the library gives each text alone."""
 
 import copy
 import json
@@ -14,9 +14,9 @@ from configs.schema.model import Prompts
 from tasks.worker.devices.attention import use_matmul_attention
 from tasks.worker.model.embedding_model import EmbeddingModel, local_reach
 from tasks.worker.model.features import FeatureArrays
-from tasks.worker.model.in_line import InLine
 from tasks.worker.model.model_shape import ModelShape
 from tasks.worker.model.tokens import TokenLists
+from tasks.worker.model.unpadded import UnpaddedTexts
 from tests.support.models.layouts import LAYOUTS, WIDTH, write_layout
 from tests.support.models.packed import packed
 
@@ -77,7 +77,7 @@ def test_packed_texts_have_the_vectors_and_gradients_of_each_alone(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", REACH)
-def test_texts_in_line_have_the_vectors_of_each_alone(tmp_path: Path, name: str):
+def test_unpadded_texts_have_the_vectors_of_each_alone(tmp_path: Path, name: str):
     model = make(name, tmp_path / name)
     texts = texts_of(model)
     ids = np.concatenate([np.array(text, dtype=np.int32) for text in texts])
@@ -88,5 +88,5 @@ def test_texts_in_line_have_the_vectors_of_each_alone(tmp_path: Path, name: str)
     with torch.no_grad():
         expected = alone(model, texts)[torch.from_numpy(order)]
         use_matmul_attention(model)
-        vectors = model(InLine.of(tokens, order, lengths[order], none))
+        vectors = model(UnpaddedTexts.of(tokens, order, lengths[order], none))
     assert (vectors * expected).sum(dim=1).min() > 0.99999

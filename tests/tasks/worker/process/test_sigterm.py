@@ -20,7 +20,7 @@ def handler_before():
 
 def test_the_first_signal_is_kept_and_the_earlier_handler_restored():
     request = StopRequest()
-    with request.held_back():
+    with request.delay_sigterm():
         assert not request.requested
         signal.raise_signal(signal.SIGTERM)
         assert request.requested
@@ -34,7 +34,7 @@ def test_a_second_signal_ends_the_process_unless_it_follows_at_once(
     clock = iter([100.0, 100.0 + seconds])
     monkeypatch.setattr(sigterm, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     ended = False
-    with StopRequest().held_back():
+    with StopRequest().delay_sigterm():
         signal.raise_signal(signal.SIGTERM)
         try:
             signal.raise_signal(signal.SIGTERM)
@@ -45,6 +45,6 @@ def test_a_second_signal_ends_the_process_unless_it_follows_at_once(
 
 def test_a_signal_after_the_runners_death_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(RUNNER_PID, str(2**30))
-    with pytest.raises(SystemExit, match="stopped by signal 15"), StopRequest().held_back():
+    with pytest.raises(SystemExit, match="stopped by signal 15"), StopRequest().delay_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is no_handler

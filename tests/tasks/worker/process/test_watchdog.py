@@ -101,7 +101,7 @@ def beat_longer_than_allowed(spec: JobSpec) -> None:
     with Watchdog(job, 1.0) as watching:
         for _ in range(15):
             threading.Event().wait(0.1)
-            watching.alive()
+            watching.beat()
     os._exit(sum(thread.name == "watchdog" for thread in threading.enumerate()))
 
 

@@ -24,7 +24,7 @@ def _crossed(folder: Path) -> None:
     (folder / "features.json").write_text(json.dumps(FEATURES))
     _modules(folder, "released_modules.FeatureTransformer")
     for name in released_code.FILES:
-        shutil.copyfile(released_code.installed(name), folder / name)
+        shutil.copyfile(released_code.installed_copy(name), folder / name)
 
 
 def _modules(folder: Path, kind: str) -> None:

@@ -32,12 +32,12 @@ def history(tmp_path: Path) -> tuple[DirectoryStore, tuple[RowsRef, ...]]:
 def test_the_sample_has_the_share_of_the_pairs_that_is_asked():
     replay = Replay.of(0.25, [span(3000, "2026-03")], [span(15_000), span(5_000, "2026-02")], first_step=8)
     assert replay.share == pytest.approx(1000 / 20_000)
-    assert replay.chosen(span(20_000), IDS).sum() == pytest.approx(1000, rel=0.15)
+    assert replay.select(span(20_000), IDS).sum() == pytest.approx(1000, rel=0.15)
 
 
 def test_a_short_history_is_replayed_whole():
     replay = Replay.of(0.5, [span(3000)], [span(100)], first_step=8)
-    assert replay.chosen(span(100), IDS).all()
+    assert replay.select(span(100), IDS).all()
 
 
 @pytest.mark.parametrize(("share", "history"), [(0.0, [span(100)]), (0.5, [])])
@@ -47,11 +47,11 @@ def test_without_share_or_history_nothing_is_replayed(share: float, history: lis
 
 def test_other_runs_and_other_spans_draw_other_rows():
     one = Replay((span(20_000),), 0.1, first_step=8)
-    chosen = one.chosen(span(20_000), IDS)
-    assert (one.chosen(span(20_000), IDS) == chosen).all()
+    chosen = one.select(span(20_000), IDS)
+    assert (one.select(span(20_000), IDS) == chosen).all()
     for other in (
-        Replay(one.refs, 0.1, first_step=9).chosen(span(20_000), IDS),
-        one.chosen(span(20_000, "2026-02"), IDS),
+        Replay(one.refs, 0.1, first_step=9).select(span(20_000), IDS),
+        one.select(span(20_000, "2026-02"), IDS),
     ):
         assert (other & chosen).sum() == pytest.approx(200, rel=0.4), "as many as by chance"
 

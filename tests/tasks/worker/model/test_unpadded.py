@@ -10,9 +10,9 @@ from tasks.data.encoders import TextShape
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureArrays, FeatureTable
-from tasks.worker.model.in_line import InLine, cut, padded
 from tasks.worker.model.model_shape import shape_of
 from tasks.worker.model.tokens import TokenLists
+from tasks.worker.model.unpadded import UnpaddedTexts, round_length_up, split_batches
 from tasks.worker.process.job import Rank
 from tests.support.models.packed import packed
 from tests.support.workspace.jobs import tiny_config
@@ -43,11 +43,11 @@ def some_tokens() -> TokenLists:
 
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 @pytest.mark.parametrize("config", ENCODERS, ids=lambda config: config.model_type)
-def test_texts_in_line_have_the_vectors_of_packed_ones(config: Any, pooling: Pooling):
+def test_unpadded_texts_have_the_vectors_of_packed_ones(config: Any, pooling: Pooling):
     model, tokens, none = made(config, pooling), some_tokens(), np.zeros((len(LENGTHS), 0))
     lists = [ids.tolist() for ids in np.split(tokens.ids, tokens.offsets[1:-1])]
     lengths = tokens.lengths[ROWS]
-    line = InLine.of(tokens, ROWS, lengths, FeatureArrays(none.astype(np.float32), none.astype(np.int64)))
+    line = UnpaddedTexts.of(tokens, ROWS, lengths, FeatureArrays(none.astype(np.float32), none.astype(np.int64)))
     assert line.groups[0, 0].tolist() == [[2, 9], [1, 5], [2, 3], [1, 1]]
     assert line.ids.shape == line.positions.shape == (1, 32)
     with torch.no_grad(), open_accelerator("cpu", Rank(0, 1, 0)) as accelerator:
@@ -61,11 +61,11 @@ def test_texts_in_line_have_the_vectors_of_packed_ones(config: Any, pooling: Poo
     [((9, 7, 5, 5, 5, 1), [(0, 2), (2, 6)]), ((20, 16, 1), [(0, 1), (1, 2), (2, 3)]), ((), [])],
 )
 def test_a_batch_has_room_for_so_many_tokens_and_one_text_at_least(lengths: Any, batches: list[tuple[int, int]]):
-    assert [(part.start, part.stop) for part in cut(np.array(lengths, dtype=np.int64), 16)] == batches
+    assert [(part.start, part.stop) for part in split_batches(np.array(lengths, dtype=np.int64), 16)] == batches
 
 
 def test_batches_have_few_lengths():
-    lengths = {tokens: padded(tokens) for tokens in range(1, 8193)}
+    lengths = {tokens: round_length_up(tokens) for tokens in range(1, 8193)}
     assert all(tokens <= length <= max(tokens * 9 / 8, tokens + 15) for tokens, length in lengths.items())
     assert lengths[8192] == 8192
     assert len(set(lengths.values())) == 56

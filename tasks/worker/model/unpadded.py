@@ -17,7 +17,7 @@ from tasks.worker.model.tokens import TokenLists
 
 
 @dataclass(frozen=True)
-class InLine:
+class UnpaddedTexts:
     """B texts, the longest first, of N tokens in total, including a little padding after the last text.
 
     `ids` and `positions` int64 (1, N): each token, and its position in its text; `groups` int64 (1, 1, G, 2): the
@@ -31,7 +31,7 @@ class InLine:
     categorical: torch.Tensor
 
     @classmethod
-    def of(cls, tokens: TokenLists, rows: np.ndarray, lengths: np.ndarray, features: FeatureArrays) -> InLine:
+    def of(cls, tokens: TokenLists, rows: np.ndarray, lengths: np.ndarray, features: FeatureArrays) -> UnpaddedTexts:
         """Return texts on the host.
 
         Args:
@@ -42,18 +42,18 @@ class InLine:
         count = int(lengths.sum())
         within = np.arange(count) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         ids = tokens.ids[np.repeat(tokens.offsets[rows], lengths) + within].astype(np.int64)
-        padding = (0, padded(count) - count)
+        padding = (0, round_length_up(count) - count)
         ids, within = np.pad(ids, padding, constant_values=tokens.pad), np.pad(within, padding)
         longest_first, texts = (each[::-1] for each in np.unique(lengths, return_counts=True))
         groups = np.stack([texts, longest_first], axis=1)
         ids, within, groups = (torch.from_numpy(each) for each in (ids[None], within[None], groups[None, None]))
         return cls(ids, within, groups, torch.from_numpy(features.numeric), torch.from_numpy(features.categorical))
 
-    def to(self, device: torch.device) -> InLine:
-        return InLine(**{name: value.to(device) for name, value in vars(self).items()})
+    def to(self, device: torch.device) -> UnpaddedTexts:
+        return UnpaddedTexts(**{name: value.to(device) for name, value in vars(self).items()})
 
 
-def padded(tokens: int) -> int:
+def round_length_up(tokens: int) -> int:
     """Round the length of a batch up: by at most an eighth, or to a multiple of 16.
 
     The CPU's matrix library keeps megabytes for each distinct length; rounding keeps their number small.
@@ -62,7 +62,7 @@ def padded(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
-def cut(lengths: np.ndarray, tokens: int) -> Iterator[slice]:
+def split_batches(lengths: np.ndarray, tokens: int) -> Iterator[slice]:
     """Yield the texts of each batch: at most `tokens` tokens, but at least one text; `lengths` int64 (texts,)."""
     ends, start = np.cumsum(lengths), 0
     while start < len(lengths):
