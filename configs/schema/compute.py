@@ -81,8 +81,10 @@ class BatchConfig(Record):
     attempt_seconds: Annotated[int, Field(ge=60)] = Field(
         description="longest attempt, in seconds; then it ends as HANG"
     )
-    silence_seconds: Positive = Field(description="seconds without a heartbeat after which a node counts as lost")
-    join_seconds: Positive = Field(
+    heartbeat_timeout_seconds: Positive = Field(
+        description="seconds without a heartbeat after which a node counts as lost"
+    )
+    rendezvous_timeout_seconds: Positive = Field(
         description="rendezvous timeout of a job's nodes, in seconds: machines start minutes apart, and each pulls an "
         "image of more than 20 GB",
     )

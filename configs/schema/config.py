@@ -136,10 +136,10 @@ class Config(Record):
 
     @model_validator(mode="after")
     def _batches_are_of_a_feature(self) -> Self:
-        column, known = self.train.homogeneous, self.features.categorical
+        column, known = self.train.batch_by, self.features.categorical
         if column is not None and column not in (*known, self.features.entity):
             raise ValueError(
-                f"train.homogeneous {column} is not in features.categorical ({', '.join(known) or 'none'}), nor is it "
+                f"train.batch_by {column} is not in features.categorical ({', '.join(known) or 'none'}), nor is it "
                 f"features.entity ({self.features.entity or 'none'})"
             )
         return self

@@ -21,7 +21,7 @@ class FeaturesConfig(Record):
         default=None,
         min_length=1,
         description="column with the entity type or locale of a row, by name; it chooses the prompts of the row's "
-        "texts, and batches can be homogeneous by it; needs no interaction",
+        "texts, and batches can have one value of it (train.batch_by); needs no interaction",
     )
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ class AveragingConfig(Record):
         description="half-life of the moving average of the weights (EMA), in steps along the lineage; training "
         "continues from the raw weights",
     )
-    parent_share: Inside | None = Field(
+    merge_with_parent: Inside | None = Field(
         default=None,
         description="share of the parent's weights in the mean that is released at the end of a run; the next run "
         "continues from the mean",
@@ -32,8 +32,10 @@ class AveragingConfig(Record):
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
-        if (self.ema_half_life_steps is None) is (self.parent_share is None):
-            raise ValueError("train.averaging takes one of ema_half_life_steps and parent_share; null averages nothing")
+        if (self.ema_half_life_steps is None) is (self.merge_with_parent is None):
+            raise ValueError(
+                "train.averaging takes one of ema_half_life_steps and merge_with_parent; null averages nothing"
+            )
         return self
 
 

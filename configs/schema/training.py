@@ -173,11 +173,11 @@ class TrainConfig(WorkersConfig):
         description="sequences of the global batch; null: as many as the first rows of the run need. A number "
         "keeps compiled graphs from span to span; a text without room loses its last tokens"
     )
-    chunks: Positive = Field(
+    gradcache_chunks: Positive = Field(
         description="parts of a worker's batch for GradCache, each encoded twice: the memory of one part, for about a "
         "third more time",
     )
-    homogeneous: str | None = Field(
+    batch_by: str | None = Field(
         default=None,
         description="column of features.categorical, or features.entity, such as a locale: batches have rows of "
         "one value where possible; null: any rows",
@@ -234,7 +234,7 @@ class TrainConfig(WorkersConfig):
         "or `auto`: the best interval by the measured write time and the recorded failures"
     )
     log_every_steps: Positive = beside(description="steps between two lines of the log")
-    hang_seconds: Positive = beside(
+    watchdog_seconds: Positive = beside(
         description="watchdog: seconds without a step after which an attempt is ended as HANG; longer than any step"
     )
 
@@ -242,8 +242,10 @@ class TrainConfig(WorkersConfig):
     def _consistent(self) -> Self:
         if self.batch_rows % self.workers:
             raise ValueError(f"train.batch_rows {self.batch_rows} must be a multiple of train.workers {self.workers}")
-        if self.sequences is not None and self.sequences % (self.workers * self.chunks):
-            times = f"train.workers {self.workers}" + (f" times train.chunks {self.chunks}" if self.chunks > 1 else "")
+        if self.sequences is not None and self.sequences % (self.workers * self.gradcache_chunks):
+            times = f"train.workers {self.workers}" + (
+                f" times train.gradcache_chunks {self.gradcache_chunks}" if self.gradcache_chunks > 1 else ""
+            )
             raise ValueError(f"train.sequences {self.sequences} must be a multiple of {times}")
         longest = max(self.max_tokens.query, self.max_tokens.item)
         if longest > self.sequence_tokens:

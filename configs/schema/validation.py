@@ -186,7 +186,7 @@ class ValidateConfig(StageConfig):
     small_spans: Literal["stop", "merge"] = beside(
         description="effect of fewer rows than min_rows: `stop` the run, or `merge` the span with the next",
     )
-    max_quarantined_share: Share = Field(description="greatest share of bad rows; more stop the run")
+    max_bad_share: Share = Field(description="greatest share of bad rows; more stop the run")
     min_text_chars: Positive = Field(description="shortest query or item text, in characters")
     max_text_chars: Positive = Field(description="longest query or item text, in characters")
     label_min: float = Field(description="lowest label")
@@ -201,7 +201,7 @@ class ValidateConfig(StageConfig):
         default=0.1,
         description="share of rows with a category that the parent has not seen, above which a warning is reported",
     )
-    max_unknown_tokens: Share = Field(
+    max_unknown_token_share: Share = Field(
         default=0.05,
         description="share of tokens that the parent's tokenizer does not know, above which a warning is reported",
     )

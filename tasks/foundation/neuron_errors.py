@@ -121,7 +121,7 @@ STATUSES: dict[int, Status] = {
         "start the process again; if that does not help, reload the driver",
     ),
 }
-_MORE_CHUNKS = "lower train.batch_rows, or raise train.chunks, or lower infer.batch_sequences"
+_MORE_CHUNKS = "lower train.batch_rows, or raise train.gradcache_chunks, or lower infer.batch_sequences"
 _OURS = f"the model or its graph uses what this device can't do; {_REPORT}"
 COMPILER_ERRORS: tuple[CompilerError, ...] = (
     CompilerError(

@@ -49,7 +49,7 @@ def settings(config: Config, lineage: str, workers: int) -> Config:
             "batch_rows": ROWS_PER_WORKER * workers,
             "compute": config.train.compute,
             "precision": config.train.precision,
-            "hang_seconds": config.train.hang_seconds,
+            "watchdog_seconds": config.train.watchdog_seconds,
         }
     )
     changes: dict[str, object] = {name: getattr(config, name) for name in _OF_THE_MACHINES}

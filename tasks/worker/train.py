@@ -54,7 +54,7 @@ from tasks.worker.training.training_rows import (
 
 
 def run(job: Job) -> TrainOutcome:
-    """Train on the spans of one run. The watchdog ends the process after `train.hang_seconds` without a step.
+    """Train on the spans of one run. The watchdog ends the process after `train.watchdog_seconds` without a step.
 
     Raises:
         CancelledError: SIGTERM arrived during training; the checkpoint of the last step is kept.
@@ -193,7 +193,7 @@ def _take_steps(
     clock = StepClock(accelerator)
     what = f"{batches.shape.sequences} x {batches.shape.tokens} tokens"
     stop = StopRequest()
-    with stop.delay_sigterm(), Watchdog(job, job.config.train.hang_seconds) as watchdog:
+    with stop.delay_sigterm(), Watchdog(job, job.config.train.watchdog_seconds) as watchdog:
         batches.end_before(recorder.last_step - first_step)
         for done, batch in enumerate(accelerator.feed(batches), start=recorder.state.step + 1):
             if done > recorder.last_step:
@@ -240,11 +240,13 @@ def _choose_weights(
         accelerator.barrier()
         load_weights(job, ref_at(job, recorder.kept_step), start, accelerator)
         accelerator.barrier()  # the first worker deletes the loaded checkpoint after writing the last one
-    if averaging is not None and averaging.parent_share is not None:
+    if averaging is not None and averaging.merge_with_parent is not None:
         first = load_initial_weights(job, inputs, parts, training)
         if first is not None:
             put_weights(
-                parts.model, average_weights(weights_on_host(parts.model), first, averaging.parent_share), accelerator
+                parts.model,
+                average_weights(weights_on_host(parts.model), first, averaging.merge_with_parent),
+                accelerator,
             )
             others = True
     return others

@@ -31,7 +31,7 @@ AVERAGED = (
     "train.replay=0.3",
 )
 ENDED_EARLY = (  # by a rate that ruins the model
-    "train.averaging={parent_share: 0.4}",
+    "train.averaging={merge_with_parent: 0.4}",
     "train.keep_best={metric: mrr@10, rows: 16, patience: 2}",
     "train.learning_rate=0.03",
     "train.evaluate_every_steps=2",

@@ -29,7 +29,7 @@ from tests.support.fakes.fake_runner import write_checkpoint
 from tests.support.workspace.jobs import COLOURS, THINGS, tiny_config
 from tests.support.workspace.states import checkpoint_state
 
-QUICK = ("evaluate.holdout_share=0.3", "validate.max_quarantined_share=1.0")
+QUICK = ("evaluate.holdout_share=0.3", "validate.max_bad_share=1.0")
 
 
 def sale(number: int, month: int = 1, **changes: Any) -> dict[str, Any]:

@@ -193,11 +193,14 @@ def _launch(
     """Return the exit code and, on the main node, the job's failure. The workers' spec is at `uri`."""
     check_position(position, spec)
     unfit = excluded(store, host, time.time()) or ""
-    start, join_seconds = _starter(position, uri, spec, host, started_at), spec.config.batch.join_seconds
+    start, rendezvous_timeout_seconds = (
+        _starter(position, uri, spec, host, started_at),
+        spec.config.batch.rendezvous_timeout_seconds,
+    )
     if not position.is_main:
-        return ChildNode(position, spec, host, signals, unfit, start, join_seconds).run(), None
+        return ChildNode(position, spec, host, signals, unfit, start, rendezvous_timeout_seconds).run(), None
     write_spec(store, spec)
-    ending = MainNode(position, store, spec, host, signals, unfit, start, join_seconds).run()
+    ending = MainNode(position, store, spec, host, signals, unfit, start, rendezvous_timeout_seconds).run()
     return (0 if ending is None else POLICIES[ending.failure].exit_code), ending
 
 

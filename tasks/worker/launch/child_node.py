@@ -32,14 +32,14 @@ class ChildNode:
         signals: StopSignals,
         unfit: str,
         start: Callable[[], Workers],
-        join_seconds: float,
+        rendezvous_timeout_seconds: float,
     ) -> None:
         self._position, self._spec, self._signals, self._start = position, spec, signals, start
         self._hello = Hello(
             job=position.job, try_number=position.try_number, node=position.node, host=host, unfit=unfit
         )
-        self._silence_seconds = spec.config.batch.silence_seconds
-        self._join_seconds = join_seconds
+        self._timeout_seconds = spec.config.batch.heartbeat_timeout_seconds
+        self._rendezvous_seconds = rendezvous_timeout_seconds
 
     def run(self) -> int:
         """Run this node's workers to the end of the job; return the job's exit code, sent by the main node.
@@ -56,14 +56,14 @@ class ChildNode:
             link.close()
 
     def _join(self) -> Link:
-        deadline = time.monotonic() + self._join_seconds
-        while (link := connect(self._position, self._silence_seconds)) is None:
+        deadline = time.monotonic() + self._rendezvous_seconds
+        while (link := connect(self._position, self._timeout_seconds)) is None:
             self._stop_if_signalled()
             if time.monotonic() > deadline:
                 raise HostError(
                     f"node {self._position.node}: no main node at {self._position.main_address}:"
-                    f"{self._position.link_port} within batch.join_seconds = {self._join_seconds:g}; see its log, if "
-                    "its container started"
+                    f"{self._position.link_port} within batch.rendezvous_timeout_seconds = {self._rendezvous_seconds:g}; "
+                    "see its log, if its container started"
                 )
             time.sleep(RETRY_SECONDS)
         link.send(self._hello)
@@ -128,7 +128,7 @@ class ChildNode:
         link.send_heartbeat()
 
     def _lost(self, link: Link) -> HostError | None:
-        if not link.closed and link.silence <= self._silence_seconds:
+        if not link.closed and link.silence <= self._timeout_seconds:
             return None
         how = "closed its connection" if link.closed else "has been silent"
         return HostError(

@@ -78,12 +78,12 @@ class MainNode:
         signals: StopSignals,
         unfit: str,
         start: Callable[[], Workers],
-        join_seconds: float,
+        rendezvous_timeout_seconds: float,
     ) -> None:
         self._position, self._store, self._spec, self._signals, self._start = position, store, spec, signals, start
         self._host = host
-        self._silence_seconds = spec.config.batch.silence_seconds
-        self._join_seconds = join_seconds
+        self._timeout_seconds = spec.config.batch.heartbeat_timeout_seconds
+        self._rendezvous_seconds = rendezvous_timeout_seconds
         # A failure that did not start in the workers.
         self._failure = JobFailure(position.index, HostError(unfit)) if unfit else None
         self._workers_failed = False
@@ -94,7 +94,7 @@ class MainNode:
         Raises:
             HostError: the port for the other nodes is taken.
         """
-        with Children(self._position, self._silence_seconds) as children:
+        with Children(self._position, self._timeout_seconds) as children:
             reports = self._gather_and_watch(children)
             ending = self._judge(reports)
             if ending is not None:
@@ -119,7 +119,7 @@ class MainNode:
         return {self._position.index: workers.poll(), **others}
 
     def _gather(self, children: Children) -> None:
-        deadline = time.monotonic() + self._join_seconds
+        deadline = time.monotonic() + self._rendezvous_seconds
         self._check_from_outside(children)
         while children.missing and self._failure is None:
             children.wait(TICK_SECONDS)
@@ -129,7 +129,8 @@ class MainNode:
                     children.missing[0],
                     HostError(
                         f"node {children.missing[0]} of {self._position.nodes} did not connect within "
-                        f"batch.join_seconds = {self._join_seconds:g}; see its log, if its container started"
+                        f"batch.rendezvous_timeout_seconds = {self._rendezvous_seconds:g}; "
+                        "see its log, if its container started"
                     ),
                 )
 
@@ -152,7 +153,7 @@ class MainNode:
                 return
             if (failed or own is not None) and wait_ends is None:
                 # The others will fail soon too, by the same cause or the lost connection.
-                wait_ends = time.monotonic() + self._silence_seconds
+                wait_ends = time.monotonic() + self._timeout_seconds
             if wait_ends is not None and time.monotonic() > wait_ends:
                 if own is not None:
                     return
@@ -206,7 +207,7 @@ class MainNode:
         return JobFailure(
             node,
             HangError(
-                f"{self._spec.stage}: the workers of node {node} did not end within {self._silence_seconds} s after "
+                f"{self._spec.stage}: the workers of node {node} did not end within {self._timeout_seconds} s after "
                 "those of the others"
             ),
         )

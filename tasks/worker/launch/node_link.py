@@ -72,11 +72,11 @@ _MESSAGES: TypeAdapter[Message] = TypeAdapter(Message)
 class Link:
     """One connection. Once `closed`, it neither sends nor receives."""
 
-    def __init__(self, connection: socket.socket, silence_seconds: float) -> None:
+    def __init__(self, connection: socket.socket, heartbeat_timeout_seconds: float) -> None:
         connection.settimeout(SEND_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
-        self._heartbeat_seconds = silence_seconds / HEARTBEATS_PER_SILENCE
+        self._heartbeat_seconds = heartbeat_timeout_seconds / HEARTBEATS_PER_SILENCE
         self._received = b""
         self._received_at = self._sent_at = time.monotonic()
         self.closed = False
@@ -127,11 +127,11 @@ class Link:
         self._connection.close()
 
 
-def connect(position: ContainerPosition, silence_seconds: float) -> Link | None:
+def connect(position: ContainerPosition, heartbeat_timeout_seconds: float) -> Link | None:
     """Return a link to the main node, or None if that does not listen yet."""
     try:
         address = (position.main_address, position.link_port)
-        return Link(socket.create_connection(address, timeout=SEND_SECONDS), silence_seconds)
+        return Link(socket.create_connection(address, timeout=SEND_SECONDS), heartbeat_timeout_seconds)
     except OSError:
         return None
 
@@ -161,10 +161,10 @@ class Child:
 class Children:
     """All links of the main node; a single node has none and opens no port."""
 
-    def __init__(self, position: ContainerPosition, silence_seconds: float) -> None:
+    def __init__(self, position: ContainerPosition, heartbeat_timeout_seconds: float) -> None:
         """Listen for child nodes. Raises HostError if the port is not available."""
         self._position = position
-        self._silence_seconds = silence_seconds
+        self._timeout_seconds = heartbeat_timeout_seconds
         self._unidentified: list[Link] = []
         self._server: socket.socket | None = None
         self.nodes: dict[int, Child] = {}
@@ -212,7 +212,7 @@ class Children:
                 silence = child.link.silence
                 if child.link.closed:
                     return node, f"{child.name} is lost: its connection closed {silence:.1f} s after its last message"
-                if silence > self._silence_seconds:
+                if silence > self._timeout_seconds:
                     return node, f"{child.name} is lost: no message for {silence:.1f} s"
         return None
 
@@ -220,11 +220,11 @@ class Children:
         with contextlib.suppress(OSError):
             while self._server is not None:
                 connection, _ = self._server.accept()
-                self._unidentified.append(Link(connection, self._silence_seconds))
+                self._unidentified.append(Link(connection, self._timeout_seconds))
 
     def _identify(self, link: Link) -> None:
         messages = link.receive()
-        if not messages and not link.closed and link.silence <= self._silence_seconds:
+        if not messages and not link.closed and link.silence <= self._timeout_seconds:
             return
         self._unidentified.remove(link)
         hello = messages[0] if messages else None

@@ -56,7 +56,7 @@ class Watchdog:
         last = f"the last was {self._last_step}" if self._last_step else "there was none before"
         error = HangError(
             f"no step for {self._seconds:g} s; {last}; the main thread is at {stack[-1].filename}:"
-            f"{stack[-1].lineno} {stack[-1].name}. If a step can take longer than that, raise train.hang_seconds"
+            f"{stack[-1].lineno} {stack[-1].name}. If a step can take longer than that, raise train.watchdog_seconds"
         )
         where = "".join(traceback.format_list(stack))
         writer = threading.Thread(target=self._job.fail, args=(error, where), name="write error", daemon=True)

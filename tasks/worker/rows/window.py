@@ -86,9 +86,9 @@ def _sizes(counts: WindowCounts, last: SpanRef, config: Config, more: str) -> di
             f"{_way_on(clean, last, config)}"),
         "rows in the last span": Measure(counts.clean[last], Limit(1, None), "critical",
             f"{counts.clean[last]} clean rows in span {last.name}, for which this run is; at least 1 is required."),
-        "quarantined share": Measure(share, Limit(None, limits.max_quarantined_share), "critical",
+        "quarantined share": Measure(share, Limit(None, limits.max_bad_share), "critical",
             f"{total - clean} of {total} rows are bad ({share:.2%}); at most "
-            f"{limits.max_quarantined_share:.2%} may be.{more}"),
+            f"{limits.max_bad_share:.2%} may be.{more}"),
     }  # fmt: skip
 
 
@@ -121,9 +121,9 @@ def _unseen(counts: WindowCounts, config: Config) -> dict[str, Measure]:
         share = sum(tokens * each for tokens, each in known) / sum(each for _, each in known)
         measures["unknown tokens"] = Measure(
             share,
-            Limit(None, limits.max_unknown_tokens),
+            Limit(None, limits.max_unknown_token_share),
             "warning",
             f"{share:.2%} of the tokens of a sample of texts are unknown to the parent's tokenizer; at most "
-            f"{limits.max_unknown_tokens:.2%} is expected.",
+            f"{limits.max_unknown_token_share:.2%} is expected.",
         )
     return measures

@@ -74,8 +74,8 @@ def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> 
     train = config.train
     keys = [key[:rows] for key in (pairs.item_key, pairs.text_key, pairs.query_key)]
     groups = None
-    if train.homogeneous is not None:
-        groups = _groups(config, rows, pairs, train.homogeneous)
+    if train.batch_by is not None:
+        groups = _groups(config, rows, pairs, train.batch_by)
     return BatchPlan(pairs.tokens[:rows], keys, train.batch_rows, train.epochs, config.seed + first_step, groups)
 
 
@@ -112,7 +112,7 @@ def choose_shape(config: Config, first_step: int, pairs: Pairs, world: int, mine
             needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
             largest = max(largest, int(lengths.sum()))
     shape = BatchShape(
-        train.batch_rows // world, _rounded_up(needed, train.chunks), train.sequence_tokens, extra, both_ways
+        train.batch_rows // world, _rounded_up(needed, train.gradcache_chunks), train.sequence_tokens, extra, both_ways
     )
     if train.sequences is None:
         return shape

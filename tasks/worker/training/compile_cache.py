@@ -78,7 +78,7 @@ def ingredients(
         "encoder": {name: value for name, value in encoder.items() if not name.startswith("_")},
         "model": parts.model.shape.model_dump(mode="json"),
         "heads": config.heads.model_dump(mode="json"),
-        "training": [*dataclasses.astuple(shape), train.chunks],
+        "training": [*dataclasses.astuple(shape), train.gradcache_chunks],
         "embedding": [infer.batch_sequences, infer.sequence_tokens],
         "world": world,
         "precision": [accelerator.choose_precision(train.precision), accelerator.choose_precision(infer.precision)],

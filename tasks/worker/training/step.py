@@ -98,8 +98,8 @@ class TrainStep:
         set_rates(self.optimizer, step, self.steps, self.config.train)
         self.optimizer.zero_grad(set_to_none=True)
         chunks, pooled = None, None
-        if self.config.train.chunks > 1:
-            count = self.config.train.chunks
+        if self.config.train.gradcache_chunks > 1:
+            count = self.config.train.gradcache_chunks
             chunks = GradientCache(self.model, batch.texts, count, self.accelerator, self.precision, seed)
             pooled = chunks.pooled
         with self.accelerator.autocast(self.precision):

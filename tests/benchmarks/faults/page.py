@@ -25,8 +25,8 @@ inference as an array of four jobs. The tests' emulator stands in for AWS Batch 
 commands as processes; moto stands in for S3. The command `millrace run`, the Prefect server and the workers are real.
 Each fault has its own workspace, in which the stages before the fault are done already; they are cached only if their
 inputs come out the same again. Some settings differ from [base.yaml](../configs/base.yaml) to keep it short:
-`train.hang_seconds: 10`, `batch.capacity_seconds: 15`, `batch.silence_seconds: 8`, `retry.jitter: 0`, a checkpoint
-every 20 steps. With longer ones more seconds are lost.
+`train.watchdog_seconds: 10`, `batch.capacity_seconds: 15`, `batch.heartbeat_timeout_seconds: 8`, `retry.jitter: 0`, a
+checkpoint every 20 steps. With longer ones more seconds are lost.
 
 **Where.** {machine}, shared by the servers and all nodes.
 Undisturbed, train, evaluate, infer and release take {seconds:.0f} s there, most of it for starting processes.

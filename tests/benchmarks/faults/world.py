@@ -48,10 +48,10 @@ _CHANGED: dict[str, dict[str, Any]] = {
         "log_every_steps": 5,
         "checkpoint_every": "20 steps",
         "evaluate_every_steps": 100_000,
-        "hang_seconds": 10,
+        "watchdog_seconds": 10,
     },
     "infer": {"workers": 4, "shard_rows": 32},
-    "batch": {"capacity_seconds": 15, "silence_seconds": 8},
+    "batch": {"capacity_seconds": 15, "heartbeat_timeout_seconds": 8},
     "retry": {"jitter": 0.0},
 }
 

@@ -88,7 +88,7 @@ REFUSED = {
         "a text of 256 tokens is longer than model.scratch.max_tokens",
     ),
     "attention heads": (["model.scratch.attention_heads=3"], "model.scratch.hidden_size must be a multiple"),
-    "share above one": (["validate.max_quarantined_share=1.5"], "validate.max_quarantined_share: "),
+    "share above one": (["validate.max_bad_share=1.5"], "validate.max_bad_share: "),
     "no holdout": (["evaluate.holdout_share=0"], "evaluate.holdout_share: "),
     "workers and nodes": (
         ["compute=batch", "batch.processes_per_node=2", "infer.workers=3"],

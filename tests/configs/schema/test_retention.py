@@ -12,8 +12,8 @@ KEEP = "train.keep_best={{metric: {metric}, rows: 10, patience: {patience}}}"
     ("settings", "message"),
     [
         (("train.replay=1",), "train.replay"),
-        (("train.averaging={}",), "takes one of ema_half_life_steps and parent_share"),
-        (("train.averaging={ema_half_life_steps: 3, parent_share: 0.3}",), "takes one of"),
+        (("train.averaging={}",), "takes one of ema_half_life_steps and merge_with_parent"),
+        (("train.averaging={ema_half_life_steps: 3, merge_with_parent: 0.3}",), "takes one of"),
         (("train.decay_before_release={share: 0.2, floor: 0}",), "train.decay_before_release.floor"),
         ((KEEP.format(metric="effective_rank", patience=1),), "effective_rank is not measured in training"),
         ((KEEP.format(metric="auc", patience=1),), "train.keep_best on auc needs heads.classification"),

@@ -53,7 +53,7 @@ FAILURES = {
     FailureClass.HANG: "train: no step for 600 s; the last one was 188. Rank 41 waited in all_reduce",
     FailureClass.CAPACITY: "train: no machine of queue millrace-accelerator within 3600 s",
     FailureClass.STORE: "s3://shop/models: SlowDown: Please reduce your request rate",
-    FailureClass.DATA: "validate: 31.2 % of the rows were set apart; 20 % is allowed (validate.max_quarantined_share)",
+    FailureClass.DATA: "validate: 31.2 % of the rows were set apart; 20 % is allowed (validate.max_bad_share)",
     FailureClass.OOM: "warmup: out of memory at 40 sequences of 128 tokens; lower train.batch_rows",
     FailureClass.COMPILE: "warmup: NCC_EVRF009: the graph of 128 x 64 tokens did not compile",
     FailureClass.CODE: "evaluate: KeyError: 'locale' <script>alert(1)</script>",

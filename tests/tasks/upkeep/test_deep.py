@@ -66,7 +66,7 @@ def test_one_machine_comes_first(overrides, expected) -> None:
 
 def test_the_settings_are_those_of_the_machines_alone(store) -> None:
     config = small_config(
-        *("features.categorical=[locale]", "model.interaction.kind=both", "train.homogeneous=locale"),
+        *("features.categorical=[locale]", "model.interaction.kind=both", "train.batch_by=locale"),
         *("train.learning_rate=1.0", "health.all_reduce_mib=3", "retry.attempts=5", "compiler.optlevel=2"),
     )
     made = settings(config, "deep-1", 2)

@@ -29,7 +29,7 @@ from tests.support.workspace.jobs import (
 )
 
 CONFIG = tiny_config(
-    *FEATURES, "train.keep_best={metric: mrr@10, rows: 8, patience: null}", "train.averaging={parent_share: 0.3}"
+    *FEATURES, "train.keep_best={metric: mrr@10, rows: 8, patience: null}", "train.averaging={merge_with_parent: 0.3}"
 )
 
 

@@ -290,7 +290,7 @@ def test_a_span_judged_in_pieces_is_judged_the_same(store: DirectoryStore, tmp_p
     found = []
     for pieces in (50_000, 25):
         monkeypatch.setattr(row_checks, "JUDGED_ROWS", pieces)
-        worked = job(store, [MARCH, APRIL], overrides=["validate.max_quarantined_share=1", "validate.numeric_min=0"])
+        worked = job(store, [MARCH, APRIL], overrides=["validate.max_bad_share=1", "validate.numeric_min=0"])
         outcome = validate.run(worked)
         clean = pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"]))
         named_by_their_bytes = {"rows": (), "catalogue": None}

@@ -133,7 +133,7 @@ def test_mined_negatives_and_chunks_make_no_new_graphs(tmp_path: Path):
     """Another batch has other negatives, and fewer of them; each chunk is another part of its batch."""
     made = make_mined(tmp_path)
     settings = (*MINED, "heads.multiclass=null", "heads.regression=null", "heads.contrastive.symmetric=true")
-    settings = (*settings, "heads.contrastive.logq=true", "train.chunks=2", "train.learning_rate=1e-3")
+    settings = (*settings, "heads.contrastive.logq=true", "train.gradcache_chunks=2", "train.learning_rate=1e-3")
     root = made.store.root
     compiled = run_ranks(1, warm_up_or_train, root, made.inputs, "warmup", *settings)[0].compiled
     inputs = made.inputs.model_copy(update={"compiled": compiled})
@@ -145,7 +145,7 @@ def test_mined_negatives_and_chunks_make_no_new_graphs(tmp_path: Path):
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    "averaging", ["{ema_half_life_steps: 3}", "{parent_share: 0.3}"], ids=["a running average", "a merge"]
+    "averaging", ["{ema_half_life_steps: 3}", "{merge_with_parent: 0.3}"], ids=["a running average", "a merge"]
 )
 def test_what_is_against_forgetting_makes_no_new_graphs_and_the_same_model_as_on_cpu(tmp_path: Path, averaging: str):
     settings = (

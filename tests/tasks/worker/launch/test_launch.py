@@ -184,7 +184,7 @@ def test_the_error_of_a_child_node_is_the_cause_in_a_second_try(make_job, stand_
 
 def test_a_silent_child_node_is_noticed_within_seconds(make_job, stand_in):
     stand_in(NEVER_ENDS)
-    job = make_job(2, "batch.silence_seconds=2")
+    job = make_job(2, "batch.heartbeat_timeout_seconds=2")
     main, child = job.start_node(0), job.start_node(1)
     pids = [int(job.read(f"pid-{rank}")) for rank in range(2)]
     began = time.monotonic()
@@ -256,7 +256,7 @@ def test_an_arrays_child_has_its_position_and_reports_only_its_own_workers(make_
 
 
 @pytest.mark.shows("excluded hosts")
-@pytest.mark.parametrize(("settings", "seconds"), [((), 1800), (("batch.join_seconds=60",), 60)])
+@pytest.mark.parametrize(("settings", "seconds"), [((), 1800), (("batch.rendezvous_timeout_seconds=60",), 60)])
 def test_nodes_wait_for_each_other_as_long_as_their_images_may_take(store, monkeypatch, settings, seconds):
     waits = []
 

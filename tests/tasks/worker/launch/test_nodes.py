@@ -87,9 +87,13 @@ def until(condition: Callable[[], T | None]) -> T:
 class Main:
     """A main node at work, and the test as its child."""
 
-    def __init__(self, position, store, links, program, signals=None, join_seconds=DEADLINE_SECONDS) -> None:
-        spec = health_spec(store, 2, "batch.silence_seconds=1")
-        node = MainNode(position, store, spec, "i-0", signals or StopSignals(), "", starter(program), join_seconds)
+    def __init__(
+        self, position, store, links, program, signals=None, rendezvous_timeout_seconds=DEADLINE_SECONDS
+    ) -> None:
+        spec = health_spec(store, 2, "batch.heartbeat_timeout_seconds=1")
+        node = MainNode(
+            position, store, spec, "i-0", signals or StopSignals(), "", starter(program), rendezvous_timeout_seconds
+        )
         self.position, self.links = position, links
         self.result = in_background(node.run)
 
@@ -135,9 +139,9 @@ def test_the_main_nodes_workers_wait_for_all_nodes(position, store, links, tmp_p
 
 
 def test_a_node_that_never_connects_is_host(position, store, links):
-    ending = Main(position, store, links, NEVER_ENDS, join_seconds=0.3).ending()
+    ending = Main(position, store, links, NEVER_ENDS, rendezvous_timeout_seconds=0.3).ending()
     assert (ending.failure, ending.node) == ("HOST", 1)
-    assert "node 1 of 2 did not connect within batch.join_seconds = 0.3;" in ending.message
+    assert "node 1 of 2 did not connect within batch.rendezvous_timeout_seconds = 0.3;" in ending.message
 
 
 @pytest.mark.parametrize(
@@ -280,10 +284,10 @@ def test_a_taken_port_is_host(position, store, links):
 class Child:
     """A child node at work, and the test as its main node."""
 
-    def __init__(self, position, store, program, signals=None, join_seconds=DEADLINE_SECONDS) -> None:
-        spec = health_spec(store, 2, "batch.silence_seconds=1")
+    def __init__(self, position, store, program, signals=None, rendezvous_timeout_seconds=DEADLINE_SECONDS) -> None:
+        spec = health_spec(store, 2, "batch.heartbeat_timeout_seconds=1")
         own = dataclasses.replace(position, node=1)
-        node = ChildNode(own, spec, "i-1", signals or StopSignals(), "", starter(program), join_seconds)
+        node = ChildNode(own, spec, "i-1", signals or StopSignals(), "", starter(program), rendezvous_timeout_seconds)
         self.result = in_background(node.run)
 
     def code(self) -> int:
@@ -351,9 +355,10 @@ def test_a_child_node_with_finished_workers_needs_no_main_node(position, store):
 
 def test_a_child_node_without_a_main_node_gives_up(position, store):
     with pytest.raises(
-        HostError, match=rf"no main node at 127.0.0.1:{position.link_port} within batch.join_seconds = 0.3;"
+        HostError,
+        match=rf"no main node at 127.0.0.1:{position.link_port} within batch.rendezvous_timeout_seconds = 0.3;",
     ):
-        Child(position, store, NEVER_ENDS, join_seconds=0.3).code()
+        Child(position, store, NEVER_ENDS, rendezvous_timeout_seconds=0.3).code()
 
 
 def test_a_child_node_with_sigterm_waits_for_the_main_nodes_end(position, store):

@@ -25,7 +25,7 @@ STEP = "tasks.worker.training.step:TrainStep.__call__"
 def start_job(folder: Path, *overrides: str) -> Job:
     """A job with its spec in the workspace; four seconds without a step are too many."""
     store, rows = make_workspace(folder)
-    job = job_of(store, rows, "train.hang_seconds=4", *overrides)
+    job = job_of(store, rows, "train.watchdog_seconds=4", *overrides)
     store.write(f"{job.spec.attempt_prefix}/spec.json", job.spec.to_json())
     return job
 
@@ -61,7 +61,7 @@ def test_a_hanging_training_is_ended_and_its_place_reported(tmp_path: Path, plac
     failure = only_failure(job)
     assert (failure.rank, failure.failure) == (0, "HANG")
     assert re.match(f"no step for 4 s; {last}", failure.message)
-    for part in ("the main thread is at ", "threading.py:", "raise train.hang_seconds"):
+    for part in ("the main thread is at ", "threading.py:", "raise train.watchdog_seconds"):
         assert part in failure.message
     assert "tasks/worker/train.py" in failure.traceback, "the way from the loop to where it stands"
 

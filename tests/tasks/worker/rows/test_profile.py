@@ -81,7 +81,7 @@ def test_what_the_parent_has_never_seen_is_a_warning(store: DirectoryStore, tmp_
         "50.00% of 40 clean rows have a brand that the parent has never seen" in check(outcome, "brand unseen").sentence
     )
     assert check(outcome, "locale unseen").observed == 0.0
-    lenient = ["validate.max_unseen_share=0.5", "validate.max_unknown_tokens=1"]
+    lenient = ["validate.max_unseen_share=0.5", "validate.max_unknown_token_share=1"]
     store.delete("catalogue")
     assert failed(validate.run(job(store, parent=PARENT, overrides=lenient))) == []
 

@@ -41,7 +41,12 @@ from tests.support.workspace.jobs import (
 
 QUERIES, ITEMS, RIGHT = 24, 60, 5
 PLAIN = (CLASSIFIER, "heads.contrastive.positives_only=true", "heads.contrastive.symmetric=true", "train.epochs=2")
-ALL = (*PLAIN, "heads.contrastive.negatives={per_query: 4, max_share: 1.0}", "train.replay=0.4", "train.chunks=2")
+ALL = (
+    *PLAIN,
+    "heads.contrastive.negatives={per_query: 4, max_share: 1.0}",
+    "train.replay=0.4",
+    "train.gradcache_chunks=2",
+)
 
 
 class Scene(NamedTuple):

@@ -38,7 +38,7 @@ def gradients(parts: ModelParts) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_gradients_are_those_of_the_chunks_together(tmp_path: Path, dropout: float):
-    config = tiny_config(*SETTINGS, "train.chunks=3", f"model.dropout={dropout}")
+    config = tiny_config(*SETTINGS, "train.gradcache_chunks=3", f"model.dropout={dropout}")
     parts, batch = made(tmp_path, config)
     count, found = len(batch.texts.ids), []
     assert count % 3 == 0
@@ -66,6 +66,6 @@ def test_training_in_chunks_takes_the_steps_of_training_at_once(tmp_path: Path):
     losses = []
     for chunks in (1, 2):
         store, rows = make_workspace(tmp_path / str(chunks))
-        config = tiny_config(*SETTINGS, f"train.chunks={chunks}", "train.sequences=20")
+        config = tiny_config(*SETTINGS, f"train.gradcache_chunks={chunks}", "train.sequences=20")
         losses.append([point.metrics["loss"] for point in train_model(store, config, rows).losses])
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

@@ -39,7 +39,7 @@ from tests.support.workspace.jobs import (
 
 SETTINGS = (
     "features.entity=locale",
-    "train.homogeneous=locale",
+    "train.batch_by=locale",
     "model.prompts={query: 'ask ', item: 'thing ', by_entity: {de: {query: 'frage bitte ', item: 'ware jetzt '}}}",
     *LABEL_HEADS,
 )

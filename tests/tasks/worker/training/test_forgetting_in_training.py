@@ -26,7 +26,7 @@ from tests.support.workspace.jobs import (
 )
 
 AVERAGE = "train.averaging={ema_half_life_steps: 3}"
-MERGE = "train.averaging={parent_share: 0.25}"
+MERGE = "train.averaging={merge_with_parent: 0.25}"
 KEEP_BEST = "train.keep_best={metric: mrr@10, rows: 1000, patience: null}"
 
 

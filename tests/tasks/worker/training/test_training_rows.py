@@ -47,7 +47,7 @@ SETTINGS = (
     "heads.classification.loss=balanced",
     "train.replay=0.2",
     "train.keep_best={metric: mrr@10, rows: 5, patience: null}",
-    "train.homogeneous=locale",
+    "train.batch_by=locale",
     "model.prompts={query: 'want ', item: 'is '}",
 )
 
