@@ -22,7 +22,7 @@ from infra.store.factory import open_store
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan
 from tasks.backfill.backfill_state import BackfillState
 from tasks.backfill.planner import plan_backfill
-from tasks.running.context import within
+from tasks.running.context import override_context
 
 
 def _range() -> str:
@@ -87,7 +87,7 @@ def _result(store: Store, plan: BackfillPlan, state: BackfillState) -> BackfillS
     If the model was refused, the champion first embeds the items of its rows.
     """
     if state.state == "Rejected":
-        with within(page_maker=make_stage_page):
+        with override_context(page_maker=make_stage_page):
             refresh_after_rejection(store, plan.config, plan.branch or plan.on)
     name = "Rejected" if state.state == "Rejected" else "Completed"
     completed: Any = Completed(name=name, message=state.sentence or "Only planned.", data=state)

@@ -22,7 +22,7 @@ from tasks.contracts.runs import Release
 from tasks.infer import infer
 from tasks.publish import publish_release
 from tasks.release import release
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.runs import releases
@@ -63,7 +63,7 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
         except (NothingToDo, Conflict) as reason:
             nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)  # the caller gets the data
             return nothing
-        with within(page_maker=make_stage_page):
+        with override_context(page_maker=make_stage_page):
             try:
                 made = _carry_out(store, planned)
             finally:

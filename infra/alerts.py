@@ -116,7 +116,7 @@ def install(url: str | None, blocks: Sequence[UUID], ui_url: str, pool: str) -> 
                 client.create_automation(automation)
 
 
-def installed(pool: str) -> list[str]:
+def list_installed(pool: str) -> list[str]:
     """Return the names of the automations that the server has."""
     with get_client(sync_client=True) as client:
         return [alert.name for alert in alerts(pool) if client.read_automations_by_name(alert.name)]

@@ -98,24 +98,24 @@ def root_cause(store: Store, spec: JobSpec, codes: Mapping[int, int | None], tai
     reported = {record.rank for record in records}
     silent = next(((rank, code) for rank, code in codes.items() if code and rank not in reported), None)
     if silent and (first is None or FailureClass(first.failure) in CONSEQUENCES):
-        return Cause(silent[0], wordless_death(spec, *silent, tail))
+        return Cause(silent[0], death_without_record(spec, *silent, tail))
     if first is None:
         raise ValueError(f"no worker of {spec.attempt_prefix} failed")
     where = f" (worker {first.rank} of {spec.workers})" if spec.workers > 1 else ""
     return Cause(first.rank, ERRORS[FailureClass(first.failure)](f"{first.message}{where}"))
 
 
-def wordless_death(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> StageError:
+def death_without_record(spec: JobSpec, rank: int, code: int, tail: Sequence[str]) -> StageError:
     """Return the error for a worker that died without a record; the others' errors are consequences of its death."""
     died = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    failure, meaning = class_of_death(code, tail)
+    failure, meaning = classify_death(code, tail)
     last_lines = "\n".join(tail) or "(none)"
     return ERRORS[failure](
         f"{spec.stage.value}: worker {rank} of {spec.workers} {died}{meaning}; last lines:\n{last_lines}"
     )
 
 
-def class_of_death(code: int, tail: Sequence[str]) -> tuple[FailureClass, str]:
+def classify_death(code: int, tail: Sequence[str]) -> tuple[FailureClass, str]:
     """Return the failure class of a process without an error record, and a cause from its log: empty, or `: ...`.
 
     The Neuron runtime aborts the process, so its error codes are only in the log. An exit code that our own process

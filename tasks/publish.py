@@ -18,7 +18,7 @@ from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ERRORS, CancelledError, StageError
-from tasks.running.context import stage_context, within
+from tasks.running.context import override_context, stage_context
 from tasks.running.stage import make_page, run_stage, stage_task
 from tasks.running.stage_output import StageOutput, logger
 from tasks.runs import releases, served_targets
@@ -110,7 +110,7 @@ def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
         logger().warning("target %s: publish.targets does not have it; millrace publish --config FILE swaps it", each)
     if plan.config.publish.targets and current is not None and current.number == release.number:
         try:
-            with within(page_maker=None):  # one page for all targets: the release's
+            with override_context(page_maker=None):  # one page for all targets: the release's
                 publish_to_all(store, plan.config, release, True, _in_flow_run)
         finally:
             make_page(plan, Stage.release, release)
@@ -178,7 +178,7 @@ def _plan(store: Store, config: Config, release: Release, target: AnyTarget) -> 
 def _fresh_outcome(store: Store, plan: RunPlan, inputs: PublishInputs) -> PublishOutcome:
     """Run the worker. The result is always deleted, since only the target knows its present state."""
     while True:
-        with within(was_done=False):
+        with override_context(was_done=False):
             outcome = run_stage(plan, inputs, PublishOutcome)
             left_over = stage_context().was_done
         store.delete(RESULT.key(run=plan.run_key, stage=Chore.publish))

@@ -13,7 +13,7 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import VERDICTS
 from tasks.planning.judge_run import judge_release
-from tasks.running.lineage_lock import confirm_turns
+from tasks.running.lineage_lock import confirm_lineages
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
@@ -57,7 +57,7 @@ def release(
         refusal = Refusal(verdicts=verdicts)
         logger().warning("nothing is released: %s", refusal.why)
         return refusal
-    confirm_turns()
+    confirm_lineages()
     made = add(
         store,
         span=plan.span,

@@ -123,7 +123,7 @@ def deploy(
         queue=queue,
         deployments=lines,
         left_over=left_over,
-        alerts=tuple(alerts.installed(pool)),
+        alerts=tuple(alerts.list_installed(pool)),
         worker=_worker(server, pool),
     )
 

@@ -15,7 +15,7 @@ from flows.cli.terminal.progress_bars import display
 from flows.presentation.wording import visible
 from infra.store.factory import open_store
 from tasks.foundation.errors import POLICIES, FailureClass
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.upkeep.check import Finding
 from tasks.upkeep.examine import DoctorReport, examine
 
@@ -58,7 +58,7 @@ def doctor(
     from tasks.upkeep.deep import deep_findings  # only now: Prefect reads the environment when imported
 
     found: list[Finding] = []
-    with display() as listener, within(listener=listener):
+    with display() as listener, override_context(listener=listener):
         for finding in deep_findings(open_store(workspace), load_config(config_file, settings or [])):
             listener.say(f"{finding.outcome:<4}  {finding.name}")
             found.append(finding)

@@ -13,7 +13,7 @@ from infra import prefect_server
 from infra.prefect_server import Server
 from tasks.foundation.errors import CancelledError, ServerError
 from tasks.running import json_logs
-from tasks.running.context import within
+from tasks.running.context import override_context
 
 
 class ServerKeeper:
@@ -48,7 +48,7 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     Raises:
         StageError: of the class that stopped the flow.
     """
-    verbose = verbose or json_logs.enabled()
+    verbose = verbose or json_logs.json_enabled()
     server = prefect_server.up(prefect_server.state_home(), note)
     note(f"Prefect UI: {server.ui_url}{' (millrace up tells its password, millrace down stops it)' * server.started}")
     os.environ.update(prefect_server.client_environment(server))
@@ -58,9 +58,9 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
     keeper = ServerKeeper(server)
     with _explained(keeper, server.url), contextlib.ExitStack() as stack:
-        stack.enter_context(within(keeper=keeper))
+        stack.enter_context(override_context(keeper=keeper))
         if not verbose:
-            stack.enter_context(within(listener=stack.enter_context(display())))
+            stack.enter_context(override_context(listener=stack.enter_context(display())))
         state = flow(*parameters, return_state=True)
     url = f"{server.ui_url}/runs/flow-run/{state.state_details.flow_run_id}"
     if state.is_failed():

@@ -16,7 +16,7 @@ from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
 from tasks.contracts.references import SpanRef
 from tasks.foundation.records import Record
-from tasks.running.context import within
+from tasks.running.context import override_context
 
 LISTED = 10  # names of each kind that people see; scripts get all
 
@@ -63,7 +63,7 @@ def import_checkpoint(
 
     import tasks.import_checkpoint  # only now: it imports Prefect, which reads the environment
 
-    with display() as listener, within(listener=listener):
+    with display() as listener, override_context(listener=listener):
         plan, outcome = tasks.import_checkpoint.import_checkpoint(options.store, config, file, span)
     return ImportOutput(
         lineage=config.lineage,

@@ -19,7 +19,7 @@ from tasks.contracts.runs import Release
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.runs import served_targets
 from tasks.runs.served_targets import Served
 
@@ -105,7 +105,7 @@ def _publish(
 
     from tasks.publish import publish_to_all, swap_back  # only now: it imports Prefect, which reads the environment
 
-    with display() as listener, within(listener=listener):
+    with display() as listener, override_context(listener=listener):
         if swap_first:
             swap_back(store, config, release)
         return publish_to_all(store, config, release, only_current)

@@ -18,7 +18,7 @@ from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import FailureClass, StoreError, classify
 from tasks.running import json_logs
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.running.stage_output import logger
 from tasks.runs import invocations
 from tasks.runs.estimates import estimate_run
@@ -57,7 +57,7 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
     links(plan, invocation)
     recorded = RecordedInvocation(store, plan, invocation)
     try:
-        with json_logs.run_log_context(plan), within(page_maker=make_stage_page):
+        with json_logs.run_log_context(plan), override_context(page_maker=make_stage_page):
             yield recorded
     except BaseException as error:
         failure = classify(error)

@@ -19,7 +19,7 @@ from tasks.health import health
 from tasks.infer import infer, infer_to_judge
 from tasks.publish import publish_release
 from tasks.release import release
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.running.stage_output import logger
 from tasks.runs.results import Judgement, Refusal
 from tasks.runs.snapshot import Snapshot
@@ -38,7 +38,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
     """
     run = current_span_run()
     plan, store, releasing = run.plan, open_store(workspace), run.span.release == "run"
-    with record_invocation(store, plan), within(page_maker=make_stage_page):
+    with record_invocation(store, plan), override_context(page_maker=make_stage_page):
         with run.step("train"):
             validated = validate(plan)
             warm = warmup(plan, validated, after=health(plan, after=validated))

@@ -26,7 +26,7 @@ from flows.running.child_runs import child_run
 from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import CancelledError
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.running.server_presence import await_server, repeat_until_served
 from tasks.running.stage_output import ASK_SECONDS, state_of
 
@@ -219,7 +219,7 @@ class SpanRunPool:
 
     def _run(self, run: SpanRun, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
         _current.set(run)
-        with within(stop=self._stop):
+        with override_context(stop=self._stop):
             error: BaseException | None = None
             try:
                 await_server()

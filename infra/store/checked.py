@@ -78,7 +78,7 @@ class CheckedStore:
 
 
 @contextlib.contextmanager
-def superseded(key: str) -> Iterator[None]:
+def convert_lost_lease(key: str) -> Iterator[None]:
     """Convert LostLease of the lock `key` to SupersededError."""
     try:
         yield

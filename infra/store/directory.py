@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.store import kernel_lock
 from infra.store.base import Conflict, Holder, Lock, ReadOnlyError
-from infra.store.unfinished import PREFIX, unfinished_in
+from infra.store.unfinished import PREFIX, temporary_file
 from tasks.foundation.errors import StoreError
 
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -162,7 +162,7 @@ class DirectoryStore:
         path = self.path(key)
         with self._in_place(key), self._writing(key):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with self._writing(key), unfinished_in(path.parent) as staged:
+        with self._writing(key), temporary_file(path.parent) as staged:
             yield staged
             _fsync(staged)
             if exclusive:

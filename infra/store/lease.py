@@ -82,7 +82,7 @@ class LostLease(StoreError):
     """Another process has taken the lease."""
 
 
-class Held:
+class HeldLease:
     """A lease that this process holds; `hold` and `wait_for` make them."""
 
     def __init__(self, store: Store, key: str, ttl_seconds: float, clock: Callable[[], float]) -> None:
@@ -187,14 +187,14 @@ class Held:
 @contextlib.contextmanager
 def hold(
     store: Store, key: str, ttl_seconds: float = TTL_SECONDS, clock: Callable[[], float] = uptime
-) -> Iterator[Held]:
+) -> Iterator[HeldLease]:
     """Hold the lease `key` inside the block; a thread renews it.
 
     Raises:
         InUse: another process holds it.
         StoreError: the object at `key` is not a valid lease.
     """
-    held = Held(store, key, ttl_seconds, clock)
+    held = HeldLease(store, key, ttl_seconds, clock)
     held.take()
     left = threading.Event()
 
@@ -224,7 +224,7 @@ def wait_for(
     poll_seconds: float = 5.0,
     clock: Callable[[], float] = uptime,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Held | None]:
+) -> Iterator[HeldLease | None]:
     """Wait for the lease `key` and hold it inside the block. Yield None once `until` is true: the result exists.
 
     Args:

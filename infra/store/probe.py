@@ -5,7 +5,7 @@ from collections.abc import Callable
 from infra.store.base import Conflict, Store
 
 
-def broken_guarantee(store: Store, key: str) -> str:
+def find_broken_guarantee(store: Store, key: str) -> str:
     """Return the broken guarantee of the store; empty if it keeps all. The caller deletes `key`.
 
     Raises:

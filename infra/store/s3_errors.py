@@ -31,7 +31,7 @@ _UNKNOWN = ("NotImplemented", "501")
 
 
 @contextlib.contextmanager
-def explained(bucket: str, where: str) -> Iterator[None]:
+def convert_errors(bucket: str, where: str) -> Iterator[None]:
     """Convert the errors of AWS's libraries in the block to ConfigError or StoreError about `where` in `bucket`."""
     try:
         yield
@@ -50,7 +50,7 @@ def explained(bucket: str, where: str) -> Iterator[None]:
         raise StoreError(f"{where}: bucket {bucket!r} could not be used: {one_line(error)}") from error
 
 
-def tried_again(write: Callable[[], T]) -> T:
+def retry_conflicts(write: Callable[[], T]) -> T:
     """Do a conditional write; retry while S3 answers that another write of the same object is under way."""
     for pause in PAUSES_SECONDS:
         try:

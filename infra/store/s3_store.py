@@ -28,7 +28,7 @@ from s3transfer.manager import TransferManager
 from infra.store.base import Conflict, Holder, Lock
 from infra.store.credentials import EndpointBusy, code_of, patient_client
 from infra.store.lease import TTL_SECONDS, LostLease, hold, look
-from infra.store.s3_errors import LOST, MISSING, explained, tried_again
+from infra.store.s3_errors import LOST, MISSING, convert_errors, retry_conflicts
 from infra.store.s3_mirror import Object, mirror_of
 from infra.store.s3_upload import AT_ONCE, upload
 from tasks.foundation.errors import ConfigError, StoreError
@@ -123,7 +123,7 @@ class S3Store:
         condition = {"IfNoneMatch": "*"} if instead_of is None else {"IfMatch": instead_of}
         with self._explained(key):
             try:
-                tried_again(lambda: upload(self._client, self._bucket, full, source, condition))
+                retry_conflicts(lambda: upload(self._client, self._bucket, full, source, condition))
             except ClientError as error:
                 if code_of(error) not in (*LOST, "NoSuchUpload"):
                     raise
@@ -176,7 +176,9 @@ class S3Store:
     def _discard(self, key: str, tag: str) -> None:
         with self._explained(key):
             try:
-                tried_again(lambda: self._client.delete_object(Bucket=self._bucket, Key=self._raw(key), IfMatch=tag))
+                retry_conflicts(
+                    lambda: self._client.delete_object(Bucket=self._bucket, Key=self._raw(key), IfMatch=tag)
+                )
             except ClientError as error:
                 if code_of(error) not in LOST:
                     raise
@@ -256,7 +258,7 @@ class S3Store:
         full, write_id = self._full(key), uuid.uuid4().hex
         with self._explained(key):
             try:
-                tried_again(
+                retry_conflicts(
                     lambda: self._client.put_object(
                         Bucket=self._bucket, Key=full, Body=data, Metadata={_WRITE_ID: write_id}, **condition
                     )
@@ -321,7 +323,7 @@ class S3Store:
                 transfer.result()
 
     def _explained(self, key: str) -> contextlib.AbstractContextManager[None]:
-        return explained(self._bucket, f"{self.uri}/{key}".rstrip("/"))
+        return convert_errors(self._bucket, f"{self.uri}/{key}".rstrip("/"))
 
 
 def _manifests_apart(names: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

@@ -16,7 +16,7 @@ PREFIX = ".tmp-"
 
 
 @contextlib.contextmanager
-def unfinished_in(folder: Path) -> Iterator[Path]:
+def temporary_file(folder: Path) -> Iterator[Path]:
     """Yield an empty temporary file in `folder`, which the block may rename; delete it afterwards if it did not."""
     staged, handle = _locked(folder)
     try:

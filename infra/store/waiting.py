@@ -15,7 +15,7 @@ POLL_SECONDS = 1.0
 
 
 @contextlib.contextmanager
-def in_turn(
+def wait_for_lock(
     store: Store,
     key: str,
     say: Callable[[str], None],

@@ -17,9 +17,9 @@ from pydantic import Field
 
 from infra.compute.scratch import INGEST, scratch_folder
 from infra.store.base import Store
-from infra.store.checked import CheckedStore, superseded
+from infra.store.checked import CheckedStore, convert_lost_lease
 from infra.store.manifest import read_fact
-from infra.store.waiting import in_turn
+from infra.store.waiting import wait_for_lock
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
@@ -123,8 +123,8 @@ def ingest(
         built = build_spans(spools, scratch, canonicaliser)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
-            superseded("ingest"),
-            in_turn(store, "ingest", logging.getLogger("millrace").warning) as lock,
+            convert_lost_lease("ingest"),
+            wait_for_lock(store, "ingest", logging.getLogger("millrace").warning) as lock,
         ):
             held = CheckedStore(store, lambda _: lock.confirm())
             if layout is ROWS:

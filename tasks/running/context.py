@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tasks.contracts.runner import Listener
     from tasks.contracts.runs import RunPlan
-    from tasks.running.turn import Turn
+    from tasks.running.lineage_hold import LineageHold
 
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Budget:
         self.used = max(self.used, attempt - first + 1)
 
 
-class Keeper(Protocol):
+class ServerSupervisor(Protocol):
     """The command of a flow run, as supervisor of its Prefect server."""
 
     def restart(self, seconds: float) -> None:
@@ -65,8 +65,8 @@ class StageContext:
     budget: Budget | None = None
     stop: threading.Event | None = None  # once set, stages end as cancelled
     was_done: bool = False  # the stage had a result already
-    keeper: Keeper | None = None  # supervisor of the Prefect server
-    turns: tuple[Turn, ...] = ()  # the lineages that this process holds
+    keeper: ServerSupervisor | None = None  # supervisor of the Prefect server
+    lineages: tuple[LineageHold, ...] = ()  # the lineages that this process holds
     log_fields: Mapping[str, Any] = field(default_factory=dict)  # in every JSON log line
 
 
@@ -79,7 +79,7 @@ def stage_context() -> StageContext:
 
 
 @contextlib.contextmanager
-def within(**changes: Any) -> Iterator[None]:
+def override_context(**changes: Any) -> Iterator[None]:
     """Change fields of the context inside the block, in this thread and in threads with a copy of its context."""
     token = _context.set(replace(stage_context(), **changes))
     try:
@@ -93,7 +93,7 @@ def note_done() -> None:
     _context.set(replace(stage_context(), was_done=True))
 
 
-def stopped() -> bool:
+def is_stopping() -> bool:
     """Return True if the stages here must end as cancelled."""
     stop = stage_context().stop
     return stop is not None and stop.is_set()

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tasks.foundation.errors import ConfigError, FailureClass, classify
-from tasks.running.context import stage_context, within
+from tasks.running.context import override_context, stage_context
 
 if TYPE_CHECKING:
     from tasks.contracts.runs import RunPlan
@@ -31,7 +31,7 @@ _LEVEL = re.compile(r"(warning|error): ", re.I)
 _ORDER = ("run", "span", "lineage", "stage", "attempt", "node", "rank", "flow_run", "task_run", "failure", "traceback")
 
 
-def enabled() -> bool:
+def json_enabled() -> bool:
     """Return True if log lines are JSON. Raises ConfigError: MILLRACE_LOG has an unknown value."""
     form = os.environ.get(VARIABLE) or "text"
     if form not in _FORMS:
@@ -41,7 +41,7 @@ def enabled() -> bool:
 
 def log_context(**fields: Any) -> contextlib.AbstractContextManager[None]:
     """Add fields to the lines of the block."""
-    return within(log_fields={**stage_context().log_fields, **fields})
+    return override_context(log_fields={**stage_context().log_fields, **fields})
 
 
 def run_log_context(plan: RunPlan, **fields: Any) -> contextlib.AbstractContextManager[None]:
@@ -134,9 +134,9 @@ class JsonStream(io.TextIOBase):
 def install() -> None:
     """If JSON is enabled, replace Prefect's console handlers, so that loggers write JSON.
 
-    Call it in every process that uses Prefect; a second call changes nothing. Raises as `enabled` does.
+    Call it in every process that uses Prefect; a second call changes nothing. Raises as `json_enabled` does.
     """
-    if not enabled():
+    if not json_enabled():
         return
     import prefect.main  # noqa: F401 - sets up Prefect's logging, which must not happen later
     from prefect.logging.handlers import PrefectConsoleHandler
@@ -150,8 +150,8 @@ def install() -> None:
 
 @contextlib.contextmanager
 def standard_error() -> Iterator[None]:
-    """If JSON is enabled, write all lines of a command on standard error as JSON. Raises as `enabled` does."""
-    if not enabled():
+    """If JSON is enabled, write all lines of a command on standard error as JSON. Raises as `json_enabled` does."""
+    if not json_enabled():
         yield
         return
     stream = sys.stderr

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 
 from infra.store.base import Store
-from infra.store.checked import superseded
+from infra.store.checked import convert_lost_lease
 from infra.store.unfinished import clear_unfinished
-from infra.store.waiting import in_turn
+from infra.store.waiting import wait_for_lock
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError
-from tasks.running.context import stage_context, stopped, within
-from tasks.running.turn import Turn
+from tasks.running.context import is_stopping, override_context, stage_context
+from tasks.running.lineage_hold import LineageHold
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def hold_lineage(
 ) -> Iterator[None]:
     """Hold the lock `key` inside the block; first delete the temporary files of killed processes.
 
-    Waits for another holder as `in_turn` does.
+    Waits for another holder as `wait_for_lock` does.
 
     Raises:
         Conflict: another process still holds it after the wait.
@@ -38,28 +38,28 @@ def hold_lineage(
 
     def wait(seconds: float) -> None:
         sleep(seconds)
-        if stopped():
+        if is_stopping():
             raise CancelledError("stopped while it waited for its turn; nothing was begun")
 
-    with superseded(key), in_turn(store, key, warn, patience_seconds, wait) as lock:
+    with convert_lost_lease(key), wait_for_lock(store, key, warn, patience_seconds, wait) as lock:
         clear_unfinished(store)
-        with within(turns=(*stage_context().turns, Turn(store, key, lock))):
+        with override_context(lineages=(*stage_context().lineages, LineageHold(store, key, lock))):
             yield
 
 
-def check_turns() -> None:
+def check_lineages() -> None:
     """Raise SupersededError if another process is known to have taken a lineage that this one held."""
-    for turn in stage_context().turns:
-        turn.check()
+    for hold in stage_context().lineages:
+        hold.check()
 
 
-def confirm_turns() -> None:
+def confirm_lineages() -> None:
     """Check in the store that this process still holds its lineages. Raises SupersededError, StoreError."""
-    for turn in stage_context().turns:
-        turn.confirm()
+    for hold in stage_context().lineages:
+        hold.confirm()
 
 
-def admit(spec: JobSpec) -> None:
-    """Let the workers of this attempt write in the held lineages. Raises as `confirm_turns` does."""
-    for turn in stage_context().turns:
-        turn.admit(spec.job_prefix)
+def admit_workers(spec: JobSpec) -> None:
+    """Let the workers of this attempt write in the held lineages. Raises as `confirm_lineages` does."""
+    for hold in stage_context().lineages:
+        hold.admit(spec.job_prefix)

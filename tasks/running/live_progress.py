@@ -27,7 +27,7 @@ QUIET_INTERVALS = 3.0  # least time without a step, in usual steps
 UNITS = {"train": "step", "infer": "text"}  # shown stages, and the unit of their progress
 
 
-class Pace:
+class Throughput:
     """The speed of one piece of work over the last minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,7 +109,7 @@ class LiveProgress:
         self._title: str = task_run.name or ""
         plan = task_run.parameters.get("plan")
         self._lineage = plan.config.lineage if isinstance(plan, RunPlan) else ""
-        self._pace = Pace()
+        self._pace = Throughput()
         self._shown: _Shown | None = None
         self._published: _Shown | None = None  # last published
         self._over = False

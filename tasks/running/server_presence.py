@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 75.0
 LONGEST_PAUSE_SECONDS = 10.0
 
 
-def answers() -> bool:
+def server_answers() -> bool:
     """Return True if the flow run's server answers, or outside of a flow run, which needs none."""
     url = PREFECT_API_URL.value()
     return not flow_run.id or not url or prefect_health.answers(url)
@@ -42,7 +42,7 @@ def await_server(
     Raises:
         ServerError: it did not answer within `PATIENCE_SECONDS`, and `failed` is None.
     """
-    if answers():
+    if server_answers():
         return
     url, keeper, began, pause = PREFECT_API_URL.value(), stage_context().keeper, clock(), 1.0
     logger().warning("the Prefect server at %s does not answer; waiting for it, and what is finished is kept", url)
@@ -53,7 +53,7 @@ def await_server(
                 keeper.restart(left)
         except HostError as error:
             trouble = f" It could not be started again: {error}."
-        if answers():
+        if server_answers():
             logger().warning("the Prefect server answers again, after %.0f s", clock() - began)
             return
         sleep(max(0.0, min(pause, began + PATIENCE_SECONDS - clock())))

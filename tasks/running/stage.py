@@ -41,10 +41,10 @@ from tasks.foundation.errors import (
 )
 from tasks.foundation.records import Record
 from tasks.running import json_logs
-from tasks.running.context import Budget, note_done, stage_context, stopped, within
-from tasks.running.lineage_lock import admit, confirm_turns
-from tasks.running.server_presence import answers, await_server, repeat_until_served
-from tasks.running.stage_output import SignsOfLife, StageOutput, logger
+from tasks.running.context import Budget, is_stopping, note_done, override_context, stage_context
+from tasks.running.lineage_lock import admit_workers, confirm_lineages
+from tasks.running.server_presence import await_server, repeat_until_served, server_answers
+from tasks.running.stage_output import Heartbeat, StageOutput, logger
 from tasks.runs import ledger
 from tasks.runs.results import check_inputs, check_outputs, read_result, same_work
 from tasks.runs.run import Run, StageRun
@@ -90,11 +90,11 @@ def run_stage(
             note_done()
             return done
         spec = _spec(plan, inputs, before.last_number + 1)
-        admit(spec)
+        admit_workers(spec)
         store.create(SPEC.of(spec), spec.to_json())
         output.log(f"{name}: attempt {spec.attempt} starts, {spec.workers} worker{'s' * (spec.workers > 1)}")
     else:
-        admit(spec)
+        admit_workers(spec)
         output.log(f"{name}: attempt {spec.attempt} was started before and still runs; waiting for it")
     budget = stage_context().budget or Budget(plan.config.retry)
     with json_logs.log_context(attempt=spec.attempt):
@@ -136,7 +136,7 @@ class StageTask(Generic[P, R]):
         task = self.task.with_options(
             retries=retry.attempts - 1, retry_jitter_factor=retry.jitter, retry_condition_fn=retry_helps
         )
-        with within(budget=budget):
+        with override_context(budget=budget):
             state: State[R] = repeat_until_served(lambda: task(plan, *args, **kwargs, return_state=True))
         return state.result()
 
@@ -151,7 +151,7 @@ def _retry_helps(budget: Budget, task: prefect.Task[..., Any], task_run: TaskRun
     """Return True if Prefect may retry, and set the delay: the failure class's, doubled each time."""
     error = state.result(raise_on_failure=False)
     policy = POLICIES[classify(error)] if isinstance(error, BaseException) else None
-    if policy is None or not policy.transient or budget.used >= budget.attempts or stopped():
+    if policy is None or not policy.transient or budget.used >= budget.attempts or is_stopping():
         return False
     delay = task.retry_delay_seconds = policy.delay_seconds * 2 ** (task_run.run_count - 1)
     logger().warning("%s; try %d of %d in about %.0f s", error, budget.used + 1, budget.attempts, delay)
@@ -177,7 +177,7 @@ def _spec(plan: RunPlan, inputs: Inputs, attempt: int) -> JobSpec:
         workers=workers_of(plan.config, inputs.stage),
         config=plan.config,
         inputs=inputs,
-        fences=tuple(turn.fence for turn in stage_context().turns),
+        fences=tuple(hold.fence for hold in stage_context().lineages),
     )
 
 
@@ -194,11 +194,11 @@ def _attempt(
     store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, output: StageOutput, budget: Budget
 ) -> O:
     record, began = ledger.begin(store, spec), time.monotonic()
-    output.signs = SignsOfLife(store, record)
+    output.signs = Heartbeat(store, record)
     tries = budget.left(spec.attempt)
     try:
         runner.run(spec, output, tries)
-        confirm_turns()
+        confirm_lineages()
         outcome = _outcome(read_result(store, spec.run_key, spec.stage), outcome_type)
         if outcome is None:
             raise CodeError(f"{spec.stage}: the workers succeeded but left no {store.uri}/{RESULT.of(spec)}")
@@ -279,7 +279,7 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
     @functools.wraps(fn)
     def body(plan: RunPlan, *args: Any, **kwargs: Any) -> R | State[R]:
         try:
-            with within(was_done=False), json_logs.run_log_context(plan, stage=fn.__name__):
+            with override_context(was_done=False), json_logs.run_log_context(plan, stage=fn.__name__):
                 value = fn(plan, *args, **kwargs)
                 was_done = stage_context().was_done
             if was_done:
@@ -289,7 +289,9 @@ def _with_state(fn: Callable[..., R]) -> Callable[..., R | State[R]]:
             make_page(plan, fn.__name__, value)
             return value
         except StageError as error:
-            if error.failure is not FailureClass.CANCELLED and answers():  # the person who cancelled needs no page
+            if (
+                error.failure is not FailureClass.CANCELLED and server_answers()
+            ):  # the person who cancelled needs no page
                 make_page(plan, fn.__name__, error)
             budget = stage_context().budget
             if budget is None or not error.policy.transient or budget.used < budget.attempts:

@@ -20,8 +20,8 @@ from infra.store.base import Store
 from tasks.contracts.runner import BatchAttempt, Listener, Progress
 from tasks.foundation.errors import CancelledError, FailureClass, StoreError
 from tasks.running import json_logs
-from tasks.running.context import stage_context, stopped
-from tasks.running.lineage_lock import check_turns
+from tasks.running.context import is_stopping, stage_context
+from tasks.running.lineage_lock import check_lineages
 from tasks.running.live_progress import LiveProgress
 from tasks.runs import ledger
 from tasks.runs.ledger import LedgerRecord
@@ -29,7 +29,7 @@ from tasks.runs.ledger import LedgerRecord
 EVERY_SECONDS = 30.0
 
 
-class SignsOfLife:
+class Heartbeat:
     """The heartbeat of one attempt, which starts now."""
 
     def __init__(self, store: Store, record: LedgerRecord) -> None:
@@ -60,7 +60,7 @@ class StageOutput:
     def __init__(self, listener: Listener | None = None) -> None:
         self.flow_run: str = prefect.runtime.flow_run.id or ""
         self.tries: list[BatchAttempt] = []
-        self.signs: SignsOfLife | None = None  # heartbeat of the running attempt
+        self.signs: Heartbeat | None = None  # heartbeat of the running attempt
         self._listener = listener or stage_context().listener
         self._logger = logger()
         self._live = LiveProgress(self._logger)
@@ -99,10 +99,10 @@ class StageOutput:
 
         Raises SupersededError if another process took the lineage.
         """
-        check_turns()
+        check_lineages()
         if self.signs is not None:
             self.signs.give()
-        if stopped():
+        if is_stopping():
             raise CancelledError("stopped with its parent flow run; what was finished is kept")
         now = time.monotonic()
         if not self.flow_run or now - self._asked_at < ASK_SECONDS:

@@ -20,7 +20,7 @@ from configs.schema.config import Config
 from infra import prefect_health, prefect_password, prefect_server
 from infra.compute.batch.api import Api, WaitPolicy
 from infra.compute.batch.api_errors import NOT_ACCEPTED
-from infra.compute.batch.job import checked, definition_of
+from infra.compute.batch.job import check_queue, definition_of
 from infra.prefect_server import HOST, Server
 from infra.store.base import Store
 from infra.store.credentials import NO_CREDENTIALS, code_of
@@ -73,7 +73,9 @@ def date_of_bucket(workspace: str) -> str | None:
 def batch(config: Config, stages: Sequence[Stage]) -> CheckResult:
     """Check the queues and job definitions of the stages. Raises ConfigError: names the first wrong one."""
     api = Api.connect(WaitPolicy(seconds=_BATCH_SECONDS))
-    found = (checked(api, stage, config.batch, api.definition(definition_of(stage, config.batch))) for stage in stages)
+    found = (
+        check_queue(api, stage, config.batch, api.definition(definition_of(stage, config.batch))) for stage in stages
+    )
     queues = sorted({queue.name for queue, _ in found})
     return CheckResult("ok", f"queues {' and '.join(queues)} and {len(stages)} job definitions in {api.region}")
 

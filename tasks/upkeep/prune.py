@@ -10,7 +10,7 @@ from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError
-from tasks.running.lineage_lock import confirm_turns, hold_lineage
+from tasks.running.lineage_lock import confirm_lineages, hold_lineage
 from tasks.runs import lineage, releases
 from tasks.runs.plan import mark_pruned, planned_runs
 from tasks.runs.snapshot import Snapshot
@@ -41,7 +41,7 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
         _mark(store, plan)
         # Notes that shards are done go before the shards.
         for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):
-            _delete(CheckedStore(store, lambda _: confirm_turns()), folder)
+            _delete(CheckedStore(store, lambda _: confirm_lineages()), folder)
     return plan.model_copy(update={"deleted": True})
 
 

@@ -7,7 +7,7 @@ import uuid
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from infra.store.probe import broken_guarantee, succeeds
+from infra.store.probe import find_broken_guarantee, succeeds
 from tasks.data import span_versions
 from tasks.runs import host_records, releases
 from tasks.upkeep.check import CheckResult
@@ -78,7 +78,7 @@ def excluded(store: Store) -> CheckResult:
 
 def _broken(store: Store, key: str) -> str:
     """Return the guarantee that the store breaks; empty if it keeps all."""
-    if broken := broken_guarantee(store, key):
+    if broken := find_broken_guarantee(store, key):
         return broken
     with store.lock(key):
         return "a lock was given twice at once" if succeeds(lambda: _lock(store, key)) else ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from configs.schema.stages import HealthConfig
 from infra.store.base import Store
 from infra.store.factory import scheme_of
-from infra.store.probe import broken_guarantee
+from infra.store.probe import find_broken_guarantee
 from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.runner import report
 from tasks.foundation.errors import HostError, StoreError
@@ -94,7 +94,7 @@ def probe_store(store: Store, prefix: str) -> Check:
     key = f"{prefix}/probe"
     try:
         try:
-            broken = broken_guarantee(store, key)
+            broken = find_broken_guarantee(store, key)
         finally:
             store.delete(prefix)
     except OSError as error:

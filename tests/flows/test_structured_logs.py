@@ -83,10 +83,10 @@ def test_a_traceback_is_a_field() -> None:
 def test_only_known_forms_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     for form, json_wanted in (("", False), ("text", False), ("json", True)):
         monkeypatch.setenv("MILLRACE_LOG", form)
-        assert json_logs.enabled() is json_wanted
+        assert json_logs.json_enabled() is json_wanted
     monkeypatch.setenv("MILLRACE_LOG", "xml")
     with pytest.raises(ConfigError, match="MILLRACE_LOG is 'xml'; known are text and json"):
-        json_logs.enabled()
+        json_logs.json_enabled()
 
 
 # --- the command ------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.root_cause import LINES, SIGNS, LogTail, wordless_death
+from infra.root_cause import LINES, SIGNS, LogTail, death_without_record
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import CodeError, CompileError, HangError, HostError, OutOfMemoryError
 from tests.support.fakes.stand_ins import health_spec
@@ -20,7 +20,7 @@ from tests.support.fakes.stand_ins import health_spec
     ],
 )
 def test_a_death_without_words_has_the_class_that_its_log_names(tmp_path, code, line, kind, words):
-    error = wordless_death(health_spec(DirectoryStore(tmp_path), 2), 1, code, ["step 11", line])
+    error = death_without_record(health_spec(DirectoryStore(tmp_path), 2), 1, code, ["step 11", line])
     assert type(error) is kind
     assert words in str(error)
     assert str(error).endswith(f"last lines:\nstep 11\n{line}")

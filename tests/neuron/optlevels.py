@@ -28,7 +28,7 @@ from tasks.contracts.references import SpanRef
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.next_run import plan_work
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import run_stage
 from tasks.running.stage_output import logger
@@ -140,7 +140,7 @@ def main() -> int:
     try:
         config = load_config(given.config, given.set)
         levels = [int(level) for level in given.levels.split(",") if level.isdigit()]
-        with display() as listener, within(listener=listener):
+        with display() as listener, override_context(listener=listener):
             show(compare_levels(open_store(given.workspace), config, given.span, levels))
     except Exception as error:
         return explain(error)

@@ -16,7 +16,7 @@ import boto3.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from infra.compute.batch.api_errors import config_error, never_accepted
+from infra.compute.batch.api_errors import config_error, was_never_accepted
 from infra.compute.batch.job_detail import JobDetail, detail_of
 from infra.store.credentials import code_of
 from tasks.foundation.errors import HostError, one_line
@@ -209,7 +209,7 @@ class Api:
         except (BotoCoreError, ClientError) as error:
             if wrong := config_error(error, about, self.region):
                 raise wrong from error
-            raise (NotAccepted if never_accepted(error) else MaybeAccepted)(str(error)) from error
+            raise (NotAccepted if was_never_accepted(error) else MaybeAccepted)(str(error)) from error
         return job_id
 
     def log_page(self, group: str, stream: str, token: str, last: int | None = None) -> tuple[list[str], str]:

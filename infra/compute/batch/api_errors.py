@@ -42,7 +42,7 @@ _THROTTLED = (
 _NOT_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
 
 
-def never_accepted(error: Exception) -> bool:
+def was_never_accepted(error: Exception) -> bool:
     """Return True if the request certainly had no effect. After other errors (a 5xx, a lost reply) it may have."""
     if isinstance(error, ClientError):
         return code_of(error) in _THROTTLED or _status(error) == 429

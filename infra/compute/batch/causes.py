@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from infra.compute.batch.job import HOST_LOST, definition_of
 from infra.compute.batch.job_detail import BY_QUEUE, Run
-from infra.root_cause import CONSEQUENCES, Ending, class_of_death, ending_key
+from infra.root_cause import CONSEQUENCES, Ending, classify_death, ending_key
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import FailureClass
@@ -55,7 +55,7 @@ def cause_of(
     if run.exit_code is None:
         return Cause(FailureClass.HOST, f"{spec.stage}: the container was lost; AWS Batch says: {said or 'nothing'}")
     last = tail()
-    failure, meaning = class_of_death(run.exit_code, last)
+    failure, meaning = classify_death(run.exit_code, last)
     also = f" ({said})" if said and said != EXITED else ""
     lines = "\n".join(last) or "(none)"
     return Cause(

@@ -43,12 +43,12 @@ def submit(api: Api, request: Mapping[str, Any], keep: Callable[[list[JobDetail]
             backoff.wait_after(error)
         except MaybeAccepted as error:
             api.policy.say("no answer to SubmitJob; looking whether the job is there")
-            if found := look_up(api, request["jobQueue"], request["jobName"]):
+            if found := find_jobs(api, request["jobQueue"], request["jobName"]):
                 return keep(found)
             backoff.wait_after(error)
 
 
-def look_up(api: Api, queue: str, name: str, at_most: float = float("inf")) -> list[JobDetail]:
+def find_jobs(api: Api, queue: str, name: str, at_most: float = float("inf")) -> list[JobDetail]:
     """Wait for a job of this name and return all jobs with that name.
 
     Empty after `VISIBILITY_SECONDS`, or after `at_most` seconds.
@@ -61,7 +61,7 @@ def look_up(api: Api, queue: str, name: str, at_most: float = float("inf")) -> l
         api.policy.sleep(_LOOK_EVERY_SECONDS)
 
 
-def keep_one(api: Api, store: Store, prefix: str, found: list[JobDetail]) -> str:
+def keep_one_job(api: Api, store: Store, prefix: str, found: list[JobDetail]) -> str:
     """End all jobs but one and return its id: the attempt's owner, else the oldest that is not over."""
     owner = owner_of(store, prefix)
     first = next((job for job in found if not job.over), found[0])
@@ -72,7 +72,7 @@ def keep_one(api: Api, store: Store, prefix: str, found: list[JobDetail]) -> str
     return kept.id
 
 
-def checked(api: Api, stage: Work, batch: BatchConfig, definition: Definition | None) -> tuple[Queue, Definition]:
+def check_queue(api: Api, stage: Work, batch: BatchConfig, definition: Definition | None) -> tuple[Queue, Definition]:
     """Return queue and job definition if they can take a job. Raises ConfigError: names the fault."""
     name, key = queue_of(stage, batch), f"batch.{queue_key(stage, batch)}"
     queue = api.queue(name)

@@ -72,7 +72,7 @@ def detail_of(answer: Mapping[str, Any]) -> JobDetail:
     )
 
 
-def with_main_node(job: JobDetail, main: JobDetail | None) -> JobDetail:
+def add_main_node(job: JobDetail, main: JobDetail | None) -> JobDetail:
     """Return a multi-node job with the fields that only its main node has."""
     if main is None:
         return job

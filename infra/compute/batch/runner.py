@@ -5,8 +5,17 @@ import datetime as dt
 from configs.schema.config import Config
 from infra.compute.batch.api import LOG_GROUP, Api, Definition, Queue, WaitPolicy
 from infra.compute.batch.claim import Claim, advance, claims_below, make_claim, read_claim
-from infra.compute.batch.ending import end_and_wait
-from infra.compute.batch.job import checked, definition_of, job_name, keep_one, look_up, queue_of, submission, submit
+from infra.compute.batch.end_jobs import end_and_wait
+from infra.compute.batch.job import (
+    check_queue,
+    definition_of,
+    find_jobs,
+    job_name,
+    keep_one_job,
+    queue_of,
+    submission,
+    submit,
+)
 from infra.compute.batch.job_detail import JobDetail
 from infra.compute.batch.waiter_lease import WaiterLease
 from infra.compute.batch.watch import Watch
@@ -61,7 +70,7 @@ class BatchRunner:
         if job_id is not None:
             waiter.log(f"{spec.stage}: waiting for job {job_id}, which was started before")
         else:
-            target = checked(api, spec.stage, spec.config.batch, definition)
+            target = check_queue(api, spec.stage, spec.config.batch, definition)
             if claim is None:
                 self._end_earlier(api, spec)
                 self._claim(spec, waiter)
@@ -98,9 +107,9 @@ class BatchRunner:
         look_first: bool,
     ) -> str:
         def keep(found: list[JobDetail]) -> str:
-            return keep_one(api, self.store, spec.job_prefix, found)
+            return keep_one_job(api, self.store, spec.job_prefix, found)
 
-        if look_first and (found := look_up(api, queue.name, job_name(spec))):
+        if look_first and (found := find_jobs(api, queue.name, job_name(spec))):
             return keep(found)
         request = submission(spec, self.store.uri, waiter.flow_run, tries, queue, definition)
         try:

@@ -42,7 +42,7 @@ class WaiterLease:
             self._next = float("inf")
 
 
-def waited_for_until(store: Store, prefix: str) -> float:
+def find_lease_end(store: Store, prefix: str) -> float:
     """Return the end of the lease on the job of the attempt in the folder `prefix`, in seconds since 1970.
 
     0 if no process ever waited.

@@ -9,7 +9,7 @@ from infra.compute.batch.api import JOBS_AT_ONCE, Api
 from infra.compute.batch.attempts import BatchAttempts, JobPart, streams_of
 from infra.compute.batch.claim import advance, owner_of
 from infra.compute.batch.job import TWIN, layout_of, nodes_of
-from infra.compute.batch.job_detail import ON_MACHINE, JobDetail, with_main_node
+from infra.compute.batch.job_detail import ON_MACHINE, JobDetail, add_main_node
 from infra.compute.batch.logs import LogFollower
 from infra.compute.batch.waiter_lease import WaiterLease
 from infra.store.base import Store
@@ -113,7 +113,7 @@ class Watch:
         some = [found[one] for one in ids if one in found]
         if layout is Layout.nodes:
             main = found.get(f"{self.job_id}#{job.main_node}")
-            return job, [JobPart(with_main_node(job, main), machines=count, nodes=tuple(some))]
+            return job, [JobPart(add_main_node(job, main), machines=count, nodes=tuple(some))]
         children = [replace(one, asked_to_end=one.asked_to_end or job.asked_to_end) for one in some]
         parts = [JobPart(child, index=index) for index, child in enumerate(children)]
         return job, parts if len(parts) == count else []

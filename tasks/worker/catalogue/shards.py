@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from infra.store.base import Store, sha256_of
-from infra.store.lease import Held
+from infra.store.lease import HeldLease
 from infra.store.manifest import CorruptFolder, FileEntry, Manifest, commit, seal
 from infra.store.placing import place, settle
 from infra.store.records import read_record
@@ -100,7 +100,7 @@ class Shards:
         """Return the key of a partition's lease."""
         return SHARD_LEASE.key(**self._of, shard=number)
 
-    def commit(self, number: int, path: Path, note: ShardNote, lease: Held) -> None:
+    def commit(self, number: int, path: Path, note: ShardNote, lease: HeldLease) -> None:
         """Upload a shard, then its note. Raises StoreError: the lease was lost; another worker has the partition."""
         lease.check()
         if note.file is not None:

@@ -39,7 +39,7 @@ class ChildNode:
             job=position.job, try_number=position.try_number, node=position.node, host=host, unfit=unfit
         )
         self._timeout_seconds = spec.config.batch.heartbeat_timeout_seconds
-        self._rendezvous_seconds = rendezvous_timeout_seconds
+        self._join_seconds = rendezvous_timeout_seconds
 
     def run(self) -> int:
         """Run this node's workers to the end of the job; return the job's exit code, sent by the main node.
@@ -56,13 +56,13 @@ class ChildNode:
             link.close()
 
     def _join(self) -> Link:
-        deadline = time.monotonic() + self._rendezvous_seconds
+        deadline = time.monotonic() + self._join_seconds
         while (link := connect(self._position, self._timeout_seconds)) is None:
             self._stop_if_signalled()
             if time.monotonic() > deadline:
                 raise HostError(
                     f"node {self._position.node}: no main node at {self._position.main_address}:"
-                    f"{self._position.link_port} within batch.rendezvous_timeout_seconds = {self._rendezvous_seconds:g}; "
+                    f"{self._position.link_port} within batch.rendezvous_timeout_seconds = {self._join_seconds:g}; "
                     "see its log, if its container started"
                 )
             time.sleep(RETRY_SECONDS)

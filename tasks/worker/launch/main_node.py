@@ -83,7 +83,7 @@ class MainNode:
         self._position, self._store, self._spec, self._signals, self._start = position, store, spec, signals, start
         self._host = host
         self._timeout_seconds = spec.config.batch.heartbeat_timeout_seconds
-        self._rendezvous_seconds = rendezvous_timeout_seconds
+        self._join_seconds = rendezvous_timeout_seconds
         # A failure that did not start in the workers.
         self._failure = JobFailure(position.index, HostError(unfit)) if unfit else None
         self._workers_failed = False
@@ -119,7 +119,7 @@ class MainNode:
         return {self._position.index: workers.poll(), **others}
 
     def _gather(self, children: Children) -> None:
-        deadline = time.monotonic() + self._rendezvous_seconds
+        deadline = time.monotonic() + self._join_seconds
         self._check_from_outside(children)
         while children.missing and self._failure is None:
             children.wait(TICK_SECONDS)
@@ -129,7 +129,7 @@ class MainNode:
                     children.missing[0],
                     HostError(
                         f"node {children.missing[0]} of {self._position.nodes} did not connect within "
-                        f"batch.rendezvous_timeout_seconds = {self._rendezvous_seconds:g}; "
+                        f"batch.rendezvous_timeout_seconds = {self._join_seconds:g}; "
                         "see its log, if its container started"
                     ),
                 )

@@ -129,7 +129,7 @@ def provide_graphs(
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)
 
 
-def _builder_lease(job: Job, key: str) -> contextlib.AbstractContextManager[lease.Held | None]:
+def _builder_lease(job: Job, key: str) -> contextlib.AbstractContextManager[lease.HeldLease | None]:
     """Wait for the lease; yield None if another builder completes the artifact first."""
 
     def complete() -> bool:  # polled while waiting, so checksums are read only once the manifest says complete

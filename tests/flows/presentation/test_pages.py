@@ -25,7 +25,7 @@ from tasks.health import health
 from tasks.infer import infer
 from tasks.planning.next_run import plan_run
 from tasks.release import release
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.runs import invocations
 from tasks.runs.host_findings import Findings
 from tasks.runs.plan import save_plan
@@ -55,7 +55,7 @@ class ReportingRunner(FakeRunner):
 def whole(plan: RunPlan) -> None:
     """All stages of a run, with their pages."""
     links(plan, invocations.begin(open_store(plan.workspace), plan))
-    with within(page_maker=make_stage_page):
+    with override_context(page_maker=make_stage_page):
         validated = validate(plan)
         warm = warmup(plan, validated, after=health(plan, after=validated))
         trained = train(plan, validated, warm)

@@ -11,7 +11,7 @@ import pytest
 
 from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
-from infra.store.lease import BOOT, Held, InUse, Lease, hold, wait_for
+from infra.store.lease import BOOT, HeldLease, InUse, Lease, hold, wait_for
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import StoreError
 
@@ -255,7 +255,7 @@ def test_a_lost_lease_says_why_it_was_not_renewed_and_leaving_it_raises_nothing(
     assert record(store).until == START + 60
 
 
-def waiting(store: Store, clock: Clock, **options: Any) -> AbstractContextManager[Held | None]:
+def waiting(store: Store, clock: Clock, **options: Any) -> AbstractContextManager[HeldLease | None]:
     """Wait for the lease; the test fails if it has to wait and gives no `say`."""
 
     def fail(line: str) -> None:
@@ -267,7 +267,7 @@ def waiting(store: Store, clock: Clock, **options: Any) -> AbstractContextManage
 
 def test_a_free_lease_is_held_without_waiting(store, clock):
     with waiting(store, clock) as held:
-        assert isinstance(held, Held)
+        assert isinstance(held, HeldLease)
         held.check()
     assert clock.time == START
 

@@ -12,7 +12,7 @@ import pytest
 from infra.store import s3_errors, s3_store
 from infra.store.base import Conflict
 from infra.store.factory import open_store
-from infra.store.lease import Held, Lease
+from infra.store.lease import HeldLease, Lease
 from infra.store.placing import place
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError, classify
@@ -391,7 +391,7 @@ def test_a_bucket_that_is_away_at_the_end_of_a_lock_does_not_undo_what_was_finis
     store: S3Store, s3: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     with store.lock("a") as lock:
-        assert isinstance(lock, Held)
+        assert isinstance(lock, HeldLease)
         lease = Lease.model_validate_json(store.read(".locks/a"))
         lock._lease = lease.model_copy(update={"until": 0.0})  # the bucket was away for so long
         s3.faults = [Fault("PUT", 503, "SlowDown")] * s3_store.ATTEMPTS

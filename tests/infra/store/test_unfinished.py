@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from infra.store.directory import DirectoryStore
-from infra.store.unfinished import clear_unfinished, unfinished_in
+from infra.store.unfinished import clear_unfinished, temporary_file
 from tasks.running.lineage_lock import hold_lineage
 
 _DIES = """
@@ -32,7 +32,7 @@ def test_the_next_holder_of_a_lineage_deletes_what_a_killed_writer_left(tmp_path
 
 
 def test_what_is_being_written_stays(tmp_path: Path) -> None:
-    with unfinished_in(tmp_path) as staged:
+    with temporary_file(tmp_path) as staged:
         staged.write_bytes(b"half")
         clear_unfinished(DirectoryStore(tmp_path))
         assert staged.read_bytes() == b"half"

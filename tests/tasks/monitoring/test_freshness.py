@@ -25,7 +25,7 @@ from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import ROWS, SpanRow
 from tasks.planning.next_run import plan_run
 from tasks.planning.skips import skip
-from tasks.running.lineage_lock import confirm_turns, hold_lineage
+from tasks.running.lineage_lock import confirm_lineages, hold_lineage
 from tasks.runs import branches, invocations, ledger
 from tasks.runs.holds import hold
 from tasks.runs.plan import save_plan
@@ -537,7 +537,7 @@ def test_looking_at_a_run_whose_lease_expired_leaves_it_the_lineage(s3: S3Server
         assert row(look(bucket, config), "2026-11-12").state == "Lost"
         assert len(s3.faults) == 3
         s3.faults.clear()
-        confirm_turns()
+        confirm_lineages()
     assert bucket.peek("lineages/main.run") is None
 
 

@@ -11,9 +11,9 @@ from infra.store.lease import Lease
 from infra.store.s3_store import S3Store
 from tasks.contracts.workspace import FENCE
 from tasks.foundation.errors import CancelledError, SupersededError
-from tasks.running.context import stage_context, within
+from tasks.running.context import override_context, stage_context
+from tasks.running.lineage_hold import LineageHold
 from tasks.running.lineage_lock import hold_lineage
-from tasks.running.turn import Turn
 from tests.support.cloud.s3 import S3Server
 from tests.support.workspace.stores import STORES
 
@@ -88,7 +88,7 @@ def test_a_run_that_is_stopped_while_it_waits_ends(store):
     stop = threading.Event()
     with (
         store.lock(KEY),
-        within(stop=stop),
+        override_context(stop=stop),
         pytest.raises(CancelledError),
         hold_lineage(store, KEY, lambda line: None, lambda seconds: stop.set()),
     ):
@@ -100,14 +100,14 @@ def test_a_process_that_slept_while_another_took_over_is_refused_at_its_next_wri
     late = FencedStore(bucket, (FENCE.key(lock=KEY),), old, sleep=lambda seconds: None)
     with contextlib.ExitStack() as sleeper:
         sleeper.enter_context(hold_lineage(bucket, KEY, print))
-        (turn,) = stage_context().turns
+        (turn,) = stage_context().lineages
         turn.admit(old)
         late.write(manifest, b"mine")
         there = Lease.model_validate_json(bucket.read(key))
         bucket.write(key, there.model_copy(update={"until": 0.0}).to_json())  # it stood still for that long
         with bucket.lock(KEY) as lock:
             late.write("lineages/main/step-1/weights", b"the new holder has begun nothing: it may want this work")
-            Turn(bucket, KEY, lock).admit("runs/a/train/attempt-2")
+            LineageHold(bucket, KEY, lock).admit("runs/a/train/attempt-2")
             turn.check()  # asks nobody; the thread that renews the lease has not looked yet
             with pytest.raises(SupersededError, match="belongs to another process"):
                 turn.admit("runs/a/evaluate/attempt-1")
@@ -129,12 +129,12 @@ def test_a_holder_that_stands_still_before_it_sets_the_fence_does_not_replace_it
             lease = Lease.model_validate_json(rival.read(f".locks/{KEY}"))
             rival.write(f".locks/{KEY}", lease.model_copy(update={"until": 0.0}).to_json())  # for so long
             with rival.lock(KEY) as lock:
-                Turn(rival, KEY, lock).admit("runs/a/train/attempt-2")
+                LineageHold(rival, KEY, lock).admit("runs/a/train/attempt-2")
         original(where, data, expected)
 
     with contextlib.ExitStack() as sleeper:
         sleeper.enter_context(hold_lineage(bucket, KEY, print))
-        (turn,) = stage_context().turns
+        (turn,) = stage_context().lineages
         turn.admit("runs/a/validate/attempt-1")
         monkeypatch.setattr(bucket, "swap", late)
         with pytest.raises(SupersededError, match="belongs to another process"):
@@ -152,7 +152,7 @@ def test_the_fence_goes_up_with_each_holder_also_when_the_lock_lost_its_count(st
             store.delete(".locks/lineages.main.run")
             store.delete(f".locks/{KEY}")
         with hold_lineage(store, KEY, print):
-            stage_context().turns[0].admit("runs/a/train/attempt-1")
+            stage_context().lineages[0].admit("runs/a/train/attempt-1")
             terms.append(Fence.model_validate_json(store.read(FENCE.key(lock=KEY))).term)
     assert terms == sorted(set(terms))
 
@@ -160,9 +160,9 @@ def test_the_fence_goes_up_with_each_holder_also_when_the_lock_lost_its_count(st
 def test_workers_that_the_next_holder_finds_again_may_write(tmp_path):
     store, job = DirectoryStore(tmp_path), "runs/a/infer/attempt-1"
     with hold_lineage(store, KEY, print):
-        stage_context().turns[0].admit(job)
+        stage_context().lineages[0].admit(job)
     with hold_lineage(store, KEY, print):
-        turn = stage_context().turns[0]
+        turn = stage_context().lineages[0]
         turn.admit("runs/b/train/attempt-1")
         waits = iter([lambda: None, lambda: turn.admit(job)])
         FencedStore(store, (turn.fence,), job, sleep=lambda seconds: next(waits)()).write("vectors/x", b"x")

@@ -7,7 +7,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from tasks.contracts.runner import Progress
-from tasks.running.live_progress import LiveProgress, Pace, percent, sentence
+from tasks.running.live_progress import LiveProgress, Throughput, percent, sentence
 
 LOGGER = logging.getLogger("millrace.test")
 
@@ -23,10 +23,10 @@ def step(done: int, total: int = 400, note: str = "") -> Progress:
     return Progress(what="train", done=done, total=total, note=note)
 
 
-def paced(moments: list[tuple[float, int]]) -> tuple[Pace, Clock]:
+def paced(moments: list[tuple[float, int]]) -> tuple[Throughput, Clock]:
     """The pace of work that reported these steps as done after these seconds."""
     clock = Clock()
-    pace = Pace(clock)
+    pace = Throughput(clock)
     for seconds, done in moments:
         clock.now = 1000.0 + seconds
         pace.add(step(done))

@@ -9,7 +9,7 @@ import pytest
 from infra import prefect_health
 from tasks.foundation.errors import HostError, ServerError
 from tasks.running import server_presence
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.running.server_presence import PATIENCE_SECONDS, await_server, repeat_until_served
 
 
@@ -38,7 +38,7 @@ class Machine:
         self.given_up.append(error)
 
     def wait(self, failed: Exception | None = None) -> None:
-        with within(keeper=self):
+        with override_context(keeper=self):
             await_server(failed, self.clock, self.sleep)
 
 

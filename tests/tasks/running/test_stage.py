@@ -22,7 +22,7 @@ from tasks.foundation.errors import (
     SupersededError,
 )
 from tasks.planning.next_run import plan_run
-from tasks.running.context import within
+from tasks.running.context import override_context
 from tasks.running.stage import run_stage
 from tasks.running.stage_output import StageOutput
 from tasks.runs import ledger
@@ -93,7 +93,7 @@ def test_log_lines_and_progress_reach_the_listener_and_the_log(runner, plan, cap
 
 def test_a_listener_hears_all_stages_in_its_block(runner, plan):
     heard = Heard()
-    with within(listener=heard):
+    with override_context(listener=heard):
         validate(plan, runner)
         validate(plan, runner)
     health(plan, runner)
@@ -197,7 +197,7 @@ def test_a_stage_whose_output_is_gone_runs_again(store, runner, plan, victim):
     rows = validate(plan, runner).rows[0]
     store.delete(f"{rows.prefix}/{victim}")
     heard = Heard()
-    with within(listener=heard):
+    with override_context(listener=heard):
         again = validate(plan, runner).rows
     assert [each.prefix for each in again] == [rows.prefix.replace("attempt-1", "attempt-2")]
     assert runner.stages == ["validate", "validate"]
@@ -348,7 +348,7 @@ class TakenTurn:
 
 def test_a_stage_whose_lineage_was_taken_meanwhile_ends_and_leaves_the_record_to_the_other_process(store, runner, plan):
     turn = TakenTurn()
-    with within(turns=(turn,)):
+    with override_context(lineages=(turn,)):
         with pytest.raises(SupersededError):
             health(plan, runner)
         with pytest.raises(SupersededError):

@@ -13,7 +13,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from infra.compute.batch.api_errors import config_error, never_accepted
+from infra.compute.batch.api_errors import config_error, was_never_accepted
 
 URL = "https://batch.eu-north-1.amazonaws.com"
 
@@ -60,4 +60,4 @@ def test_an_error_that_a_person_must_fix_is_one_sentence_with_the_way_out(error,
 )
 def test_a_passing_error_is_retried_and_only_some_surely_had_no_effect(error, never) -> None:
     assert config_error(error, "job queue 'q'", "eu-north-1") is None
-    assert never_accepted(error) == never
+    assert was_never_accepted(error) == never

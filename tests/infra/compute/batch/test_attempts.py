@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from infra.compute.batch.attempts import BatchAttempts, JobPart, streams_of
-from infra.compute.batch.job_detail import detail_of, with_main_node
+from infra.compute.batch.job_detail import add_main_node, detail_of
 from infra.root_cause import Ending
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import FailureClass
@@ -185,7 +185,7 @@ def test_a_multi_node_job_names_all_hosts_and_the_main_nodes_failure(spec, store
     nodes = [detail_of(answer("FAILED", attempt(5, 9, 71, host=f"h{node}"), identity=f"job#{node}")) for node in (0, 1)]
     whole = answer("FAILED", {"stoppedAt": (T + 10) * 1000, "statusReason": EXITED})
     del whole["container"]
-    job = with_main_node(detail_of(whole), nodes[0])
+    job = add_main_node(detail_of(whole), nodes[0])
     (only,) = tries_of(spec, store, JobPart(job, machines=2, nodes=tuple(nodes))).reported
     assert (only.failure, only.hosts, only.running) == (FailureClass.HANG, ("h0", "h1"), 4.0)
 

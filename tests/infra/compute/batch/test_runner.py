@@ -6,7 +6,7 @@ import pytest
 
 from infra.compute.batch.job import job_name
 from infra.compute.batch.runner import BatchRunner
-from infra.compute.batch.waiter_lease import waited_for_until
+from infra.compute.batch.waiter_lease import find_lease_end
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (
     CapacityError,
@@ -94,7 +94,7 @@ def test_a_waiting_runner_keeps_its_lease_and_its_claims_state(batch, store) -> 
     class Curious(Waiting):
         def pulse(self) -> None:
             states.append(state_of(store, spec))
-            attended.append(waited_for_until(store, spec.job_prefix) > time.time())
+            attended.append(find_lease_end(store, spec.job_prefix) > time.time())
 
     batch.throttle("SubmitJob", 2)
     containers_do(store, "time.sleep(0.3)")

@@ -8,7 +8,7 @@ import pytest
 
 from infra.compute.batch.api import Api, WaitPolicy
 from infra.compute.batch.claim import Claim, make_claim, read_claim
-from infra.compute.batch.ending import attempt_prefix_of, end_job, flow_run_of, live_jobs
+from infra.compute.batch.end_jobs import attempt_prefix_of, end_job, flow_run_of, live_jobs
 from infra.compute.batch.job import tags_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from infra.compute.batch import job as batch_job
 from infra.compute.batch.api import Api
 from infra.compute.batch.claim import advance, read_claim
-from infra.compute.batch.job import TAG, look_up
+from infra.compute.batch.job import TAG, find_jobs
 from infra.compute.batch.job_detail import JobDetail
 from infra.store.base import Store
 from tasks.contracts.jobs import stage_prefix
@@ -31,7 +31,7 @@ def end_and_wait(api: Api, store: Store, prefix: str, reason: str, seconds: floa
     if claim is None or claim.state == "over":
         return True
     if claim.job_id is None:
-        found = look_up(api, claim.queue, claim.name, at_most=seconds / 4)
+        found = find_jobs(api, claim.queue, claim.name, at_most=seconds / 4)
         if not found and seconds / 4 < batch_job.VISIBILITY_SECONDS:
             return False  # a job may still show up
     else:

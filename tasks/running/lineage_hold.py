@@ -4,7 +4,7 @@ import contextlib
 import threading
 
 from infra.store.base import Conflict, Lock, Store
-from infra.store.checked import superseded
+from infra.store.checked import convert_lost_lease
 from infra.store.fence import WAY_OUT, Fence
 from infra.store.records import find_record, find_with_bytes
 from tasks.contracts.workspace import FENCE
@@ -13,7 +13,7 @@ from tasks.foundation.errors import StoreError, SupersededError
 _ROUNDS = 5  # compare-and-swap attempts on the fence
 
 
-class Turn:
+class LineageHold:
     """A lineage that this process holds."""
 
     def __init__(self, store: Store, key: str, lock: Lock) -> None:
@@ -31,12 +31,12 @@ class Turn:
 
     def check(self) -> None:
         """Raise SupersededError if another process is known to have taken the lineage. Sends no request."""
-        with superseded(self._key):
+        with convert_lost_lease(self._key):
             self._lock.check_taken()
 
     def confirm(self) -> None:
         """Check in the store that this process still holds the lineage. Raises SupersededError; StoreError: unknown."""
-        with superseded(self._key):
+        with convert_lost_lease(self._key):
             self._lock.confirm()
 
     def admit(self, attempt: str) -> None:

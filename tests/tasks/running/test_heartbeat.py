@@ -4,7 +4,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StoreError
 from tasks.running import stage_output
-from tasks.running.stage_output import SignsOfLife
+from tasks.running.stage_output import Heartbeat
 from tasks.runs import ledger
 from tests.support.workspace.specs import spec_of
 
@@ -21,7 +21,7 @@ def test_a_sign_is_given_now_and_then_and_one_that_fails_is_left_out(
 ) -> None:
     spec = spec_of(Stage.health)
     key = f"{spec.attempt_prefix}/seen.json"
-    signs = SignsOfLife(store, ledger.begin(store, spec))
+    signs = Heartbeat(store, ledger.begin(store, spec))
     clock[0] = 129.0
     signs.give()
     assert not store.exists(key)
