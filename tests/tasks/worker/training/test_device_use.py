@@ -27,7 +27,7 @@ def two_readings() -> Iterator[list[Reading]]:
 def job(store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job on a machine with NeuronCores and one EFA interface."""
     monkeypatch.setattr(telemetry, "uses_neuron", lambda config: True)
-    monkeypatch.setattr(telemetry, "monitored", two_readings)
+    monkeypatch.setattr(telemetry, "run_monitor", two_readings)
     monkeypatch.setattr(efa, "ROOT", tmp_path / "infiniband")
     count(tx_bytes=0, rx_drops=0)
     return make_job(store, tiny_config(), TrainInputs(rows=(), history=(), parent=None))
