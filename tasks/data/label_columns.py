@@ -9,10 +9,11 @@ from configs.schema.config import Config
 from configs.schema.label_heads import LabelHead, number_of
 from configs.schema.training import HeadsConfig
 from tasks.data.files.facts import ColumnFacts, Problem
+from tasks.data.files.shapes import FALSE_WORDS
 from tasks.data.rows import CORE, LABEL, ROW_ID
 from tasks.foundation.errors import DataError
 
-_ZEROS = ("0", "0.0", "0,0", "false")
+_ZEROS = FALSE_WORDS | {"0", "0.0", "0,0", "false"}
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -47,7 +48,7 @@ def unread_label(config: Config, column: ColumnFacts) -> Problem | None:
     """Return the problem of a label that no setting of the configuration reads; None: a setting reads it."""
     if config.heads.classification is not None or LABEL in label_columns(config).values():
         return None
-    zeros = sum(each.share for each in column.common if each.value in _ZEROS)
+    zeros = sum(each.share for each in column.common if each.value.casefold() in _ZEROS)
     some = f"it is 0 in {zeros:.0%} of the rows, which are trained as hits too" if zeros else "every row is a pair"
     return Problem(
         kind="unread",

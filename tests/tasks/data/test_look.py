@@ -168,9 +168,10 @@ def test_a_column_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         looked(tmp_path, ROWS_OF_LOG, time_column="nope")
 
 
-def test_a_label_that_no_head_reads_is_named() -> None:
+@pytest.mark.parametrize("zero", ["0", "Nein", "false"])
+def test_a_label_that_no_head_reads_is_named(zero: str) -> None:
     facts = {"name": "click", "type": "number", "suggests": None, "nulls": 0, "distinct": 2, "lengths": None}
-    common = [{"value": "1", "share": 0.8}, {"value": "0", "share": 0.2}]
+    common = [{"value": "1", "share": 0.8}, {"value": zero, "share": 0.2}]
 
     column = ColumnFacts.model_validate({**facts, "languages": [], "common": common, "ids": False, "odd": None})
     found = unread_label(load_config(), column)
