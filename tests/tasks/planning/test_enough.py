@@ -106,6 +106,8 @@ def test_earlier_spans_add_held_out_queries_time_and_replayed_rows(
     assert second.earlier_queries > 0
     assert second.seconds is not None
     assert second.training_rows > 40 >= first.training_rows
+    assert "nothing was evaluated yet" in first.gates[0].basis
+    assert "nothing was evaluated yet" not in second.gates[0].basis
 
 
 def test_a_gate_on_the_newest_span_sees_its_queries_alone(store: DirectoryStore) -> None:
