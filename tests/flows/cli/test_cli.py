@@ -514,6 +514,7 @@ NEEDED = {
     "deploy": [],
     "gate": ["--run", "cafe"],
     "skip": ["2026-01", "--reason", "none"],
+    "look": ["none.jsonl"],
 }
 
 

@@ -60,7 +60,7 @@ OTHERS = {  # commands of a workspace that are no probes
     "backfill", "backfill pause", "backfill resume", "backfill cancel",
     "deploy", "gate", "import-checkpoint", "ingest", "parity", "publish", "refresh",
     "hold", "rollback", "skip",  # they write
-    "doctor", "reap", "serve",  # they look at more than files, or do not end
+    "doctor", "look", "reap", "serve",  # they look at more than the workspace, or do not end
 }  # fmt: skip
 WRONG = ("yesterday", "", "../../up", -1, 2**70, 1e308, None, True, [], {})
 KNOWN = {policy.exit_code for failure, policy in POLICIES.items() if failure is not FailureClass.CODE} | {0}
