@@ -42,7 +42,7 @@ def earlier(tmp_path: Path, vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
         )
         pq.write_table(table, folder / part_name(shard))
     store = DirectoryStore(tmp_path / "workspace")
-    facts = {"model_version": "m", "catalogue": {"partitions": 4}}
+    facts = {"model_version": "m", "catalogue": {"partitions": 4}, "max_tokens": 16}
     commit(store, "vectors/m/k", folder, VECTORS_KIND, facts)
     monkeypatch.setattr(reuse, "BATCH_VECTORS", 7)
     return EarlierVectors(store, "vectors/m/k", "m")
