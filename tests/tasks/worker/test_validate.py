@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder, read_manifest
 from tasks.contracts import runner
@@ -17,6 +18,7 @@ from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
 from tasks.worker.rows import drifts, row_checks
+from tests.support.workspace.jobs import with_held
 from tests.support.workspace.spans import (
     APRIL,
     MARCH,
@@ -213,6 +215,7 @@ def test_the_newest_rows_of_a_long_history_count(
 ):
     old = validated(store, tmp_path, rows(60, label=0.0), "2026-01")
     new = validated(store, tmp_path, rows(65, start=60), "2026-02")
+    old, new = with_held(store, load_config(), old, new)
     write_span(store, tmp_path, MARCH, rows(65, start=125))
     assert "against 125 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
     monkeypatch.setattr(drifts, "HISTORY_ROWS", 65)
