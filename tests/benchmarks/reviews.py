@@ -21,6 +21,7 @@ from flows.cli.terminal.options import RunOptions
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.evaluation import refusals
 from tasks.contracts.spans import SpanKind, first_day
 from tasks.data.files.formats import Format
 from tasks.data.holdout import held_out
@@ -127,7 +128,11 @@ def line(store: Store, span: str, output: RunOutput, untrained: float) -> str:
     assert isinstance(trained.outcome, TrainOutcome)
     assert isinstance(evaluated.outcome, EvaluateOutcome)
     champion = f"{report.champion['recall@10']:.1%}" if report.champion else "-"
-    result = f"release {report.release}" if report.state == "Released" else f"rejected: {report.why}"
+    result = (
+        f"release {report.release}"
+        if report.state == "Released"
+        else f"rejected: {' '.join(refusals(report.verdicts))}"
+    )
     return (
         f"| {span} | {trained.outcome.rows_trained} | {evaluated.outcome.holdout_rows} | {untrained:.1%} "
         f"| {champion} | {evaluated.outcome.challenger['recall@10']:.1%} | {result} |"

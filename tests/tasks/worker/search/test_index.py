@@ -39,7 +39,7 @@ def write(folder: Path, matrix: np.ndarray, half: bool = False) -> DirectoryStor
         )
         pq.write_table(table, source / f"part-{number:05d}.parquet", row_group_size=16)
         start += rows
-    facts = {"model_version": MODEL, "width": WIDTH, "type": "fp16" if half else "fp32"}
+    facts = {"model_version": MODEL, "width": WIDTH, "type": "fp16" if half else "fp32", "max_tokens": 16}
     commit(store, PREFIX, source, "vectors", facts)
     return store
 

@@ -39,7 +39,9 @@ def released(folder: Path) -> ReleasedItems:
         pq.write_table(
             pa.table({**columns, "vector": vectors}), source / f"part-{number:05d}.parquet", row_group_size=7
         )
-    commit(store, "vectors/m", source, "vectors", {"model_version": "m", "width": WIDTH, "type": "fp32"})
+    commit(
+        store, "vectors/m", source, "vectors", {"model_version": "m", "width": WIDTH, "type": "fp32", "max_tokens": 16}
+    )
     return ReleasedItems.open(store, "vectors/m", "m", 2**20)
 
 
