@@ -36,7 +36,13 @@ def release(folder: Path, model: str, items: dict[str, np.ndarray], texts: dict[
         table = pa.table({"item_id": part, "text": names, "vector": pa.FixedSizeListArray.from_arrays(flat, WIDTH),
                           "content_sha256": names})  # fmt: skip
         pq.write_table(table, source / f"part-{number:05d}.parquet")
-    commit(store, f"vectors/{model}", source, "vectors", {"model_version": model, "width": WIDTH, "max_tokens": 16})
+    commit(
+        store,
+        f"vectors/{model}",
+        source,
+        "vectors",
+        {"model_version": model, "width": WIDTH, "max_tokens": 16, "type": "fp32"},
+    )
     return Index(store, f"vectors/{model}", model)
 
 

@@ -60,4 +60,4 @@ def test_an_attempt_that_still_runs_and_an_unreadable_record_count_for_nothing(s
     store.write("runs/damaged/train/attempt-2/ledger.json", b"{")
     store.write("lineages/main/step-00000020/MANIFEST.json", b"{")
     ledger.begin(store, spec_of(Stage.train, 1).model_copy(update={"run_key": "now"}))
-    assert recorded_failures(store, "main", "now") == (0, 0, 0.0)
+    assert recorded_failures(store, "main", "now") == (1, 1, 100.0), "the first attempt of the damaged run alone"
