@@ -44,6 +44,8 @@ def likely_roles(columns: Sequence[ColumnFacts], feed: bool) -> dict[str, str]:
             roles[role] = best.name
         elif role == TIME and len(times := [each for each in free if each.suggests in _TIMES]) == 1:
             roles[role] = times[0].name
+    if not feed:
+        _by_ids(columns, roles)
     _by_text(columns, roles, ("text",) if feed else ("query", "item"))
     return roles
 
@@ -87,6 +89,19 @@ _FITS: Mapping[str, Callable[[ColumnFacts], bool]] = {
     "deleted": lambda column: column.type == "boolean" or column.suggests is Shape.word or column.distinct <= 2,
     "text": lambda column: _is_text(column) and not column.ids,
 }
+
+
+def _by_ids(columns: Sequence[ColumnFacts], roles: dict[str, str]) -> None:
+    """Give `item_id` to the one column of numbers or ids with the name of an item, if no column has its text."""
+    if "item" in roles or "item_id" in roles:
+        return
+    ids = [
+        each.name
+        for each in columns
+        if each.name not in roles.values() and named_like(each.name, "item") and (each.ids or not _is_text(each))
+    ]
+    if len(ids) == 1:
+        roles["item_id"] = ids[0]
 
 
 def _by_text(columns: Sequence[ColumnFacts], roles: dict[str, str], wanted: Sequence[str]) -> None:

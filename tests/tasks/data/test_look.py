@@ -86,6 +86,13 @@ def test_an_item_that_is_an_id_is_named_with_the_mapping_for_it(tmp_path: Path) 
     assert parse_map(alone.command.split("--map ")[1])
 
 
+def test_numbers_under_the_name_of_an_item_are_its_ids(tmp_path: Path) -> None:
+    rows = [
+        {"Datum": each["at"], "Suche": each["search"], "Produkt": 1000 + n % 50} for n, each in enumerate(ROWS_OF_LOG)
+    ]
+    assert looked(tmp_path, rows).mapping == {"query": "Suche", "item_id": "Produkt"}
+
+
 def test_a_european_export_gets_the_options_that_read_it(tmp_path: Path) -> None:
     rows = [
         row(n, at=f"{n % 28 + 1}.11.2025", price=f"{n},5" if n % 3 else str(n), click="ja" if n % 2 else "nein")
