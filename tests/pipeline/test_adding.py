@@ -1,4 +1,4 @@
-"""A toy stage, a toy metric and a toy command, added to a copy of the source: gaps are named, then all work."""
+"""A toy stage, metric, setting and command, added to a copy of the source: gaps are named, then all work."""
 
 from __future__ import annotations
 
@@ -166,6 +166,17 @@ def test_a_stage_is_added_by_seven_edits_and_a_metric_by_following_the_messages(
     assert (left.returncode, left.stdout.strip()) == (0, ""), left.stdout + left.stderr
     used = run(copy, "-c", USE, str(tmp_path / "workspace"))
     assert used.returncode == 0, used.stdout + used.stderr
+
+
+def test_a_setting_is_added_by_two_edits(copy: Path) -> None:
+    field = '    coats: Positive = Field(description="coats of polish")\n'
+    insert(copy / "configs/schema/stages.py", "\n\nclass NearDuplicatesConfig(", field)
+    insert(copy / "configs/base.yaml", "\nmodel:\n", "  coats: 3\n")
+    shown = run(copy, "-c", "from flows.cli import main; main()", "config", "warmup.coats", "--set", "warmup.coats=4")
+    for words in ("warmup.coats: 4  # --set", "coats of polish", "default 3; decides the result"):
+        assert words in shown.stdout, shown.stdout + shown.stderr
+    assert run(copy, "-m", "tests.docs").returncode == 0
+    assert "coats of polish" in (copy / "docs/configuration.md").read_text()
 
 
 def test_a_command_is_added_by_three_edits(copy: Path, tmp_path: Path) -> None:
