@@ -42,7 +42,7 @@ def in_force(config_file: Path | None = None, overrides: Sequence[str] = ()) -> 
 
 
 def _set(origins: dict[_Path, str], patch: Mapping[str, Any], above: _Path, layer: Layer, lines: Mapping) -> None:
-    """Enter the origins of a layer's settings; they replace those of the keys above and below them."""
+    """Enter the origins of a layer's settings, and forget the earlier origins of the keys above and below them."""
     for key, value in patch.items():
         path = (*above, str(key))
         origins.pop(path, None)  # a value that becomes a section

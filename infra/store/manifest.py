@@ -204,7 +204,7 @@ def check_sizes(store: Store, prefix: str) -> Manifest:
 
 
 def quarantine(store: Store, prefix: str) -> str:
-    """Move a corrupt folder or file to quarantine/, where no reader looks; return its new key."""
+    """Move a corrupt folder or file to quarantine/, which no reader opens; return its new key."""
     number = 1
     while store.list(target := f"quarantine/{prefix}.{number}") or store.exists(target):
         number += 1

@@ -178,7 +178,7 @@ def _earlier_queries(store: Store, history: Sequence[RowsRef], rule: HoldoutRule
 
 
 def _last_judgement(store: Store, history: Sequence[RowsRef]) -> Judgement | None:
-    """Return the judgement of the lineage's last run; None if there is none, or it can't be read."""
+    """Return the judgement of the lineage's last run; None without a readable one."""
     return Run(Snapshot(store), history[-1].prefix.split("/")[1]).judgement if history else None
 
 

@@ -51,7 +51,7 @@ class StageRun:
 
     @property
     def last_number(self) -> int:
-        """The highest number of an attempt that left any file; 0 if there is none."""
+        """The highest number of an attempt that left any file; 0 without one."""
         prefix = f"{stage_prefix(self._run_key, self.stage)}/attempt-"
         numbers = (key.removeprefix(prefix).partition("/")[0] for key in self.keys if key.startswith(prefix))
         return max((int(number) for number in numbers if number.isdecimal()), default=0)

@@ -131,7 +131,7 @@ class Snapshot:
         self._raw |= read_all(self.store, wanted)
 
     def read(self, key: str, kind: type[R]) -> R | None:
-        """Return the record under a key; None if there is none.
+        """Return the record under a key; None without one.
 
         None also for one that can't be read. Raises StoreError for that instead if the snapshot is strict; names it.
         """

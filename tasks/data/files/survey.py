@@ -127,7 +127,7 @@ def cell(row: Mapping[str, Any], name: str) -> str | None:
 
 
 def _most(shapes: Counter[Shape], count: int) -> Shape | None:
-    """Return the shape of nearly all values; None if there is none. Whole numbers may have a decimal comma or none."""
+    """Return the shape of nearly all values; None if they share none. Whole numbers fit either decimal sign."""
     commas = shapes[Shape.decimal_comma]
     if commas and commas + shapes[Shape.number] >= NEARLY_ALL * count and commas > (1 - NEARLY_ALL) * count:
         return Shape.decimal_comma

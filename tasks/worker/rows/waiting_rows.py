@@ -1,4 +1,4 @@
-"""Rows of earlier spans that wait for their items: a run takes those that the item feed knows now.
+"""Rows of earlier spans that wait for their items: a run takes the rows whose item the feed knows by now.
 
 Each run passes on the rows that still wait, with its own rows of unknown items. So the next run of the lineage, or of a
 branch, finds all of them in the run that made its parent checkpoint.
@@ -108,11 +108,18 @@ def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _with_columns(table: pa.Table, like: pa.Schema) -> pa.Table:
-    """Return the rows with the columns of a schema; null for a missing column, and where values have another type."""
+    """Return the rows with the columns of a schema; null for a missing column, and for values of another type."""
     columns = []
     for column in like:
-        try:
-            columns.append(table[column.name].cast(column.type))
-        except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            columns.append(pa.nulls(len(table), column.type))
+        values = pa.nulls(len(table), column.type)
+        if column.name in table.column_names:
+            try:
+                values = table[column.name].cast(column.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                print(
+                    f"warning: column {column.name!r} of {len(table)} rows that waited for their items is not "
+                    f"{column.type}, as it is now ({error}); they have no value in it",
+                    flush=True,
+                )
+        columns.append(values)
     return pa.table(columns, schema=like.remove_metadata())
