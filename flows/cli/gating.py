@@ -95,11 +95,10 @@ def gate(
 
 
 def _arithmetic(verdict: Verdict) -> tuple[Cell | str, ...]:
-    against = f" against {verdict.against}" if verdict.against else ""
     many = [NONE if count is None else f"{count:,}" for count in (verdict.rows, verdict.groups)]
     numbers = (verdict.value, verdict.baseline, verdict.difference, verdict.standard_error, verdict.low, verdict.high,
                verdict.threshold)  # fmt: skip
-    return f"{verdict.judges}{against}", *many, *(wording.number(each) for each in numbers), answered(verdict)
+    return wording.gate_name(verdict), *many, *(wording.number(each) for each in numbers), answered(verdict)
 
 
 def _output(

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 INK, GREY, PALE = "#222222", "#707070", "#c4c4c4"
 
-# Never colour alone: a line has its own dashes and marker, a bar its own hatching.
-LINES: tuple[dict[str, Any], ...] = (
-    {"color": BLUE, "linestyle": "-", "marker": "o"},
-    {"color": VERMILLION, "linestyle": (0, (5, 1.5)), "marker": "s"},
-    {"color": GREEN, "linestyle": (0, (1.5, 1.2)), "marker": "^"},
-    {"color": INK, "linestyle": (0, (6, 1.5, 1.5, 1.5)), "marker": "D"},
-)
+# Never colour alone: a line has its own dashes and marker, a bar its own hatching. Each list has eight entries.
+_COLOURS = (BLUE, VERMILLION, GREEN, INK, PURPLE, ORANGE, SKY, GREY)
+_DASHES: tuple[Any, ...] = (
+    "-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)),
+    (0, (9, 3)), (0, (3, 1.2, 1, 1.2, 1, 1.2)), (0, (1, 2.6)), (0, (12, 2, 4, 2)),
+)  # fmt: skip
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 PHASES: dict[str, dict[str, Any]] = {
     "queued": {"facecolor": PALE},
     "booting": {"facecolor": SKY, "hatch": "\\\\\\\\"},
@@ -110,7 +110,7 @@ def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, floa
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.add_subplot()
-        for style, (name, line) in zip(LINES * len(known), known.items(), strict=False):
+        for style, (name, line) in zip(line_styles(len(known)), known.items(), strict=True):
             shown = thinned(line, MOST_POINTS)
             values = [value if math.isfinite(value) else math.nan for _, value in shown]
             every = max(1, len(shown) // MOST_MARKERS * 3)
@@ -121,6 +121,16 @@ def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, floa
         legend(axes, columns=2 if len(known) > 3 else 3)
 
     return Figure(title, f"{about}, {steps}" if about else steps, f"Line chart over {steps}: {ends}.", draw)
+
+
+def line_styles(lines: int) -> list[dict[str, Any]]:
+    """Return a look for each line; among eight no colour, dashes or marker comes twice, and among 64 no whole look."""
+    looks = []
+    for place in range(lines):
+        again, first = divmod(place, len(_COLOURS))
+        dashes, marker = _DASHES[(first + again) % len(_DASHES)], _MARKERS[(first + 2 * again) % len(_MARKERS)]
+        looks.append({"color": _COLOURS[first], "linestyle": dashes, "marker": marker})
+    return looks
 
 
 def whole_ticks(axes: Axes, y: int, x: int = 0) -> None:

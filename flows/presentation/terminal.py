@@ -1,14 +1,15 @@
 """Sections for a terminal, as rich prints them; figures are left out, their tables show the numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from flows.presentation.model import Cell, Column, Page, Section, Table, facts, thinned
-from flows.presentation.wording import uri, visible
+from flows.presentation.wording import NONE, uri, visible
 
 MOST_ROWS = 10  # per table; a report folds longer ones
 NARROWEST = 24  # letters of a column whose text may take several lines
@@ -47,14 +48,19 @@ def render(section: Section, workspace: str) -> Iterator[RenderableType]:
 
 
 class Columns:
-    """A table without frame. One that is too wide is cut into several, each with the names of the rows."""
+    """A table without frame. One that is too wide has its long texts below each row, or is cut into several tables."""
 
     def __init__(self, table: Table, workspace: str = "") -> None:
         self._table = table
         self._texts = [[_text(cell, workspace) for cell in row] for row in table.rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        for places in self._cut(options.max_width):
+        parts = self._cut(options.max_width)
+        short = [place for place, column in enumerate(self._table.columns) if not (column.long and place)]
+        if len(parts) > 1 and len(short) < len(self._table.columns) and self._width(short) <= options.max_width:
+            yield from self._with_texts_below(short)
+            return
+        for places in parts:
             made = RichTable(box=None, header_style="bold", pad_edge=False, show_header=not self._table.facts)
             for place in places:
                 column = self._table.columns[place]
@@ -68,6 +74,29 @@ class Columns:
             for row in self._texts:
                 made.add_row(*(row[place] for place in places))
             yield made
+
+    def _with_texts_below(self, short: Sequence[int]) -> Iterator[RenderableType]:
+        """Yield a line of the short cells of each row, and the long texts under it."""
+        columns = self._table.columns
+        long = [place for place in range(len(columns)) if place not in short]
+        yield self._line([_plain(column.name, style="bold") for column in columns], short)
+        for row in self._texts:
+            yield self._line(row, short)
+            for place in long:
+                if str(row[place]) not in ("", NONE):
+                    name = f"{columns[place].name}: " if place != long[0] else ""
+                    yield Padding(Text.assemble((name, "dim"), row[place]), (0, 0, 0, GAP))
+
+    def _line(self, cells: Sequence[Text], places: Sequence[int]) -> Text:
+        padded = []
+        for place in places:
+            cell, column = cells[place].copy(), self._table.columns[place]
+            cell.align("right" if column.number else "left", self._needed(place, column))
+            padded.append(cell)
+        return Text(" " * GAP, no_wrap=True).join(padded)
+
+    def _width(self, places: Sequence[int]) -> int:
+        return sum(self._needed(place, self._table.columns[place]) + GAP for place in places) - GAP
 
     def _cut(self, width: int) -> list[list[int]]:
         """Positions of the columns of each part."""

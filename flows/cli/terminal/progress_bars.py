@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.progress import ProgressColumn, Task, TaskID
+from rich.text import Text
 
-from flows.presentation.wording import visible
+from flows.presentation.wording import shortened, visible
 from tasks.contracts.runner import Progress
 from tasks.foundation.clock import duration
 
 LINE_SECONDS = 5.0  # between two plain lines about the same work
+FEWEST, MOST = 8, 30  # characters of a bar; a narrow terminal gets none, so that the numbers stay readable
+GAP = "  "
 
 _ROOT = Path(__file__).resolve().parents[3]
 _OURS = tuple(f"{_ROOT / folder}/" for folder in ("flows", "tasks", "infra"))
@@ -62,6 +65,32 @@ class Lines:
         return ", ".join(filter(None, parts))
 
 
+class BarLine(ProgressColumn):
+    """The whole line of a bar, never wider than the console: name and numbers first, then bar and note as they fit."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def render(self, task: Task) -> Text:
+        """Return the line of some work."""
+        total = round(task.total or 0)
+        counted = f"{round(task.completed):,}/{total:,}".rjust(2 * len(f"{total:,}") + 1)
+        timed = task.finished_time if task.finished else task.time_remaining
+        time = f"{duration(timed)}{'' if task.finished else ' left'}" if timed is not None else ""
+        numbers = GAP.join((counted, time.ljust(len("59 min 59 s left"))))
+        name, note = f"{task.description:<9}", task.fields["note"]
+        room = self._console.width - len(GAP.join((name, numbers))) - len(GAP)
+        bar = min(MOST, max(room - len(note) - len(GAP), FEWEST if room >= FEWEST else 0))
+        line = Text(name + GAP, no_wrap=True, end="")
+        if bar:
+            sign, done = "-" if self._console.options.ascii_only else "━", round(bar * task.completed / max(total, 1))
+            line.append(sign * done, "bar.complete").append(sign * (bar - done), "bar.back").append(GAP)
+            room -= bar + len(GAP)
+        line.append(numbers, "progress.remaining")
+        return line.append(GAP + shortened(note, room)) if room > 1 and note else line
+
+
 class Bars:
     """One bar for each kind of work, in a terminal."""
 
@@ -96,16 +125,8 @@ def display(stream: TextIO | None = None) -> Iterator[Lines | Bars]:
         with _warnings(lines.say):
             yield lines
         return
-    columns = (
-        TextColumn("{task.description:<9}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
     # Standard output stays itself: it may be a file, or the JSON that a script reads.
-    with RichProgress(*columns, console=console, redirect_stdout=False) as progress:
+    with RichProgress(BarLine(console), console=console, redirect_stdout=False) as progress:
         bars = Bars(progress)
         with _warnings(bars.say):
             yield bars

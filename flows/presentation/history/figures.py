@@ -1,17 +1,15 @@
-"""Figures of a pipeline's history: quality over spans, freshness over time, duration, cost and result of each run."""
+"""Figures of a pipeline's history: freshness over time, duration and cost of each run. quality.py has the metrics."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.presentation.figures import (
     BLUE,
     GREEN,
-    GREY,
     MOST_BARS,
-    MOST_MARKERS,
     ORANGE,
     PHASES,
     VERMILLION,
@@ -23,11 +21,11 @@ from flows.presentation.figures import (
     whole_ticks,
 )
 from flows.presentation.model import Figure
-from flows.presentation.wording import dollars, duration, number, share
+from flows.presentation.wording import dollars, duration, share
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
-from tasks.monitoring.history import History, by_span
+from tasks.monitoring.history import History
 from tasks.monitoring.span_progress import span_end
 from tasks.runs.run import Run
 
@@ -35,65 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-MOST_METRICS = 5
 DAY = 86400.0
-
-# Kind of run -> its label and how its points look.
-_MARKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "Released": ("released", {"color": BLUE, "marker": "o", "linestyle": "-"}),
-    "Rejected": ("rejected", {"color": VERMILLION, "marker": "X", "linestyle": "", "markersize": 7}),
-    "other": ("not released", {"color": GREY, "marker": "D", "linestyle": "", "markerfacecolor": "white"}),
-}
-
-
-def quality(history: History) -> list[Figure]:
-    """Return one figure for each metric, gated metrics first, with every judged run at its span."""
-    runs = [run for run in by_span(history.runs) if run.judgement is not None]
-    if not runs:
-        return []
-    gated = [gate.metric for run in reversed(runs) if run.plan for gate in run.plan.config.evaluate.gates]
-    measured = [name for run in reversed(runs) for name in run.metrics]
-    names = [name for name in dict.fromkeys([*gated, *measured]) if any(name in run.metrics for run in runs)]
-    return [_metric(name, runs) for name in names[:MOST_METRICS]]
-
-
-def _metric(name: str, runs: Sequence[Run]) -> Figure:
-    spans = list(dict.fromkeys(run.span for run in runs))
-    known = [run for run in runs if name in run.metrics]
-    released = [run for run in known if run.state == "Released"]
-    newest = f"the newest release has {number(released[-1].metrics[name])}" if released else "none was released"
-    rejected = sum(run.state == "Rejected" for run in runs)
-    caption = f"{newest}; {rejected} of {len(runs)} judged runs rejected"
-    if len(released) > MOST_BARS:
-        caption += f"; the line is the mean of about {round(len(released) / MOST_BARS)} releases at a time"
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.add_subplot()
-        for kind, (label, style) in _MARKS.items():
-            drawn = [run for run in known if _kind(run) == kind]
-            unmarked: dict[str, Any] = {}
-            places, values = [float(spans.index(run.span)) for run in drawn], [run.metrics[name] for run in drawn]
-            if kind == "Released" and len(drawn) > MOST_MARKERS:
-                bars, unmarked = groups(len(drawn)), {"marker": ""}
-                places, values = ([mean([each[i] for i in bar]) for bar in bars] for each in (places, values))
-            if drawn:
-                axes.plot(places, values, label=label, **style | unmarked)
-        if released:
-            last, position = released[-1].metrics[name], spans.index(released[-1].span)
-            near = [run for run in known if 0 < abs(position - spans.index(run.span)) <= len(spans) / 5]
-            crowded_above = sum(run.metrics[name] > last for run in near) > len(near) / 2
-            align = "right" if len(spans) > 1 else "center"
-            name_value(axes, number(last), (position, last), below=crowded_above, align=align)
-        name_positions(axes, spans)
-        whole_ticks(axes, y=5)
-        axes.margins(y=0.16)
-        legend(axes, columns=3)
-
-    return Figure(name, caption, f"{name} on the holdout over {len(spans)} spans: {caption}.", draw)
-
-
-def _kind(run: Run) -> str:
-    return run.state if run.state in ("Released", "Rejected") else "other"
 
 
 def freshness(history: History, now: dt.datetime) -> Figure | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flows.presentation.figures import LINES, MOST_MARKERS, legend, name_positions, whole_ticks
+from flows.presentation.figures import MOST_MARKERS, legend, line_styles, name_positions, whole_ticks
 from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.model import Cell, Figure, Section, table
 from flows.presentation.wording import difference, number
@@ -38,7 +38,7 @@ def forward_figure(history: History) -> Figure | None:
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.add_subplot()
-        for (label, values), style in zip(lines.items(), LINES, strict=True):
+        for (label, values), style in zip(lines.items(), line_styles(len(lines)), strict=True):
             known = [(place, value) for place, value in enumerate(values) if value is not None]
             if known:
                 every = max(1, len(known) // MOST_MARKERS * 3)

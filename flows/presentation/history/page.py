@@ -6,6 +6,7 @@ from flows.presentation import html
 from flows.presentation.history import figures
 from flows.presentation.history.forward import forward_figure, forward_section
 from flows.presentation.history.ledger import ledger_section
+from flows.presentation.history.quality import quality
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share, versions
 from infra.store.base import Store
@@ -154,7 +155,7 @@ def _sections(workspace: str, history: History, summed: Totals, at: dt.datetime)
         figures.compiling(worked),
         *figures.throughput(worked),
     ] if worked else []  # fmt: skip
-    shown = tuple(figure for figure in (fresh, forward_figure(history), *figures.quality(history)) if figure)
+    shown = tuple(figure for figure in (fresh, forward_figure(history), *quality(history)) if figure)
     return [
         Section("Freshness and quality", id="quality", figures=shown) if shown else None,
         forward_section(history),

@@ -9,7 +9,7 @@ from flows.presentation.forward import forward_sentence
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import NONE, count, difference, moment, number, plural
+from flows.presentation.wording import NONE, count, difference, gate_name, moment, number, plural
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict, refusals, undecided
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.workspace import VERDICTS
@@ -111,7 +111,7 @@ def gates(verdicts: tuple[Verdict, ...]) -> tuple[Table, ...]:
     """Return the verdict of each gate; empty without configured gates."""
     if not verdicts:
         return ()
-    rows = [(v.judges, answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
+    rows = [(gate_name(v), answered(v), v.severity, v.sentence, v.over or NONE) for v in verdicts]
     caption = "Quality gates; a critical one that refuses stops the release"
     return (table(caption, ("gate", "verdict", "severity", "~in words", "~over"), rows),)
 

@@ -6,9 +6,11 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure as Canvas
 
 from flows.presentation import html
 from flows.presentation.history.page import MOST_ROWS, history_html, page
+from flows.presentation.history.quality import by_chance, quality
 from flows.presentation.wording import share
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -70,6 +72,44 @@ def test_the_page_shows_the_sums_of_the_ledger(past: Past, soon: Page) -> None:
     summed = read_history(Snapshot(past.store)).totals
     assert f"${summed.cost:,.2f}" in text
     assert f"{summed.goodput:.1%}".replace("%", " %") in text
+
+
+def with_recall(run: Run, value: float, rows: int | None, **more: object) -> Run:
+    """The run with another recall@10, computed over `rows`."""
+    assert run.judgement is not None
+    outcome = run.judgement.outcome
+    outcome = outcome.model_copy(update={"challenger": {**outcome.challenger, "recall@10": value}})
+    verdicts = tuple(each.model_copy(update={"rows": rows, "groups": None}) for each in run.judgement.verdicts)
+    judged = run.judgement.model_copy(update={"outcome": outcome, "verdicts": verdicts})
+    return altered(run, judgement=judged, **more)
+
+
+def test_numbers_that_differ_by_chance_have_intervals_that_overlap(past: Past) -> None:
+    run = Run(Snapshot(past.store), past.keys[1])
+    one, other = (by_chance(with_recall(run, value, 64), "recall@10") for value in (0.875, 0.90625))
+    assert one == pytest.approx((0.7718, 0.9353), abs=1e-3)  # R: prop.test(56, 64, correct = FALSE)
+    assert other is not None
+    assert one is not None
+    assert other[0] < one[1]
+    assert by_chance(with_recall(run, 0.875, None), "recall@10") is None
+    assert by_chance(with_recall(run, 0.875, 64), "auc") is None
+
+
+@pytest.mark.parametrize("runs", [3, 200])
+def test_the_chart_of_recall_draws_the_intervals(past: Past, runs: int) -> None:
+    history = many(read_history(Snapshot(past.store)), runs)
+    history = history._replace(
+        runs=tuple(
+            with_recall(run, 0.875, 64, span=run.span, run_key=run.run_key, release=run.release) for run in history.runs
+        )
+    )
+    figure = next(each for each in quality(history) if each.title == "recall@10")
+    assert "95 % intervals" in figure.caption
+    canvas = Canvas()
+    figure.draw(canvas)
+    (drawn,) = canvas.axes[0].collections  # upright lines, or one band
+    heights = [y for path in drawn.get_paths() for _, y in path.vertices]  # pyright: ignore
+    assert (min(heights), max(heights)) == pytest.approx((0.7718, 0.9353), abs=1e-3)
 
 
 def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:

@@ -160,7 +160,38 @@ def test_a_table_that_is_too_wide_is_cut_and_repeats_its_names() -> None:
     assert all(str(i) * 5 in " ".join(lines) for i in range(20))
 
 
+def test_long_texts_of_a_narrow_terminal_are_below_their_row_and_names_come_once() -> None:
+    sentence = "recall@10 0.4513 is 0.1654 below the champion's 0.6167; allowed is a drop of 0.0050"
+    rows = [
+        (f"recall@10 vs {each}", "refused", "critical", sentence, "647 holdout rows among 1,710 items")
+        for each in ("champion", "best")
+    ]
+    console = Console(file=io.StringIO(), width=80)
+    console.print(terminal.Columns(table("", ("gate", "verdict", "severity", "~in words", "~over"), rows)))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["gate", "verdict", "severity"]
+    assert [sum(f"vs {each}" in line for line in lines) for each in ("champion", "best")] == [1, 1]
+    assert written(sentence) in written(console.file.getvalue())
+
+
 # --- figures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [5, 8, 20])
+def test_lines_of_a_figure_differ_without_their_colours(many: int) -> None:
+    from matplotlib.figure import Figure
+
+    names = [f"metric {place}" for place in range(many)]
+    canvas = Figure()
+    curves("", "", [(step, {name: step * place for place, name in enumerate(names)}) for step in (0, 5)]).draw(canvas)
+    lines = canvas.axes[0].lines
+    assert [line.get_label() for line in lines] == names
+    looks = {(repr(line._unscaled_dash_pattern), line.get_marker()) for line in lines}  # pyright: ignore
+    assert len(looks) == many
+    if many <= 8:
+        assert len({line.get_color() for line in lines}) == len({dashes for dashes, _ in looks}) == many
 
 
 def test_the_same_numbers_give_the_same_bytes_in_several_threads() -> None:

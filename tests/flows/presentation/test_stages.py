@@ -260,9 +260,9 @@ def test_evaluate_shows_verdicts_and_compares_with_the_champion(done: Done) -> N
     again = Done(done.store)
     made = again.of(Stage.evaluate, again.run.judged)
     sentences, over = [verdict.sentence for verdict in again.run.judged.verdicts], "10 holdout rows among 20 items"
-    assert rows(made)[0] == ["recall@10", "✓ passed", "critical", sentences[0], over]
-    assert rows(made)[4] == ["mrr@10", "! warning", "warning", sentences[4], over]
-    assert rows(made)[5][:2] == ["recall@10, champion", "○ does not apply"]
+    assert rows(made)[0] == ["recall@10 vs champion", "✓ passed", "critical", sentences[0], over]
+    assert rows(made)[4] == ["mrr@10 vs champion", "! warning", "warning", sentences[4], over]
+    assert rows(made)[5][:2] == ["recall@10, champion vs previous", "○ does not apply"]
     assert rows(made)[6:8] == [
         ["recall@10", "0.5000", "0.4000", "+0.1000"],
         ["mrr@10", "0.3000", "0.4000", "−0.1000"],
@@ -275,7 +275,7 @@ def test_an_undecided_gate_refuses_only_where_it_is_set_to_and_a_human_is_named(
     strict = verdict.model_copy(update={"undecided_refuses": True})
     made = done.of(Stage.evaluate, done.run.judged, verdicts=(verdict,), larger_class=0.8)
     assert made.title == "Evaluate: accepted"
-    assert rows(made)[0][:2] == ["recall@10, locale=de", "? undecided"]
+    assert rows(made)[0][:2] == ["recall@10, locale=de vs champion", "? undecided"]
     ada = Override(name="Ada", reason="the holdout is odd", at="2026-01-02T03:04:05+00:00", refusals=("too few",))
     made = done.of(Stage.evaluate, done.run.judged, verdicts=(strict,), overrides=(ada,))
     assert made.title == "Evaluate: rejected by the gates, accepted by a human"

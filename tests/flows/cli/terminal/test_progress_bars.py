@@ -7,12 +7,12 @@ import logging
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 import flows.cli.terminal.progress_bars
-from flows.cli.terminal.progress_bars import Bars, Lines, display
+from flows.cli.terminal.progress_bars import BarLine, Bars, Lines, display
 from tasks.contracts.runner import Progress
 
 
@@ -93,15 +93,31 @@ def test_warnings_of_this_project_are_shown_and_prefects_own_are_not(monkeypatch
     assert stream.getvalue() == "warning: label drifted\n"
 
 
-def test_a_terminal_gets_bars() -> None:
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_bars_keep_their_numbers_at_any_width(width: int) -> None:
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, no_color=True, width=100)
-    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with RichProgress(*columns, console=console, auto_refresh=False) as bars:
+    console = Console(file=stream, force_terminal=True, no_color=True, width=width)
+    with RichProgress(BarLine(console), console=console, auto_refresh=False) as bars:
         listener = Bars(bars)
         for done in (10, 40, 20):  # back to 20: it began again
             listener.progress(train(done, "loss 2.31"))
+        listener.progress(
+            Progress(what="spans validated", done=1, total=12_000, note="2026-11: 1,937 rows clean, 53 bad")
+        )
         listener.say("[bold] is printed as it is")
-        assert [(task.description, task.completed, task.finished) for task in bars.tasks] == [("train", 20, False)]
-    assert "20/40 loss 2.31" in stream.getvalue()
+        assert (bars.tasks[0].completed, bars.tasks[0].finished) == (20, False)
+        lines = [each.rstrip() for each in shown_now(bars, width)]
+    assert max(map(cell_len, lines)) <= width
+    assert "20/40" in lines[0]
+    assert "1/12,000" in lines[1]
+    assert ("loss 2.31" in lines[0]) == (width >= 60)
+    assert ("2026-11: 1,937" in lines[1]) == (width >= 80)
     assert "[bold] is printed as it is" in stream.getvalue()
+
+
+def shown_now(bars: RichProgress, width: int) -> list[str]:
+    """The lines of the bars as they are now."""
+    console = Console(file=io.StringIO(), width=width)
+    console.print(bars.get_renderable())
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()

@@ -1,0 +1,127 @@
+"""Quality over the spans: a figure of each metric with every judged run, and the intervals that chance gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from configs.schema.metrics import METRICS, Family
+from flows.presentation.figures import (
+    BLUE,
+    GREY,
+    MOST_BARS,
+    MOST_MARKERS,
+    VERMILLION,
+    groups,
+    legend,
+    mean,
+    name_positions,
+    name_value,
+    whole_ticks,
+)
+from flows.presentation.model import Figure
+from flows.presentation.wording import number
+from tasks.monitoring.history import History, by_span
+from tasks.runs.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+MOST_METRICS = 5
+Z = 1.96  # standard errors on each side of a 95 % interval
+
+# Kind of run -> its label and how its points look.
+_MARKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Released": ("released", {"color": BLUE, "marker": "o", "linestyle": "-"}),
+    "Rejected": ("rejected", {"color": VERMILLION, "marker": "X", "linestyle": "", "markersize": 7}),
+    "other": ("not released", {"color": GREY, "marker": "D", "linestyle": "", "markerfacecolor": "white"}),
+}
+
+
+def quality(history: History) -> list[Figure]:
+    """Return one figure for each metric, gated metrics first, with every judged run at its span."""
+    runs = [run for run in by_span(history.runs) if run.judgement is not None]
+    if not runs:
+        return []
+    gated = [gate.metric for run in reversed(runs) if run.plan for gate in run.plan.config.evaluate.gates]
+    measured = [name for run in reversed(runs) for name in run.metrics]
+    names = [name for name in dict.fromkeys([*gated, *measured]) if any(name in run.metrics for run in runs)]
+    return [_metric(name, runs) for name in names[:MOST_METRICS]]
+
+
+def _metric(name: str, runs: Sequence[Run]) -> Figure:
+    spans = list(dict.fromkeys(run.span for run in runs))
+    known = [run for run in runs if name in run.metrics]
+    released = [run for run in known if run.state == "Released"]
+    newest = f"the newest release has {number(released[-1].metrics[name])}" if released else "none was released"
+    rejected = sum(run.state == "Rejected" for run in runs)
+    caption = f"{newest}; {rejected} of {len(runs)} judged runs rejected"
+    known_by_chance = {run.run_key: between for run in known if (between := by_chance(run, name)) is not None}
+    if known_by_chance:
+        caption += "; the thin bars are 95 % intervals: runs whose bars overlap may differ by chance"
+    if len(released) > MOST_BARS:
+        caption += f"; the line is the mean of about {round(len(released) / MOST_BARS)} releases at a time"
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        for kind, (label, style) in _MARKS.items():
+            drawn = [run for run in known if _kind(run) == kind]
+            unmarked: dict[str, Any] = {}
+            _intervals(axes, [(spans.index(run.span), known_by_chance.get(run.run_key)) for run in drawn], style)
+            places, values = [float(spans.index(run.span)) for run in drawn], [run.metrics[name] for run in drawn]
+            if kind == "Released" and len(drawn) > MOST_MARKERS:
+                bars, unmarked = groups(len(drawn)), {"marker": ""}
+                places, values = ([mean([each[i] for i in bar]) for bar in bars] for each in (places, values))
+            if drawn:
+                axes.plot(places, values, label=label, **style | unmarked)
+        if released:
+            last, position = released[-1].metrics[name], spans.index(released[-1].span)
+            near = [run for run in known if 0 < abs(position - spans.index(run.span)) <= len(spans) / 5]
+            crowded_above = sum(run.metrics[name] > last for run in near) > len(near) / 2
+            align = "right" if len(spans) > 1 else "center"
+            name_value(axes, number(last), (position, last), below=crowded_above, align=align)
+        name_positions(axes, spans)
+        whole_ticks(axes, y=5)
+        axes.margins(y=0.16)
+        legend(axes, columns=3)
+
+    return Figure(name, caption, f"{name} on the holdout over {len(spans)} spans: {caption}.", draw)
+
+
+def _intervals(axes: Axes, found: Sequence[tuple[int, tuple[float, float] | None]], style: Mapping[str, Any]) -> None:
+    """Draw an upright bar for each interval, or a pale band if the runs are too many for bars."""
+    drawn = [(place, *between) for place, between in found if between is not None]
+    if len(drawn) > MOST_MARKERS:
+        bars = groups(len(drawn))
+        places, lows, highs = ([mean([drawn[i][column] for i in bar]) for bar in bars] for column in range(3))
+        axes.fill_between(places, lows, highs, color=style["color"], alpha=0.15, linewidth=0)
+    elif drawn:
+        places, lows, highs = zip(*drawn, strict=True)
+        axes.vlines(places, lows, highs, color=style["color"], linewidth=1, alpha=0.6)
+        axes.plot([*places, *places], [*lows, *highs], color=style["color"], marker="_", linestyle="", alpha=0.6)
+
+
+def by_chance(run: Run, name: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of a metric by the number of its rows (Wilson 1927); None if that number is unknown.
+
+    It holds for shares, as recall; for other means of numbers from 0 to 1, as mrr, it is wider than need be.
+    """
+    if name not in METRICS or METRICS[name].family is not Family.ranking or run.judgement is None:
+        return None
+    rows = [
+        verdict.groups or verdict.rows
+        for verdict in run.judgement.verdicts
+        if verdict.of == "challenger" and not verdict.where and METRICS[verdict.metric].family is Family.ranking
+    ]
+    n, p = max(filter(None, rows), default=0), run.metrics[name]
+    if not n or not 0 <= p <= 1:
+        return None
+    whole = 1 + Z * Z / n
+    middle, reach = (p + Z * Z / (2 * n)) / whole, Z / whole * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
+    return middle - reach, middle + reach
+
+
+def _kind(run: Run) -> str:
+    return run.state if run.state in ("Released", "Rejected") else "other"
