@@ -22,6 +22,7 @@ os.environ.update(
     OMP_NUM_THREADS="1",  # with more than the limit, a product in bf16 lacks the part of the threads that never began
 )
 os.environ.pop("PREFECT_API_URL", None)
+os.environ.pop("MILLRACE_CONFIG", None)
 
 from infra.prefect_server import Server
 from infra.store import waiting
@@ -30,6 +31,12 @@ from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import PrefectServer
 
 collect_rarely()
+
+
+def pytest_sessionstart() -> None:
+    """Commands read `./millrace.yaml`, so a file in this folder would change what tests measure."""
+    if Path("millrace.yaml").exists():
+        pytest.exit("move millrace.yaml out of this folder: the tests' commands would read its settings", returncode=4)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -19,6 +19,7 @@ from tasks.foundation.errors import CancelledError
 MODULES = {  # by panel of the help page: command -> the module of this folder that has it
     "Work": {
         "look": "looking",
+        "init": "starting",
         "ingest": "ingesting",
         "run": "running",
         "skip": "ingesting",

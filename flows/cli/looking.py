@@ -13,6 +13,7 @@ from flows.cli.terminal.command import HERE, command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.profiles import Shared
 from tasks.contracts.spans import SpanKind, kind_of
@@ -78,15 +79,15 @@ def look(
         span=span or (kind_of(known[0].name) if known else None),
     )
     with display() as listener:
-        facts = tasks.data.look.look(file, layout, asked, listener.progress, _workspace(options))
+        facts = tasks.data.look.look(file, layout, asked, listener.progress, workspace_words(options.store))
     label = next((each for each in facts.columns if each.role == "label"), None)
     problem = unread_label(options.config(), label) if label else None
     return with_problems(facts, [problem] if problem else [])
 
 
-def _workspace(options: RunOptions) -> list[str]:
+def workspace_words(store: Store) -> list[str]:
     """Return the words that name the workspace in a command; none if it is the default."""
-    uri = options.store.uri
+    uri = store.uri
     return [] if uri == open_store(os.environ.get("MILLRACE_WORKSPACE", HERE)).uri else ["--workspace", uri]
 
 

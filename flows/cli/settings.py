@@ -11,7 +11,7 @@ from configs.keys import EACH, NAME, NO_DEFAULT, Key, all_keys
 from configs.load import BASE, check_key, load_config
 from configs.origins import InForce, in_force
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say
+from flows.cli.terminal.console import note, say
 from flows.presentation.wording import NONE
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -38,11 +38,15 @@ class Setting(Record):
 class ConfigOutput(Record):
     """`millrace config`."""
 
+    config_file: str | None = Field(
+        description="file over base.yaml: --config, else MILLRACE_CONFIG, else ./millrace.yaml; null: none"
+    )
     settings: tuple[Setting, ...] = Field(description="keys in the order of the schema")
 
 
 def show_settings(output: ConfigOutput) -> None:
     """Print each key with its value and origin, and below them its meaning, type and default."""
+    note(f"settings: {BASE.name}{f', then {output.config_file}' if output.config_file else ' alone'}, then each --set")
     for each in output.settings:
         value = f"{_text(each.value)}  # {each.origin}" if each.origin else NONE
         effect = "decides the result" if each.decides else "does not change the result"
@@ -64,7 +68,8 @@ def config(
     found = [each for each in all_keys(load_config().tree()) if key is None or _is_in(each.path, key)]
     if not found:
         raise ConfigError(f"millrace config: no key {key!r}; millrace config prints all")
-    return ConfigOutput(settings=tuple(_setting(each, force) for each in found))
+    file = str(config_file) if config_file else None
+    return ConfigOutput(config_file=file, settings=tuple(_setting(each, force) for each in found))
 
 
 def _is_in(path: str, wanted: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import typer
 
-from flows.cli.terminal.options import RunOptions, existing
+from flows.cli.terminal.options import RunOptions, existing, found_config
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.foundation.records import Record
@@ -36,7 +36,8 @@ _SHARED = {
             Path | None,
             None,
             "--config",
-            help="A YAML file with settings that override base.yaml.",
+            envvar="MILLRACE_CONFIG",
+            help="A YAML file with settings that override base.yaml; default: ./millrace.yaml, if it exists.",
         ),
         _shared("settings", list[str] | None, None, "--set", help="Override one setting, e.g. train.epochs=2."),
         _shared("as_json", bool, False, "--json", help="Print JSON for scripts; see --json-schema."),
@@ -96,6 +97,8 @@ def _command(
 
     @functools.wraps(function)
     def call(**given: Any) -> None:
+        if "config_file" in shared:
+            given["config_file"] = given["config_file"] or found_config()
         arguments = {each.name: given[each.name] for each in own}
         if first is not None:
             store = opened(given["workspace"])

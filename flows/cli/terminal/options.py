@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,9 @@ from tasks.foundation.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from configs.schema.config import Config
+
+
+OWN_CONFIG = Path("millrace.yaml")  # in the working directory
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,11 @@ class RunOptions:
         return ["--workspace", self.store.uri, *config, *settings]
 
 
+def found_config() -> Path | None:
+    """Return the configuration file of this folder, which counts if no option names another; None without one."""
+    return OWN_CONFIG if OWN_CONFIG.is_file() else None
+
+
 def existing(workspace: str) -> Store:
     """Return the store of a workspace that has spans; a mistyped name must not look like an empty workspace."""
     store = open_store(workspace)
@@ -54,19 +62,29 @@ def existing(workspace: str) -> Store:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file that was requested, and say so. A reader such as node_exporter gets the old file or the new one.
+    """Write a file that was requested, and say so. Raises StoreError as `write_all`."""
+    write_all({path: data})
+    typer.echo(f"wrote {path}", err=True)
+
+
+def write_all(files: Mapping[Path, bytes]) -> None:
+    """Write files, none before all can be. A reader such as node_exporter gets the old file or the new one.
 
     Raises:
-        StoreError: it can't be written; names the path.
+        StoreError: one can't be written; names the path.
     """
-    target = path.expanduser().absolute()
-    staged = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    staged: dict[Path, Path] = {}
+    target = Path()
     try:
         try:
-            staged.write_bytes(data)
-            os.replace(staged, target)
+            for path, data in files.items():
+                target = path.expanduser().absolute()
+                staged[target] = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+                staged[target].write_bytes(data)
+            for target, whole in staged.items():
+                os.replace(whole, target)
         finally:
-            staged.unlink(missing_ok=True)
+            for whole in staged.values():
+                whole.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{target} can't be written: {error.strerror or error}") from error
-    typer.echo(f"wrote {path}", err=True)

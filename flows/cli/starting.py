@@ -1,0 +1,286 @@
+"""`millrace init`: from a log, and perhaps an item feed, to settings that fit them and the commands to type."""
+
+import datetime as dt
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeVar
+
+import typer
+from pydantic import Field
+
+import tasks.data.look
+from configs.load import load_config
+from flows.cli.looking import workspace_words
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import note, say
+from flows.cli.terminal.options import write_all
+from flows.cli.terminal.progress_bars import display
+from infra.store.base import Store
+from tasks.contracts.spans import SpanKind, kind_of, last_over
+from tasks.data.canonical import ITEMS, ROWS, Layout
+from tasks.data.files.csv_form import parse_delimiter
+from tasks.data.files.facts import SourceFacts
+from tasks.data.look import LookOptions
+from tasks.data.mapping import check_map, parse_map
+from tasks.data.pretrained import describe
+from tasks.data.span_versions import list_spans
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.planning.first_files import COMMANDS, SETTINGS, commands_text, existing_files, settings_text
+from tasks.planning.first_labels import first_labels
+from tasks.planning.first_settings import FirstData, first_settings, first_span, gates_in_words
+from tasks.planning.preflight_encoder import check_encoder, pretrained_folder
+
+T = TypeVar("T")
+
+
+class ChosenSetting(Record):
+    """A setting of the new file."""
+
+    key: str = Field(description="key with dots")
+    value: object = Field(description="value that differs from base.yaml")
+    reason: str = Field(description="reason in words, as in the file")
+
+
+class InitOutput(Record):
+    """`millrace init`."""
+
+    files: tuple[str, ...] = Field(description="files that were written")
+    log: str = Field(description="rows, times and mapping of the log in words")
+    feed: str | None = Field(description="the same of the item feed; null: none")
+    settings: tuple[ChosenSetting, ...] = Field(description="settings in the order of the file")
+    gates: tuple[str, ...] = Field(
+        description="smallest loss that each critical gate sees, once the whole log is trained"
+    )
+    problems: tuple[str, ...] = Field(description="likely mistakes in the sources, each with the way out")
+    commands: tuple[str, ...] = Field(description="commands up to the first release and a search, in their order")
+
+
+class _Sources(NamedTuple):
+    log: SourceFacts
+    feed: SourceFacts | None
+    span: SpanKind
+
+
+def show_init(output: InitOutput) -> None:
+    """Print the sources, likely mistakes, and the commands that follow."""
+    say(output.log, *([output.feed] if output.feed else []))
+    say(*(f"check: {problem}" for problem in output.problems))
+    count = f"{len(output.settings)} settings, each with its reason"
+    say(f"wrote {SETTINGS} ({count}) and {COMMANDS} (all commands)", "", "Next:")
+    say(*(f"  {each}" for each in output.commands))
+
+
+@command(show_init, new=True)
+def init(
+    store: Store,
+    file: Annotated[Path | None, typer.Argument(help="The log: a file, or a folder of files.")] = None,
+    items: Annotated[Path | None, typer.Option(help="Item feed with the items' texts.")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--map", help="Columns of the log, as in query=q,item=title; default: the likely ones."),
+    ] = None,
+    time_column: Annotated[str | None, typer.Option(help="Column with the time; default: the likely one.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Folder of a pretrained encoder; default: a small new one.")
+    ] = None,
+    span: Annotated[
+        SpanKind | None,
+        typer.Option(help="Length of a span, and so the schedule; default: the workspace's, else by rows."),
+    ] = None,
+    timezone: Annotated[str, typer.Option(help="Time zone of the schedule, as Europe/Berlin.")] = "UTC",
+    delimiter: Annotated[
+        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace both files if they exist.", show_default=False)
+    ] = False,
+) -> InitOutput:
+    """Write settings that fit a log, and the commands to type, into this folder. In a terminal it asks first."""
+    folder = Path()
+    if (there := existing_files(folder)) and not replace:
+        raise ConfigError(
+            f"{' and '.join(map(str, there))} exist{'s' * (len(there) == 1)} in this folder; nothing was written. Give "
+            "--replace to replace them, or call init in another folder"
+        )
+    asks = sys.stdin.isatty()
+    file = file or _ask(asks, "The log, a file of searches", "", _existing)
+    if file is None:
+        raise ConfigError("name the log: millrace init FILE [--items FEED]")
+    if items is None and asks:
+        items = _ask(
+            asks, "An item feed with the items' texts (Enter: none)", "", lambda text: _existing(text) if text else None
+        )
+    cut = None if delimiter is None else parse_delimiter(delimiter)
+    sources = _look(store, file, items, cut, parse_map(columns) if columns else None, time_column, span)
+    if asks and columns is None:
+        proposed = _as_option(sources.log.mapping)
+        note(f"columns: {', '.join(each.name for each in sources.log.columns)}; time: {sources.log.time_column}")
+        mapping = _ask(asks, "Columns of the log", proposed, parse_map)
+        if mapping is not None and mapping != sources.log.mapping:
+            sources = _look(store, file, items, cut, mapping, time_column, span)
+    if asks and encoder is None:
+        encoder = _ask(asks, "Folder of a pretrained encoder (Enter: a small new one)", "", lambda text: text or None)
+    if asks and span is None:
+        chosen = _ask(asks, "Train each day, week, month, quarter or year", sources.span, _span)
+        sources = sources._replace(span=chosen or sources.span)
+    return _written(store, folder, _data(sources, encoder, timezone))
+
+
+def _ask(asks: bool, question: str, proposed: str, read: Callable[[str], T]) -> T | None:
+    """Ask until the answer can be read; None if nobody can be asked."""
+    while asks:
+        try:
+            return read(typer.prompt(question, default=proposed, show_default=bool(proposed), err=True).strip())
+        except ConfigError as error:
+            note(str(error))
+    return None
+
+
+def _existing(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not text or not path.exists():
+        raise ConfigError(f"there is no file {text!r}")
+    return path
+
+
+def _span(text: str) -> SpanKind:
+    try:
+        return SpanKind(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is none of {', '.join(SpanKind)}") from None
+
+
+def _look(
+    store: Store,
+    file: Path,
+    items: Path | None,
+    delimiter: str | None,
+    mapping: dict[str, str] | None,
+    time_column: str | None,
+    span: SpanKind | None,
+) -> _Sources:
+    """Look at both sources. Raises ConfigError: a needed column or the feed of a log of ids is missing."""
+    known = list_spans(store)
+    words = workspace_words(store)
+    options = LookOptions(
+        delimiter=delimiter,
+        mapping=mapping,
+        time_column=time_column,
+        span=span or (kind_of(known[0].name) if known else None),
+    )
+    with display() as listener:
+        log = tasks.data.look.look(file, ROWS, options, listener.progress, words)
+        kind = SpanKind(log.span)
+        feed = tasks.data.look.look(items, ITEMS, LookOptions(span=kind), listener.progress, words) if items else None
+    _check(log, ROWS, "--map")
+    if feed is not None:
+        _check(feed, ITEMS, "the feed's names")
+    elif "item" not in log.mapping:
+        raise ConfigError(f"{file} names its items by {log.mapping['item_id']!r} alone; their texts: --items FEED")
+    return _Sources(log, feed, kind)
+
+
+def _check(facts: SourceFacts, layout: Layout, option: str) -> None:
+    if facts.time_column is None:
+        raise ConfigError(f"{facts.source}: {next(each.text for each in facts.problems if each.kind == 'missing')}")
+    try:
+        check_map(facts.mapping, layout)
+    except ConfigError as error:
+        names = ", ".join(each.name for each in facts.columns)
+        raise ConfigError(f"{facts.source}: {error}; its columns are {names}; {option} names them") from None
+
+
+def _data(sources: _Sources, encoder: str | None, timezone: str) -> FirstData:
+    labels = first_labels(sources.log)
+    log, feed = (None if each is None else _in_spans(each, sources.span) for each in (sources.log, sources.feed))
+    assert log is not None
+    if labels.without_label and "label" in log.mapping:
+        log = _remapped(log, {name: column for name, column in log.mapping.items() if name != "label"})
+    longest = describe(pretrained_folder(encoder)).longest_tokens if encoder else None
+    last_over(dt.datetime.now(dt.UTC), timezone, sources.span)  # an unknown time zone is an error before anything else
+    return FirstData(log, feed, labels, sources.span, timezone, encoder, longest)
+
+
+def _in_spans(facts: SourceFacts, span: SpanKind) -> SourceFacts:
+    return facts.model_copy(update={"span": span, "command": _with(facts.command, "--span", span)})
+
+
+def _remapped(facts: SourceFacts, mapping: dict[str, str]) -> SourceFacts:
+    return facts.model_copy(update={"mapping": mapping, "command": _with(facts.command, "--map", _as_option(mapping))})
+
+
+def _with(shown: str, option: str, value: str) -> str:
+    """Return a command with another value of an option."""
+    words = shlex.split(shown)
+    words[words.index(option) + 1] = value
+    return shlex.join(words)
+
+
+def _as_option(mapping: dict[str, str]) -> str:
+    order = [*ROWS.columns, *ITEMS.columns]
+    return ",".join(f"{name}={mapping[name]}" for name in dict.fromkeys(order) if name in mapping)
+
+
+def _written(store: Store, folder: Path, data: FirstData) -> InitOutput:
+    """Write both files in one step, once the settings are known to be valid."""
+    choices = first_settings(data)
+    overrides = [f"{each.key}={each.to_yaml()}" for each in choices]
+    config = load_config(None, overrides)
+    check_encoder(config)
+    gates = gates_in_words(data, config)
+    over = last_over(dt.datetime.now(dt.UTC), data.timezone, data.span)
+    words = workspace_words(store)
+    named = [word for span in (first_span(data, over),) if span for word in ("--span", span)]
+    run = ["millrace", "run", *named]
+    query = data.column("query")
+    asked = [each.value for each in query.common] if query else []
+    search = ["millrace", "search", max(asked, key=len, default="WORDS")]
+    first = [
+        *([data.feed.command] if data.feed else []),
+        data.log.command,
+        shlex.join([*run, "--dry-run", *words]),
+        shlex.join([*run, *words]),
+        shlex.join([*search, *words]),
+    ]
+    about = [_about(each) for each in (data.log, data.feed) if each is not None]
+    write_all(
+        {
+            folder / COMMANDS: commands_text(about, _steps(first, words)).encode(),
+            folder / SETTINGS: settings_text(choices, about, gates).encode(),
+        }
+    )
+    return InitOutput(
+        files=(SETTINGS, COMMANDS),
+        log=_about(data.log),
+        feed=_about(data.feed) if data.feed else None,
+        settings=tuple(ChosenSetting(key=each.key, value=each.value, reason=each.reason) for each in choices),
+        gates=tuple(gates),
+        problems=tuple(_problems(data)),
+        commands=tuple(first),
+    )
+
+
+def _problems(data: FirstData) -> list[str]:
+    """Return the likely mistakes, without the reminder of a feed that was given."""
+    sources = [data.log, *([data.feed] if data.feed else [])]
+    return [each.text for source in sources for each in source.problems if not (data.feed and each.kind == "missing")]
+
+
+def _about(facts: SourceFacts) -> str:
+    times = f", {facts.first[:10]} to {facts.last[:10]}" if facts.first and facts.last else ""
+    return f"{facts.source}: {facts.rows:,} rows{times}; {_as_option(facts.mapping)}, time {facts.time_column}"
+
+
+def _steps(first: Sequence[str], workspace: Sequence[str]) -> list[tuple[str, Sequence[str]]]:
+    def shown(*words: str) -> str:
+        return shlex.join(["millrace", *words, *workspace])
+
+    return [
+        ("To the first release. The dry-run says if the data is enough; the run takes minutes.", first),
+        ("For each new export, ingest it likewise (`--replace` for a corrected one), then:", [shown("run")]),
+        ("To see results and their reasons:", [shown("status"), shown("report"), shown("freshness")]),
+        ("On a schedule, by the settings of `millrace.yaml`; it prints the worker's command:", [shown("deploy")]),
+    ]

@@ -1,0 +1,117 @@
+"""The meaning of a first log's labels and events: the rows that are pairs, the classes, the weights."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tasks.data.files.facts import ColumnFacts, SourceFacts
+from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
+
+_SHOWN = frozenset(["impression", "impressions", "shown", "show", "seen", "display", "exposure", "anzeige", "gezeigt"])
+_VIEW = frozenset(["view", "viewed", "pageview", "ansicht"])  # shown, or opened in a log without clicks
+_WEIGHTS = {
+    1: "click clicked clicks open opened select selected klick geklickt",
+    2: "cart add_to_cart addtocart basket add_to_basket wishlist favourite favorite like warenkorb merkzettel",
+    5: "purchase purchased buy bought order ordered transaction sale checkout conversion kauf gekauft bestellung",
+}
+_DONE = {word: weight for weight, words in _WEIGHTS.items() for word in words.split()}
+_NAMED = {
+    "event",
+    "event_type",
+    "eventtype",
+    "event_name",
+    "action",
+    "action_type",
+    "interaction",
+    "ereignis",
+    "aktion",
+}
+_MOST_EVENTS = 12  # the commonest values that a first look returns
+_SELDOM = 0.01  # share of a label that is taken for a mistake
+_SOLVED = {"refit_rows": 20_000}  # solved at the end, with a threshold: steps at an encoder's rate teach a head little
+
+
+class Labels(NamedTuple):
+    """The settings of labels, and their share of positive rows."""
+
+    positive: float = 1.0  # share of the rows
+    positives_only: bool = False
+    classification: dict[str, Any] | None = None
+    weighted: bool = False
+    validate: Sequence[tuple[str, Any, str]] = ()  # key below validate, value, reason
+    columns: Sequence[str] = ()  # sources of the labels
+    without_label: bool = False  # no label is mapped: nothing would read it, or events give it
+
+
+def first_labels(log: SourceFacts) -> Labels:
+    """Return the settings for a log with events, with a label, or with neither."""
+    event = next((each for each in log.columns if each.role in (None, "label") and _is_event(each)), None)
+    if event is not None:
+        return _of_events(event)
+    label = next((each for each in log.columns if each.role == "label"), None)
+    return _of_label(label) if label is not None else Labels()
+
+
+def _is_event(column: ColumnFacts) -> bool:
+    words = [_word(each.value) for each in column.common]
+    known = [word in _DONE or word in _SHOWN | _VIEW for word in words]
+    plain = column.type == "text" and column.suggests is None and column.distinct == len(words) <= _MOST_EVENTS
+    return plain and len(words) > 1 and (all(known) or (any(known) and _word(column.name) in _NAMED))
+
+
+def _of_events(column: ColumnFacts) -> Labels:
+    clicks = any(_word(each.value) in _DONE and _DONE[_word(each.value)] == 1 for each in column.common)
+    values: dict[str, dict[str, int]] = {}
+    positive = 0.0
+    for each in column.common:
+        word = _word(each.value)
+        weight = _DONE.get(word, 1 if word in _VIEW and not clicks else 0)
+        unknown = word not in _DONE and word not in _SHOWN | _VIEW
+        values[each.value] = {} if unknown else {"label": int(weight > 0)} | ({"weight": weight} if weight > 1 else {})
+        positive += each.share * (weight > 0)
+    others = [name for name, value in values.items() if not value]
+    weighted = any("weight" in value for value in values.values())
+    if positive in (0.0, 1.0) or round(positive, 3) == 1.0:  # no second class: labels would teach nothing
+        values = {
+            name: {key: number for key, number in each.items() if key != "label"} for name, each in values.items()
+        }
+        table = [("events", {"column": column.name, "values": values}, "weights by event")] if weighted else []
+        return Labels(weighted=weighted, validate=table, columns=(column.name,), without_label=True)
+    reason = "1: the item was wanted; 0: shown, and not wanted; rows with another event are set apart"
+    if others:
+        reason = f"{reason}; give {', '.join(others)} a label, else they teach nothing"
+    head = {"weight": 0.2, "input": "pair", "negative_max": 0, "positive_min": 1} | _SOLVED
+    table = [("events", {"column": column.name, "values": values}, reason)]
+    return Labels(positive, True, head, weighted, table, (column.name,), without_label=True)
+
+
+def _of_label(column: ColumnFacts) -> Labels:
+    """Return the settings for a label: 0 says that a row is no pair; ratings from 1 on say nothing about that."""
+    usual = [each for each in column.common if each.share >= _SELDOM]
+    grades = {number: each.share for each in usual if (number := _number(each.value)) is not None}
+    if len(grades) < 2 or sum(grades.values()) < 1 - _SELDOM * _MOST_EVENTS / 2:
+        return Labels(columns=(column.name,), without_label=True)
+    low, high = min(grades), max(grades)
+    negative_max = max(grade for grade in grades if grade < (low + high) / 2)
+    positive_min = min(grade for grade in grades if grade > (low + high) / 2)
+    head = {"weight": 0.2, "input": "pair", "negative_max": negative_max, "positive_min": positive_min} | _SOLVED
+    limits = [("label_min", low, f"the labels of {column.name}; rows with another are set apart"),
+              ("label_max", high, "likewise")]  # fmt: skip
+    share = sum(share for grade, share in grades.items() if grade >= positive_min) / sum(grades.values())
+    return Labels(share if low <= 0 else 1.0, low <= 0, head, False, limits, (column.name,))
+
+
+def _number(text: str) -> float | None:
+    word = text.strip().casefold()
+    if word in TRUE_WORDS or word == "true":
+        return 1.0
+    if word in FALSE_WORDS or word == "false":
+        return 0.0
+    try:
+        return float(word.replace(",", "."))
+    except ValueError:
+        return None
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[\s-]+", "_", text.strip().casefold())

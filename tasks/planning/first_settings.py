@@ -1,0 +1,235 @@
+"""Settings that fit a first log and feed, by the facts of `millrace look`; each with its reason.
+
+Only keys that differ from base.yaml are chosen. Numbers of rows are counted, all else is of a sample.
+"""
+
+import datetime as dt
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import yaml
+
+from configs.schema.config import Config
+from tasks.contracts.spans import SpanKind, first_day, span_of
+from tasks.data.files.facts import ColumnFacts, Shape, SourceFacts
+from tasks.planning.first_labels import Labels
+from tasks.quality.sight import sight
+
+_CRONS = {
+    SpanKind.day: "0 6 * * *",
+    SpanKind.week: "0 6 * * 1",
+    SpanKind.month: "0 6 1 * *",
+    SpanKind.quarter: "0 6 1 1,4,7,10 *",
+    SpanKind.year: "0 6 1 1 *",
+}
+_DAYS = {SpanKind.day: 1, SpanKind.week: 7, SpanKind.month: 31, SpanKind.quarter: 92, SpanKind.year: 366}
+_TOKENS = (24, 32, 48, 64, 96, 128, 192, 256)
+_CHARS_PER_TOKEN = 2.5  # in a small vocabulary; languages without spaces have one sign in a token
+_WITHOUT_SPACES = {"ja", "zh", "th", "ko"}
+_LONGEST_SCRATCH, _LONGEST_PRETRAINED = 128, 256  # tokens; longer texts are cut
+_WANTED_STEPS = 150  # in a first training from random weights, so that a small log is learnt too
+_WANTED_PAIRS = 500  # held out
+_SMALL_SPAN = 200  # rows; with fewer a quiet span may have too few
+_ID = re.compile(r"(^|[^a-z])(id|nr|no|number|ean|gtin|code|zip|plz)$")  # numbers that name something
+_CATEGORIES, _SLICES = 50, 12  # most distinct values of a categorical feature, and of a column that is a slice
+
+
+class Choice(NamedTuple):
+    """A setting, and its reason."""
+
+    key: str  # with dots
+    value: Any
+    reason: str
+
+    def to_yaml(self) -> str:
+        """Return the value as YAML in one line."""
+        text = yaml.safe_dump(
+            self.value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf")
+        )
+        return text.removesuffix("...\n").strip()
+
+
+class FirstData(NamedTuple):
+    """The sources of a new pipeline, and the wishes of its owner."""
+
+    log: SourceFacts
+    feed: SourceFacts | None
+    labels: Labels
+    span: SpanKind
+    timezone: str
+    pretrained: str | None  # None: a small new encoder
+    longest_tokens: int | None = None  # limit of the pretrained folder; None: not limited
+
+    @property
+    def spans(self) -> int:
+        """The number of spans that the log covers, at least one."""
+        if self.log.first is None or self.log.last is None:
+            return 1
+        covered = dt.datetime.fromisoformat(self.log.last) - dt.datetime.fromisoformat(self.log.first)
+        return max(1, math.ceil(covered.total_seconds() / 86400 / _DAYS[self.span]))
+
+    @property
+    def pairs(self) -> int:
+        """The expected number of positive pairs of the log."""
+        return round(self.log.rows * self.labels.positive)
+
+    def column(self, role: str) -> ColumnFacts | None:
+        """Return the column of a role: of the log, and of the feed for the item's text of a log of ids."""
+        source, name = self.log, self.log.mapping.get(role)
+        if role == "item" and name is None and self.feed is not None:
+            source, name = self.feed, self.feed.mapping.get("text")
+        return next((each for each in source.columns if each.name == name), None)
+
+
+def first_settings(data: FirstData) -> list[Choice]:
+    """Return the settings in the order of the schema."""
+    query, item = (_tokens(data, data.column(role)) for role in ("query", "item"))
+    return [
+        *_features(data),
+        *_validate(data),
+        *_model(data, max(query, item)),
+        *_heads(data),
+        *_train(data, query, item),
+        *_evaluate(data),
+        Choice("infer.max_tokens", max(query, item), "as in training"),
+        Choice("infer.sequence_tokens", max(64, query, item), "texts are packed into sequences of this length"),
+        *_operation(data),
+    ]
+
+
+def gates_in_words(data: FirstData, config: Config) -> list[str]:
+    """Return a sentence about the sight of each critical gate, once all spans of the log are trained."""
+    query = data.column("query")
+    repeats = query.distinct / max(data.log.sampled - query.nulls, 1) if query else 1.0
+    queries = round(data.pairs * config.evaluate.holdout_share * min(1.0, repeats))
+    gates = (each for each in config.evaluate.gates if each.severity == "critical")
+    return [sight(gate, queries).sentence for gate in gates]
+
+
+def _tokens(data: FirstData, column: ColumnFacts | None) -> int:
+    """Return the number of tokens that nearly all texts of a column fit into."""
+    most = _LONGEST_PRETRAINED if data.pretrained else _LONGEST_SCRATCH
+    most = min(most, data.longest_tokens or most)
+    if column is None or column.lengths is None:
+        return most
+    _, median, longest = column.lengths
+    dense = any(each.value in _WITHOUT_SPACES for each in column.languages)
+    tokens = min(longest, 4 * median) / (1.0 if dense else _CHARS_PER_TOKEN) + 2  # with the two special ones
+    return min(next((each for each in _TOKENS if each >= tokens), most), most)
+
+
+def _features(data: FirstData) -> Iterator[Choice]:
+    if data.feed is None or data.pretrained is not None:
+        return
+    for kind, fits in (("numeric", _is_number), ("categorical", _is_category)):
+        if found := [each.name for each in _free(data.feed) if fits(each)]:
+            yield Choice(f"features.{kind}", found, "columns of the feed, read with an item's text")
+
+
+def _validate(data: FirstData) -> Iterator[Choice]:
+    if data.log.rows / data.spans < _SMALL_SPAN:
+        yield Choice("validate.small_spans", "merge", f"a quiet {data.span} is trained together with the next one")
+    yield from (Choice(f"validate.{key}", value, reason) for key, value, reason in data.labels.validate)
+
+
+def _model(data: FirstData, longest: int) -> Iterator[Choice]:
+    if data.pretrained is not None:
+        yield Choice("model.pretrained", data.pretrained, "the encoder that the first training begins with")
+        return
+    size = {"vocab_size": 4000, "hidden_size": 96, "layers": 2, "attention_heads": 4, "intermediate_size": 384}
+    reason = "a small new encoder: enough for short texts, minutes on two cores; or pretrained: FOLDER"
+    yield Choice("model.scratch", size | {"max_tokens": longest}, reason)
+    yield Choice("model.embedding_width", 64, "numbers in a vector")
+    if any(True for _ in _features(data)):
+        kind = {"kind": "both", "deep_widths": [96]}
+        yield Choice("model.interaction", kind, "reads the features; kind: none reads texts alone")
+
+
+def _heads(data: FirstData) -> Iterator[Choice]:
+    if data.pretrained is None:
+        yield Choice("heads.contrastive.scale", 10.0, "a new encoder learns more than at 20")
+    if data.labels.positives_only:
+        yield Choice("heads.contrastive.positives_only", True, "rows of label 0 are no pairs of a query and its item")
+    if data.labels.classification:
+        reason = "the labels of both classes: learnt with a little weight, and read by positives_only"
+        yield Choice("heads.classification", data.labels.classification, reason)
+
+
+def _train(data: FirstData, query: int, item: int) -> Iterator[Choice]:
+    each = data.pairs / data.spans
+    batch = 128 if each >= 500 else 64 if each >= 200 else 32
+    scratch = data.pretrained is None
+    if data.labels.weighted:
+        yield Choice("train.row_weight", "event_weight", "the weights of validate.events")
+    if scratch or batch != 64:
+        reason = f"about {each:,.0f} pairs a {data.span}: enough of them in a step, and several steps"
+        yield Choice("train.batch_rows", batch, reason)
+    yield Choice("train.max_tokens", {"query": query, "item": item}, "by the lengths of the texts; longer ones are cut")
+    yield Choice("train.sequence_tokens", max(64, query, item), "several short texts share a sequence")
+    if not scratch:
+        yield Choice("train.epochs", 2, "passes over a run's rows")
+        return
+    epochs = math.ceil(_WANTED_STEPS * batch / max(data.pairs, 1))
+    epochs = 1 if data.pairs > 500_000 else 2 if data.pairs > 100_000 else min(max(epochs, 4), 12)
+    yield Choice("train.epochs", epochs, f"about {math.ceil(data.pairs / batch) * epochs:,} steps over the whole log")
+    yield Choice("train.learning_rate", 2e-3, "new weights; pretrained ones learn at 5e-5")
+    yield Choice("train.warmup_steps", 20, "steps until the rate is reached")
+    yield Choice("train.replay", 0.2, f"a fifth of the pairs are from earlier spans: a {data.span} alone is little")
+    yield Choice("train.averaging", {"ema_half_life_steps": 20}, "weights averaged over steps vary less")
+
+
+def _evaluate(data: FirstData) -> Iterator[Choice]:
+    share = next((each for each in (0.1, 0.15) if each * data.pairs >= _WANTED_PAIRS), 0.2)
+    if share != 0.1:
+        reason = f"about {share * data.pairs:,.0f} of {data.pairs:,} pairs judge each model, and are never trained on"
+        yield Choice("evaluate.holdout_share", share, reason)
+    sources = [data.log, *([data.feed] if data.feed else [])]
+    found = [each.name for source in sources for each in _free(source) if _is_category(each, _SLICES)]
+    slices = [name for name in dict.fromkeys(found) if name not in data.labels.columns]
+    if slices:
+        yield Choice("evaluate.slices", slices, "metrics of each value are shown as well")
+
+
+def _operation(data: FirstData) -> Iterator[Choice]:
+    if _CRONS[data.span] != _CRONS[SpanKind.week]:
+        yield Choice("schedule.cron", _CRONS[data.span], f"after the end of each {data.span}, for millrace deploy")
+    if data.timezone != "UTC":
+        yield Choice("schedule.timezone", data.timezone, "of the schedule")
+    if data.span is not SpanKind.week:
+        hours = 48.0 if data.span is SpanKind.day else 24.0 * (_DAYS[data.span] + 14)
+        reason = f"age of the released data: a {data.span}, and {'a day' if hours == 48 else 'two weeks'} for its run"
+        yield Choice("freshness.target_hours", hours, reason)
+
+
+def _free(source: SourceFacts) -> list[ColumnFacts]:
+    """Return the columns without a role."""
+    return [each for each in source.columns if each.role is None and each.nulls < source.rows / 2]
+
+
+def _is_number(column: ColumnFacts) -> bool:
+    number = column.type == "number" or column.suggests is Shape.decimal_comma
+    return number and column.distinct > 2 and not _ID.search(column.name.casefold())
+
+
+def _is_category(column: ColumnFacts, most: int = _CATEGORIES) -> bool:
+    plain = column.type == "text" and column.suggests is None and not column.ids
+    return plain and 2 <= column.distinct <= most
+
+
+def first_span(data: FirstData, over: str) -> str | None:
+    """Return the newest span of the log that has ended, its newest if none has; None without times.
+
+    Args:
+        over: the newest span of the calendar that has ended.
+    """
+    if data.log.first is None or data.log.last is None:
+        return None
+    first, last = (span_of(_utc(each), data.span) for each in (data.log.first, data.log.last))
+    return over if first_day(first) <= first_day(over) < first_day(last) else last
+
+
+def _utc(text: str) -> dt.datetime:
+    at = dt.datetime.fromisoformat(text)
+    return at.astimezone(dt.UTC) if at.tzinfo else at
