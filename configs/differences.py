@@ -8,9 +8,14 @@ from configs.schema.config import Config
 
 def differences(then: Config, now: Config) -> list[str]:
     """Return the settings that decide a run's model and vectors and differ, as in `train.epochs (1 then, 2 now)`."""
+    return [f"{key} ({old} then, {new} now)" for key, (old, new) in changed(then, now).items()]
+
+
+def changed(then: Config, now: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that `differences` names, by key, with both values; None: there is no such key."""
     old, new = leaves(then.work()), leaves(now.work())
     keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
-    return [f"{key} ({old.get(key)} then, {new.get(key)} now)" for key in keys]
+    return {key: (old.get(key), new.get(key)) for key in keys}
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:

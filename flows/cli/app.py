@@ -26,6 +26,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "refresh": "running",
         "gate": "gating",
         "backfill": "backfilling",
+        "try": "experiments",
         "parity": "parity",
         "import-checkpoint": "importing",
     },
@@ -37,6 +38,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "publish": "publishing",
         "search": "searching",
         "diff": "searching",
+        "compare": "experiments",
         "report": "report",
         "history": "history",
         "serve": "servers",
@@ -124,7 +126,8 @@ def all_commands() -> dict[str, Any]:
 @functools.cache
 def _docstrings(module: str) -> dict[str, str]:
     tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
-    return {each.name: ast.get_docstring(each) or "" for each in tree.body if isinstance(each, ast.FunctionDef)}
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
+    return {each.name.rstrip("_"): ast.get_docstring(each) or "" for each in functions}  # `try` can't name a function
 
 
 def _typer(**options: Any) -> typer.Typer:

@@ -66,7 +66,7 @@ def show_run(output: RunOutput | DryRunOutput, with_settings: bool) -> None:
         say(output.sentence)
         return
     say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.run_url}")
-    _stages(output.stages)
+    show_stages(output.stages)
     _verdict(output.report)
     if output.sentence:
         say(output.sentence)
@@ -161,7 +161,8 @@ def _sentence(store: Store, config: Config, run: Run) -> str:
     return ""
 
 
-def _stages(stages: Iterable[StageLine]) -> None:
+def show_stages(stages: Iterable[StageLine]) -> None:
+    """Print a line for each stage."""
     rows = (
         [s.stage.value, "cached" if s.cached else "done" if s.done else NONE, str(s.attempts), seconds(s.seconds)]
         for s in stages

@@ -11,6 +11,8 @@ from flows.presentation.model import ended_as
 from flows.presentation.wording import dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
+from tasks.backfill import experiments
+from tasks.backfill.experiments import Experiment
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import Phases
@@ -43,7 +45,9 @@ class SpanStatus(Record):
     version: int = Field(description="version of the span")
     rows: int
     trained: tuple[str, ...] = Field(description="lineages that have trained this version of the span")
-    runs: tuple[SpanRun, ...] = Field(description="runs that ended with this span, in any version")
+    runs: tuple[SpanRun, ...] = Field(
+        description="runs that ended with this span, in any version, without experiments that were not released"
+    )
     skipped: dict[str, str] = Field(description="reasons of the lineages that skip this version, by lineage")
 
 
@@ -63,6 +67,7 @@ class StatusOutput(Record):
     workspace: str
     spans: tuple[SpanStatus, ...]
     lineages: tuple[LineageStatus, ...]
+    experiments: tuple[Experiment, ...] = Field(description="experiments that were not released")
     release: Release | None = Field(description="current release")
     hold: Hold | None = Field(
         description="hold, during which no run or refresh changes the current release; null: none"
@@ -87,6 +92,10 @@ def show(output: StatusOutput) -> None:
     for line in output.lineages:
         trained = f"trained up to {line.span}" if line.span is not None else "imported weights, not trained on yet"
         say(f"lineage {line.name}: {trained}, step {line.step}, {line.checkpoint}")
+    for tried in output.experiments:
+        say(
+            f"experiment {tried.name}: run {tried.run_key}; to compare: millrace compare {tried.span.name} {tried.name}"
+        )
     say(f"current release: {_release(output.release) if output.release else 'none yet'}")
     if output.hold is not None:
         say(f"{output.hold.sentence} Lift it with: millrace hold --off")
@@ -118,7 +127,10 @@ def status(store: Store) -> StatusOutput:
     spans = span_versions.list_spans(store)
     snapshot.fetch(_manifest_key(span) for span in spans)
     manifests = {span: snapshot.read(_manifest_key(span), Manifest) for span in spans}
-    names = sorted({key.split("/")[1] for key in store.list("lineages")})
+    released = {run.run_key for run in runs if run.release is not None}
+    tried = {each.branch: each for each in experiments.read_all(store) if each.run_key not in released}
+    apart = {each.run_key for each in tried.values()}
+    names = sorted({key.split("/")[1] for key in store.list("lineages")} - tried.keys())
     last = {name: lineage.head(store, name) for name in names}
     # A branch without a training run of its own has only inherited checkpoints.
     heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
@@ -140,7 +152,7 @@ def status(store: Store) -> StatusOutput:
                 runs=tuple(
                     SpanRun(**line_of(run), version=run.plan.span.version)
                     for run in sorted(runs, key=lambda run: (run.lineage, run.run_key))
-                    if run.span == span.name and run.plan is not None
+                    if run.span == span.name and run.plan is not None and run.run_key not in apart
                 ),
                 skipped={name: found[span].reason for name, found in left_out.items() if span in found},
             )
@@ -156,6 +168,7 @@ def status(store: Store) -> StatusOutput:
             )
             for name, (ref, state) in heads.items()
         ),
+        experiments=tuple(tried.values()),
         release=current,
         hold=snapshot.hold,
         targets=of_all_targets(store),

@@ -97,11 +97,14 @@ def data_uri(drawn: bytes) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn).decode()}"
 
 
-def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, float]]]) -> Figure:
+def curves(
+    title: str, about: str, points: Sequence[tuple[int, Mapping[str, float]]], axis: str = "global step"
+) -> Figure:
     """Return a figure of numbers over the steps, on one scale; values that are not finite leave a gap.
 
     Args:
         points: steps in ascending order, at least one, each with its values by name.
+        axis: name of the steps.
     """
     names = list(dict.fromkeys(name for _, values in points for name in values))
     known = {name: [(step, values[name]) for step, values in points if name in values] for name in names}
@@ -115,7 +118,7 @@ def curves(title: str, about: str, points: Sequence[tuple[int, Mapping[str, floa
             values = [value if math.isfinite(value) else math.nan for _, value in shown]
             every = max(1, len(shown) // MOST_MARKERS * 3)
             axes.plot([step for step, _ in shown], values, **style, markevery=every, label=name)
-        axes.set_xlabel("global step")
+        axes.set_xlabel(axis)
         whole_ticks(axes, x=5, y=5)
         axes.margins(x=0.03, y=0.08)
         legend(axes, columns=2 if len(known) > 3 else 3)

@@ -217,6 +217,7 @@ BACKFILL = Kind("plan of a backfill", "backfills/{backfill}/plan.json", "Backfil
 BACKFILL_STATE = Kind(
     "state of a backfill", "backfills/{backfill}/state.json", "BackfillState", "backfill", ENDED, Kept.always
 )
+EXPERIMENT = Kind("experiment", "experiments/{experiment}.json", "Experiment", "`millrace try`", EXISTS, Kept.always)
 PARITY = Kind("parity report", "parity/{key}/report.json", "ParityReport", "parity", EXISTS, Kept.always)
 PARITY_PLOT = Kind("parity plot", "parity/{key}/curves.svg", "SVG", "parity", EXISTS, Kept.always)
 

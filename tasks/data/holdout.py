@@ -4,7 +4,7 @@ A hash of its group decides the split of a row; after a change of the share, row
 Near-duplicates of a row in the other split are in neither too: validate lists them in the folder `RowsRef.sides`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import ROW_ID, below_share, group_columns, group_hashes, read_rows
+from tasks.data.rows import ITEM, QUERY, ROW_ID, below_share, group_columns, group_hashes, read_rows
 from tasks.foundation.errors import ConfigError
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -74,6 +74,26 @@ def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
         return pa.array([], pa.string())
     file = open_file(store, ref.sides, open_manifest(store, ref.sides, SIDES_KIND), LEFT_OUT)
     return pq.read_table(file, columns=[ROW_ID])[ROW_ID].combine_chunks()
+
+
+def held_texts(store: Store, folder: str, ids: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Return the texts of query and item of some held-out rows of a span, by row id.
+
+    Args:
+        folder: `RowsRef.held`.
+
+    Raises:
+        MissingFolder, CorruptFolder: the folder, or a file of it, is gone or damaged.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    manifest, wanted = open_manifest(store, folder, HELD), pa.array(sorted(ids), pa.string())
+    for entry in manifest.files:
+        if entry.name.startswith("rows-"):
+            table = pq.read_table(open_file(store, folder, manifest, entry.name), columns=[ROW_ID, QUERY, ITEM])
+            table = table.filter(pc.is_in(table[ROW_ID], value_set=wanted))
+            texts = zip(table[QUERY].to_pylist(), table[ITEM].to_pylist(), strict=True)
+            found |= dict(zip(table[ROW_ID].to_pylist(), texts, strict=True))
+    return found
 
 
 def with_rule_of(config: Config, state: CheckpointState | None) -> Config:

@@ -104,7 +104,7 @@ def compared_with(store: Store, config: Config, challenger: ModelRef | None = No
         chosen[Role.previous] = previous
     if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
         chosen[Role.first] = made[-1]
-    if made and (best := _best(store, every, made, _metric(config))) is not None:
+    if made and (best := _best(store, every, made, ranking_metric(config))) is not None:
         chosen[Role.best] = best
     return chosen
 
@@ -154,6 +154,7 @@ def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metri
     return next((each for each in best_first if not lineage.is_pruned(store, each.model.checkpoint)), None)
 
 
-def _metric(config: Config) -> str:
+def ranking_metric(config: Config) -> str:
+    """Return the metric of the first ranking gate; without one, USUAL_METRIC."""
     gated = [gate.metric for gate in config.evaluate.gates if METRICS[gate.metric].family is Family.ranking]
     return next(iter(gated), USUAL_METRIC)

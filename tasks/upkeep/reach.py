@@ -9,7 +9,7 @@ from typing import NamedTuple
 from infra.store.base import Store
 from infra.store.manifest import MissingFolder, read_fact
 from infra.store.records import read_record
-from tasks.backfill import backfill_state
+from tasks.backfill import backfill_state, experiments
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.kinds import REFRESH
@@ -63,7 +63,9 @@ def find_reach(store: Store, keep: int) -> Reach:
     folders: set[str] = set()
     heads: dict[str, _Head] = {}
     whole = {release.run_key for release in kept}
-    for name in names:
+    released = {release.run_key for release in snapshot.releases}
+    passed = {each.branch: each.run_key for each in experiments.passed(store) if each.run_key not in released}
+    for name in names - passed.keys():
         head = lineage.head(store, name)
         accepted = last_accepted(store, name)  # a lineage continues from there after a rejection
         if accepted is not None:
@@ -88,7 +90,8 @@ def find_reach(store: Store, keep: int) -> Reach:
     for release in kept:
         folders |= {release.model_prefix, release.vectors_prefix, release.model.checkpoint.prefix}
         folders |= _of_catalogue(store, release.catalogue)
-    plans = dict(_unfinished(snapshot, keys, heads, releases.current(store), _of_backfills(store)))
+    left = {run_key: of_run for run_key, of_run in keys.items() if run_key not in (*released, *passed.values())}
+    plans = dict(_unfinished(snapshot, left, heads, releases.current(store), _of_backfills(store)))
     for run_key, plan in plans.items():
         folders |= _of_unfinished(store, run_key, plan, keys[run_key])
     whole |= plans.keys()
@@ -142,11 +145,13 @@ def _unfinished(
     serving: Release | None,
     of_backfills: set[str],
 ) -> Iterator[tuple[str, RunPlan]]:
-    """Yield the runs that may continue: neither released nor rejected, and their lineage has not passed them."""
-    released = {release.run_key for release in snapshot.releases}
-    left = [run_key for run_key in keys if run_key not in released]
-    snapshot.fetch([kind.key(run=run_key) for kind in (VERDICTS, PLAN) for run_key in left])
-    for run_key in left:
+    """Yield the runs that may continue: not rejected, and their lineage has not passed them.
+
+    Args:
+        keys: the files of each run without a release.
+    """
+    snapshot.fetch([kind.key(run=run_key) for kind in (VERDICTS, PLAN) for run_key in keys])
+    for run_key in keys:
         judged = snapshot.read(VERDICTS.key(run=run_key), Judgement)
         if judged is not None and judged.refused and run_key not in of_backfills:
             continue

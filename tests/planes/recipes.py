@@ -164,7 +164,7 @@ def _of_target(kind: str) -> Iterator[str]:
 
 def _of_command(name: str, path: str) -> Iterator[str]:
     body = ast.parse(_text(path)).body if (ROOT / path).is_file() else []
-    if name.replace("-", "_") not in {each.name for each in body if isinstance(each, ast.FunctionDef)}:
+    if name.replace("-", "_") not in {each.name.rstrip("_") for each in body if isinstance(each, ast.FunctionDef)}:
         yield f"command {name}: add its function to {path}, with `@command`"
     if f"\n| `millrace {name}` | " not in _text("docs/cli.md"):
         yield f"command {name}: add its row to docs/cli.md"

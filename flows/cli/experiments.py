@@ -1,0 +1,278 @@
+"""`millrace try` and `millrace compare`: a span with other settings, without a release; runs next to each other."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import Field
+
+from configs.schema.config import Config
+from flows.cli.flow_runs import run_flow
+from flows.cli.report import RunReport, StageLine, report_of, stage_lines
+from flows.cli.running import show_stages
+from flows.cli.terminal import console
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.options import RunOptions, write
+from flows.presentation import html, terminal
+from flows.presentation.model import Section, ended_as, table
+from flows.presentation.run.comparison import comparison_page, metrics_table
+from flows.presentation.stages import evaluate
+from flows.presentation.wording import NONE, number, plural
+from infra.store.base import Conflict, Store
+from tasks.backfill import experiments
+from tasks.backfill.backfill_state import BackfillState
+from tasks.backfill.experiments import Experiment
+from tasks.contracts.comparison import Comparison
+from tasks.contracts.evaluation import refusals, undecided
+from tasks.contracts.runs import RunState
+from tasks.contracts.workspace import CONFIG, REPORT
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.planning.compare_runs import LABELS, compare_runs
+from tasks.planning.next_run import plan_run
+from tasks.runs import branches, releases
+from tasks.runs.run import Run, read_run, read_runs
+from tasks.runs.snapshot import Snapshot
+
+
+class TryOutput(Record):
+    """`millrace try`. A refused model is a normal result."""
+
+    experiment: Experiment
+    refused: bool = Field(description="true: a critical gate would refuse this model")
+    run_url: str | None = Field(description="address of the flow run's page; null: all was done before")
+    report: RunReport
+    stages: tuple[StageLine, ...]
+    comparison: Comparison | None = Field(description="comparison with the champion's run; null: no champion yet")
+    page: str = Field(description="address of the run's report")
+    compare: str = Field(description="command that compares it with the champion")
+    adopt: str = Field(description="command that makes its release, if the gates agree, and lets the lineage go on")
+
+
+class ExperimentLine(Record):
+    """One experiment in the list."""
+
+    experiment: Experiment
+    state: RunState | None = Field(description="state of its run; null: not begun")
+    metrics: dict[str, float] = Field(description="metrics on its holdout; empty: not evaluated yet")
+
+
+class ExperimentsOutput(Record):
+    """`millrace compare` without names, in the order of their first start."""
+
+    experiments: tuple[ExperimentLine, ...]
+
+
+def show_tried(output: TryOutput) -> None:
+    """Print the settings, the stages, the verdicts, the champion's metrics, and the ways on."""
+    tried = output.experiment
+    say(f"experiment {tried.name}: run {tried.run_key} over {tried.span.name}, beside lineage {tried.lineage}")
+    if tried.settings:
+        show_table(
+            ["setting", "~before", "~now"],
+            [[each.key, str(each.before), str(each.now)] for each in tried.settings],
+        )
+    show_stages(output.stages)
+    gates = output.report.verdicts
+    short = [(each.judges, each.against or NONE, evaluate.answered(each), each.severity) for each in gates]
+    tables = [table("", ("gate", "against", "verdict", "severity"), short)] if gates else []
+    if output.comparison is not None:
+        tables += [metrics_table(pair, "champion", "this") for pair in output.comparison.pairs]
+    elif output.report.metrics is not None:
+        over = evaluate.over(output.report.holdout_rows or 0, output.report.items or 0, output.report.sampled_from)
+        tables.append(evaluate.metrics(output.report.metrics, None, over))
+    unsure = (*refusals(gates), *undecided(gates))
+    console.show(terminal.render(Section("Evaluate", unsure, tables=tuple(tables)), ""))
+    verdict = "A critical gate refuses it" if output.refused else "No critical gate refuses it"
+    say(f"{verdict}. Nothing was released, and lineage {tried.lineage} is unchanged.")
+    say(f"page: {output.page}", f"to compare: {output.compare}")
+    if not output.refused:
+        say("to adopt it, put these settings into the file of your runs; the next span is trained with them")
+        say(f"to train and release this span with them at once: {output.adopt}")
+
+
+@command(show_tried, name="try")
+def try_(
+    options: RunOptions,
+    span: Annotated[
+        str | None, typer.Option(help="For example 2022-Q4; default: the span that the lineage trained last.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the experiment; default: made of the span and the settings.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
+) -> TryOutput:
+    """Train a span with other settings beside the lineage, and judge it; nothing is released.
+
+    Without --config the settings are those of the lineage's own run over the span, but for --set.
+    """
+    store, given = options.store, options.config()
+    known = experiments.find(store, name) if name is not None else None
+    span = span or (known.span.name if known is not None else None) or _newest(store, given)
+    on = branches.active(store, given.lineage)
+    file, overrides = _settings(options, given, experiments.own_run(store, on, span))
+    config = RunOptions(store, file, overrides).config()
+    own_name = f"{span}:{_words(options)}"
+    plan, experiment = experiments.plan_experiment(store, config, span, name or own_name, given=name is not None)
+    url = None
+    if plan.to_do:
+        experiments.begin(store, experiment)
+        note(f"experiment {experiment.name}: {' '.join(plan.sentences)}")
+        settings = (str(file) if file else None, overrides)
+        try:
+            done = run_flow("backfill", verbose, store.uri, span, span, plan.stages, 1, plan.reason, False, *settings)
+        except Conflict as error:
+            raise Conflict(f"experiment {experiment.name} is carried out by another process: {error}") from error
+        assert isinstance(done.value, BackfillState)
+        url = done.run_url
+    return _tried(options, experiment, url)
+
+
+def show_comparison(output: Comparison | ExperimentsOutput, store: Store) -> None:
+    """Print the comparison, or the list of experiments."""
+    if isinstance(output, Comparison):
+        console.show(terminal.page(comparison_page(output, store.uri)))
+        return
+    if not output.experiments:
+        say("no experiment yet; begin one: millrace try --set KEY=VALUE")
+        return
+    rows = []
+    for each in output.experiments:
+        first = next(iter(each.metrics.items()), None)
+        rows.append(
+            [
+                each.experiment.name,
+                each.experiment.span.name,
+                each.experiment.run_key,
+                _state(each.state),
+                f"{first[0]} {number(first[1])}" if first else "",
+                ", ".join(f"{one.key}={one.now}" for one in each.experiment.settings),
+            ]
+        )
+    show_table(["experiment", "span", "run", "state", "metric", "~settings"], rows)
+    say("to compare: millrace compare RUN EXPERIMENT")
+
+
+@command(show_comparison)
+def compare(
+    store: Store,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Spans, releases, experiments or beginnings of run keys, two to eight."
+        ),
+    ] = None,
+    page: Annotated[Path | None, typer.Option("--html", help="Also write one HTML file.")] = None,
+) -> Comparison | ExperimentsOutput:
+    """Compare runs: settings, metrics with intervals, slices, curves, queries; without names, list experiments."""
+    snapshot = Snapshot(store)
+    if not names:
+        return ExperimentsOutput(experiments=tuple(_line(snapshot, each) for each in experiments.read_all(store)))
+    if not 2 <= len(names) <= len(LABELS):
+        raise ConfigError(f"compare: name two to {len(LABELS)} runs, or none to list the experiments")
+    named = [_named(snapshot, name) for name in names]
+    compared = compare_runs(store, [(shown, read_run(snapshot, key)) for shown, key in named])
+    if page is not None:
+        write(page, html.render(comparison_page(compared, store.uri)))
+    return compared
+
+
+def _newest(store: Store, config: Config) -> str:
+    return experiments.newest_trained(store, config.lineage) or plan_run(store, config).span.name
+
+
+def _settings(options: RunOptions, given: Config, own: str | None) -> tuple[Path | None, tuple[str, ...]]:
+    """Return the settings of an experiment: the file, and the overrides over it."""
+    if options.config_file is not None or own is None:
+        return options.config_file, tuple(options.overrides)
+    return options.store.local(CONFIG.key(run=own)), (f"lineage={given.lineage}", *options.overrides)
+
+
+def _words(options: RunOptions) -> str:
+    """Return a name made of the settings, as in `learning_rate=3e-5,epochs=2`."""
+    words = [each.partition("=")[0].rpartition(".")[2] + "=" + each.partition("=")[2] for each in options.overrides]
+    text = ",".join(words) or (options.config_file.stem if options.config_file else "same")
+    return re.sub(r"[^\w.=,:+-]+", "-", text).strip("-")[:50]
+
+
+def _tried(options: RunOptions, experiment: Experiment, url: str | None) -> TryOutput:
+    store = options.store
+    snapshot = Snapshot(store, strict=True)
+    run = read_run(snapshot, experiment.run_key)
+    champion = _champion(store, run)
+    comparison = None
+    if champion is not None:
+        of_release = read_run(snapshot, champion[1])
+        comparison = compare_runs(store, [(champion[0], of_release), (experiment.name, run)])
+    first = champion[0] if champion is not None else experiment.beside or "RUN"
+    local = "://" not in store.uri
+    settings = ["--config", f"{store.uri}/{CONFIG.key(run=run.run_key)}", "--set", f"lineage={experiment.lineage}"]
+    adopt = ["millrace", "backfill", "--from", experiment.span.name, "--to", experiment.span.name]
+    adopt += ["--reason", f"experiment {experiment.name}"]
+    adopt += ["--workspace", store.uri, *settings] if local else options.arguments()
+    return TryOutput(
+        experiment=experiment,
+        refused=run.rejected,
+        run_url=url,
+        report=report_of(run, run.cached),
+        stages=stage_lines(run, run.cached),
+        comparison=comparison,
+        page=f"{store.uri}/{REPORT.key(run=run.run_key)}",
+        compare=shlex.join(["millrace", "compare", first, experiment.name, "--workspace", store.uri]),
+        adopt=shlex.join(adopt),
+    )
+
+
+def _champion(store: Store, run: Run) -> tuple[str, str] | None:
+    """Return number and run of the release that the evaluation measured as the champion; None without one."""
+    version = run.judgement.outcome.champion_version if run.judgement is not None else None
+    release = releases.origin(store, version) if version is not None else None
+    return (str(release.number), release.run_key) if release is not None else None
+
+
+def _line(snapshot: Snapshot, experiment: Experiment) -> ExperimentLine:
+    run = Run(snapshot, experiment.run_key)
+    begun = run.plan is not None
+    return ExperimentLine(experiment=experiment, state=run.state if begun else None, metrics=run.metrics)
+
+
+def _state(state: RunState | None) -> str:
+    return "not begun" if state is None else "tried" if state is RunState.UNFINISHED else ended_as(state, None)
+
+
+def _named(snapshot: Snapshot, name: str) -> tuple[str, str]:
+    """Return a run in words and its key, by the name of an experiment, a span, a release, or the begin of its key.
+
+    A span means its released run, else its last one; experiments do not count.
+
+    Raises:
+        ConfigError: the name means no run, or several; names the possible ones.
+        StoreError: a record is not readable.
+    """
+    store = snapshot.store
+    if (experiment := experiments.find(store, name)) is not None:
+        return name, experiment.run_key
+    tried = {each.run_key for each in experiments.read_all(store)}
+    runs = read_runs(snapshot, ())
+    over = [run for run in runs if run.span == name and run.run_key not in tried]
+    if over:
+        return name, max(over, key=lambda run: (run.release is not None, run.began_at)).run_key
+    if name.isdecimal() and int(name) in releases.numbers(store):
+        made_by = releases.origin(store, releases.read(store, int(name)).model.version)
+        if made_by is not None:
+            return f"release {name}", made_by.run_key
+    begun = [run.run_key for run in runs if run.run_key.startswith(name)]
+    if len(begun) == 1:
+        return name, begun[0]
+    if begun:
+        raise ConfigError(
+            f"compare: {plural(len(begun), 'run')} begin with {name}: {', '.join(begun)}; name more of it"
+        )
+    there = ", ".join(each.name for each in experiments.read_all(store)) or "none yet"
+    raise ConfigError(
+        f"compare: {store.uri} holds no span with a run, no release, no experiment and no run key {name!r}; the "
+        f"experiments: {there}; the runs: millrace history"
+    )

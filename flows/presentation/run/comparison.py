@@ -1,0 +1,209 @@
+"""Runs next to each other: settings that differ, metrics with intervals, slices, queries, curves."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+from flows.presentation.figures import curves
+from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
+from flows.presentation.wording import MINUS, NONE, count, number, plural, shortened
+from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.comparison import ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
+from tasks.contracts.runs import RunState
+from tasks.contracts.workspace import REPORT
+
+LETTERS = 80  # shown of a text
+KEY = "reports/comparison.html"  # links are relative to it; a comparison is not stored in the workspace
+LOSS, RECALL = "loss", "recall@10"
+_ANSWERS = {"better": Cell("better", "✓", "good"), "worse": Cell("worse", "✕", "bad"), "undecided": Cell("can't tell")}
+
+
+def comparison_page(compared: Comparison, workspace: str) -> Page:
+    """Return the comparison as a page."""
+    runs = compared.runs
+    heading = " and ".join(f"{run.label}: {run.name}" for run in runs)
+    return Page(
+        title=f"Comparison of {', '.join(run.name for run in runs)}",
+        workspace=workspace,
+        key=KEY,
+        heading=heading,
+        summary=" ".join(_in_short(pair) for pair in compared.pairs),
+        about=(),
+        state=None,
+        tiles=(),
+        boxes=(),
+        sections=(
+            Section("Runs", id="runs", tables=(_runs(runs),)),
+            _settings(compared),
+            *(section for pair in compared.pairs for section in _of_pair(pair, many=len(compared.pairs) > 1)),
+            *_curves(runs),
+        ),
+    )
+
+
+def metrics_table(pair: ComparedPair, a: str = "", b: str = "") -> Table:
+    """Return the metrics of two runs on the same rows, with the intervals of their differences.
+
+    Args:
+        a, b: names of the runs; empty: their labels.
+    """
+    a, b = a or pair.a, b or pair.b
+    rows = [(each.metric, count(each.rows), *_numbers(each), _ANSWERS[each.answer]) for each in pair.metrics]
+    columns = ("metric", ">rows", f">{a}", f">{b}", ">difference", ">95 % interval", f"{b} is")
+    return table(f"{b} against {a}, items ranked {pair.items}", columns, rows)
+
+
+def _in_short(pair: ComparedPair) -> str:
+    """Return one sentence on the first metric."""
+    first = next((each for each in pair.metrics if each.metric == RECALL), next(iter(pair.metrics), None))
+    if first is None:
+        return f"{pair.b} and {pair.a} can't be compared."
+    told = {"better": "is better than", "worse": "is worse than", "undecided": "can't be told from"}[first.answer]
+    return (
+        f"{pair.b} {told} {pair.a} by {first.metric} on {plural(first.rows, 'row')}: {number(first.b)} and "
+        f"{number(first.a)}, a difference of {_signed(first.difference)} ({_interval(first)} with 95 % confidence)."
+    )
+
+
+def _numbers(each: ComparedMetric) -> tuple[str, str, str, str]:
+    return number(each.a), number(each.b), _signed(each.difference), _interval(each)
+
+
+def _signed(value: float | None) -> str:
+    return NONE if value is None else f"{value:+.4f}".replace("-", MINUS)
+
+
+def _interval(each: ComparedMetric) -> str:
+    return f"{_signed(each.low)} to {_signed(each.high)}"
+
+
+def _runs(runs: Sequence[ComparedRun]) -> Table:
+    rows = [
+        (
+            run.label,
+            run.name,
+            Cell(run.run_key, key=REPORT.key(run=run.run_key)),
+            run.span,
+            _ended(run),
+        )
+        for run in runs
+    ]
+    return table("", ("", "~name", "run", "span", "state"), rows)
+
+
+def _ended(run: ComparedRun) -> Cell:
+    if run.state is RunState.UNFINISHED and run.metrics:
+        return Cell("not released", "○", "quiet")
+    return state(run.state, ended_as(run.state, run.release))
+
+
+def _settings(compared: Comparison) -> Section:
+    if not compared.settings:
+        return Section("Settings", ("All settings that decide a model are the same.",), id="settings")
+    rows = [(Cell(each.key, code=True), *map(_value, each.values)) for each in compared.settings]
+    made = table("Settings that differ", ("key", *(f"~{run.label}" for run in compared.runs)), rows)
+    return Section("Settings", id="settings", tables=(made,))
+
+
+def _value(value: object) -> str:
+    return NONE if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_pair(pair: ComparedPair, many: bool) -> Iterator[Section]:
+    """Yield the sections of one pair; their titles name it if there are several."""
+    of, mark = f" of {pair.a} and {pair.b}" * many, f"-{pair.b}" * many
+    if not pair.metrics:
+        yield Section(f"{pair.a} and {pair.b} can't be compared", pair.notes, id=f"metrics{mark}", short=f"Metrics{of}")
+        return
+    common = (
+        f"{plural(pair.rows, 'holdout row')} of {pair.a}'s {pair.rows_a:,} and {pair.b}'s {pair.rows_b:,} in common"
+    )
+    where = f"Both models were measured in one evaluation, of {plural(pair.rows, 'holdout row')}"
+    rows = f"{common if pair.measured_in is None else where}; items are ranked {pair.items}."
+    about = "Each interval holds the true difference with 95 % confidence, from a bootstrap of whole queries or users."
+    yield Section(f"Metrics{of}", (rows, *pair.notes, about), id=f"metrics{mark}", tables=(metrics_table(pair),))
+    if pair.slices:
+        yield Section(f"Slices{of}", id=f"slices{mark}", tables=(_slices(pair),))
+    moved = (
+        _queries(pair, pair.losses, f"Queries whose item fell most from {pair.a} to {pair.b}"),
+        _queries(pair, pair.wins, f"Queries whose item rose most from {pair.a} to {pair.b}"),
+    )
+    lines = () if any(table.rows for table in moved) else ("No item moved.",)
+    yield Section(f"Queries{of}", lines, id=f"queries{mark}", tables=tuple(each for each in moved if each.rows))
+
+
+def _slices(pair: ComparedPair) -> Table:
+    rows = [
+        (
+            f"{each.column} = {each.value}",
+            count(each.numbers.rows),
+            *a_and_b,
+            _ANSWERS[each.numbers.answer]._replace(text=difference),
+            interval,
+        )
+        for each in pair.slices
+        for *a_and_b, difference, interval in [_numbers(each.numbers)]
+    ]
+    columns = ("slice", ">rows", f">{pair.a}", f">{pair.b}", ">difference", ">95 % interval")
+    return table(f"{pair.slices[0].numbers.metric} by slice", columns, rows)
+
+
+def _queries(pair: ComparedPair, queries: Sequence[ComparedQuery], caption: str) -> Table:
+    rows = [
+        (
+            shortened(one.query or one.row_id, LETTERS),
+            count(one.rank_a),
+            count(one.rank_b),
+            shortened(one.item or one.item_id, LETTERS),
+        )
+        for one in queries
+    ]
+    return table(caption, ("~query", f">rank in {pair.a}", f">rank in {pair.b}", "~its item"), rows)
+
+
+def _curves(runs: Sequence[ComparedRun]) -> Iterator[Section]:
+    """Yield the section of the curves; steps count from each run's begin unless all begin at one step."""
+    trained = [run for run in runs if run.first_step is not None and (run.losses or run.curve)]
+    if not trained:
+        return
+    apart = len({run.first_step for run in trained}) > 1
+    axis = "step of the run" if apart else "global step"
+
+    def points(metric: str, of: Callable[[ComparedRun], Sequence[CurvePoint]]) -> list[tuple[int, dict[str, float]]]:
+        found: dict[int, dict[str, float]] = {}
+        for run in trained:
+            for point in of(run):
+                if metric in point.metrics:
+                    step = point.step - (run.first_step or 0) * apart
+                    found.setdefault(step, {})[run.label] = point.metrics[metric]
+        return sorted(found.items())
+
+    drawn = {
+        "Training loss": points(LOSS, lambda run: run.losses),
+        f"{RECALL} within the training": points(RECALL, lambda run: run.curve),
+    }
+    shown = {title: line for title, line in drawn.items() if line}
+    labels = [run.label for run in trained]
+    yield Section(
+        "Curves",
+        tuple(map(_steps, trained)),
+        id="curves",
+        figures=tuple(_figure(title, line, axis) for title, line in shown.items()),
+        tables=tuple(
+            table(
+                f"{title} by {axis}",
+                (f">{axis}", *(f">{label}" for label in labels)),
+                [(count(step), *(number(values.get(label)) for label in labels)) for step, values in line],
+                folded=True,
+            )
+            for title, line in shown.items()
+        ),
+    )
+
+
+def _steps(run: ComparedRun) -> str:
+    rate = f", with a learning rate of {run.learning_rate:.3g} at the last" if run.learning_rate is not None else ""
+    return f"{run.label} trained from step {run.first_step or 0:,} to {run.last_step or 0:,}{rate}."
+
+
+def _figure(title: str, line: list[tuple[int, dict[str, float]]], axis: str) -> Figure:
+    return curves(title, "", line, axis)

@@ -1,0 +1,246 @@
+"""Compare the models of runs, row by row: metrics with intervals, slices, and the queries that won and lost most.
+
+Two models are compared on the rows of one evaluation if it measured both; else on the rows that both runs hold out.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from configs.differences import leaves
+from configs.schema.metrics import METRICS
+from infra.store.base import Store
+from tasks.contracts.comparison import (
+    ComparedMetric,
+    ComparedPair,
+    ComparedQuery,
+    ComparedRun,
+    ComparedSetting,
+    ComparedSlice,
+    Comparison,
+)
+from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome
+from tasks.contracts.stages import Stage
+from tasks.data.holdout import held_texts
+from tasks.foundation.errors import StoreError
+from tasks.planning.common_rows import Evaluated, Side, common_rows, held_out, read_evaluated
+from tasks.planning.rivals import ranking_metric
+from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, truths
+from tasks.quality.selection import slices_of
+from tasks.runs.run import Run
+
+DOUBT = 0.05  # of an interval, half of it at each end
+MOST_QUERIES = 8  # in each direction
+LABELS = "ABCDEFGH"
+
+
+_Found = tuple[Evaluated | None, Evaluated | None]
+
+
+def compare_runs(store: Store, named: Sequence[tuple[str, Run]]) -> Comparison:
+    """Compare the first run with each other one.
+
+    Args:
+        named: at most eight runs, each with the name to show.
+
+    Raises:
+        StoreError: the row results of an evaluation can't be read; names the file.
+    """
+    labelled = [(label, name, run) for label, (name, run) in zip(LABELS, named, strict=False)]
+    evaluated = {label: read_evaluated(store, label, run) for label, _, run in labelled}
+    first, *others = labelled
+    return Comparison(
+        runs=tuple(_shown(label, name, run) for label, name, run in labelled),
+        settings=tuple(_settings([run for _, run in named])),
+        pairs=tuple(
+            _pair(store, (first[0], label), (first[2], run), (evaluated[first[0]], evaluated[label]))
+            for label, _, run in others
+        ),
+    )
+
+
+def _shown(label: str, name: str, run: Run) -> ComparedRun:
+    trained, measured = run.outcome(Stage.train), run.outcome(Stage.evaluate)
+    trained = trained if isinstance(trained, TrainOutcome) else None
+    measured = measured if isinstance(measured, EvaluateOutcome) else None
+    return ComparedRun(
+        label=label,
+        name=name,
+        run_key=run.run_key,
+        span=run.span,
+        lineage=run.lineage,
+        state=run.state,
+        release=run.release.number if run.release is not None else None,
+        model_version=trained.model_version if trained else None,
+        metrics=measured.challenger if measured else {},
+        holdout_rows=measured.holdout_rows if measured else None,
+        first_step=trained.first_step if trained else None,
+        last_step=trained.last_step if trained else None,
+        learning_rate=trained.learning_rate.rate if trained and trained.learning_rate else None,
+        losses=trained.losses if trained else (),
+        curve=trained.curve if trained else (),
+    )
+
+
+def _settings(runs: Sequence[Run]) -> Iterator[ComparedSetting]:
+    """Yield the settings that decide a model and differ; a lineage's name does not count."""
+    found = [leaves(run.plan.config.work()) if run.plan is not None else {} for run in runs]
+    for key in dict.fromkeys(key for each in found for key in each):
+        values = tuple(each.get(key) for each in found)
+        if key != "lineage" and any(value != values[0] for value in values):
+            yield ComparedSetting(key=key, values=values)
+
+
+def _pair(store: Store, labels: tuple[str, str], runs: tuple[Run, Run], found: _Found) -> ComparedPair:
+    lack = [
+        f"{label}, run {run.run_key} over {run.span}, has no evaluation with answers to single rows: its state is "
+        f"{run.state}."
+        for label, run, each in zip(labels, runs, found, strict=True)
+        if each is None
+    ]
+    a, b = found
+    if a is None or b is None:
+        return _nothing(labels, found, lack)
+    sides, measured_in, items, notes = common_rows(store, a, b)
+    if not len(sides[0].at):
+        return _nothing(labels, found, notes)
+    losses, wins = _queries(store, a if sides[1].rows is a.rows else b, sides)
+    return ComparedPair(
+        a=labels[0],
+        b=labels[1],
+        measured_in=measured_in,
+        rows=len(sides[0].at),
+        rows_a=held_out(a),
+        rows_b=held_out(b),
+        items=items,
+        notes=(*notes, *_other_metrics(a, b)),
+        metrics=tuple(_metrics(a, b, sides)),
+        slices=tuple(_slices(a, b, sides)),
+        losses=losses,
+        wins=wins,
+    )
+
+
+def _nothing(labels: tuple[str, str], found: _Found, notes: Sequence[str]) -> ComparedPair:
+    return ComparedPair(
+        a=labels[0],
+        b=labels[1],
+        measured_in=None,
+        rows=0,
+        rows_a=held_out(found[0]),
+        rows_b=held_out(found[1]),
+        items="",
+        notes=tuple(notes),
+        metrics=(),
+        slices=(),
+        losses=(),
+        wins=(),
+    )
+
+
+def _other_metrics(a: Evaluated, b: Evaluated) -> Iterator[str]:
+    """Yield a sentence about the metrics that one run alone has."""
+    for one, other in ((a, b), (b, a)):
+        alone = [name for name in one.outcome.challenger if name not in other.outcome.challenger]
+        if alone:
+            yield f"{other.label} gives no {', '.join(alone)}, so these are not compared."
+
+
+def _metrics(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[ComparedMetric]:
+    for name in a.outcome.challenger:
+        if name in b.outcome.challenger and METRICS[name].family.of_rows:
+            found = _measure(name, sides, np.ones(len(sides[0].at), dtype=bool), (a, b))
+            if found is not None:
+                yield found
+
+
+def _slices(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[ComparedSlice]:
+    """Yield the slices of `evaluate.slices` of the second run, by its first ranking gate's metric."""
+    plan, (_, side) = b.run.plan, sides
+    if plan is None or not a.rows.ranks or not b.rows.ranks:
+        return
+    metric, evaluate = ranking_metric(plan.config), plan.config.evaluate
+    for column in evaluate.slices:
+        if column not in side.rows.columns:
+            continue
+        for part in slices_of(side.rows, column):
+            found = _measure(metric, sides, part.rows[side.at], (a, b))
+            if found is not None and found.rows >= evaluate.min_slice_rows:
+                yield ComparedSlice(column=column, value=part.where, numbers=found)
+
+
+def _measure(
+    metric: str, sides: tuple[Side, Side], among: np.ndarray, of: tuple[Evaluated, Evaluated]
+) -> ComparedMetric | None:
+    """Return a metric over the rows of a mask, bool (common rows,); None if it is undefined."""
+    a, b = sides
+    counted = among & a.counts(metric) & b.counts(metric)
+    if not counted.any():
+        return None
+    answers = Answers(
+        metric,
+        groups=b.rows.group[b.at][counted],
+        truth=truths(b.rows, metric)[b.at][counted],
+        values=(b.values(metric)[counted], a.values(metric)[counted]),
+    )
+    value_b, value_a = measure(answers)
+    if not (math.isfinite(value_a) and math.isfinite(value_b)):
+        return None
+    seed = tuple(int.from_bytes(each.run.run_key.encode()) for each in of)
+    drawn = draw(answers, DRAWS, seed)
+    differences = drawn[0] - drawn[1]
+    differences = differences[np.isfinite(differences)]
+    low, high = (float(each) for each in np.quantile(differences, (DOUBT / 2, 1 - DOUBT / 2)))
+    sign = 1 if METRICS[metric].better == "higher" else -1
+    return ComparedMetric(
+        metric=metric,
+        rows=int(counted.sum()),
+        a=value_a,
+        b=value_b,
+        difference=value_b - value_a,
+        low=low,
+        high=high,
+        answer="undecided" if low <= 0 <= high else "better" if sign * low > 0 else "worse",
+    )
+
+
+def _queries(
+    store: Store, of: Evaluated, sides: tuple[Side, Side]
+) -> tuple[tuple[ComparedQuery, ...], tuple[ComparedQuery, ...]]:
+    """Return the queries that lost and that won most, by the change of the reciprocal rank.
+
+    Args:
+        of: the run with the file of the second side, whose spans hold the texts.
+    """
+    a, b = sides
+    pairs = np.flatnonzero(a.counts("recall@10") & b.counts("recall@10"))
+    ranks_a, ranks_b = a.ranks(), b.ranks()
+    gain = 1.0 / ranks_b[pairs] - 1.0 / ranks_a[pairs]
+    order = np.argsort(gain, kind="stable")
+    losing = [int(pairs[at]) for at in order[:MOST_QUERIES] if gain[at] < 0]
+    winning = [int(pairs[at]) for at in order[::-1][:MOST_QUERIES] if gain[at] > 0]
+    spans, row_ids, item_ids = (each[b.at] for each in (b.rows.span, b.rows.row_id, b.rows.item_id))
+    texts = _texts(store, of.run, {(str(spans[at]), str(row_ids[at])) for at in (*losing, *winning)})
+
+    def query(at: int) -> ComparedQuery:
+        span, row_id = str(spans[at]), str(row_ids[at])
+        text, item = texts.get((span, row_id), ("", ""))
+        ranks = {"rank_a": int(ranks_a[at]), "rank_b": int(ranks_b[at])}
+        return ComparedQuery(span=span, row_id=row_id, query=text, item_id=str(item_ids[at]), item=item, **ranks)
+
+    return tuple(map(query, losing)), tuple(map(query, winning))
+
+
+def _texts(store: Store, run: Run, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the texts of query and item by span and row; rows whose folder is gone are left out."""
+    validated = run.outcome(Stage.validate)
+    rows = validated.rows if isinstance(validated, ValidateOutcome) else ()
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for ref in (*(run.plan.history if run.plan is not None else ()), *rows):
+        ids = {row_id for span, row_id in wanted if span == ref.span.name}
+        if ids and ref.held is not None:
+            with contextlib.suppress(StoreError):  # a comparison without a text is better than none
+                found |= {(ref.span.name, row): texts for row, texts in held_texts(store, ref.held, ids).items()}
+    return found
