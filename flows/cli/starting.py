@@ -22,6 +22,7 @@ from tasks.contracts.spans import SpanKind, kind_of, last_over
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.csv_form import parse_delimiter
 from tasks.data.files.facts import SourceFacts
+from tasks.data.files.formats import Format
 from tasks.data.look import LookOptions
 from tasks.data.mapping import check_map, parse_map
 from tasks.data.pretrained import describe
@@ -91,6 +92,9 @@ def init(
         typer.Option(help="Length of a span, and so the schedule; default: the workspace's, else by rows."),
     ] = None,
     timezone: Annotated[str, typer.Option(help="Time zone of the schedule, as Europe/Berlin.")] = "UTC",
+    form: Annotated[
+        Format | None, typer.Option("--format", help="Format of the log; default: from the file name.")
+    ] = None,
     delimiter: Annotated[
         str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
     ] = None,
@@ -106,37 +110,42 @@ def init(
             "--replace to replace them, or call init in another folder"
         )
     asks = sys.stdin.isatty()
-    file = file or _ask(asks, "The log, a file of searches", "", _existing)
-    if file is None:
+    if file is None and not asks:
         raise ConfigError("name the log: millrace init FILE [--items FEED]")
+    file = file or _ask("The log, a file of searches", "", _existing)
     if items is None and asks:
         items = _ask(
-            asks, "An item feed with the items' texts (Enter: none)", "", lambda text: _existing(text) if text else None
+            "An item feed with the items' texts (Enter: none)", "", lambda text: _existing(text) if text else None
         )
-    cut = None if delimiter is None else parse_delimiter(delimiter)
-    sources = _look(store, file, items, cut, parse_map(columns) if columns else None, time_column, span)
+    known = list_spans(store)
+    options = LookOptions(
+        form=form,
+        delimiter=None if delimiter is None else parse_delimiter(delimiter),
+        mapping=parse_map(columns) if columns else None,
+        time_column=time_column,
+        span=span or (kind_of(known[0].name) if known else None),
+    )
+    sources = _look(store, file, items, options)
     if asks and columns is None:
-        proposed = _as_option(sources.log.mapping)
         note(f"columns: {', '.join(each.name for each in sources.log.columns)}; time: {sources.log.time_column}")
-        mapping = _ask(asks, "Columns of the log", proposed, parse_map)
-        if mapping is not None and mapping != sources.log.mapping:
-            sources = _look(store, file, items, cut, mapping, time_column, span)
+        mapping = _ask("Columns of the log", _as_option(sources.log.mapping), parse_map)
+        if mapping != sources.log.mapping:
+            sources = _look(store, file, items, options.model_copy(update={"mapping": mapping}))
     if asks and encoder is None:
-        encoder = _ask(asks, "Folder of a pretrained encoder (Enter: a small new one)", "", lambda text: text or None)
+        encoder = _ask("Folder of a pretrained encoder (Enter: a small new one)", "", lambda text: text or None)
     if asks and span is None:
-        chosen = _ask(asks, "Train each day, week, month, quarter or year", sources.span, _span)
-        sources = sources._replace(span=chosen or sources.span)
+        chosen = _ask("Train each day, week, month, quarter or year", sources.span.value, _span)
+        sources = sources._replace(span=chosen)
     return _written(store, folder, _data(sources, encoder, timezone))
 
 
-def _ask(asks: bool, question: str, proposed: str, read: Callable[[str], T]) -> T | None:
-    """Ask until the answer can be read; None if nobody can be asked."""
-    while asks:
+def _ask(question: str, proposed: str, read: Callable[[str], T]) -> T:
+    """Ask until the answer can be read."""
+    while True:
         try:
             return read(typer.prompt(question, default=proposed, show_default=bool(proposed), err=True).strip())
         except ConfigError as error:
             note(str(error))
-    return None
 
 
 def _existing(text: str) -> Path:
@@ -153,24 +162,9 @@ def _span(text: str) -> SpanKind:
         raise ConfigError(f"{text!r} is none of {', '.join(SpanKind)}") from None
 
 
-def _look(
-    store: Store,
-    file: Path,
-    items: Path | None,
-    delimiter: str | None,
-    mapping: dict[str, str] | None,
-    time_column: str | None,
-    span: SpanKind | None,
-) -> _Sources:
+def _look(store: Store, file: Path, items: Path | None, options: LookOptions) -> _Sources:
     """Look at both sources. Raises ConfigError: a needed column or the feed of a log of ids is missing."""
-    known = list_spans(store)
     words = workspace_words(store)
-    options = LookOptions(
-        delimiter=delimiter,
-        mapping=mapping,
-        time_column=time_column,
-        span=span or (kind_of(known[0].name) if known else None),
-    )
     with display() as listener:
         log = tasks.data.look.look(file, ROWS, options, listener.progress, words)
         kind = SpanKind(log.span)
@@ -199,6 +193,8 @@ def _data(sources: _Sources, encoder: str | None, timezone: str) -> FirstData:
     assert log is not None
     if labels.without_label and "label" in log.mapping:
         log = _remapped(log, {name: column for name, column in log.mapping.items() if name != "label"})
+    if encoder and not encoder.startswith("package:"):
+        encoder = str(Path(encoder).expanduser().resolve())  # workers of a schedule run elsewhere
     longest = describe(pretrained_folder(encoder)).longest_tokens if encoder else None
     last_over(dt.datetime.now(dt.UTC), timezone, sources.span)  # an unknown time zone is an error before anything else
     return FirstData(log, feed, labels, sources.span, timezone, encoder, longest)

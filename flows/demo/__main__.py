@@ -54,7 +54,8 @@ def main(accelerator: str = "cpu") -> None:
         console.say(f"Search it:     {pages}/?q={QUERY}", f"What changed:  {pages}/changes")
     except HostError as error:  # the port may be taken; the results are not affected
         console.say(f"{error}", f"Search it:     {millrace} serve --port 4281 --workspace {workspace}")
-    console.say(f"Look around:   {millrace} status --workspace {workspace}", "Stop:          make down")
+    around = f"export MILLRACE_WORKSPACE={workspace} MILLRACE_CONFIG={CONFIG_FILE.relative_to(ROOT)}"
+    console.say(f"Look around:   {around}; {millrace} status; {millrace} freshness", "Stop:          make down")
 
 
 def last_months(today: dt.datetime) -> dt.date:

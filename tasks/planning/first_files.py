@@ -84,7 +84,5 @@ def _setting(name: str, choice: Choice, indent: str) -> Iterator[str]:
 
 
 def _comments(gates: Sequence[str]) -> list[str]:
-    said = [
-        "  # The gates of base.yaml, once all of this log is trained; millrace run --dry-run has the numbers of a run:"
-    ]
+    said = ["  # Gates of base.yaml, once all of this log is trained (for one run: millrace run --dry-run):"]
     return [*said, *(f"  # - {gate}" for gate in gates)]

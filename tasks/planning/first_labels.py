@@ -71,7 +71,7 @@ def _of_events(column: ColumnFacts) -> Labels:
         positive += each.share * (weight > 0)
     others = [name for name, value in values.items() if not value]
     weighted = any("weight" in value for value in values.values())
-    if positive in (0.0, 1.0) or round(positive, 3) == 1.0:  # no second class: labels would teach nothing
+    if not 0 < round(positive, 3) < 1:  # no second class: labels would teach nothing
         values = {
             name: {key: number for key, number in each.items() if key != "label"} for name, each in values.items()
         }

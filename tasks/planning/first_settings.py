@@ -123,9 +123,9 @@ def _tokens(data: FirstData, column: ColumnFacts | None) -> int:
 def _features(data: FirstData) -> Iterator[Choice]:
     if data.feed is None or data.pretrained is not None:
         return
-    for kind, fits in (("numeric", _is_number), ("categorical", _is_category)):
+    for kind, what, fits in (("numeric", "numbers", _is_number), ("categorical", "names", _is_category)):
         if found := [each.name for each in _free(data.feed) if fits(each)]:
-            yield Choice(f"features.{kind}", found, "columns of the feed, read with an item's text")
+            yield Choice(f"features.{kind}", found, f"{what} of the feed, read with an item's text")
 
 
 def _validate(data: FirstData) -> Iterator[Choice]:

@@ -21,10 +21,11 @@ _HEAD = """# Configuration
 
 <!-- Written by `make docs` from configs/schema and configs/base.yaml; change the descriptions there. -->
 
-Settings are `configs/base.yaml`, then the file of `--config`, then each `--set`, as in `--set train.epochs=2`. A file
-holds what differs, and may begin with `extends: trainium.yaml`. An unknown key is refused, and the nearest known one is
-named. `millrace config` shows this page in a terminal, with each value in force and the file and line that sets it, as
-in `millrace config train --config configs/demo.yaml`. Each run keeps its resolved settings in `config.yaml`.
+Settings are `configs/base.yaml`, then one file, then each `--set`, as in `--set train.epochs=2`. The file is that of
+`--config`, else of `MILLRACE_CONFIG`, else `millrace.yaml` in the working directory. It holds what differs, and may
+begin with `extends: trainium.yaml`. An unknown key is refused, and the nearest known one is named. `millrace config`
+shows this page in a terminal, with each value in force and the file and line that sets it, as in
+`millrace config train --config configs/demo.yaml`. Each run keeps its resolved settings in `config.yaml`.
 
 An editor with a YAML language server, such as VS Code with its YAML extension, completes keys and marks wrong ones in
 a file whose first line names the schema: `# yaml-language-server: $schema=` and the path of

@@ -7,6 +7,7 @@ import csv
 import datetime as dt
 import json
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,3 +167,7 @@ def _write_log(path: Path, rows: list[dict[str, str]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    write_files(Path(sys.argv[1]))
