@@ -64,7 +64,9 @@ class ValidateOutcome(Record):
     checks: tuple[Check, ...]
     catalogue: CatalogueRef | None = Field(default=None, description="null: not requested, or a check failed")
     profiles: dict[str, str] = Field(default={}, description="span -> key of the profile of its clean rows")
-    drifts: tuple[ColumnDrift, ...] = Field(default=(), description="columns with the most drift, the worst first")
+    drifts: tuple[ColumnDrift, ...] = Field(
+        default=(), description="compared columns, the one with the most drift first"
+    )
     texts: tuple[FeedRef, ...] = Field(
         default=(),
         description="versions of the item feed that gave the texts of rows of ids alone; empty: no such rows",

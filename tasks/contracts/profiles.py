@@ -17,6 +17,13 @@ class Shared(Record):
     share: float = Field(description="share of the rows or values, 0 to 1")
 
 
+class Histogram(Record):
+    """Shares of numbers between `edges`; the first and the last share hold the numbers beyond the outer edges too."""
+
+    edges: tuple[float, ...] = Field(description="ascending, one more than `shares`")
+    shares: tuple[float, ...] = Field(description="shares of the rows; nulls are in none")
+
+
 class ColumnProfile(Record):
     """One column of a span. Shares and quantiles are taken from the profile's sample."""
 
@@ -28,7 +35,12 @@ class ColumnProfile(Record):
     quantiles: dict[str, float] = Field(
         description="quantiles of numbers, or of text lengths in characters; empty for other kinds"
     )
-    top: tuple[Shared, ...] = Field(description="the commonest values, or languages of the texts; shares of all rows")
+    histogram: Histogram | None = Field(
+        default=None, description="numbers, or text lengths in characters; null: too few distinct ones, or another kind"
+    )
+    top: tuple[Shared, ...] = Field(
+        description="the commonest values, or languages of the texts; shares of all rows. Of numbers, if they are few"
+    )
 
 
 class SpanProfile(Record):
@@ -39,6 +51,10 @@ class SpanProfile(Record):
     rows: int
     sampled: int = Field(description="rows in the sample for shares and quantiles; all rows of a small span")
     columns: tuple[ColumnProfile, ...]
+    times: dict[str, int] = Field(
+        default={},
+        description="clean rows by day in UTC, as 2026-11-20; by hour, as 2026-11-20T05, if the span is a day",
+    )
     unseen: dict[str, float] = Field(
         default={}, description="share of rows, by feature, whose category the parent has never seen"
     )

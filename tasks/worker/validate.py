@@ -88,7 +88,7 @@ def run(job: Job) -> ValidateOutcome:
                 counts.compared.append(profiled[1])
             report("spans validated", number, len(spans), f"{span.name}: {counts.clean[span]} rows clean, {bad} bad")
         now = joined(counts.compared)
-        drift, worst = judge_drift(earlier, now, config.validate_.drift)
+        drift, drifts = judge_drift(earlier, now, config.validate_.drift)
         checks += window.row_checks(counts, config)
         more = ids_alone.way_out(counts, inputs.texts) + events.way_out(counts)
         checks += window.window_checks(counts, features, inputs.window[-1], config, more)
@@ -110,7 +110,7 @@ def run(job: Job) -> ValidateOutcome:
             reasons={reason: rows for reason, rows in counts.reasons.most_common() if rows},
             quarantine=outputs.write_quarantine(job, scratch, counts.bad),
             checks=tuple(checks),
-            drifts=worst,
+            drifts=drifts,
             texts=inputs.texts,
             rows_late=late.rows,
         )

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 _MOST_BINS = 14  # bins with the greatest shares; more bars would be too thin for their names
 _NAME_CHARS = 18
+MOST_FIGURES = 4  # in a report; the page of the data has all
 
 
 def figures(drifts: Sequence[ColumnDrift]) -> Iterator[Figure]:
-    """Yield a figure of each column: the shares of its values before, and now."""
-    for drift in drifts:
-        yield _figure(drift)
+    """Yield a figure of each of the columns that drifted most, which come first."""
+    yield from map(figure, drifts[:MOST_FIGURES])
 
 
-def _figure(drift: ColumnDrift) -> Figure:
+def figure(drift: ColumnDrift) -> Figure:
+    """Return the shares of a column's values before, and now."""
     greatest = sorted(drift.bins, key=lambda each: -max(each.earlier, each.now))[:_MOST_BINS]
     shown = [each for each in drift.bins if each in greatest]
     moved = max(drift.bins, key=lambda each: abs(each.now - each.earlier))

@@ -18,7 +18,6 @@ from tasks.worker.rows.columns import Compared, compared, joined, swapped
 from tasks.worker.rows.drift import MIN_ROWS, category_stability, population_stability
 
 HISTORY_ROWS = 200_000  # the window is compared with about this many rows of the newest earlier spans
-_SHOWN = 4  # columns with the largest drift, for the report
 _JUDGED_ROWS = 50_000
 
 
@@ -47,7 +46,7 @@ def read_earlier(store: Store, refs: Sequence[RowsRef], config: Config) -> Compa
 
 
 def judge_drift(earlier: Compared, now: Compared, rules: DriftConfig) -> tuple[list[Check], tuple[ColumnDrift, ...]]:
-    """Return a drift check for each compared series, and the series with the largest drift."""
+    """Return a drift check for each compared series, and the drifts, the largest beside its limit first."""
     checks: list[Check] = []
     drifts: list[ColumnDrift] = []
     for column in now.series:
@@ -70,8 +69,7 @@ def judge_drift(earlier: Compared, now: Compared, rules: DriftConfig) -> tuple[l
         )
         for drift in drifts
     ]
-    worst = sorted(drifts, key=lambda drift: (-drift.psi / drift.limit, drift.name))[:_SHOWN]
-    return [*judged, *checks], tuple(worst)
+    return [*judged, *checks], tuple(sorted(drifts, key=lambda drift: (-drift.psi / drift.limit, drift.name)))
 
 
 def judge_places(earlier: Compared, now: Compared) -> list[Check]:

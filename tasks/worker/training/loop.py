@@ -26,7 +26,7 @@ from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_
 from tasks.worker.training.checkpoint_interval import CheckpointInterval, Replicas
 from tasks.worker.training.forgetting import best_step, is_out_of_patience
 from tasks.worker.training.holdout import Holdout, judge
-from tasks.worker.training.step import TrainStep
+from tasks.worker.training.step import GRADIENT_NORM, TrainStep
 
 
 @dataclass(eq=False)
@@ -82,23 +82,27 @@ class LoopRecorder:
         if not self.losses_due(step):
             return
         names, sums, steps = train_step.take_losses()
-        self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps, stop), sums)
+        rate = float(train_step.optimizer.param_groups[0]["lr"])
+        self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps, stop, rate), sums)
 
-    def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool) -> None:
-        """Record losses; `means` float32 (losses,) are this worker's parts, on the host."""
+    def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool, rate: float) -> None:
+        """Record losses, gradient norm and rate; `means` float32 (names,) are this worker's parts, on the host."""
         due = self.accelerator.rank.is_main and self.interval.has_passed
         asked = means.new_tensor([float(stop), float(due)])
         *values, stops, wishes = self.accelerator.sum(torch.cat([means, asked])).tolist()
         self._stopping = self._stopping or stops > 0
         self.interval.agree(wishes > 0)
-        point = CurvePoint(step=step, metrics=dict(zip(names, values, strict=True)))
-        if not all(math.isfinite(value) for value in values):
+        found = dict(zip(names, values, strict=True))
+        norm = found.pop(GRADIENT_NORM)
+        point = CurvePoint(step=step, metrics=found)
+        if not all(math.isfinite(value) for value in found.values()):
             raise CodeError(
                 f"the loss is {values[0]} at step {step}; lower train.learning_rate or raise train.warmup_steps. "
                 f"The last checkpoint before it is intact"
             )
         self.losses.append(point)
         self._event("train", point)
+        self._event("optimizer", CurvePoint(step=step, metrics={"learning_rate": rate, GRADIENT_NORM: norm}))
         if self.accelerator.rank.is_main:
             done, total = step - self.state.first_step, self.last_step - self.state.first_step
             report("train", done, total, f"loss {point.metrics['loss']:.4f}")
@@ -215,7 +219,8 @@ class LoopRecorder:
         if self.events is not None:
             self.events.close()
             for path in sorted(self.folder.iterdir()):
-                place(self.job.store, path, f"{TENSORBOARD.of(self.spec)}/{path.name}")
+                # TensorBoard names a run after its folders: the last one says the span.
+                place(self.job.store, path, f"{TENSORBOARD.of(self.spec)}/{self.spec.span.name}/{path.name}")
             self.events = None
 
     def _save_partial(self, step: int) -> None:

@@ -14,6 +14,7 @@ from tasks.worker.training.forgetting import RunningAverage
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.optimizer import set_rates
 
+GRADIENT_NORM = "gradient_norm"
 _STRIDE = 7_919 * 1_000_003  # between the seeds of chunks, far from the seeds of other steps
 
 
@@ -109,19 +110,23 @@ class TrainStep:
         if chunks is not None:
             chunks.backward()
         self.accelerator.reduce_gradients(self.optimizer)
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
         # Stochastic rounding of bf16 weights needs the same random numbers on all workers; dropout does not.
         self.accelerator.seed(_seed(self.config.seed, step, ALL_WORKERS))
         self.optimizer.step()
         if self.average is not None:
             self.average.update(self.model, step)
         parts = {name: loss.detach() for name, loss in losses.items()}
-        self._add(parts)
+        self._add(parts | {GRADIENT_NORM: norm.detach() / self.accelerator.rank.world})  # all workers have the same one
         self.accelerator.cut()
         return parts
 
     def take_losses(self) -> tuple[tuple[str, ...], torch.Tensor, int]:
-        """Return the losses' names, their sums float32 (losses,) on the device, and the number of steps; then reset."""
+        """Return names, their sums float32 (names,) on the device, and the number of steps; then reset.
+
+        The names are those of the losses, and GRADIENT_NORM: the norm before it is clipped, of which each worker has a
+        part too.
+        """
         assert self._sums is not None, "no step since the last call"
         taken = (self._names, self._sums, self._steps)
         self._sums, self._steps = None, 0

@@ -1,3 +1,4 @@
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tasks.worker.rows.samples import DistinctCounts, RowSample
 from tests.support.workspace.spans import MARCH, check, failed, job, row, rows, write_span
 
 PARENT = CheckpointRef(prefix="lineages/main/step-00000010", step=10, sha256="0a")
+DAYS = (dt.datetime(2026, 3, 4, 12, tzinfo=dt.UTC), dt.datetime(2026, 3, 31, 23, 59, tzinfo=dt.UTC))
 SENTENCES = (
     "the lamp is red and very bright",
     "die Lampe ist rot und sehr hell für mich",
@@ -52,6 +54,23 @@ def test_a_profile_says_what_each_column_holds(store: DirectoryStore, tmp_path: 
     assert (query.kind, query.distinct, query.quantiles["1"]) == ("text", 3, 40.0)
     assert [each.value for each in query.top] == ["en", "de"]
     assert {each.name: each.kind for each in found.columns}["row_id"] == "id"
+
+
+def test_a_profile_counts_days_values_and_bars(store: DirectoryStore, tmp_path: Path):
+    values = [row(n, price=float(min(n, 99) if n else 10_000), label=float(n % 3)) for n in range(100)]
+    write_span(store, tmp_path, MARCH, [{**each, "time": DAYS[n % 4 == 0]} for n, each in enumerate(values)])
+    found = profile_of(store)
+    assert found.times == {"2026-03-04": 75, "2026-03-31": 25}
+    price = column(found, "price")
+    assert price.top == ()
+    assert price.histogram is not None
+    assert sum(price.histogram.shares) == pytest.approx(1.0, abs=1e-4)
+    assert price.histogram.edges[0] == pytest.approx(1.99)
+    assert price.histogram.edges[-1] < 200  # not 10,000, which is in the last bar
+    label = column(found, "label")
+    assert label.histogram is None
+    assert [(each.value, each.share) for each in label.top] == [("0", 0.34), ("1", 0.33), ("2", 0.33)]
+    assert column(found, "row_id").histogram is None
 
 
 def test_a_profile_does_not_depend_on_the_pieces(

@@ -14,6 +14,7 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.checkpoint_interval import CheckpointInterval
 from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import CLASSIFIER, make_job, make_workspace, tiny_config, train_model
 from tests.support.workspace.states import checkpoint_state
@@ -63,10 +64,19 @@ def test_a_run_without_holdout_rows_has_no_curve(tmp_path: Path):
 
 def test_the_event_file_holds_losses_and_curve(trained: Trained):
     store, outcome = trained
-    events = EventAccumulator(str(store.path("runs/run/train/attempt-1/tensorboard"))).Reload()
+    folder = store.path("runs/run/train/attempt-1/tensorboard")
+    (of_span,) = folder.iterdir()  # TensorBoard shows the folders as the name of the run
+    assert of_span.name == "2026-01"
+    events = EventAccumulator(str(of_span)).Reload()
     for name in ("loss", "contrastive", "classification"):
         found = {event.step: event.value for event in events.Scalars(f"train/{name}")}
         assert found == pytest.approx({point.step: point.metrics[name] for point in outcome.losses})
+    rates = [event.value for event in events.Scalars("optimizer/learning_rate")]
+    assert rates == pytest.approx([learning_rate(point.step - 1, tiny_config().train) for point in outcome.losses])
+    norms = [event.value for event in events.Scalars("optimizer/gradient_norm")]
+    assert len(norms) == len(rates)
+    assert all(norm > 0 for norm in norms)
+    assert "gradient_norm" not in outcome.losses[0].metrics
     found = {event.step: event.value for event in events.Scalars("holdout/recall@10")}
     assert found == pytest.approx({point.step: point.metrics["recall@10"] for point in outcome.curve})
 
