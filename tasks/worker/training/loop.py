@@ -26,6 +26,7 @@ from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_
 from tasks.worker.training.checkpoint_interval import CheckpointInterval, Replicas
 from tasks.worker.training.forgetting import best_step, is_out_of_patience
 from tasks.worker.training.holdout import Holdout, judge
+from tasks.worker.training.optimizer import rate_in_run
 from tasks.worker.training.step import GRADIENT_NORM, TrainStep
 
 
@@ -82,7 +83,7 @@ class LoopRecorder:
         if not self.losses_due(step):
             return
         names, sums, steps = train_step.take_losses()
-        rate = float(train_step.optimizer.param_groups[0]["lr"])
+        rate = rate_in_run(step - 1, train_step.steps, self.spec.config.train)
         self.accelerator.when_known(lambda values: self._record_losses(step, names, values / steps, stop, rate), sums)
 
     def _record_losses(self, step: int, names: tuple[str, ...], means: torch.Tensor, stop: bool, rate: float) -> None:

@@ -39,9 +39,14 @@ def decay_factor(step: int, steps: range, settings: DecayConfig | None) -> float
     return 1.0 - (1.0 - settings.floor) * max(0, done) / decaying
 
 
+def rate_in_run(step: int, steps: range, config: TrainConfig) -> float:
+    """Return the learning rate of global step `step` of a run over `steps`, for groups with no factor of their own."""
+    return learning_rate(step, config) * decay_factor(step, steps, config.decay_before_release)
+
+
 def set_rates(optimizer: torch.optim.AdamW, step: int, steps: range, config: TrainConfig) -> None:
     """Set the learning rate of each parameter group for global step `step` of a run over `steps`."""
-    rate = learning_rate(step, config) * decay_factor(step, steps, config.decay_before_release)
+    rate = rate_in_run(step, steps, config)
     for group in optimizer.param_groups:
         group["lr"] = rate * group["rate_factor"]
 
