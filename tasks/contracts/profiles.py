@@ -7,6 +7,11 @@ from pydantic import Field
 from configs.schema.gates import Severity
 from tasks.foundation.records import Record
 
+BAD_ROWS_KIND, WAITING_KIND = "quarantine", "waiting"  # kinds of folders
+REASON, SPAN = "reason", "span"  # columns added to rows in quarantine; several reasons have SEPARATOR between them
+SEPARATOR = "; "
+INGESTED_IN = "ingested_in"  # column of waiting rows: the folder of the row's span
+
 ColumnKind = Literal["number", "category", "text", "id", "time"]
 
 

@@ -27,6 +27,7 @@ INVOCATION = Kind(
     Kept.always,
 )  # fmt: skip
 REPORT = Kind("report", "runs/{run}/report.html", "HTML", "the flow, at its end", EXISTS, Kept.always)
+DATA_PAGE = Kind("page of the data", "runs/{run}/data.html", "HTML", "the flow, at its end", EXISTS, Kept.always)
 PRUNED_RUN = Kind(
     "pruned run", "runs/{run}/pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS, Kept.always
 )

@@ -15,7 +15,7 @@ from flows.cli.serving.search_page import SearchPages
 from flows.presentation.model import HISTORY_KEY
 from flows.presentation.search import CHANGES, HISTORY, SEARCH, TO_CHANGES, TO_SEARCH
 from infra.store.base import Store
-from tasks.contracts.workspace import PLAN, REPORT
+from tasks.contracts.workspace import DATA_PAGE, PLAN, REPORT
 
 FRESH_SECONDS = 10.0  # age at which a page is made again; limits the cost of reloads
 MOST_KEPT = 50  # pages
@@ -24,6 +24,8 @@ HTML = "text/html; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _REPORT = re.compile(rf"/runs/({_NAME})/report\.html")
+_DATA = re.compile(rf"/runs/({_NAME})/data\.html")
+_ROWS = re.compile(rf"/runs/({_NAME})/rows\.html")
 _CHANGES = re.compile(rf"{CHANGES}(?:/([1-9]\d{{0,8}}))?")
 _TEXT_FILE = re.compile(rf"/((?:runs|refreshes|publications)/{_NAME}(?:/{_NAME})*\.(?:json|yaml|txt|log|csv|md))")
 
@@ -66,6 +68,10 @@ class Pages:
             return self._fresh(path, self._metrics)
         if found := _REPORT.fullmatch(path):
             return self._report(found[1])
+        if found := _DATA.fullmatch(path):
+            return self._data(found[1])
+        if found := _ROWS.fullmatch(path):
+            return self._rows(found[1])
         if found := _TEXT_FILE.fullmatch(path):
             data = self._read(found[1])
             return Page(TEXT, data) if data is not None else None
@@ -94,6 +100,26 @@ class Pages:
         if over and (stored := self._read(REPORT.key(run=run_key))) is not None:
             return Page(HTML, stored)
         return self._fresh(run_key, lambda: Page(HTML, run_html(self._store, run_key)))
+
+    def _data(self, run_key: str) -> Page | None:
+        """Return the page that was written when the run ended; made now if there is none."""
+        from flows.presentation.run.data_page import data_html
+
+        if not self._store.exists(PLAN.key(run=run_key)):
+            return None
+        if (stored := self._read(DATA_PAGE.key(run=run_key))) is not None:
+            return Page(HTML, stored)
+        made = self._fresh(f"{run_key} data", lambda: Page(HTML, data_html(self._store, run_key) or b""))
+        return made if made.body else None
+
+    def _rows(self, run_key: str) -> Page | None:
+        """Return the rows that were set apart. It is not kept, so that it never shows deleted rows."""
+        from flows.presentation.run.rows_page import rows_html
+
+        if not self._store.exists(PLAN.key(run=run_key)):
+            return None
+        made = rows_html(self._store, run_key)
+        return Page(HTML, made) if made is not None else None
 
     def _read(self, key: str) -> bytes | None:
         return self._store.read(key) if self._store.exists(key) else None

@@ -10,7 +10,7 @@ from flows.presentation.history.quality import quality
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share, versions
 from infra.store.base import Store
-from tasks.contracts.workspace import REPORT
+from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
@@ -234,10 +234,22 @@ def _spans(history: History) -> Section | None:
             versions(row.version, row.trained_version) or NONE,
             *map(moment, (row.arrived_at, row.validated_at, row.trained_at, row.evaluated_at)),
             *map(moment, (row.embedded_at, row.released_at)),
+            Cell("columns", key=DATA_PAGE.key(run=row.run_key)) if row.run_key and row.validated_at else NONE,
         )
         for row in reversed(history.spans)
     ]
-    columns = ("span", "state", "version", "arrived", "validated", "trained", "evaluated", "embedded", "released")
+    columns = (
+        "span",
+        "state",
+        "version",
+        "arrived",
+        "validated",
+        "trained",
+        "evaluated",
+        "embedded",
+        "released",
+        "data",
+    )
     skipped = [f"{row.span} is skipped: {row.message}" for row in history.spans if row.state == "Skipped"]
     lines = ("What is due, missed or late: millrace freshness", *skipped)
     return Section("Spans", lines, id="spans", tables=(table("How far each has come, newest first", columns, rows),))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from configs.schema.metrics import METRICS, Family
 from flows.presentation.figures import (
     BLUE,
     GREY,
@@ -22,7 +20,7 @@ from flows.presentation.figures import (
 )
 from flows.presentation.model import Figure
 from flows.presentation.wording import number
-from tasks.monitoring.history import History, by_span
+from tasks.monitoring.history import History, by_chance, by_span
 from tasks.runs.run import Run
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 MOST_METRICS = 5
-Z = 1.96  # standard errors on each side of a 95 % interval
 
 # Kind of run -> its label and how its points look.
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -101,26 +98,6 @@ def _intervals(axes: Axes, found: Sequence[tuple[int, tuple[float, float] | None
         places, lows, highs = zip(*drawn, strict=True)
         axes.vlines(places, lows, highs, color=style["color"], linewidth=1, alpha=0.6)
         axes.plot([*places, *places], [*lows, *highs], color=style["color"], marker="_", linestyle="", alpha=0.6)
-
-
-def by_chance(run: Run, name: str) -> tuple[float, float] | None:
-    """Return the 95 % interval of a metric by the number of its rows (Wilson 1927); None if that number is unknown.
-
-    It holds for shares, as recall; for other means of numbers from 0 to 1, as mrr, it is wider than need be.
-    """
-    if name not in METRICS or METRICS[name].family is not Family.ranking or run.judgement is None:
-        return None
-    rows = [
-        verdict.groups or verdict.rows
-        for verdict in run.judgement.verdicts
-        if verdict.of == "challenger" and not verdict.where and METRICS[verdict.metric].family is Family.ranking
-    ]
-    n, p = max(filter(None, rows), default=0), run.metrics[name]
-    if not n or not 0 <= p <= 1:
-        return None
-    whole = 1 + Z * Z / n
-    middle, reach = (p + Z * Z / (2 * n)) / whole, Z / whole * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
-    return middle - reach, middle + reach
 
 
 def _kind(run: Run) -> str:

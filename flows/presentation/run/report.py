@@ -18,16 +18,18 @@ from flows.presentation.model import (
     unreadable,
 )
 from flows.presentation.run import account, origin
+from flows.presentation.run.data_page import data_html
+from flows.presentation.run.rows_page import ROWS_PAGE
 from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
 from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share, with_settings
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.outcomes import InferOutcome, ValidateOutcome
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import REPORT
+from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
 from tasks.planning.start import next_start
 from tasks.runs import branches
@@ -47,6 +49,8 @@ def write_run_report(store: Store, run_key: str) -> str | None:
 
     try:
         store.write(REPORT.key(run=run_key), run_html(store, run_key))
+        if not store.exists(DATA_PAGE.key(run=run_key)) and (data := data_html(store, run_key)) is not None:
+            store.write(DATA_PAGE.key(run=run_key), data)
     except Exception as error:
         logger().warning("the report of run %s could not be made: %s: %s", run_key, type(error).__name__, error)
         return None
@@ -86,7 +90,7 @@ def run_page(store: Store, run_key: str) -> Page:
         sections=(*stages, *published, *changes,
                   *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts), *failed,
                   *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
-        near=(Cell("History of all runs", key=HISTORY_KEY),),
+        near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(run)),
     )  # fmt: skip
 
 
@@ -104,6 +108,16 @@ def _stages(store: Store, run: Run) -> tuple[Section, ...]:
             facts_of = StageFacts(store.uri, run.plan, outcome, own, run.judgement, run.release, of_release, number)
             made.append(section_of(stage, facts_of))
     return tuple(made)
+
+
+def _data_pages(run: Run) -> tuple[Cell, ...]:
+    """Return the pages of the run's data that there are."""
+    found = run.outcome(Stage.validate)
+    if not isinstance(found, ValidateOutcome):
+        return ()
+    columns = (Cell("Its data, column by column", key=DATA_PAGE.key(run=run.run_key)),) if found.profiles else ()
+    apart = (Cell("Rows set apart (in millrace serve)", key=ROWS_PAGE.format(run=run.run_key)),)
+    return (*columns, *(apart if found.quarantine or found.waiting else ()))
 
 
 def _failures(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ...]]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tasks.contracts.profiles import SampleRow, SpanProfile
+from tasks.contracts.profiles import REASON, SPAN, SampleRow, SpanProfile
 from tasks.contracts.references import SpanRef
 from tasks.worker.rows.columns import Compared
-from tasks.worker.rows.row_checks import REASON, SPAN, JudgedRows, with_reasons
+from tasks.worker.rows.row_checks import JudgedRows, with_reasons
 
 _EACH_REASON, _SAMPLE_ROWS = 3, 12
 _SHOWN_CHARS = 80  # characters shown of a sample row's value

@@ -8,14 +8,12 @@ import pyarrow.parquet as pq
 
 from infra.store.manifest import commit, commit_by_content
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.profiles import SpanProfile
+from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, PROFILE, ROWS
 from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Job
-
-QUARANTINE_KIND = "quarantine"
 
 
 def rows_file(scratch: Path, span: SpanRef) -> Path:
@@ -53,7 +51,7 @@ def write_quarantine(job: Job, scratch: Path, bad: Sequence[pa.Table]) -> str | 
     folder.mkdir()
     pq.write_table(table, folder / "quarantine.parquet")
     prefix = BAD_ROWS.of(job.spec)
-    commit(job.store, prefix, folder, QUARANTINE_KIND, {"rows": len(table)})
+    commit(job.store, prefix, folder, BAD_ROWS_KIND, {"rows": len(table)})
     return f"{prefix}/quarantine.parquet"
 
 

@@ -20,6 +20,7 @@ from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.outcomes import Check
+from tasks.contracts.profiles import REASON, SEPARATOR, SPAN
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
 from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
@@ -29,7 +30,6 @@ from tasks.quality.expectations import Finding, judge
 from tasks.worker.rows.row_rules import ID_RULES, row_rules
 
 JUDGED_ROWS = 50_000  # rows in memory, in pandas
-REASON, SPAN = "reason", "span"  # columns added to quarantined rows
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -234,7 +234,7 @@ def judge_rows(
             reasons[int(positions[index])].append(reason)
     good[list(reasons)] = False
     # Filter by mask, not by position: this works chunk by chunk, for columns of any size.
-    bad = with_reasons(span, table.filter(pa.array(~good)), ["; ".join(reasons[row]) for row in sorted(reasons)])
+    bad = with_reasons(span, table.filter(pa.array(~good)), [SEPARATOR.join(reasons[row]) for row in sorted(reasons)])
     return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings}, ids)
 
 

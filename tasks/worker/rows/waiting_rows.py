@@ -15,6 +15,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.manifest import commit_by_content, open_folder
+from tasks.contracts.profiles import INGESTED_IN, WAITING_KIND
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import WAITING_ROWS
@@ -24,9 +25,7 @@ from tasks.worker.process.job import Job
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-WAITING_KIND = "waiting"
 WAIT_DAYS = 90  # before the first span of a window; older rows don't wait any longer
-_SPAN = "ingested_in"  # string: the folder of the row's span
 
 
 class LateRows(NamedTuple):
@@ -55,9 +54,9 @@ def late_tables(late: LateRows, like: pa.Schema) -> Iterator[tuple[SpanRef, pa.T
     with pq.ParquetFile(late.known, pre_buffer=False) as file:
         for batch in file.iter_batches(BATCH_ROWS):
             table = pa.Table.from_batches([batch])
-            for prefix in table[_SPAN].unique().to_pylist():
+            for prefix in table[INGESTED_IN].unique().to_pylist():
                 _, name, version = prefix.split("/")
-                rows = table.filter(pc.equal(table[_SPAN], prefix))
+                rows = table.filter(pc.equal(table[INGESTED_IN], prefix))
                 yield SpanRef(name=name, version=int(version.removeprefix("v"))), _with_columns(rows, like)
 
 
@@ -82,7 +81,7 @@ def write_waiting(
                 for batch in file.iter_batches(BATCH_ROWS):
                     table = pa.Table.from_batches([batch])
                     if prefix is not None:
-                        table = table.append_column(_SPAN, pa.array([prefix] * len(table), pa.string()))
+                        table = table.append_column(INGESTED_IN, pa.array([prefix] * len(table), pa.string()))
                     table = table.filter(pc.fill_null(pc.greater_equal(table[TIME], since), False))
                     writer.write_table(_with_columns(table, schema))
                     rows += len(table)
@@ -98,7 +97,7 @@ def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
     for schema in schemas:
         for column in schema:
             kinds.setdefault(column.name, set()).add(column.type)
-    kinds = {_SPAN: {pa.string()}} | kinds
+    kinds = {INGESTED_IN: {pa.string()}} | kinds
     return pa.schema(
         [
             (name, CORE.get(name) or (next(iter(kind)) if len(kind) == 1 else pa.string()))

@@ -10,11 +10,11 @@ from matplotlib.figure import Figure as Canvas
 
 from flows.presentation import html
 from flows.presentation.history.page import MOST_ROWS, history_html, page
-from flows.presentation.history.quality import by_chance, quality
+from flows.presentation.history.quality import quality
 from flows.presentation.wording import share
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
-from tasks.monitoring.history import History, read_history
+from tasks.monitoring.history import History, by_chance, read_history
 from tasks.monitoring.ledger_report import ledger_of
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.run import Run
