@@ -1,0 +1,57 @@
+"""The labels of a first log: words of events, and columns that nothing can be learnt from."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.contracts.profiles import Shared
+from tasks.data.files.facts import ColumnFacts, SourceFacts
+from tasks.planning.first_labels import Labels, first_labels
+
+
+def labels_of(values: dict[str, float], name: str = "event", role: str | None = None) -> Labels:
+    """The labels of a log whose one further column has these values, by their shares."""
+    column = ColumnFacts(
+        name=name, type="number" if role else "text", suggests=None, nulls=0, distinct=len(values), lengths=None,
+        languages=(), common=tuple(Shared(value=value, share=share) for value, share in values.items()), ids=False,
+        odd=None, role=role,
+    )  # fmt: skip
+    return first_labels(
+        SourceFacts(
+            source="log.csv", format="csv", delimiter="comma", files=1, rows=1000, sampled=1000, first=None, last=None,
+            columns=(column,), mapping={}, time_column=None, span="week", problems=(), command="",
+        )
+    )  # fmt: skip
+
+
+def events(labels: Labels) -> dict[str, dict[str, float]]:
+    return {key: value["values"] for key, value, _ in labels.validate if key == "events"}.get("events", {})
+
+
+def test_a_view_is_a_hit_only_in_a_log_without_clicks() -> None:
+    assert events(labels_of({"view": 0.9, "click": 0.1}))["view"] == {"label": 0}
+    shop = labels_of({"view": 0.9, "addtocart": 0.06, "transaction": 0.04})
+    assert not shop.positives_only
+    assert events(shop) == {"view": {}, "addtocart": {"weight": 2}, "transaction": {"weight": 5}}
+
+
+def test_an_unknown_event_gets_no_label_and_is_named() -> None:
+    labels = labels_of({"impression": 0.7, "click": 0.2, "hover": 0.1}, name="action")
+    assert events(labels)["hover"] == {}
+    assert "give hover a label" in labels.validate[0][2]
+    assert labels_of({"impression": 0.7, "hover": 0.3}, name="mood") == Labels()  # no name of an event
+
+
+@pytest.mark.parametrize("values", [{"1": 1.0}, {"0.13": 0.01, "0.27": 0.01}, {"low": 0.5, "high": 0.5}])
+def test_a_label_without_grades_is_left_out(values: dict[str, float]) -> None:
+    labels = labels_of(values, name="label", role="label")
+    assert labels.without_label
+    assert labels.classification is None
+
+
+def test_grades_from_zero_on_are_parted_in_the_middle() -> None:
+    labels = labels_of({"0": 0.5, "1": 0.2, "2": 0.2, "3": 0.095, "70": 0.005}, name="grade", role="label")
+    assert labels.positives_only
+    assert labels.classification is not None
+    assert (labels.classification["negative_max"], labels.classification["positive_min"]) == (1, 2)
+    assert round(labels.positive, 2) == 0.3
