@@ -5,12 +5,14 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
 from configs.load import load_config
 from flows.presentation import html, markdown
+from flows.presentation.history.lineages import lineages_page
 from flows.presentation.history.page import page, summary
-from flows.presentation.model import HISTORY_KEY
+from flows.presentation.model import HISTORY_KEY, Cell
 from flows.presentation.wording import now
 from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from infra.store.factory import open_store
+from tasks.contracts.workspace import LINEAGES_PAGE
 from tasks.data.span_versions import note_all
 from tasks.foundation.records import Record
 from tasks.monitoring.history import read_history
@@ -25,13 +27,14 @@ class Written(Record):
     """Keys of the written files in the workspace."""
 
     history: str
+    lineages: str
     metrics: str
 
 
 @flow(name="report", flow_run_name="history", timeout_seconds=LONGEST_SECONDS)
 @newest_only
 def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = ()) -> Written:
-    """Write the history of all runs, as a page and as metrics for Prometheus, into the workspace.
+    """Write the history of all runs, as two pages and as metrics for Prometheus, into the workspace.
 
     Args:
         workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
@@ -50,7 +53,13 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     snapshot = Snapshot(store)
     past = read_history(snapshot)
     sum_up_lost(store, (release.number for release in past.releases), past.newest_release)
-    store.write(HISTORY_KEY, html.render(page(store.uri, past, at)))
+    store.write(
+        HISTORY_KEY, html.render(page(store.uri, past, at)._replace(near=(Cell("Lineages", key=LINEAGES_PAGE.key()),)))
+    )
+    store.write(
+        LINEAGES_PAGE.key(),
+        lineages_page(store.uri, snapshot, past, near=(Cell("History of all runs", key=HISTORY_KEY),)),
+    )
     store.write(METRICS_KEY, metrics_text_of(snapshot, past, at))
     for problem in past.problems:
         logger().warning("left out: %s", problem)
@@ -61,4 +70,4 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     create_markdown_artifact(
         key="history-numbers", markdown=markdown.page(summary(past, at), store.uri), description=about
     )
-    return Written(history=HISTORY_KEY, metrics=METRICS_KEY)
+    return Written(history=HISTORY_KEY, lineages=LINEAGES_PAGE.key(), metrics=METRICS_KEY)

@@ -9,10 +9,11 @@ from flows.presentation.wording import moment, plural, shortened
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit
 
-SEARCH, CHANGES, HISTORY = "/", "/changes", "/history"  # addresses of `millrace serve`
+SEARCH, CHANGES, HISTORY, LINEAGES = "/", "/changes", "/history", "/lineages"  # addresses of `millrace serve`
 TO_SEARCH = Cell("Search", link=SEARCH)
 TO_CHANGES = Cell("What changed", link=CHANGES)
 TO_HISTORY = Cell("History of all runs", link=HISTORY)
+TO_LINEAGES = Cell("Lineages", link=LINEAGES)
 MOST_HITS = 100
 LETTERS = 300  # shown of an item's text
 
@@ -76,7 +77,7 @@ def search_html(
         tiles=(),
         boxes=boxes,
         sections=tuple(_section(side, side is current, compared if side is current else None) for side in sides),
-        near=(TO_CHANGES, TO_HISTORY),
+        near=(TO_CHANGES, TO_HISTORY, TO_LINEAGES),
     )
     chosen = compared.release.number if compared else None
     offered = tuple(_Other(one.number, _label(one)) for one in others)

@@ -254,6 +254,7 @@ OPEN = Kind(
     Kept.done,
 )  # fmt: skip
 HISTORY = Kind("history", "reports/history.html", "HTML", "`report/daily`", EXISTS, Kept.always)
+LINEAGES_PAGE = Kind("lineages", "reports/lineages.html", "HTML", "`report/daily`", EXISTS, Kept.always)
 METRICS = Kind("metrics", "reports/metrics.prom", "Prometheus", "`report/daily`", EXISTS, Kept.always)
 
 # Damaged files, locks and fences

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page
 
 from flows.cli.serving.search_page import SearchPages
+from flows.presentation.history.lineages import lineages_html
 from flows.presentation.history.page import history_html
 from flows.presentation.run.report import run_html
 from flows.presentation.search import Asked, Side, search_html
@@ -29,8 +30,8 @@ ENDS: dict[int, tuple[End, FailureClass | None]] = {
     24: ("Running", None),
 }
 RELEASED, REJECTED, FAILED, RUNNING = 21, 22, 23, 24
-PAGES = ("released", "rejected", "failed", "running", "history", "history of one", "search", "changes")
-PLAIN = ("running", "search", "changes")  # pages without figures
+PAGES = ("released", "rejected", "failed", "running", "history", "history of one", "lineages", "search", "changes")
+PLAIN = ("running", "lineages", "search", "changes")  # pages without figures
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "running": run_html(store, keys[RUNNING]),
         "history": history_html(store),
         "history of one": history_html(young),
+        "lineages": lineages_html(store),
         "search": search_html(store.uri, Asked("an anorak"), *sides, [before], ("k=0 was left out",)),
         "changes": changes,
     }
@@ -97,6 +99,16 @@ def test_a_page_fits_on_paper(pages: dict[str, Path], name: str, page: Page, tmp
     pdf = page.pdf(path=tmp_path / "page.pdf", format="A4", print_background=True, prefer_css_page_size=True)
     assert pdf.startswith(b"%PDF")
     assert 1 <= pdf.count(b"/Type /Page\n") <= 12
+
+
+def test_lineages_begin_at_the_newest_span(pages: dict[str, Path], page: Page) -> None:
+    page.set_viewport_size({"width": PHONE, "height": 900})
+    page.goto(pages["lineages"].as_uri())
+    first, last = page.locator(".drawing .span").first, page.locator(".drawing .span").last
+    box = last.bounding_box()
+    assert box is not None
+    assert 0 < box["x"] < box["x"] + box["width"] < PHONE
+    assert (first.bounding_box() or {"x": 0})["x"] < 0
 
 
 def overflow(page: Page) -> int:

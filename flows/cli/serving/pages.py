@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from flows.cli.serving.search_page import SearchPages
 from flows.presentation.model import HISTORY_KEY
-from flows.presentation.search import CHANGES, HISTORY, SEARCH, TO_CHANGES, TO_SEARCH
+from flows.presentation.search import CHANGES, HISTORY, LINEAGES, SEARCH, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_SEARCH
 from infra.store.base import Store
-from tasks.contracts.workspace import DATA_PAGE, PLAN, REPORT
+from tasks.contracts.workspace import DATA_PAGE, LINEAGES_PAGE, PLAN, REPORT
 
 FRESH_SECONDS = 10.0  # age at which a page is made again; limits the cost of reloads
 MOST_KEPT = 50  # pages
@@ -64,6 +64,8 @@ class Pages:
             return Page(HTML, changes) if changes is not None else None
         if path in (HISTORY, f"/{HISTORY_KEY}"):
             return self._fresh(HISTORY, self._history)
+        if path in (LINEAGES, f"/{LINEAGES_PAGE.key()}"):
+            return self._fresh(LINEAGES, self._lineages)
         if path == "/metrics":
             return self._fresh(path, self._metrics)
         if found := _REPORT.fullmatch(path):
@@ -80,7 +82,12 @@ class Pages:
     def _history(self) -> Page:
         from flows.presentation.history.page import history_html
 
-        return Page(HTML, history_html(self._store, near=(TO_SEARCH, TO_CHANGES)))
+        return Page(HTML, history_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_LINEAGES)))
+
+    def _lineages(self) -> Page:
+        from flows.presentation.history.lineages import lineages_html
+
+        return Page(HTML, lineages_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_HISTORY)))
 
     def _metrics(self) -> Page:
         from tasks.monitoring.prometheus import CONTENT_TYPE, metrics_text

@@ -8,7 +8,7 @@ from flows.cli.serving.warm_searchers import WarmSearchers
 from flows.presentation import html
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Page
-from flows.presentation.search import MOST_HITS, TO_HISTORY, TO_SEARCH, Asked, Side, search_html
+from flows.presentation.search import MOST_HITS, TO_HISTORY, TO_LINEAGES, TO_SEARCH, Asked, Side, search_html
 from flows.presentation.wording import shortened
 from infra.store.base import Store
 from tasks.contracts.runs import Release
@@ -71,7 +71,7 @@ class SearchPages:
             tiles=(),
             boxes=(),
             sections=(changes_section(changes),) if changes else (),
-            near=(TO_SEARCH, TO_HISTORY),
+            near=(TO_SEARCH, TO_HISTORY, TO_LINEAGES),
         )
         return html.render(page)
 

@@ -188,6 +188,7 @@ def test_a_workspace_in_any_store_is_served(request: pytest.FixtureRequest, kind
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert body == site.get("/reports/history.html")[2]  # where reports link to
         assert f"../runs/{failed}/report.html".encode() in body  # which a browser takes as /runs/...
+        assert site.get("/lineages")[2] == site.get("/reports/lineages.html")[2]
         status, headers, body = site.get(f"/runs/{released}/report.html")
         assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert b"2026-W01: Released" in body

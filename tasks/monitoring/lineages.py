@@ -1,0 +1,113 @@
+"""The lineages of a workspace: each run with the checkpoint that it continues, and the releases of its model.
+
+Besides the history, only the branch records and the last refresh of each model are read.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.runs import Release
+from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import ACTIVE, BRANCH, RELEASE
+from tasks.monitoring.history import History
+from tasks.monitoring.span_progress import SpanRow
+from tasks.runs.branches import Active, Branch
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
+
+
+class Published(NamedTuple):
+    """The releases of one run's model, by their first and last number: its own, then refreshes."""
+
+    first: int
+    last: int
+    serves: bool  # one of them is the current release
+    after: int | None  # release that served when the first was made, if it is not the one before; else None
+
+
+class Step(NamedTuple):
+    """A run in its lineage."""
+
+    run: Run
+    trained: bool  # it made a checkpoint
+    parent: Run | None  # run whose checkpoint it continues
+    begins: bool  # it continues no checkpoint
+    published: Published | None
+
+
+class Lineages(NamedTuple):
+    """All runs by begin; the branch record of each lineage that is a branch; the lineages that runs continue now."""
+
+    steps: tuple[Step, ...]
+    branches: Mapping[str, Branch]
+    active: frozenset[str]
+    unrun: tuple[SpanRow, ...]  # the newest spans without a run, as skipped ones
+
+
+def read_lineages(snapshot: Snapshot, history: History) -> Lineages:
+    """Return the lineages of a past that was read from the same snapshot. Unreadable records are left out."""
+    runs = [run for run in history.runs if run.plan is not None]
+    names = {run.lineage for run in runs}
+    snapshot.fetch(BRANCH.key(lineage=name) for name in names)
+    branches = {
+        name: branch for name in names if (branch := snapshot.read(BRANCH.key(lineage=name), Branch)) is not None
+    }
+    made = {checkpoint: run for run in runs if (checkpoint := _checkpoint_of(run)) is not None}
+    published = _published(snapshot, history)
+    steps = tuple(
+        Step(
+            run=run,
+            trained=_checkpoint_of(run) is not None,
+            parent=made.get(run.plan.parent.prefix) if run.plan is not None and run.plan.parent is not None else None,
+            begins=run.plan is not None and run.plan.parent is None,
+            published=published.get(run.run_key),
+        )
+        for run in runs
+    )
+    roots = names - branches.keys()
+    continued = {name: snapshot.read(ACTIVE.key(lineage=name), Active) for name in roots}
+    active = frozenset(found.branch if found is not None else name for name, found in continued.items())
+    return Lineages(steps, branches, active, tuple(row for row in history.spans if row.run_key is None))
+
+
+def _checkpoint_of(run: Run) -> str | None:
+    outcome = run.outcome(Stage.train)
+    return outcome.checkpoint.prefix if isinstance(outcome, TrainOutcome) else None
+
+
+def _published(snapshot: Snapshot, history: History) -> dict[str, Published]:
+    """Return the releases of each run, by its key.
+
+    Numbers have no gaps, so the numbers between the releases of two runs are refreshes. They are of one model unless a
+    rollback came between; the last one tells which, and the others are not read.
+    """
+    own = history.releases
+    ends = [later.number - 1 for _, later in pairwise(own)] + [history.newest_release or 0]
+    refreshed = [end for release, end in zip(own, ends, strict=False) if end > release.number]
+    last = {each.number: each for each in snapshot.read_all([RELEASE.key(number=end) for end in refreshed], Release)}
+    found: dict[str, Published] = {}
+    by_model = {release.model.version: release for release in own}
+    numbers: dict[str, int] = {}
+    for release, end in zip(own, ends, strict=False):
+        numbers[release.run_key] = release.number
+        of = by_model.get(last[end].model.version, release) if end in last else release
+        numbers[of.run_key] = max(end, numbers.get(of.run_key, 0))
+    serving = history.current.model.version if history.current is not None else None
+    for release in own:
+        found[release.run_key] = Published(
+            first=release.number,
+            last=numbers[release.run_key],
+            serves=release.model.version == serving,
+            after=_after(release, own),
+        )
+    return found
+
+
+def _after(release: Release, own: Sequence[Release]) -> int | None:
+    """Return the release that served when one was made, if another model had been released since."""
+    if release.previous is None:
+        return None
+    between = any(release.previous < other.number < release.number for other in own)
+    return release.previous if between else None
