@@ -31,7 +31,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.first_files import COMMANDS, SETTINGS, commands_text, existing_files, settings_text
 from tasks.planning.first_labels import first_labels
-from tasks.planning.first_settings import FirstData, first_settings, first_span, gates_in_words
+from tasks.planning.first_settings import FirstData, first_settings, first_span, gates_in_words, to_yaml
 from tasks.planning.preflight_encoder import check_encoder, pretrained_folder
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ def _as_option(mapping: dict[str, str]) -> str:
 def _written(store: Store, folder: Path, data: FirstData) -> InitOutput:
     """Write both files in one step, once the settings are known to be valid."""
     choices = first_settings(data)
-    overrides = [f"{each.key}={each.to_yaml()}" for each in choices]
+    overrides = [f"{each.key}={to_yaml(each.value)}" for each in choices]
     config = load_config(None, overrides)
     check_encoder(config)
     gates = gates_in_words(data, config)

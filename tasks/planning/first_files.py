@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import BASE
-from tasks.planning.first_settings import Choice
+from tasks.planning.first_settings import Choice, to_yaml
 
 SETTINGS, COMMANDS = "millrace.yaml", "MILLRACE.md"
 SCHEMA = BASE.with_name("millrace.schema.json")
@@ -22,7 +22,7 @@ def settings_text(choices: Sequence[Choice], about: Sequence[str], gates: Sequen
     lines = [
         f"# yaml-language-server: $schema={SCHEMA}",
         "# Made by millrace init for",
-        *(f"#   {line}" for line in about),
+        *(f"#   {_one_line(line)}" for line in about),
         "# Commands in this folder read this file. All other settings are at their defaults: millrace config KEY.",
     ]
     tree: dict[str, Any] = {}
@@ -35,9 +35,9 @@ def settings_text(choices: Sequence[Choice], about: Sequence[str], gates: Sequen
     for name, section in tree.items():
         lines += ["", *_lines({name: section}, "")]
         if name == "evaluate":
-            lines += _comments(gates)
+            lines += _comments(gates, "  ")
     if "evaluate" not in tree:
-        lines += ["", *_comments(gates)]
+        lines += ["", *_comments(gates, "")]
     return "\n".join(lines) + "\n"
 
 
@@ -48,7 +48,7 @@ def commands_text(about: Sequence[str], steps: Sequence[tuple[str, Sequence[str]
         steps: a sentence, and the commands that it is about.
     """
     parts = ["# The commands of this pipeline", "", "Made by `millrace init`, with `millrace.yaml`, for", ""]
-    parts += [*(f"- {line}" for line in about), ""]
+    parts += [*(f"- {_one_line(line)}" for line in about), ""]
     for sentence, commands in steps:
         parts += [sentence, "", "```", *commands, "```", ""]
     return "\n".join(parts)
@@ -69,20 +69,25 @@ def _lines(tree: dict[str, Any], indent: str) -> Iterator[str]:
 
 
 def _setting(name: str, choice: Choice, indent: str) -> Iterator[str]:
-    line = f"{indent}{name}: {choice.to_yaml()}"
-    if len(line) + len(choice.reason) + 4 <= _WIDTH:
-        yield f"{line}  # {choice.reason}" if choice.reason else line
+    line, reason = f"{indent}{name}: {to_yaml(choice.value)}", _one_line(choice.reason)
+    if len(line) + len(reason) + 4 <= _WIDTH:
+        yield f"{line}  # {reason}" if reason else line
         return
-    if choice.reason:
-        yield f"{indent}# {choice.reason}"
+    if reason:
+        yield f"{indent}# {reason}"
     if len(line) <= _WIDTH or not isinstance(choice.value, dict):
         yield line
         return
     yield f"{indent}{name}:"
     for key, value in choice.value.items():
-        yield from _setting(key, Choice(key, value, ""), f"{indent}  ")
+        yield from _setting(to_yaml(key), Choice(key, value, ""), f"{indent}  ")
 
 
-def _comments(gates: Sequence[str]) -> list[str]:
-    said = ["  # Gates of base.yaml, once all of this log is trained (for one run: millrace run --dry-run):"]
-    return [*said, *(f"  # - {gate}" for gate in gates)]
+def _comments(gates: Sequence[str], indent: str) -> list[str]:
+    said = "Gates of base.yaml, once all of this log is trained (for one run: millrace run --dry-run):"
+    return [f"{indent}# {line}" for line in (said, *(f"- {gate}" for gate in gates))]
+
+
+def _one_line(text: str) -> str:
+    """Return a text without line breaks, which would end a comment."""
+    return " ".join(text.split())

@@ -4,6 +4,7 @@ Only keys that differ from base.yaml are chosen. Numbers of rows are counted, al
 """
 
 import datetime as dt
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -42,13 +43,6 @@ class Choice(NamedTuple):
     key: str  # with dots
     value: Any
     reason: str
-
-    def to_yaml(self) -> str:
-        """Return the value as YAML in one line."""
-        text = yaml.safe_dump(
-            self.value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf")
-        )
-        return text.removesuffix("...\n").strip()
 
 
 class FirstData(NamedTuple):
@@ -97,6 +91,13 @@ def first_settings(data: FirstData) -> list[Choice]:
         Choice("infer.sequence_tokens", max(64, query, item), "texts are packed into sequences of this length"),
         *_operation(data),
     ]
+
+
+def to_yaml(value: Any) -> str:
+    """Return a value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=float("inf"))
+    text = text.removesuffix("...\n").strip()
+    return json.dumps(value, ensure_ascii=False) if "\n" in text else text  # JSON is YAML, without line breaks
 
 
 def gates_in_words(data: FirstData, config: Config) -> list[str]:

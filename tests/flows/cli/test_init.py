@@ -91,6 +91,15 @@ def test_a_log_with_events_gets_their_table(folder: Path, capsys: Capture) -> No
     assert all("label=" not in command for command in output["commands"])  # the table gives the labels
 
 
+def test_odd_names_stay_values(folder: Path, capsys: Capture) -> None:
+    """Names with signs of YAML, a line break, and more of them than a line holds."""
+    events = ["click", "impression", "yes", "a: b", "x\ny", *(f"an event of the kind {n}" for n in range(6))]
+    write_lines("clicks.jsonl", asked(2200, event=events))
+    config, _ = started(capsys, "clicks.jsonl", "--span", "week")
+    assert config.validate_.events is not None
+    assert set(config.validate_.events.values) == set(events)
+
+
 def test_pairs_without_labels_need_no_head_of_labels(folder: Path, capsys: Capture) -> None:
     write_lines("pairs.jsonl", asked(300))
     config, _ = started(capsys, "pairs.jsonl", "--span", "day", "--timezone", "Europe/Berlin")
