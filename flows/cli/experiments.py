@@ -20,7 +20,7 @@ from flows.presentation import html, terminal
 from flows.presentation.model import Section, ended_as, table
 from flows.presentation.run.comparison import comparison_page, metrics_table
 from flows.presentation.stages import evaluate
-from flows.presentation.wording import NONE, number, plural
+from flows.presentation.wording import gate_name, number, plural
 from infra.store.base import Conflict, Store
 from tasks.backfill import experiments
 from tasks.backfill.backfill_state import BackfillState
@@ -77,8 +77,8 @@ def show_tried(output: TryOutput) -> None:
         )
     show_stages(output.stages)
     gates = output.report.verdicts
-    short = [(each.judges, each.against or NONE, evaluate.answered(each), each.severity) for each in gates]
-    tables = [table("", ("gate", "against", "verdict", "severity"), short)] if gates else []
+    short = [(gate_name(each), evaluate.answered(each), each.severity) for each in gates]
+    tables = [table("", ("gate", "verdict", "severity"), short)] if gates else []
     if output.comparison is not None:
         tables += [metrics_table(pair, "champion", "this") for pair in output.comparison.pairs]
     elif output.report.metrics is not None:
@@ -107,7 +107,7 @@ def try_(
 ) -> TryOutput:
     """Train a span with other settings beside the lineage, and judge it; nothing is released.
 
-    Without --config the settings are those of the lineage's own run over the span, but for --set.
+    Without a configuration file the settings are those of the lineage's own run over the span, but for --set.
     """
     store, given = options.store, options.config()
     known = experiments.find(store, name) if name is not None else None

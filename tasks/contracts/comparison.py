@@ -8,6 +8,8 @@ from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.runs import RunState
 from tasks.foundation.records import Record
 
+RATE = "learning_rate"  # metric of `ComparedRun.rates`
+
 
 class ComparedRun(Record):
     """One run of a comparison."""
@@ -26,6 +28,7 @@ class ComparedRun(Record):
     last_step: int | None
     learning_rate: float | None = Field(description="rate of the schedule at the last step; null: not known")
     losses: tuple[CurvePoint, ...] = Field(description="losses that training logged, by global step")
+    rates: tuple[CurvePoint, ...] = Field(description="learning rate at the same steps, by global step")
     curve: tuple[CurvePoint, ...] = Field(description="holdout metrics within the training, by global step")
 
 
@@ -44,8 +47,8 @@ class ComparedMetric(Record):
     a: float
     b: float
     difference: float = Field(description="b - a")
-    low: float | None = Field(description="lower bound of the difference; null: not known")
-    high: float | None = Field(description="upper bound; both together with 95 % confidence")
+    low: float = Field(description="lower bound of the difference")
+    high: float = Field(description="upper bound; both together with 95 % confidence")
     answer: Literal["better", "worse", "undecided"] = Field(description="b compared with a")
 
 

@@ -10,9 +10,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from configs.differences import leaves
+from configs.schema.learning_rate import rate_in_run
 from configs.schema.metrics import METRICS
+from configs.schema.training import TrainConfig
 from infra.store.base import Store
+from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.comparison import (
+    RATE,
     ComparedMetric,
     ComparedPair,
     ComparedQuery,
@@ -34,7 +38,6 @@ from tasks.runs.run import Run
 DOUBT = 0.05  # of an interval, half of it at each end
 MOST_QUERIES = 8  # in each direction
 LABELS = "ABCDEFGH"
-
 
 _Found = tuple[Evaluated | None, Evaluated | None]
 
@@ -80,8 +83,16 @@ def _shown(label: str, name: str, run: Run) -> ComparedRun:
         last_step=trained.last_step if trained else None,
         learning_rate=trained.learning_rate.rate if trained and trained.learning_rate else None,
         losses=trained.losses if trained else (),
+        rates=tuple(_rates(run.plan.config.train, trained)) if trained and run.plan is not None else (),
         curve=trained.curve if trained else (),
     )
+
+
+def _rates(config: TrainConfig, trained: TrainOutcome) -> Iterator[CurvePoint]:
+    """Yield the rate of the schedule at the steps with a loss; a point is named after the step that it ends."""
+    steps = range(trained.first_step, trained.last_step)
+    for point in trained.losses:
+        yield CurvePoint(step=point.step, metrics={RATE: rate_in_run(point.step - 1, steps, config)})
 
 
 def _settings(runs: Sequence[Run]) -> Iterator[ComparedSetting]:
@@ -186,12 +197,12 @@ def _measure(
         values=(b.values(metric)[counted], a.values(metric)[counted]),
     )
     value_b, value_a = measure(answers)
-    if not (math.isfinite(value_a) and math.isfinite(value_b)):
-        return None
     seed = tuple(int.from_bytes(each.run.run_key.encode()) for each in of)
     drawn = draw(answers, DRAWS, seed)
     differences = drawn[0] - drawn[1]
     differences = differences[np.isfinite(differences)]
+    if not len(differences) or not math.isfinite(value_b - value_a):
+        return None
     low, high = (float(each) for each in np.quantile(differences, (DOUBT / 2, 1 - DOUBT / 2)))
     sign = 1 if METRICS[metric].better == "higher" else -1
     return ComparedMetric(

@@ -9,6 +9,7 @@ import torch
 
 from configs.schema.checkpoints import AUTO
 from configs.schema.config import Config
+from configs.schema.learning_rate import learning_rate
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
@@ -30,7 +31,6 @@ from tasks.worker.training.forgetting import average_weights, put_weights
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.known_pairs import KnownPositives, open_known
 from tasks.worker.training.loop import LoopRecorder
-from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.training.resume import (
     Start,
     broadcast_checkpoint,

@@ -1,18 +1,25 @@
 """Runs next to each other: settings that differ, metrics with intervals, slices, queries, curves."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from flows.presentation.figures import curves
+from flows.presentation.figures import BLUE, GREY, curves
 from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
 from flows.presentation.wording import MINUS, NONE, count, number, plural, shortened
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.comparison import ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
+from tasks.contracts.comparison import RATE, ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
 from tasks.contracts.runs import RunState
 from tasks.contracts.workspace import REPORT
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
 LETTERS = 80  # shown of a text
 KEY = "reports/comparison.html"  # links are relative to it; a comparison is not stored in the workspace
+SCALED = ("loss", "mae", "rmse")  # metrics that are no shares
 LOSS, RECALL = "loss", "recall@10"
 _ANSWERS = {"better": Cell("better", "✓", "good"), "worse": Cell("worse", "✕", "bad"), "undecided": Cell("can't tell")}
 
@@ -120,7 +127,13 @@ def _of_pair(pair: ComparedPair, many: bool) -> Iterator[Section]:
     where = f"Both models were measured in one evaluation, of {plural(pair.rows, 'holdout row')}"
     rows = f"{common if pair.measured_in is None else where}; items are ranked {pair.items}."
     about = "Each interval holds the true difference with 95 % confidence, from a bootstrap of whole queries or users."
-    yield Section(f"Metrics{of}", (rows, *pair.notes, about), id=f"metrics{mark}", tables=(metrics_table(pair),))
+    yield Section(
+        f"Metrics{of}",
+        (rows, *pair.notes, about),
+        id=f"metrics{mark}",
+        figures=tuple(_intervals(pair)),
+        tables=(metrics_table(pair),),
+    )
     if pair.slices:
         yield Section(f"Slices{of}", id=f"slices{mark}", tables=(_slices(pair),))
     moved = (
@@ -129,6 +142,28 @@ def _of_pair(pair: ComparedPair, many: bool) -> Iterator[Section]:
     )
     lines = () if any(table.rows for table in moved) else ("No item moved.",)
     yield Section(f"Queries{of}", lines, id=f"queries{mark}", tables=tuple(each for each in moved if each.rows))
+
+
+def _intervals(pair: ComparedPair) -> Iterator[Figure]:
+    """Yield a figure of the differences with their intervals; a loss has another scale and is left out."""
+    shown = [each for each in pair.metrics if each.metric not in SCALED]
+    if not shown:
+        return
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        axes.axvline(0, color=GREY, linewidth=1)
+        for place, each in enumerate(reversed(shown)):
+            sure = each.answer != "undecided"
+            axes.plot([each.low, each.high], [place, place], color=BLUE if sure else GREY, linewidth=2)
+            axes.plot(each.difference, place, marker="o" if sure else "s", color=BLUE if sure else GREY)
+        axes.set_yticks(range(len(shown)), [each.metric for each in reversed(shown)])
+        axes.set_xlabel(f"{pair.b} minus {pair.a}")
+        axes.grid(axis="x")
+
+    told = "; ".join(f"{each.metric} {_signed(each.difference)}, {_interval(each)}" for each in shown)
+    about = "with 95 % intervals; grey squares: the rows can't tell"
+    yield Figure(f"{pair.b} minus {pair.a}", about, f"Differences with intervals: {told}.", draw, 80 + 24 * len(shown))
 
 
 def _slices(pair: ComparedPair) -> Table:
@@ -179,6 +214,7 @@ def _curves(runs: Sequence[ComparedRun]) -> Iterator[Section]:
 
     drawn = {
         "Training loss": points(LOSS, lambda run: run.losses),
+        "Learning rate": points(RATE, lambda run: run.rates),
         f"{RECALL} within the training": points(RECALL, lambda run: run.curve),
     }
     shown = {title: line for title, line in drawn.items() if line}
@@ -192,12 +228,16 @@ def _curves(runs: Sequence[ComparedRun]) -> Iterator[Section]:
             table(
                 f"{title} by {axis}",
                 (f">{axis}", *(f">{label}" for label in labels)),
-                [(count(step), *(number(values.get(label)) for label in labels)) for step, values in line],
+                [(count(step), *(_point(title, values.get(label)) for label in labels)) for step, values in line],
                 folded=True,
             )
             for title, line in shown.items()
         ),
     )
+
+
+def _point(title: str, value: float | None) -> str:
+    return number(value) if value is None or title != "Learning rate" else f"{value:.3g}"
 
 
 def _steps(run: ComparedRun) -> str:

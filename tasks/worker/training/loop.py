@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from configs.schema.learning_rate import rate_in_run
 from infra.store.placing import place
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint
 from tasks.contracts.jobs import JobSpec
@@ -26,7 +27,6 @@ from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_
 from tasks.worker.training.checkpoint_interval import CheckpointInterval, Replicas
 from tasks.worker.training.forgetting import best_step, is_out_of_patience
 from tasks.worker.training.holdout import Holdout, judge
-from tasks.worker.training.optimizer import rate_in_run
 from tasks.worker.training.step import GRADIENT_NORM, TrainStep
 
 

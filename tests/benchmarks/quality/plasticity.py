@@ -28,6 +28,7 @@ import torch
 
 from configs.load import config_hash, load_config
 from configs.schema.config import Config
+from configs.schema.learning_rate import learning_rate
 from configs.schema.training import TrainConfig
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
@@ -41,7 +42,7 @@ from tasks.worker.model.embed import embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import judge, make_holdout
-from tasks.worker.training.optimizer import learning_rate, set_rates
+from tasks.worker.training.optimizer import set_rates
 from tests.benchmarks.quality.shifted_spans import GROUPS, Shop
 from tests.support.workspace.jobs import commit_rows, make_job
 

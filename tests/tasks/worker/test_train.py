@@ -4,6 +4,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from configs.schema.learning_rate import learning_rate
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint, HoldoutRule
@@ -17,7 +18,6 @@ from tasks.foundation.errors import ConfigError, DataError, HostError, StoreErro
 from tasks.worker import train
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.training import telemetry
-from tasks.worker.training.optimizer import learning_rate
 from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import Heard
 from tests.support.workspace.jobs import (
@@ -165,7 +165,7 @@ def test_the_next_run_continues_at_the_last_checkpoint(tmp_path: Path, monkeypat
     later = write_rows(store, "2026-02", 80, tmp_path)
     steps: list[int] = []
     monkeypatch.setattr(
-        "tasks.worker.training.optimizer.learning_rate",
+        "configs.schema.learning_rate.learning_rate",
         lambda step, train: steps.append(step) or learning_rate(step, train),
     )
     inputs = TrainInputs(rows=(later,), history=(rows,), parent=first.checkpoint)

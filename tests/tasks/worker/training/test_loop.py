@@ -100,7 +100,7 @@ def test_weights_ruined_by_the_last_step_are_not_released(tmp_path: Path, monkey
     """The loss of a step is measured before its update, so only the weights show it."""
     store, rows = make_workspace(tmp_path)
     monkeypatch.setattr(
-        "tasks.worker.training.optimizer.learning_rate", lambda step, config: float("nan") if step == 7 else 1e-3
+        "configs.schema.learning_rate.learning_rate", lambda step, config: float("nan") if step == 7 else 1e-3
     )
     with pytest.raises(CodeError, match="at step 8 the weights"):
         train_model(store, tiny_config(), rows)

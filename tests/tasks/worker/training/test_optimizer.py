@@ -5,14 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from configs.schema.learning_rate import decay_factor, learning_rate
 from configs.schema.retention import DecayConfig
 from configs.schema.training import TrainConfig
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.optimizer import (
     HostCountedAdamW,
-    decay_factor,
-    learning_rate,
     make_optimizer,
     optimizer_tensors,
     restore_optimizer,
