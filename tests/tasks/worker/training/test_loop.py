@@ -5,6 +5,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from configs.schema.learning_rate import learning_rate
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
@@ -14,7 +15,6 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.checkpoint_interval import CheckpointInterval
 from tasks.worker.training.loop import LoopRecorder
-from tasks.worker.training.optimizer import learning_rate
 from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import CLASSIFIER, make_job, make_workspace, tiny_config, train_model
 from tests.support.workspace.states import checkpoint_state
