@@ -16,8 +16,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,6 +27,8 @@ from flows.pipeline import pipeline
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.monitoring.ledger_report import LedgerReport, read_ledger
+from tests.benchmarks.disturbed.command import end_at_sigterm
+from tests.benchmarks.disturbed.page import table
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.processes.short_workers import CLASSES, Fault, Faults, FlakyStore, ShortWorkers
@@ -35,7 +38,7 @@ FIRST = dt.date(2026, 1, 1)
 
 
 class Measured(NamedTuple):
-    """What the ledger says, and what was done to the attempts."""
+    """The ledger's sums, and the faults injected into the attempts."""
 
     ledger: LedgerReport
     injected: Counter[Fault]
@@ -69,6 +72,11 @@ def by_class(injected: Counter[Fault]) -> dict[FailureClass, int]:
     return dict(found)
 
 
+def counted(counts: Mapping[Any, int]) -> str:
+    """Return `3 HANG, 5 HOST` for counts by name."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+
+
 def main() -> None:
     """Measure, and print a table as Markdown.
 
@@ -80,6 +88,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--attempts", type=int, help="retry.attempts; default: that of base.yaml")
     asked = parser.parse_args()
+    end_at_sigterm()
     logging.disable(logging.ERROR)
     settings = (f"retry.attempts={asked.attempts}",) if asked.attempts else ()
     with tempfile.TemporaryDirectory(prefix="millrace-success-") as name:
@@ -89,17 +98,18 @@ def main() -> None:
         finally:
             server.stop()
     whole, injected = measured.ledger.whole, by_class(measured.injected)
-    faults = ", ".join(f"{count} {fault}" for fault, count in sorted(measured.injected.items()))
     recovery = whole.mean_seconds_to_recover
     print(f"seed {asked.seed}, {measured.seconds:.0f} s, {measured.seconds / asked.runs:.1f} s a run")
-    print("| of the ledger | |")
-    print("|---|---:|")
-    print(f"| runs that came to a result | {whole.runs_succeeded} of {whole.runs_over}: {whole.run_success_rate:.1%} |")
     failed = whole.attempts - whole.attempts_succeeded
-    print(f"| attempts that failed | {failed} of {whole.attempts}: {failed / whole.attempts:.1%} |")
-    print(f"| by class | {', '.join(f'{count} {name}' for name, count in sorted(whole.attempts_by_class.items()))} |")
-    print(f"| injected | {faults} |")
-    print(f"| outages that are over, and their mean | {whole.recoveries}, {recovery or 0.0:.2f} s |")
+    runs = f"{whole.runs_succeeded} of {whole.runs_over}: {whole.run_success_rate:.1%}"
+    rows = {
+        "runs that came to a result": runs,
+        "attempts that failed": f"{failed} of {whole.attempts}: {failed / whole.attempts:.1%}",
+        "by class": counted(whole.attempts_by_class),
+        "injected": counted(measured.injected),
+        "outages that are over, and their mean": f"{whole.recoveries}, {recovery or 0.0:.2f} s",
+    }
+    print(table(("of the ledger", ">"), rows.items()))
     if whole.attempts_by_class != injected or (whole.run_success_rate or 0.0) < LIMIT:
         raise SystemExit(f"at least {LIMIT:.1%} of the runs should succeed, and every injected fault be on record")
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.benchmarks.chaos.local import FALTERING
+from tests.benchmarks.disturbed.local import FALTERING
 
 PROGRAM = """
 import json, os, sys, time

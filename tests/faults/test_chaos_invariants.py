@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tests.benchmarks.chaos.invariants import content, problems
+from tests.benchmarks.disturbed.invariants import content, problems
 
 CHECKPOINT, MODEL, CATALOGUE, VECTORS = "lineages/main/step-00000009", "models/m-9", "catalogue/c", "vectors/m-9/c"
 ATTEMPT = "runs/r2/train/attempt-1/ledger.json"

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from tasks.contracts.stages import Stage
-from tests.benchmarks.chaos import local
-from tests.benchmarks.chaos.command import processes_of
-from tests.benchmarks.chaos.draws import Act
-from tests.benchmarks.chaos.local import LocalPlace, LocalScene
+from tests.benchmarks.disturbed import command, local
+from tests.benchmarks.disturbed.command import processes
+from tests.benchmarks.disturbed.local import MARK, LocalScene, LocalWorld
+from tests.benchmarks.disturbed.world import MONTHS
 
-# The last word of the worker's command line is what makes it one. It starts no process: until a shell's child has
+# A word of the worker's command line makes it one. It starts no process: until a shell's child has
 # become its command, it has the command line of the shell. All else is done before `started` is there.
 SCRIPT = f"""#!/bin/sh
-"{sys.executable}" -I -c 'import time; time.sleep(60)' tasks.worker &
+"{sys.executable}" -I -c 'import time; time.sleep(60)' -m tasks.worker "$@" &
 echo said
 touch "$MILLRACE_CHAOS_FOLDER/started"
 sleep 60
@@ -28,27 +28,28 @@ sleep 60
 
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalScene]:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(command, "MILLRACE", tmp_path / "millrace")
     monkeypatch.setattr(local, "END_SECONDS", 0.0)
     (tmp_path / "millrace").write_text(SCRIPT)
     (tmp_path / "millrace").chmod(0o755)
-    place = object.__new__(LocalPlace)
-    place.folder, place.home, place.scratch, place.earlier = tmp_path, tmp_path, tmp_path / "tmp", frozenset({"first"})
-    place.scratch.mkdir()
-    scene = LocalScene(place, tmp_path / "run-1")
+    world = object.__new__(LocalWorld)
+    world.folder, world.home, world.scratch, world.earlier = tmp_path, tmp_path, tmp_path / "tmp", frozenset({"first"})
+    world.scenes, world.kept = set(), []
+    world.scratch.mkdir()
+    scene = LocalScene(world, tmp_path / "run-1")
     yield scene
     scene.close(keep=True)  # a test that fails leaves no command and no open file to the next
 
 
 def test_what_a_killed_command_leaves_is_found_and_ended(scene: LocalScene, tmp_path: Path) -> None:
-    command = scene.start()
+    run = scene.start()
     while not (tmp_path / "run-1" / "started").exists():
         time.sleep(0.01)
     while not (workers := scene.workers()):  # the shell has forked, but may not have become the worker yet
         time.sleep(0.01)
     (worker,) = workers
-    command.send(signal.SIGKILL)
-    ended = command.finish()
+    run.send(signal.SIGKILL)
+    ended = run.finish()
     assert (ended.code, ended.out) == (-signal.SIGKILL, "said\n")
     (scene.root / "models").mkdir(parents=True)
     (scene.root / "models" / ".tmp-7").touch()
@@ -62,37 +63,39 @@ def test_what_a_killed_command_leaves_is_found_and_ended(scene: LocalScene, tmp_
     scene.close(keep=False)
     assert not (tmp_path / "run-1").exists()
     assert list((tmp_path / "tmp").iterdir()) == []
-    while processes_of(str(tmp_path / "run-1")):
+    wait_for_the_end(tmp_path / "run-1")
+
+
+def wait_for_the_end(files: Path) -> None:
+    while any(one.variables.get(MARK) == str(files) for one in processes()):
         time.sleep(0.01)
 
 
 def test_an_interrupted_campaign_leaves_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(scene: LocalScene, stage: Stage) -> bool:
+    def interrupted(scene: LocalScene) -> set[Stage]:
         while not (tmp_path / "chaos" / "undisturbed" / "started").exists():
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setattr(LocalScene, "began", interrupted)
-    (tmp_path / "millrace").write_text(f'#!/bin/sh\ncase "$*" in *{local.MONTHS[0]}*) exit 0 ;; esac\n{SCRIPT}')
+    monkeypatch.setattr(command, "MILLRACE", tmp_path / "millrace")
+    monkeypatch.setattr(LocalScene, "begun", interrupted)
+    (tmp_path / "millrace").write_text(f'#!/bin/sh\ncase "$*" in *{MONTHS[0]}*) exit 0 ;; esac\n{SCRIPT}')
     (tmp_path / "millrace").chmod(0o755)
     with pytest.raises(KeyboardInterrupt):
-        LocalPlace(tmp_path / "chaos", print)
-    while processes_of(str(tmp_path / "chaos" / "undisturbed")):
-        time.sleep(0.01)
+        LocalWorld(tmp_path / "chaos", print)
+    wait_for_the_end(tmp_path / "chaos" / "undisturbed")
 
 
 def test_a_stage_has_begun_with_its_first_attempt_in_the_run_that_is_disturbed(scene: LocalScene) -> None:
     scene.store.write("runs/first/train/attempt-1/ledger.json", b"")
-    assert not scene.began(Stage.train)
+    assert scene.begun() == set()
     scene.store.write("runs/second/train/attempt-1/ledger.json", b"")
-    assert scene.began(Stage.train)
-    assert not scene.began(Stage.infer)
+    assert scene.begun() == {Stage.train}
 
 
 def test_files_falter_for_as_long_as_the_switch_is_there(scene: LocalScene, tmp_path: Path) -> None:
     switch = tmp_path / "run-1" / "faltering"
-    scene.falter(Act.disk_full)
+    scene.falter("disk-full")
     assert str(switch.readlink()) == "disk-full"
     scene.recover()
     assert not switch.is_symlink()

@@ -1,16 +1,13 @@
-"""docs/chaos.md as a whole: a table for each place, and what a reader must know to understand them."""
+"""docs/chaos.md as a whole: a table for each place, and their explanation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.benchmarks.chaos.campaign import ChaosReport, rows
-from tests.benchmarks.chaos.crowd import CrowdReport
-from tests.benchmarks.faults.page import machine
+from tests.benchmarks.chaos.campaign import Report, counts
+from tests.benchmarks.disturbed.page import machine, table
 
-_HEAD = """\
-| act | stage | runs | by itself | by one rerun | not | violations | seconds lost |
-|---|---|---:|---:|---:|---:|---:|---:|"""
+ENDS = (">by itself", ">by one rerun", ">not", ">violations")
 CROWD = "## Four actors"
 _CROWD = """\
 {title}
@@ -36,7 +33,7 @@ _PAGE = """\
 in the release of the undisturbed run, bit for bit: the same weights, vectors and names. Each row of
 [faults.md](faults.md) is one fault at one exact place instead.
 
-**Run.** The demo's shop with the settings of [chaos.yaml](../tests/benchmarks/chaos/chaos.yaml), in scratch
+**Run.** The demo's shop with the settings of [chaos.yaml](../tests/benchmarks/disturbed/chaos.yaml), in scratch
 workspaces, with real commands, workers and Prefect server. First nothing is disturbed. Then each run gets one act at
 one moment: an act and a stage are dealt from shuffled decks, the moment is any in the stage's time. Half of the runs on
 this machine and a fifth of those on the cloud begin with their first stage; the others begin with the stage that is
@@ -68,54 +65,36 @@ commands took more than the same stages undisturbed; other work on the machine i
 """
 
 
-def whole(reports: Sequence[ChaosReport]) -> str:
-    """The page. Raises nothing: a report with violations is shown as it is."""
+def whole(reports: Sequence[Report]) -> str:
+    """Return the page; a report with violations is shown as it is."""
     runs = sum(len(report.runs) for report in reports)
-    return _PAGE.format(
-        whole=runs - sum(report.violations for report in reports),
-        runs=runs,
-        machine=machine(),
-        tables="\n\n".join(map(_table, reports)),
-    )
+    whole = runs - sum(report.wrong for report in reports)
+    return _PAGE.format(whole=whole, runs=runs, machine=machine(), tables="\n\n".join(map(_table, reports)))
 
 
-def with_crowds(page: str, reports: Sequence[CrowdReport]) -> str:
-    """The page with what became of the scenes with four actors, in place of what it said about them."""
+def with_crowds(page: str, reports: Sequence[Report]) -> str:
+    """Return the page with these scenes of four actors in place of the earlier ones."""
     before = page.partition(CROWD)[0].rstrip("\n")
     tables = "\n\n".join(map(_crowd_table, reports))
     return f"{before}\n\n{_CROWD.format(title=CROWD, tables=tables)}"
 
 
 def crowds_of(page: str) -> str:
-    """What a page says about scenes with four actors; empty if nothing."""
+    """Return the part of a page about scenes with four actors; empty if it has none."""
     _, title, after = page.partition(CROWD)
     return f"\n{title}{after}" if title else ""
 
 
-def _crowd_table(report: CrowdReport) -> str:
-    wrong = sum(bool(run.violations) for run in report.runs)
-    lines = []
-    for act in sorted({run.act for run in report.runs}):
-        some = [run for run in report.runs if run.act == act]
-        ended = [sum(run.ended == how for run in some) for how in ("itself", "one rerun", "not")]
-        lines.append(
-            f"| `{act}` | {len(some)} | {' | '.join(map(str, ended))} | {sum(bool(r.violations) for r in some)} |"
-        )
-    head = "| act | scenes | by itself | by one rerun | not | violations |\n|---|---:|---:|---:|---:|---:|"
-    about = (
-        f"**{report.place}**, seed {report.seed}: {len(report.runs) - wrong} of {len(report.runs)} scenes as they must."
-    )
-    return "\n".join([about, "", head, *lines])
+def _crowd_table(report: Report) -> str:
+    well = f"{len(report.runs) - report.wrong} of {len(report.runs)} scenes as they must."
+    rows = [(f"`{act}`", *others[:-1]) for act, *others in counts(report.runs, "act")]
+    counted = table(("act", ">scenes", *ENDS), rows)
+    return f"**{report.place}**, seed {report.seed}: {well}\n\n{counted}"
 
 
-def _table(report: ChaosReport) -> str:
-    lines = [
-        f"| `{row.act}` | {row.stage} | {row.count} | {row.by_itself} | {row.by_one_rerun} | {row.not_ended} | "
-        f"{row.violations} | {row.median_seconds_lost:.0f} |"
-        for row in rows(report)
-    ]
+def _table(report: Report) -> str:
     about = (
-        f"## {report.place}\n\n{len(report.runs)} runs, seed {report.seed}. Undisturbed, all stages take "
-        f"{report.undisturbed_seconds:.0f} s."
+        f"{len(report.runs)} runs, seed {report.seed}. Undisturbed, all stages take {report.undisturbed_seconds:.0f} s."
     )
-    return "\n".join([about, "", _HEAD, *lines])
+    rows = [(f"`{act}`", *others) for act, *others in counts(report.runs, "act", "stage")]
+    return f"## {report.place}\n\n{about}\n\n{table(('act', 'stage', '>runs', *ENDS, '>seconds lost'), rows)}"

@@ -9,9 +9,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
-from tests.benchmarks.faults.world import Command, Scene
+from tests.benchmarks.disturbed.cloud import CloudScene as Scene
+from tests.benchmarks.disturbed.command import Command
 from tests.support.cloud.s3 import Fault
-from tests.support.workspace.shop import CommandResult
+from tests.support.processes.command import CommandResult
 
 TRAIN, INFER = "*-train-*", "*-infer-*"
 OUTAGE_SECONDS = 10.0
@@ -170,8 +171,8 @@ def killed_and_reaped(scene: Scene) -> CommandResult:
     command.finish()
 
     def reaped() -> bool:
-        where = ("--config", str(scene.world.config_file), "--workspace", scene.uri)
-        result = scene.millrace("reap", *where, "--grace-minutes", "0", "--json")
+        where = ("--config", str(scene.world.config_file), "--workspace", scene.store.uri)
+        result = scene.command("reap", *where, "--grace-minutes", "0", "--json").finish()
         return any((one["job"], one["action"]) == (job, "ended") for one in result.json["jobs"])
 
     scene.wait_for(reaped, every=3.0)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tasks.contracts.stages import Stage
+from tests.benchmarks.disturbed.cloud import CloudScene
+from tests.benchmarks.disturbed.judge import RELEASED
 from tests.benchmarks.faults import acts, server_acts
-from tests.benchmarks.faults.world import FROM_TRAINING_ON, Scene
-from tests.support.workspace.shop import STAGES, CommandResult
+from tests.support.processes.command import CommandResult
 
+FROM_TRAINING_ON = tuple(Stage)[3:]
 ONCE = "each stage once"
 NOTHING = "No fault"
 AWS = "AWS Batch"
@@ -43,24 +46,24 @@ class Case(NamedTuple):
 
     group: str
     fault: str
-    act: Callable[[Scene], CommandResult]
-    outcome: str = "Released"
+    act: Callable[[CloudScene], CommandResult]
+    outcome: str = RELEASED
     says: tuple[str, ...] = ()  # words in the last command's error output
     attempts: str = ONCE
-    jobs: int | None = None  # submitted in all, where that is the point
-    stages: tuple[str, ...] = ("train",)  # to be done; the others were done before
+    jobs: int | None = None  # submitted in all, if that is the point
+    stages: tuple[Stage, ...] = (Stage.train,)  # to be done; the others were done before
 
 
 _SERVER_AWAY = tuple(
     Case(SERVER, f"killed in {stage}, {back}", act, stages=(stage,), jobs=1)
-    for stage in STAGES
+    for stage in Stage
     for back, act in (
         ("back after 5 s", server_acts.server_away(stage, 5.0)),
         ("back after 60 s", server_acts.server_away(stage, 60.0)),
         ("never back; ends as SERVER, run again", server_acts.server_gone(stage)),
     )
 )
-UNDISTURBED = Case(NOTHING, "none", Scene.run, jobs=4, stages=FROM_TRAINING_ON)
+UNDISTURBED = Case(NOTHING, "none", CloudScene.run, jobs=4, stages=FROM_TRAINING_ON)
 CASES = (
     Case(AWS, f"every call is throttled (429) for {acts.OUTAGE_SECONDS:.0f} s", acts.throttled, jobs=1),
     Case(AWS, f"every call is answered with 500 for {acts.OUTAGE_SECONDS:.0f} s", acts.server_errors, jobs=1),
@@ -80,7 +83,7 @@ CASES = (
     Case(MACHINES, "each of three attempts of the training loses its host", acts.every_host_lost,
          "HOST", ("the machine was lost: Host EC2", "try 3 of 3"), "train HOST, HOST, HOST", jobs=1),
     Case(MACHINES, "one of four inference hosts is lost; the others take its partition", acts.inference_host_lost,
-         attempts="infer HOST, done", jobs=1, stages=("infer",)),
+         attempts="infer HOST, done", jobs=1, stages=(Stage.infer,)),
     Case(MACHINES, "a training process makes no progress", acts.worker_stands_still,
          attempts="train HANG, done", jobs=1),
     Case(MACHINES, "the first attempt of the training takes longer than `batch.attempt_seconds`", acts.time_is_up_once,
@@ -106,7 +109,7 @@ CASES = (
          "CONFIG", ("AWS denied batch:SubmitJob on job queue 'millrace-accelerator'",), "train CONFIG", jobs=0),
     Case(PEOPLE, "the job queue is missing", acts.no_queue,
          "CONFIG", ("there is no AWS Batch job queue 'nowhere'", "batch.cpu_queue"), "release CONFIG", jobs=0,
-         stages=("release",)),
+         stages=(Stage.release,)),
     Case(PEOPLE, "the job definition is missing", acts.no_definition,
          "CONFIG", ("no active AWS Batch job definition 'nowhere-train'", "batch.definition"), "train CONFIG", jobs=0),
     Case(PEOPLE, "the training's image can't be pulled", acts.no_image,

@@ -1,18 +1,16 @@
-"""docs/faults.md as a whole: the tables, and what a reader must know to understand them."""
+"""docs/faults.md as a whole: the tables, and their explanation."""
 
 from __future__ import annotations
 
-import os
-import re
 import textwrap
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
+from tests.benchmarks.disturbed.judge import RELEASED
+from tests.benchmarks.disturbed.page import machine, table
 from tests.benchmarks.faults.cases import ABOUT, NOTHING, ONCE
 
-_HEAD = "| fault | outcome | attempts | seconds lost |\n|---|---|---|---:|"
 _PAGE = """\
 # Faults and their outcome
 
@@ -53,33 +51,24 @@ class Row(NamedTuple):
     lost: int
 
 
-def line(row: Row) -> str:
-    return f"| {row.fault} | {row.outcome} | {row.attempts} | {row.lost} |"
-
-
 def tables(rows: Sequence[Row]) -> str:
     """A section for each group, in Markdown."""
     parts = []
     for group, some in groupby(rows, key=lambda row: row.group):
         about = textwrap.fill(" ".join(ABOUT[group].split()), 120)
-        parts.append(f"## {group}\n\n{about}\n\n{_HEAD}\n" + "\n".join(map(line, some)))
+        counted = table(("fault", "outcome", "attempts", ">seconds lost"), [row[1:] for row in some])
+        parts.append(f"## {group}\n\n{about}\n\n{counted}")
     return "\n\n".join(parts)
 
 
 def whole(rows: Sequence[Row], seconds: float) -> str:
-    """The page. `seconds`: what a run takes undisturbed, from the training on."""
+    """The page. `seconds`: of a run undisturbed, from the training on."""
     faults = [row for row in rows if row.group != NOTHING]
     return _PAGE.format(
-        released=sum(row.outcome == "Released" for row in faults),
+        released=sum(row.outcome == RELEASED for row in faults),
         faults=len(faults),
         machine=machine(),
         seconds=seconds,
         once=ONCE,
         tables=tables(rows),
     )
-
-
-def machine() -> str:
-    """The number of cores and the name of the processor, from Linux."""
-    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return f"{len(os.sched_getaffinity(0))} cores of {found[1] if found else 'an unnamed processor'}"

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from infra import prefect_server
 from infra.prefect_server import Server
 from tasks.foundation.errors import POLICIES, FailureClass
-from tests.benchmarks.faults.world import Scene
-from tests.support.workspace.shop import CommandResult
+from tests.benchmarks.disturbed.cloud import CloudScene as Scene
+from tests.benchmarks.disturbed.command import Command
+from tests.support.processes.command import CommandResult
 
 START_SECONDS = 120.0  # the longest that a server takes
 LONGEST_SECONDS = 120.0  # from the end of the stage to that of a command whose server stays away
@@ -21,10 +22,7 @@ def server_away(stage: str, seconds: float) -> Callable[[Scene], CommandResult]:
     """A Prefect server that `millrace` does not own is killed in a stage, and is back after a while."""
 
     def act(scene: Scene) -> CommandResult:
-        server = prefect_server.up(scene.world.home)
-        command = scene.start(environment={"PREFECT_API_URL": server.url})
-        scene.job(stage, command)
-        _kill(server)
+        server, command = _without_server(scene, stage)
         time.sleep(seconds)
         prefect_server.restart(server, START_SECONDS)
         return command.finish()
@@ -36,10 +34,7 @@ def server_gone(stage: str) -> Callable[[Scene], CommandResult]:
     """It is not back when the command gives up, which says so; it is when the command is run again."""
 
     def act(scene: Scene) -> CommandResult:
-        server = prefect_server.up(scene.world.home)
-        command = scene.start(environment={"PREFECT_API_URL": server.url})
-        scene.job(stage, command)
-        _kill(server)
+        server, command = _without_server(scene, stage)
         scene.wait_for(lambda: scene.batch.jobs()[-1]["status"] == "SUCCEEDED")
         began = time.monotonic()
         gone = command.finish()
@@ -56,12 +51,20 @@ def server_gone(stage: str) -> Callable[[Scene], CommandResult]:
 def own_server_killed(scene: Scene) -> CommandResult:
     command = scene.start()
     scene.in_training(command)
-    server = prefect_server.running(scene.world.home)
-    assert server is not None
-    _kill(server)
+    _kill(scene)
     return command.finish()
 
 
-def _kill(server: Server) -> None:
-    assert server.pid is not None
-    os.killpg(server.pid, signal.SIGKILL)
+def _without_server(scene: Scene, stage: str) -> tuple[Server, Command]:
+    """Begin the run with a server that is not its own, and kill that server in a stage."""
+    server = prefect_server.up(scene.world.home)
+    command = scene.start(PREFECT_API_URL=server.url)
+    scene.job(stage, command)
+    _kill(scene)
+    return server, command
+
+
+def _kill(scene: Scene) -> None:
+    group = scene.server()
+    assert group is not None
+    os.killpg(group, signal.SIGKILL)

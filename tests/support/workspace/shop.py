@@ -14,12 +14,15 @@ from typing import NamedTuple
 import yaml
 
 from flows.demo.search_log import write_shop
+from infra.store.base import Store
+from infra.store.directory import DirectoryStore
 from tests.support.processes.command import CommandResult
 
 MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 600
 SPANS = ("2026-01", "2026-02", "2026-03")
 COLUMNS = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
+_DEPTHS = {"spans": 3, "lineages": 3, "models": 2, "vectors": 3}  # parts of the keys of folders with a manifest
 STAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
 
 # As configs/demo.yaml, with as little arithmetic as there can be.
@@ -92,11 +95,16 @@ class Shop(NamedTuple):
         names = {str(path.relative_to(self.workspace)): path.stat().st_mtime_ns for path in paths}
         return {name: changed for name, changed in names.items() if not name.startswith(".locks/")}
 
-    def half_written(self) -> list[Path]:
-        """Folders that should have a manifest, and have none."""
-        patterns = ("spans/*/*", "lineages/*/step-*", "models/*", "vectors/*/*")
-        folders = [folder for pattern in patterns for folder in self.workspace.glob(pattern)]
-        return [folder for folder in folders if not (folder / "MANIFEST.json").is_file()]
+    def half_written(self) -> list[str]:
+        return half_written(DirectoryStore(self.workspace))
+
+
+def half_written(store: Store) -> list[str]:
+    """Return folders of a workspace that should have a manifest, and have none."""
+    keys = set(store.list(""))
+    parts = [key.split("/") for key in keys]
+    folders = {"/".join(one[: _DEPTHS[one[0]]]) for one in parts if len(one) > _DEPTHS.get(one[0], len(one))}
+    return sorted(folder for folder in folders if f"{folder}/MANIFEST.json" not in keys)
 
 
 def open_shop(folder: Path, home: Path, rows_per_span: int, bucket: str = "") -> Shop:

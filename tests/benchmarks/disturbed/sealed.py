@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from infra.store.base import Store
 from tasks.foundation.errors import StageError
+from tests.benchmarks.disturbed.invariants import damaged
 
 MANIFEST = "/MANIFEST.json"
 AGAIN_SECONDS = 2.0
@@ -30,7 +28,7 @@ class Watcher:
         self._thread.join()
 
     def problems(self) -> Iterator[str]:
-        """Yield what was sealed and is other than it was. A folder that is gone as a whole was pruned."""
+        """Yield sealed folders that have changed. A folder that is gone as a whole was pruned."""
         self._look()
         there = set(self._store.list(""))
         for key, first in sorted(self._manifests.items()):
@@ -41,13 +39,7 @@ class Watcher:
             elif self._store.read(key) != first:
                 yield f"{key} was changed after it was sealed"
             else:
-                yield from self._damaged(folder, json.loads(first), there)
-
-    def _damaged(self, folder: str, manifest: Any, there: set[str]) -> Iterator[str]:
-        for entry in manifest["files"]:
-            key = f"{folder}/{entry['name']}"
-            if key not in there or hashlib.sha256(self._store.read(key)).hexdigest() != entry["sha256"]:
-                yield f"{key} is not what its manifest names"
+                yield from damaged(self._store, folder)
 
     def _look_again(self) -> None:
         while not self._over.wait(AGAIN_SECONDS):

@@ -75,7 +75,7 @@ def of_release(store: Store) -> Iterator[str]:
     release = _json(store, f"releases/{current}.json")
     model, vectors = release["model_prefix"], release["vectors_prefix"]
     for prefix in (model, vectors, release["model"]["checkpoint"]["prefix"], release["catalogue"]["prefix"]):
-        yield from _damaged(store, prefix)
+        yield from damaged(store, prefix)
     of_catalogue, of_vectors = (_ids(store, release["catalogue"]["prefix"]), Counter[str]())
     for key in _parts(store, vectors):
         table = pq.read_table(io.BytesIO(store.read(key)), columns=["item_id", "model_version"])
@@ -114,7 +114,8 @@ def of_attempts(store: Store) -> Iterator[str]:
             yield f"{stage} was done {count} times"
 
 
-def _damaged(store: Store, prefix: str) -> Iterator[str]:
+def damaged(store: Store, prefix: str) -> Iterator[str]:
+    """Yield files of a folder that its manifest does not describe."""
     manifest = _json(store, f"{prefix}/MANIFEST.json")
     for entry in manifest["files"]:
         key = f"{prefix}/{entry['name']}"
