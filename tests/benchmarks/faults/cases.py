@@ -24,8 +24,8 @@ ABOUT = {
     NOTHING: "For comparison.",
     AWS: """Calls to AWS Batch fail, or their answers are missing or late. They are repeated, and no job is ever
         submitted twice.""",
-    MACHINES: """A job is lost, makes no progress, or gets no machine. AWS Batch retries what it can see, Prefect the
-        rest, from one budget (`retry.attempts`); training continues from its last checkpoint.""",
+    MACHINES: """A job is lost, makes no progress, or gets no machine. AWS Batch retries the faults that it
+        sees, Prefect the rest, from one budget (`retry.attempts`); training continues from its last checkpoint.""",
     STORE: "Requests fail. Each is repeated a few times; then the attempt is retried.",
     ORCHESTRATOR: """The process that runs the flow, `millrace run` or a deployment's, ends before its jobs do. The next
         run finds the job again, or continues from its last checkpoint. A killed process holds its lineage for up to a
