@@ -31,13 +31,16 @@ def started(capsys: Capture, *arguments: str) -> tuple[Config, dict[str, Any]]:
     text = Path("millrace.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=/")
     assert all(len(line) <= 120 for line in text.splitlines() if not line.strip().startswith("#"))
+    config = load_config("millrace.yaml")
     for command in output["commands"]:
         assert f"\n{command}\n" in Path("MILLRACE.md").read_text()
         words = shlex.split(command)[1:]
-        if words[0] == "ingest" or "--dry-run" in words:
+        if words[0] == "ingest":
             done = call(capsys, *words)
             assert done.code == 0, done.err
-    return load_config("millrace.yaml"), output
+        elif "--dry-run" in words:
+            assert call(capsys, *words, "--json").json["config"] == config.tree()
+    return config, output
 
 
 def write_lines(name: str, rows: list[dict[str, Any]]) -> None:
