@@ -23,7 +23,7 @@ from tests.support.workspace.tutorial_log import write_files
 PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
 NUMBER = re.compile(r"main-[0-9a-z-]+|\b[0-9a-f]{8,}\b|[+−-]?[0-9][0-9.,:]*")
-SECONDS = 600.0
+SECONDS = 1800.0
 TO_A_RELEASE = 4  # commands, apart from a first look
 
 
