@@ -6,6 +6,7 @@ Nothing here is a fake, so a stage takes seconds; share what it makes.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 600
 SPANS = ("2026-01", "2026-02", "2026-03")
 COLUMNS = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
-_DEPTHS = {"spans": 3, "lineages": 3, "models": 2, "vectors": 3}  # parts of the keys of folders with a manifest
+_WITH_MANIFEST = re.compile(r"(spans/[^/]+/v\d+|lineages/[^/]+/step-\d+|models/[^/]+|vectors/[^/]+/[^/]+)/")
 STAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
 
 # As configs/demo.yaml, with as little arithmetic as there can be.
@@ -102,8 +103,7 @@ class Shop(NamedTuple):
 def half_written(store: Store) -> list[str]:
     """Return folders of a workspace that should have a manifest, and have none."""
     keys = set(store.list(""))
-    parts = [key.split("/") for key in keys]
-    folders = {"/".join(one[: _DEPTHS[one[0]]]) for one in parts if len(one) > _DEPTHS.get(one[0], len(one))}
+    folders = {found[1] for key in keys if (found := _WITH_MANIFEST.match(key))}
     return sorted(folder for folder in folders if f"{folder}/MANIFEST.json" not in keys)
 
 
