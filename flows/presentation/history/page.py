@@ -232,9 +232,11 @@ def _spans(history: History) -> Section | None:
             Cell(row.span, key=REPORT.key(run=row.run_key) if row.run_key else ""),
             state(row.state),
             versions(row.version, row.trained_version) or NONE,
-            *map(moment, (row.arrived_at, row.validated_at, row.trained_at, row.evaluated_at)),
-            *map(moment, (row.embedded_at, row.released_at)),
-            Cell("columns", key=DATA_PAGE.key(run=row.run_key)) if row.run_key and row.validated_at else NONE,
+            moment(row.arrived_at),
+            Cell(
+                moment(row.validated_at), key=DATA_PAGE.key(run=row.run_key) if row.run_key and row.validated_at else ""
+            ),
+            *map(moment, (row.trained_at, row.evaluated_at, row.embedded_at, row.released_at)),
         )
         for row in reversed(history.spans)
     ]
@@ -248,10 +250,13 @@ def _spans(history: History) -> Section | None:
         "evaluated",
         "embedded",
         "released",
-        "data",
     )
     skipped = [f"{row.span} is skipped: {row.message}" for row in history.spans if row.state == "Skipped"]
-    lines = ("What is due, missed or late: millrace freshness", *skipped)
+    lines = (
+        "What is due, missed or late: millrace freshness",
+        "The time of its validation links to the page of its data.",
+        *skipped,
+    )
     return Section("Spans", lines, id="spans", tables=(table("How far each has come, newest first", columns, rows),))
 
 
