@@ -11,6 +11,7 @@ from flows.cli.terminal.command import command
 from flows.cli.terminal.options import write
 from flows.presentation import terminal
 from flows.presentation.run.report import run_html, run_page
+from flows.presentation.run.short import shortened_page
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
@@ -158,9 +159,12 @@ def report(
     span: Annotated[str | None, typer.Option(help="Show the last run over this span.")] = None,
     run_key: Annotated[str | None, typer.Option("--run", help="Show this run; default: the last one.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write one HTML file instead of printing.")] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print each stage, costs, settings and files too.", show_default=False)
+    ] = False,
     as_json: bool = False,
 ) -> ReportOutput | None:
-    """Show one run in full: each stage, costs, failures, settings, files."""
+    """Show one run: its end, gates, stages and what to do; with --full everything."""
     if span is not None and run_key is not None:
         raise ConfigError("report: give --span or --run, not both")
     key = run_key or last_run(store, span)
@@ -169,7 +173,8 @@ def report(
     if as_json:
         return of_run(store, key)
     if html is None:
-        console.show(terminal.page(run_page(store, key)))
+        page = run_page(store, key)
+        console.show(terminal.page(page if full else shortened_page(read_run(Snapshot(store), key), page)))
     return None
 
 

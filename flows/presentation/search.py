@@ -9,9 +9,11 @@ from flows.presentation.wording import moment, plural, shortened
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit
 
-SEARCH, CHANGES, HISTORY, LINEAGES = "/", "/changes", "/history", "/lineages"  # addresses of `millrace serve`
+# Addresses of `millrace serve`.
+SEARCH, CHANGES, RELEASES, HISTORY, LINEAGES = "/", "/changes", "/releases", "/history", "/lineages"
 TO_SEARCH = Cell("Search", link=SEARCH)
 TO_CHANGES = Cell("What changed", link=CHANGES)
+TO_RELEASES = Cell("Releases", link=RELEASES)
 TO_HISTORY = Cell("History of all runs", link=HISTORY)
 TO_LINEAGES = Cell("Lineages", link=LINEAGES)
 MOST_HITS = 100

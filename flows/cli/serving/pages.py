@@ -13,7 +13,18 @@ from typing import NamedTuple
 
 from flows.cli.serving.search_page import SearchPages
 from flows.presentation.model import HISTORY_KEY
-from flows.presentation.search import CHANGES, HISTORY, LINEAGES, SEARCH, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_SEARCH
+from flows.presentation.search import (
+    CHANGES,
+    HISTORY,
+    LINEAGES,
+    RELEASES,
+    SEARCH,
+    TO_CHANGES,
+    TO_HISTORY,
+    TO_LINEAGES,
+    TO_RELEASES,
+    TO_SEARCH,
+)
 from infra.store.base import Store
 from tasks.contracts.workspace import DATA_PAGE, LINEAGES_PAGE, PLAN, REPORT
 
@@ -62,6 +73,8 @@ class Pages:
         if found := _CHANGES.fullmatch(path):
             changes = self._search.changes(int(found[1]) if found[1] else None)
             return Page(HTML, changes) if changes is not None else None
+        if path == RELEASES:
+            return self._fresh(path, lambda: Page(HTML, self._search.releases()))
         if path in (HISTORY, f"/{HISTORY_KEY}"):
             return self._fresh(HISTORY, self._history)
         if path in (LINEAGES, f"/{LINEAGES_PAGE.key()}"):
@@ -82,12 +95,12 @@ class Pages:
     def _history(self) -> Page:
         from flows.presentation.history.page import history_html
 
-        return Page(HTML, history_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_LINEAGES)))
+        return Page(HTML, history_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_RELEASES, TO_LINEAGES)))
 
     def _lineages(self) -> Page:
         from flows.presentation.history.lineages import lineages_html
 
-        return Page(HTML, lineages_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_HISTORY)))
+        return Page(HTML, lineages_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_RELEASES, TO_HISTORY)))
 
     def _metrics(self) -> Page:
         from tasks.monitoring.prometheus import CONTENT_TYPE, metrics_text

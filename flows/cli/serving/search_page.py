@@ -1,4 +1,4 @@
-"""Pages `/` and `/changes` of `millrace serve`: read the releases and ask their search workers."""
+"""Pages `/`, `/changes` and `/releases` of `millrace serve`: read the releases and ask their search workers."""
 
 import re
 import urllib.parse
@@ -8,7 +8,17 @@ from flows.cli.serving.warm_searchers import WarmSearchers
 from flows.presentation import html
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Page
-from flows.presentation.search import MOST_HITS, TO_HISTORY, TO_LINEAGES, TO_SEARCH, Asked, Side, search_html
+from flows.presentation.releases import MOST_ROWS, Listed, releases_html
+from flows.presentation.search import (
+    MOST_HITS,
+    TO_HISTORY,
+    TO_LINEAGES,
+    TO_RELEASES,
+    TO_SEARCH,
+    Asked,
+    Side,
+    search_html,
+)
 from flows.presentation.wording import shortened
 from infra.store.base import Store
 from tasks.contracts.runs import Release
@@ -71,9 +81,29 @@ class SearchPages:
             tiles=(),
             boxes=(),
             sections=(changes_section(changes),) if changes else (),
-            near=(TO_SEARCH, TO_HISTORY, TO_LINEAGES),
+            near=(TO_SEARCH, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
         )
         return html.render(page)
+
+    def releases(self) -> bytes:
+        """Return the page of the newest releases; unreadable ones are sentences on it.
+
+        Raises:
+            StoreError: the pointer to the current release is damaged.
+        """
+        _, pointer = releases.read_pointer(self._store)
+        numbers = releases.numbers(self._store)
+        found: list[Release] = []
+        problems: list[str] = []
+        for number in reversed(numbers[-MOST_ROWS:]):
+            try:
+                found.append(self._read(number))
+            except StoreError as error:
+                problems.append(str(error))
+        current = pointer.release if pointer is not None else None
+        hold = releases.hold_of(self._store)
+        listed = Listed(found, len(numbers), current, releases.pruned(self._store), hold, problems)
+        return releases_html(self._store.uri, listed)
 
     def close(self) -> None:
         self._searchers.close()

@@ -150,6 +150,18 @@ def test_report_shows_the_run_of_a_span(millrace: Command, store: DirectoryStore
     assert b"2026-W01: Released" in file.read_bytes()
 
 
+def test_report_is_short_unless_everything_is_asked_for(millrace: Command) -> None:
+    short, full = millrace("report", "--span", "2026-W01").out, millrace("report", "--span", "2026-W01", "--full").out
+    assert len(short.splitlines()) < 50 < len(full.splitlines())
+    assert all(each in short for each in ("Released as 1", "recall@10", "validate", "release", "report --full"))
+    assert "Settings" in full
+    assert "Settings" not in short
+    failed = millrace("report", "--span", "2026-W02").out
+    assert "out of memory at 40 sequences" in failed  # with its way out
+    assert "! Failed" in failed
+    assert "○ not reached" in failed
+
+
 def test_metrics_are_printed_or_replace_the_old_file(millrace: Command, tmp_path: Path) -> None:
     file = tmp_path / "millrace.prom"
     file.write_text("old")

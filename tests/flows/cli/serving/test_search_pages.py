@@ -138,3 +138,23 @@ def test_pages_lead_to_each_other(pages: Pages) -> None:
         page = changes_of(pages, path)
         assert near <= {link["href"] for link in page.all("a")}
         assert all(not re.match("//|javascript:", link["href"]) for link in page.all("a"))
+
+
+def test_releases_are_listed_with_refreshes_and_the_one_that_serves(store: DirectoryStore, pages: Pages) -> None:
+    third = releases.read(store, 3)
+    fresh = {"number": 4, "refreshed": 3, "previous": 3, "run_key": "refresh-1", "vectors": third.vectors + 12}
+    store.write("releases/4.json", third.model_copy(update=fresh).to_json())
+    store.write("releases/2.json", b"{")
+    page = pages.page("/releases")
+    assert page is not None
+    listed = Page(page.body)
+    numbers = [row[0] for row in listed.rows if row[0].isdigit()]
+    assert numbers == ["4", "3", "1"]
+    assert listed.row("4")[1:3] == ["‖ newer, not serving", "refresh of 3"]
+    assert listed.row("4")[8] == "+12"
+    assert listed.row("3")[1:3] == ["✓ serves", "new model"]
+    assert listed.row("1")[1] == "○ earlier"
+    assert "releases/2.json" in listed.text
+    links = [link["href"] for link in listed.all("a")]
+    assert f"/runs/{third.run_key}/report.html" in links
+    assert "/changes/4" in links

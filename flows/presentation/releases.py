@@ -1,0 +1,97 @@
+"""The list of releases, refreshes included: which one serves, the model and the catalogue of each."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from flows.presentation import html
+from flows.presentation.changes import METRIC
+from flows.presentation.model import Cell, Page, Section, Tile, table, unreadable
+from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_SEARCH
+from flows.presentation.wording import NONE, count, moment, number, plural
+from tasks.contracts.kinds import run_folder
+from tasks.contracts.runs import Hold, Release
+
+MOST_ROWS = 100  # the newest; `millrace releases` lists all
+
+
+class Listed(NamedTuple):
+    """The newest releases, the newest first, and the states of those that don't serve."""
+
+    releases: Sequence[Release]
+    made: int  # releases of the workspace in all
+    current: int | None
+    pruned: Collection[int]  # numbers
+    hold: Hold | None
+    problems: Sequence[str]  # unreadable releases, in sentences
+
+
+def releases_html(workspace: str, listed: Listed) -> bytes:
+    """Return the page as HTML."""
+    newest = listed.releases[0] if listed.releases else None
+    serving = next((each for each in listed.releases if each.number == listed.current), None)
+    refreshes = sum(each.refreshed is not None for each in listed.releases)
+    shown = f"The newest {MOST_ROWS} are shown; millrace releases lists all." if listed.made > MOST_ROWS else ""
+    summary = f"{plural(listed.made, 'release')}." if listed.made else "No release yet. Begin one: millrace run"
+    tiles = (
+        Tile("Serves", Cell(str(listed.current)), _since(serving)),
+        Tile("New models", Cell(count(len(listed.releases) - refreshes)), "of the releases below"),
+        Tile("Refreshes", Cell(count(refreshes)), "the same model, with new and changed items"),
+    )
+    page = Page(
+        title="Releases",
+        workspace=workspace,
+        key="",
+        heading="Releases",
+        summary=f"{summary} {shown}".rstrip(),
+        about=(listed.hold.sentence,) if listed.hold else (),
+        state=None,
+        tiles=tiles if newest is not None else (),
+        boxes=unreadable(listed.problems),
+        sections=(_section(listed),) if newest is not None else (),
+        near=(TO_SEARCH, TO_CHANGES, TO_HISTORY, TO_LINEAGES),
+    )
+    return html.render(page)
+
+
+def _since(serving: Release | None) -> str:
+    return f"span {serving.span.name}, {count(serving.vectors)} vectors" if serving else "an older release"
+
+
+def _section(listed: Listed) -> Section:
+    vectors = {each.number: each.vectors for each in listed.releases}
+    rows = [
+        (
+            Cell(str(each.number), link=f"{CHANGES}/{each.number}"),
+            _state(each, listed),
+            "new model" if each.refreshed is None else f"refresh of {each.refreshed}",
+            each.span.name,
+            moment(each.created_at),
+            each.model.version,
+            number(each.metrics.get(METRIC)) if each.refreshed is None else NONE,
+            count(each.vectors),
+            _difference(each, vectors),
+            Cell("its run", link=f"/{run_folder(each.run_key)}/report.html") if each.refreshed is None else NONE,
+            "; ".join(f"{one.name}: {one.reason}" for one in each.overrides) or NONE,
+        )
+        for each in listed.releases
+    ]
+    columns = (">release", "state", "kind", "span", "made", "model", f">{METRIC}", ">vectors", ">more", "report",
+               "~let pass by")  # fmt: skip
+    caption = "Newest first; the number links to the changes by that release"
+    return Section("All releases", id="releases", tables=(table(caption, columns, rows),))
+
+
+def _state(release: Release, listed: Listed) -> Cell:
+    if release.number == listed.current:
+        return Cell("serves", "✓", "good")
+    if release.number in listed.pruned:
+        return Cell("pruned", "○", "quiet")
+    if listed.current is not None and release.number > listed.current:
+        return Cell("newer, not serving", "‖", "refused")
+    return Cell("earlier", "○", "quiet")
+
+
+def _difference(release: Release, vectors: Mapping[int, int]) -> str:
+    """Return the number of vectors more than the release before it has, as +12; a dash if that is not listed."""
+    before = vectors.get(release.previous or 0)
+    return NONE if before is None else f"{release.vectors - before:+,}".replace("-", "\N{MINUS SIGN}")
