@@ -59,25 +59,25 @@ def _since(serving: Release | None) -> str:
 
 def _section(listed: Listed) -> Section:
     vectors = {each.number: each.vectors for each in listed.releases}
+    let_pass = any(each.overrides for each in listed.releases)
     rows = [
         (
             Cell(str(each.number), link=f"{CHANGES}/{each.number}"),
             _state(each, listed),
             "new model" if each.refreshed is None else f"refresh of {each.refreshed}",
-            each.span.name,
+            Cell(each.span.name, link="" if each.refreshed else f"/{run_folder(each.run_key)}/report.html"),
             moment(each.created_at),
             each.model.version,
             number(each.metrics.get(METRIC)) if each.refreshed is None else NONE,
             count(each.vectors),
             _difference(each, vectors),
-            Cell("its run", link=f"/{run_folder(each.run_key)}/report.html") if each.refreshed is None else NONE,
-            "; ".join(f"{one.name}: {one.reason}" for one in each.overrides) or NONE,
+            *(("; ".join(f"{one.name}: {one.reason}" for one in each.overrides) or NONE,) if let_pass else ()),
         )
         for each in listed.releases
     ]
-    columns = (">release", "state", "kind", "span", "made", "model", f">{METRIC}", ">vectors", ">more", "report",
-               "~let pass by")  # fmt: skip
-    caption = "Newest first; the number links to the changes by that release"
+    more = ("~let pass by",) if let_pass else ()
+    columns = (">release", "state", "kind", "span", "made", "model", f">{METRIC}", ">vectors", ">more", *more)
+    caption = "Newest first; a number links to the changes by that release, a span to the report of its run"
     return Section("All releases", id="releases", tables=(table(caption, columns, rows),))
 
 

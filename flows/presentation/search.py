@@ -79,7 +79,7 @@ def search_html(
         tiles=(),
         boxes=boxes,
         sections=tuple(_section(side, side is current, compared if side is current else None) for side in sides),
-        near=(TO_CHANGES, TO_HISTORY, TO_LINEAGES),
+        near=(TO_CHANGES, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
     )
     chosen = compared.release.number if compared else None
     offered = tuple(_Other(one.number, _label(one)) for one in others)
