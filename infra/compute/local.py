@@ -15,6 +15,7 @@ from pathlib import Path
 
 from infra import prefect_password
 from infra.compute.scratch import ATTEMPT, scratch_folder
+from infra.compute.warm_parents import ForkedWorker, fork_worker
 from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
 from tasks.contracts import runner
@@ -24,6 +25,7 @@ from tasks.contracts.workspace import SPEC
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 10.0
+Process = subprocess.Popen[str] | ForkedWorker
 
 
 class LocalRunner:
@@ -38,7 +40,7 @@ class LocalRunner:
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         """See `Runner.run`. Raises the error of the earliest failure; on any interruption ends the workers first."""
-        processes: list[subprocess.Popen[str]] = []
+        processes: list[Process] = []
         tail = LogTail()
         with scratch_folder(ATTEMPT) as scratch:
             try:
@@ -51,10 +53,13 @@ class LocalRunner:
         if any(codes):
             raise root_cause(self.store, spec, dict(enumerate(codes)), tail.lines).error
 
-    def _start(self, spec: JobSpec, environment: dict[str, str]) -> subprocess.Popen[str]:
-        uri = f"{self.store.uri}#{SPEC.of(spec)}#{spec.sha256}"
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "tasks.worker", spec.stage.value, "--spec", uri],
+    def _start(self, spec: JobSpec, environment: dict[str, str]) -> Process:
+        words = (spec.stage.value, "--spec", f"{self.store.uri}#{SPEC.of(spec)}#{spec.sha256}")
+        # XLA and CUDA start threads and devices that a fork would share.
+        may_fork = spec.stage.traits.forked and spec.config.accelerator == "cpu"
+        forked = fork_worker(words, environment) if may_fork else None
+        return forked or subprocess.Popen(
+            [sys.executable, "-P", "-m", "tasks.worker", *words],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -85,7 +90,7 @@ def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
 
 
-def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: LogTail) -> None:
+def _relay(processes: list[Process], waiter: Waiter, tail: LogTail) -> None:
     """Pass on all output until every process has ended, or one has failed and the grace time is over."""
     lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
     for rank, process in enumerate(processes):
@@ -113,7 +118,7 @@ def _relay(processes: list[subprocess.Popen[str]], waiter: Waiter, tail: LogTail
             waiter.log(f"[{rank}] {line}" if len(processes) > 1 else line)
 
 
-def _read_lines(rank: int, process: subprocess.Popen[str], lines: queue.SimpleQueue[tuple[int, str | None]]) -> None:
+def _read_lines(rank: int, process: Process, lines: queue.SimpleQueue[tuple[int, str | None]]) -> None:
     assert process.stdout is not None
     with process.stdout:
         for line in process.stdout:
@@ -121,7 +126,7 @@ def _read_lines(rank: int, process: subprocess.Popen[str], lines: queue.SimpleQu
     lines.put((rank, None))
 
 
-def _end(processes: list[subprocess.Popen[str]]) -> None:
+def _end(processes: list[Process]) -> None:
     """Send SIGTERM to running processes, then SIGKILL after the grace time."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
@@ -132,7 +137,7 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
             process.wait(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(GRACE_SECONDS)
 
 
 def _free_port() -> int:

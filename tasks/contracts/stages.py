@@ -56,6 +56,7 @@ class Traits:
     backfill: BackfillPhase | None = None
     shown_by_span: bool = False  # its end is a column of the span table
     shows_speed: bool = False  # in the history of the pipeline
+    forked: bool = False  # on this machine's processors its workers are forked from a process that has loaded torch
 
 
 class _WithTraits(enum.StrEnum):
@@ -89,6 +90,7 @@ class Stage(_WithTraits):
     )
     warmup = Traits(
         "warmup",
+        forked=True,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -98,6 +100,7 @@ class Stage(_WithTraits):
     )
     train = Traits(
         "train",
+        forked=True,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -109,6 +112,7 @@ class Stage(_WithTraits):
     )
     evaluate = Traits(
         "evaluate",
+        forked=True,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -118,6 +122,7 @@ class Stage(_WithTraits):
     )
     infer = Traits(
         "infer",
+        forked=True,
         queue=Queue.accelerator,
         layout=Layout.array,
         workers=lambda config: config.infer.workers,
@@ -129,6 +134,7 @@ class Stage(_WithTraits):
     )
     release = Traits(
         "release",
+        forked=True,
         compute=lambda config: config.release.compute,
         backfill=BackfillPhase.release,
         shown_by_span=True,

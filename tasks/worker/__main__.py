@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from typing import NoReturn
 
 from configs.load import config_hash
 from infra.store.factory import open_store
@@ -21,6 +22,7 @@ from tasks.contracts.stages import Chore, Layout, Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import POLICIES, classify
 from tasks.foundation.garbage import collect_rarely
+from tasks.worker.process import sigterm
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
 from tasks.worker.process.machine import Machine
 from tasks.worker.process.sigterm import die_with_parent, terminate
@@ -53,7 +55,8 @@ def main() -> int:
     except Exception as error:  # without a spec no folder exists for an error file
         print(f"{classify(error)}: {error}", file=sys.stderr)
         return POLICIES[classify(error)].exit_code
-    bind_threads(spec.config.accelerator)  # both before a stage imports torch and starts threads
+    if not sigterm.forked_from:  # else torch is loaded, and the warm parent's binding holds
+        bind_threads(spec.config.accelerator)  # both before a stage imports torch and starts threads
     if spec.config.accelerator == "xla":
         keep_freed_memory(in_all_threads=True)
     job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock, joined=machine)
@@ -90,10 +93,15 @@ def _write_whole_lines() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
-if __name__ == "__main__":
-    # os._exit: library threads (gloo, TensorBoard) must not delay a finished worker, or abort and so replace the exit
-    # code of a failure class.
+def end_process() -> NoReturn:
+    """Run `main` and end the process with its exit code."""
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
+    # Library threads (gloo, TensorBoard) must not delay a finished worker, or abort and so replace the exit code of a
+    # failure class.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    end_process()

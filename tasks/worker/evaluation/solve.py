@@ -9,6 +9,7 @@ import numpy as np
 import scipy.optimize
 import scipy.special
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from tasks.quality.row_metrics import area_under_roc, classification_metrics
 
@@ -31,6 +32,7 @@ class FittedClassifier(NamedTuple):
     metrics: dict[str, float]
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # the rounding of more threads depends on their number
 def solve(
     inputs: np.ndarray, classes: np.ndarray, folds: np.ndarray, weights: np.ndarray | None = None
 ) -> FittedClassifier:

@@ -9,6 +9,7 @@ import scipy.optimize
 import scipy.special
 import torch
 import torch.nn.functional as F
+from threadpoolctl import threadpool_limits
 
 from configs.schema.label_heads import MulticlassHead
 from tasks.quality.label_metrics import label_metrics
@@ -46,6 +47,7 @@ def find_shortage(truth: np.ndarray, settings: MulticlassHead) -> str:
     return f"no row has the class {absent[0]}" if absent else ""
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # the rounding of more threads depends on their number
 def solve(known: LabelledRows, settings: MulticlassHead) -> FittedHead:
     """Return the head whose penalty strength gives the best cross-validated macro F1."""
     unseen = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}

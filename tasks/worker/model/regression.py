@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from configs.schema.label_heads import RegressionHead
 from tasks.quality.label_metrics import label_metrics
@@ -35,6 +36,7 @@ def find_shortage(truth: np.ndarray, settings: RegressionHead) -> str:
     return f"there are {len(truth)} rows of {LEAST_ROWS}" if len(truth) < LEAST_ROWS else ""
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # the rounding of more threads depends on their number
 def solve(known: LabelledRows, settings: RegressionHead) -> FittedHead:
     """Return the head whose penalty strength gives the lowest cross-validated error."""
     unseen = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}

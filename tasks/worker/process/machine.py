@@ -22,6 +22,7 @@ from infra.store.checked import CheckedStore
 from infra.store.factory import scheme_of
 from tasks.foundation.errors import HangError
 from tasks.worker.process.shared_folder import SharedFolder
+from tasks.worker.process.sigterm import RUNNER_PID
 
 SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 1.0
 
@@ -99,7 +100,8 @@ class Machine:
         """
         self._workers = workers
         name = hashlib.sha256(f"{workspace}#{attempt}#{first}".encode()).hexdigest()[:16]
-        self._path = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}-{os.getppid()}-{name}"
+        runner = os.environ.get(RUNNER_PID, os.getppid())  # each rank may have a warm parent of its own
+        self._path = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}-{runner}-{name}"
 
     @property
     def folder(self) -> Path:

@@ -27,6 +27,7 @@ def die_with_parent() -> None:
 
 
 RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by the runner for its child processes
+forked_from: int | None = None  # pid of the warm parent, which ends with the runner; None: the runner is the parent
 SAME_SECONDS = 2.0  # a service manager and the runner that it stops each send a SIGTERM for one request
 
 
@@ -37,8 +38,8 @@ def terminate(signum: int, frame: object) -> NoReturn:
 
 def runner_is_gone() -> bool:
     """Return True if the runner that started this process has died; another may start the same work at any moment."""
-    runner = os.environ.get(RUNNER_PID)
-    return bool(runner) and os.getppid() != int(runner)
+    parent = forked_from or int(os.environ.get(RUNNER_PID) or os.getppid())
+    return os.getppid() != parent
 
 
 class StopRequest:

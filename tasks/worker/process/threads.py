@@ -48,6 +48,7 @@ def name_user() -> None:
         os.environ.setdefault("USER", f"user-{os.getuid()}")
 
 
+THREADS = "OMP_NUM_THREADS"
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
 
 
@@ -77,11 +78,11 @@ def forget_binding() -> None:
 def _variables(local_rank: int, workers: int) -> dict[str, str]:
     """Return OpenMP's variables for one of `workers` processes that share the cores of this process."""
     if limit := os.environ.get("OMP_THREAD_LIMIT"):
-        return {"OMP_NUM_THREADS": limit}
+        return {THREADS: limit}
     if not hasattr(os, "sched_getaffinity"):  # not Linux
-        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}
+        return {THREADS: str(max(1, (os.cpu_count() or 1) // workers))}
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // workers)
     own = [cores[(local_rank * share + number) % len(cores)] for number in range(share)]
     places = ",".join(f"{{{core}}}" for core in own)
-    return {"OMP_NUM_THREADS": str(share), "OMP_PROC_BIND": "true", "OMP_PLACES": places}
+    return {THREADS: str(share), "OMP_PROC_BIND": "true", "OMP_PLACES": places}

@@ -1,3 +1,4 @@
+import dataclasses
 import os
 import signal
 import subprocess
@@ -9,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import infra.compute.local
+from infra.compute import warm_parents
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.results import StageResult
+from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CancelledError, CodeError, ConfigError, DataError, HostError, StageError
 from tests.support.fakes.stand_ins import Heard, health_spec, is_running, replace_health
 
@@ -21,6 +24,7 @@ def run(job):
     say(f"pid {os.getpid()}")
     time.sleep(600)
 """
+both_ways = pytest.mark.parametrize("stand_in", ["forked", "a process of its own"], indirect=True)
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -30,8 +34,12 @@ def store(tmp_path) -> DirectoryStore:
 
 
 @pytest.fixture
-def stand_in(monkeypatch, tmp_path):
-    return lambda body: replace_health(monkeypatch, tmp_path / "site", body)
+def stand_in(request, monkeypatch, tmp_path):
+    """Run `body` in workers that are forked, or with the mark `both_ways` also in processes of their own."""
+    if getattr(request, "param", "forked") == "forked":
+        monkeypatch.setattr(Stage.health, "traits", dataclasses.replace(Stage.health.traits, forked=True))
+    yield lambda body: replace_health(monkeypatch, tmp_path / "site", body)
+    warm_parents.end_all()
 
 
 @pytest.fixture
@@ -69,6 +77,7 @@ def test_a_killed_worker_leaves_no_temporary_files(store, stand_in, tmp_path, mo
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@both_ways
 def test_no_code_of_the_current_folder_runs(store, stand_in, tmp_path, monkeypatch):
     """Neither in the workers nor in what they start."""
     stand_in(
@@ -111,6 +120,7 @@ def test_a_stage_ends_with_the_result_of_rank_0(store, stand_in):
     assert getattr(result.outcome, "device", None) == "rank 0"
 
 
+@both_ways
 def test_progress_goes_to_the_bar_and_the_rest_to_the_log(store, stand_in):
     stand_in(
         """
@@ -130,6 +140,7 @@ def test_progress_goes_to_the_bar_and_the_rest_to_the_log(store, stand_in):
     assert heard.lines == ["plain", "to stderr", '@progress {"what": "cut', "not \N{REPLACEMENT CHARACTER} utf-8"]
 
 
+@both_ways
 def test_with_several_workers_each_line_names_its_worker_and_each_knows_its_rank(store, stand_in):
     stand_in(
         """
@@ -142,6 +153,7 @@ def test_with_several_workers_each_line_names_its_worker_and_each_knows_its_rank
     assert sorted(run(store, workers=2).lines) == ["[0] 0 0 2 2", "[1] 1 1 2 2"]
 
 
+@both_ways
 def test_a_worker_does_not_get_the_password_of_the_prefect_server(store, stand_in, monkeypatch):
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "millrace:secret")
     stand_in(
@@ -178,6 +190,7 @@ def test_the_error_of_a_single_worker_is_raised_as_it_is(store, stand_in):
     assert str(error) == "ValueError: no such thing"
 
 
+@both_ways
 @pytest.mark.parametrize(
     ("end", "expected", "message"),
     [
@@ -290,6 +303,7 @@ def test_a_finished_stage_does_not_wait_for_a_workers_child_process(store, stand
     os.kill(heard.numbers("child")[0], signal.SIGKILL)
 
 
+@both_ways
 @on_linux
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_leaves_no_process_behind(store, stand_in, interruption):
@@ -308,6 +322,7 @@ def test_an_interruption_leaves_no_process_behind(store, stand_in, interruption)
     assert not store.exists("runs/run/health/result.json")
 
 
+@pytest.mark.parametrize("stand_in", ["a process of its own"], indirect=True)
 def test_started_workers_are_ended_when_the_next_one_cannot_start(store, stand_in, monkeypatch):
     stand_in("def run(job): time.sleep(600)")
     popen, started = subprocess.Popen, []
@@ -325,6 +340,7 @@ def test_started_workers_are_ended_when_the_next_one_cannot_start(store, stand_i
     started[0].stdout.close()
 
 
+@both_ways
 @on_linux
 def test_workers_die_with_a_killed_orchestrator(store, stand_in):
     stand_in(SLEEPS)

@@ -20,6 +20,9 @@ from tasks.foundation.errors import CancelledError
 
 _SITE = """
 import sys, types
+for stage in ("warmup", "train", "evaluate", "infer", "release"):  # a warm parent would load torch for them
+    sys.modules["tasks.worker." + stage] = types.ModuleType(stage)
+sys.modules["sklearn.linear_model"] = types.ModuleType("unused")
 stand_in = types.ModuleType("tasks.worker.health")
 sys.modules[stand_in.__name__] = stand_in
 exec(compile({body!r}, "stand-in", "exec"), stand_in.__dict__)

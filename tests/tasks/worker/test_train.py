@@ -20,6 +20,7 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.training import telemetry
 from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 from tests.support.fakes.stand_ins import Heard
+from tests.support.processes.ends import assert_same_end
 from tests.support.workspace.jobs import (
     CLASSIFIER,
     FEATURES,
@@ -148,6 +149,18 @@ def test_two_workers_give_the_losses_of_one(tmp_path: Path):
     assert list(weights[1]) == list(weights[0])
     for name, value in weights[0].items():
         torch.testing.assert_close(weights[1][name], value, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.pipeline
+def test_a_forked_worker_trains_as_a_process_of_its_own_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ends = []
+    for forked in (True, False):
+        store, rows = make_workspace(tmp_path / str(forked))
+        spec = make_job(store, tiny_config(*ALL_PARTS), TrainInputs(rows=(rows,), history=(), parent=None)).spec
+        if not forked:
+            monkeypatch.setattr("infra.compute.local.fork_worker", lambda *words: None)
+        ends.append((store, run_in_processes(store, spec)))
+    assert_same_end(*ends)
 
 
 def run_in_processes(store: DirectoryStore, spec: JobSpec) -> TrainOutcome:

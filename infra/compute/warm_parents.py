@@ -1,0 +1,194 @@
+"""Workers forked from processes that have loaded torch: the runner's side of `tasks.worker.warm_parent`.
+
+A warm parent serves all stages of this process, until it ends. On Linux alone: a fork of a process with Apple's
+libraries is not safe.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+# Variables that no library reads while it is imported; a worker gets its own values. All others decide which warm
+# parent a worker is forked from.
+_OF_A_WORKER = ("MASTER_PORT", "TMPDIR")
+_OF_OURS = ("MILLRACE_", "PREFECT_", "PYTEST_")
+_OF_A_RANK = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+)  # threads are bound to the rank's cores when OpenMP is loaded
+_POLL_SECONDS = 0.01
+_ROOM = 1000 * "-"  # for the command that `ps` shows for a worker
+
+
+class ForkedWorker:
+    """A worker's process, with the part of `subprocess.Popen` that the runner uses."""
+
+    def __init__(self, parent: _WarmParent, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Ask the warm parent for the worker. Raises OSError: the parent has ended, or the environment is too large."""
+        self._parent = parent
+        self._pidfd: int | None = None
+        self._code: int | None = None
+        read_end, write_end = os.pipe()
+        self.stdout: IO[str] = os.fdopen(read_end, errors="replace")
+        self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            parent.request({"words": words, "environment": environment}, [write_end, theirs.fileno()])
+        except OSError:
+            self.stdout.close()
+            self._news.close()
+            raise
+        finally:
+            os.close(write_end)
+            theirs.close()
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative after a signal; None while it runs. See `subprocess.Popen.poll`."""
+        while self._code is None:
+            try:
+                message = self._news.recv(64, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            except ConnectionError:
+                message = b""
+            if message and self._pidfd is None:
+                self._pidfd = os.pidfd_open(int(message))
+            elif message:
+                self._finish(int(message))
+            elif self._pidfd is None or select.select([self._pidfd], [], [], 0)[0]:
+                self._finish(-signal.SIGKILL)  # the parent was killed, and the worker with it
+            else:
+                return None
+        return self._code
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a forked worker", timeout)
+            time.sleep(_POLL_SECONDS)
+        return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.poll() is not None:
+            return
+        if self._pidfd is None:  # not begun: its parent still loads torch, or hangs
+            self._parent.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _finish(self, code: int) -> None:
+        self._code = code
+        self._news.close()
+        self._parent.workers.discard(self)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+
+class _WarmParent:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.workers: set[ForkedWorker] = set()  # that have not ended
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.callback(self._channel.close)
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tasks.worker.warm_parent", str(theirs.fileno()), _ROOM],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a library that can't be loaded fails again in the worker, into its log
+            )
+            unless_started.pop_all()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def request(self, request: Mapping[str, object], descriptors: list[int]) -> None:
+        """Ask for a worker. Raises OSError: the process has ended, or the request is too large for a message."""
+        socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.end()
+
+    def end(self) -> None:
+        """Close the channel, by which the process ends, and its workers with it."""
+        self._channel.close()
+        self._process.wait()
+
+
+_Key = tuple[tuple[str, str], ...]
+_parents: dict[_Key, _WarmParent] = {}
+_lock = threading.Lock()  # a backfill runs several stages at a time
+
+
+def fork_worker(words: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
+    """Return a worker of `python -m tasks.worker WORDS`, forked from a warm parent; None if this machine has no forks.
+
+    The first call starts the warm parent, which takes as long to load torch as a worker would.
+
+    Args:
+        environment: the worker's variables.
+    """
+    if sys.platform != "linux":
+        return None
+    lasting = {name: value for name, value in environment.items() if not _varies(name)}
+    with _lock:
+        try:
+            parent = _parent_with(lasting, environment)
+            worker = ForkedWorker(parent, words, environment)
+        except OSError:
+            return None
+        parent.workers.add(worker)
+        return worker
+
+
+def _varies(name: str) -> bool:
+    return name in _OF_A_WORKER or name.startswith(_OF_OURS)
+
+
+def _parent_with(lasting: Mapping[str, str], environment: Mapping[str, str]) -> _WarmParent:
+    key = (*sorted(lasting.items()), ("", str(Path.cwd())))
+    for other, parent in list(_parents.items()):
+        if not parent.alive or (not parent.workers and _machine(other) != _machine(key)):
+            _parents.pop(other).end()
+    if key not in _parents:
+        _parents[key] = _WarmParent(environment)
+    return _parents[key]
+
+
+def _machine(key: _Key) -> _Key:
+    return tuple(one for one in key if one[0] not in _OF_A_RANK)
+
+
+@atexit.register
+def end_all() -> None:
+    """End the warm parents, and their workers with them."""
+    while _parents:
+        _parents.popitem()[1].end()
