@@ -1,13 +1,11 @@
 """`millrace search` and `millrace diff`: search one release, or compare two."""
 
-import subprocess
-import sys
 from typing import Annotated, Any
 
 import typer
 from pydantic import Field
 
-from flows.cli.serving.search_worker import failure_of, searcher
+from flows.cli.serving.search_worker import answered_once, searcher
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
@@ -91,10 +89,4 @@ def diff(
         raise ConfigError(f"{store.uri} has no two releases to compare; list them with: millrace releases")
     earlier = releases.read(store, number)
     config = read_plan(store, later.run_key).config
-    command = [sys.executable, "-P", "-m", "tasks.worker.search.diff", "--workspace", store.uri]
-    records = (earlier, later, config)  # too long for arguments
-    said = "".join(record.model_dump_json(by_alias=True) + "\n" for record in records)
-    done = subprocess.run(command, input=said, capture_output=True, text=True)
-    if done.returncode:
-        raise failure_of(done.returncode, done.stderr)
-    return Changes.model_validate_json(done.stdout)
+    return Changes.model_validate_json(answered_once("diff", store, earlier, later, config))

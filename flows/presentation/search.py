@@ -10,14 +10,20 @@ from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit
 
 # Addresses of `millrace serve`.
-SEARCH, CHANGES, RELEASES, HISTORY, LINEAGES = "/", "/changes", "/releases", "/history", "/lineages"
+SEARCH, CHANGES, MAP, RELEASES, HISTORY, LINEAGES = "/", "/changes", "/map", "/releases", "/history", "/lineages"
 TO_SEARCH = Cell("Search", link=SEARCH)
 TO_CHANGES = Cell("What changed", link=CHANGES)
+TO_MAP = Cell("Map", link=MAP)
 TO_RELEASES = Cell("Releases", link=RELEASES)
 TO_HISTORY = Cell("History of all runs", link=HISTORY)
 TO_LINEAGES = Cell("Lineages", link=LINEAGES)
 MOST_HITS = 100
 LETTERS = 300  # shown of an item's text
+
+
+def to_map(release: int) -> Cell:
+    """Return the link to the map of a release."""
+    return TO_MAP._replace(link=f"{MAP}/{release}")
 
 
 class Asked(NamedTuple):
@@ -79,7 +85,7 @@ def search_html(
         tiles=(),
         boxes=boxes,
         sections=tuple(_section(side, side is current, compared if side is current else None) for side in sides),
-        near=(TO_CHANGES, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
+        near=(TO_CHANGES, TO_MAP, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
     )
     chosen = compared.release.number if compared else None
     offered = tuple(_Other(one.number, _label(one)) for one in others)

@@ -10,6 +10,7 @@ from playwright.sync_api import Page
 from flows.cli.serving.search_page import SearchPages
 from flows.presentation.history.lineages import lineages_html
 from flows.presentation.history.page import history_html
+from flows.presentation.release_map import Shown, map_html
 from flows.presentation.run.report import run_html
 from flows.presentation.search import Asked, Side, search_html
 from infra.store.directory import DirectoryStore
@@ -19,6 +20,7 @@ from tasks.foundation.errors import FailureClass
 from tasks.runs import releases
 from tests.browser.album import Album
 from tests.support.pages.changes import CHANGES, WIN
+from tests.support.pages.maps import FOUND
 from tests.support.workspace.past import End, write_past
 
 PHONE, SCREEN = 360, 1280
@@ -30,8 +32,19 @@ ENDS: dict[int, tuple[End, FailureClass | None]] = {
     24: ("Running", None),
 }
 RELEASED, REJECTED, FAILED, RUNNING = 21, 22, 23, 24
-PAGES = ("released", "rejected", "failed", "running", "history", "history of one", "lineages", "search", "changes")
-PLAIN = ("running", "lineages", "search", "changes")  # pages without figures
+PAGES = (
+    "released",
+    "rejected",
+    "failed",
+    "running",
+    "history",
+    "history of one",
+    "lineages",
+    "map",
+    "search",
+    "changes",
+)
+PLAIN = ("running", "lineages", "map", "search", "changes")  # pages without figures
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "history": history_html(store),
         "history of one": history_html(young),
         "lineages": lineages_html(store),
+        "map": map_html(store.uri, FOUND, Shown(current, before, "", (1,), 2)),
         "search": search_html(store.uri, Asked("an anorak"), *sides, [before], ("k=0 was left out",)),
         "changes": changes,
     }

@@ -1,7 +1,7 @@
 """The pages of `millrace serve` by path; app.py sends them.
 
-It only reads. `/` searches the releases. The history is made at most every few seconds; a run's report is made if none
-was written.
+It only reads. `/` searches the releases, `/map` draws one. The history is made at most every few seconds; a run's
+report is made if none was written.
 """
 
 import re
@@ -11,12 +11,14 @@ import urllib.parse
 from collections.abc import Callable
 from typing import NamedTuple
 
+from flows.cli.serving.map_page import MapPages
 from flows.cli.serving.search_page import SearchPages
 from flows.presentation.model import HISTORY_KEY
 from flows.presentation.search import (
     CHANGES,
     HISTORY,
     LINEAGES,
+    MAP,
     RELEASES,
     SEARCH,
     TO_CHANGES,
@@ -38,6 +40,7 @@ _REPORT = re.compile(rf"/runs/({_NAME})/report\.html")
 _DATA = re.compile(rf"/runs/({_NAME})/data\.html")
 _ROWS = re.compile(rf"/runs/({_NAME})/rows\.html")
 _CHANGES = re.compile(rf"{CHANGES}(?:/([1-9]\d{{0,8}}))?")
+_MAP = re.compile(rf"{MAP}(?:/([1-9]\d{{0,8}}))?")
 _TEXT_FILE = re.compile(rf"/((?:runs|refreshes|publications)/{_NAME}(?:/{_NAME})*\.(?:json|yaml|txt|log|csv|md))")
 
 
@@ -57,6 +60,7 @@ class Pages:
         self._making = threading.Lock()  # matplotlib draws one picture at a time
         self._made: dict[str, tuple[float, Page]] = {}
         self._search = SearchPages(store)
+        self._maps = MapPages(store)
 
     def close(self) -> None:
         self._search.close()
@@ -75,6 +79,9 @@ class Pages:
             return Page(HTML, changes) if changes is not None else None
         if path == RELEASES:
             return self._fresh(path, lambda: Page(HTML, self._search.releases()))
+        if found := _MAP.fullmatch(path):
+            drawn = self._maps.page(int(found[1]) if found[1] else None, query)
+            return Page(HTML, drawn) if drawn is not None else None
         if path in (HISTORY, f"/{HISTORY_KEY}"):
             return self._fresh(HISTORY, self._history)
         if path in (LINEAGES, f"/{LINEAGES_PAGE.key()}"):

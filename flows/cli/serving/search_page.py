@@ -18,6 +18,7 @@ from flows.presentation.search import (
     Asked,
     Side,
     search_html,
+    to_map,
 )
 from flows.presentation.wording import shortened
 from infra.store.base import Store
@@ -81,7 +82,7 @@ class SearchPages:
             tiles=(),
             boxes=(),
             sections=(changes_section(changes),) if changes else (),
-            near=(TO_SEARCH, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
+            near=(TO_SEARCH, TO_RELEASES, *((to_map(release.number),) if release else ()), TO_HISTORY, TO_LINEAGES),
         )
         return html.render(page)
 
@@ -138,12 +139,17 @@ def _summary(release: Release | None, on_record: bool) -> str:
     return "It was made without a comparison with the release before it, so what changed is not on record."
 
 
+def parameters(query: str) -> dict[str, str]:
+    """Return the parameters of a query string, the last value of each; none if there are too many."""
+    try:
+        return {name: values[-1] for name, values in urllib.parse.parse_qs(query, max_num_fields=20).items()}
+    except ValueError:
+        return {}
+
+
 def _understood(query: str) -> tuple[Asked, list[str]]:
     """Parse a query string; return a sentence for each invalid part too."""
-    try:
-        given = {name: values[-1] for name, values in urllib.parse.parse_qs(query, max_num_fields=20).items()}
-    except ValueError:
-        given = {}
+    given = parameters(query)
     trouble: list[str] = []
     k = _whole(given, "k", MOST_HITS, trouble)
     compared = _whole(given, "with", 10**9, trouble)

@@ -1,4 +1,4 @@
-"""A worker process that searches a release, and the error of one that failed."""
+"""Worker processes: a searcher of a release, workers that answer once, and the error of one that failed."""
 
 import contextlib
 import functools
@@ -76,6 +76,24 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:  # stopped, or its disk hangs
         process.kill()
+
+
+def answered_once(module: str, store: Store, *records: Record | None) -> str:
+    """Run a module of the search workers, which reads records, one a line, and prints one.
+
+    Returns:
+        The line that it printed.
+
+    Raises:
+        StageError: of the class that ended the worker, with its message.
+    """
+    command = [sys.executable, "-P", "-m", f"tasks.worker.search.{module}", "--workspace", store.uri]
+    lines = ("null" if record is None else record.model_dump_json(by_alias=True) for record in records)
+    said = "".join(f"{line}\n" for line in lines)  # too long for arguments
+    done = subprocess.run(command, input=said, capture_output=True, text=True)
+    if done.returncode:
+        raise failure_of(done.returncode, done.stderr)
+    return done.stdout
 
 
 def failure_of(code: int, said: str) -> StageError:

@@ -24,12 +24,23 @@ PARTITIONS = 4
 PLACES = 8  # around which the items are
 
 
-def write_release(store: Store, number: int, items: int = 24, fp16: bool = False, spread: float = 0.5) -> Release:
-    """A current release of items `i0000` and so on, as docs/data.md describes its vectors; each by its own model."""
+def write_release(
+    store: Store,
+    number: int,
+    items: int = 24,
+    fp16: bool = False,
+    spread: float = 0.5,
+    vectors: np.ndarray | None = None,
+) -> Release:
+    """A current release of items `i0000` and so on, as docs/data.md describes its vectors; each by its own model.
+
+    Args:
+        vectors: (items, WIDTH), in the order of the ids; default: random ones around PLACES places.
+    """
     numbers = np.random.default_rng(number)
-    vectors = numbers.normal(size=(PLACES, WIDTH))[np.arange(items) % PLACES]
-    vectors = vectors + spread * numbers.normal(size=(items, WIDTH))
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16 if fp16 else np.float32)
+    around = numbers.normal(size=(PLACES, WIDTH))[np.arange(items) % PLACES]
+    some = around + spread * numbers.normal(size=(items, WIDTH)) if vectors is None else vectors
+    unit = (some / np.linalg.norm(some, axis=1, keepdims=True)).astype(np.float16 if fp16 else np.float32)
     version, ids = f"main-{number:08d}", sorted(f"i{each:04d}" for each in range(items))
     catalogue = CatalogueRef(prefix=f"catalogue/c{number}", items=items, partitions=PARTITIONS, sha256="0")
     prefix, hashes = f"vectors/{version}/c{number}", []
@@ -38,7 +49,7 @@ def write_release(store: Store, number: int, items: int = 24, fp16: bool = False
             rows = [row for row, item_id in enumerate(ids) if partition_of(item_id, PARTITIONS) == partition]
             hashes.append(hashlib.sha256("".join(f"{ids[row]}\n" for row in rows).encode()).hexdigest())
             if rows:
-                pq.write_table(_table(version, ids, vectors, rows), Path(folder) / part_name(partition))
+                pq.write_table(_table(version, ids, unit, rows), Path(folder) / part_name(partition))
         facts = {
             "model_version": version,
             "catalogue": catalogue.model_dump(),

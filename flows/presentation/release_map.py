@@ -1,0 +1,207 @@
+"""The page of a release's map: a point for each sampled item, and the items whose neighbours changed most."""
+
+from collections import Counter
+from typing import NamedTuple
+
+from flows.presentation import html
+from flows.presentation.figures import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, VERMILLION
+from flows.presentation.model import Cell, Page, Section, table
+from flows.presentation.search import MAP, TO_CHANGES, TO_HISTORY, TO_SEARCH
+from flows.presentation.wording import count, plural, share
+from tasks.contracts.maps import MappedItem, Moves, ReleaseMap
+from tasks.contracts.runs import Release
+
+WIDTH, MARGIN = 960, 26  # pixels
+HIGHEST = 760
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)  # then the rest in PALE; each has its own shape as well
+LINES = 10  # movers that are drawn
+
+
+class Shown(NamedTuple):
+    """The release of a map, the one that it is compared with, and the choices of the reader."""
+
+    release: Release
+    before: Release | None
+    colour: str  # name of a feature; another name counts as the first feature
+    others: tuple[int, ...]  # releases to compare with
+    current: int
+
+
+class Group(NamedTuple):
+    """The items with one value of the feature, or with the rest of the values. `shape` is a number of the template."""
+
+    name: str
+    items: int
+    colour: str
+    shape: int
+
+
+class Point(NamedTuple):
+    """An item. `says` is shown when the pointer rests on it."""
+
+    x: float
+    y: float
+    shape: int
+    says: str
+
+
+class Line(NamedTuple):
+    """From the place that a mover had to its place now; `number` is its row in the table."""
+
+    x_before: float
+    y_before: float
+    x: float
+    y: float
+    number: int
+    says: str
+
+
+class Drawing(NamedTuple):
+    width: int
+    height: int
+    groups: tuple[Group, ...]
+    points: tuple[Point, ...]
+    lines: tuple[Line, ...]
+    alt: str
+
+
+class Form(NamedTuple):
+    action: str
+    features: tuple[str, ...]
+    feature: str
+    others: tuple[int, ...]
+    before: int | None
+
+
+def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
+    """Return the page of a map."""
+    release, feature = shown.release, shown.colour if shown.colour in found.features else next(iter(found.features), "")
+    title = f"Release {release.number}{', the current one' if release.number == shown.current else ''}: map"
+    page = Page(
+        title=title,
+        workspace=workspace,
+        key="",
+        heading=title,
+        summary=f"{_sampled(found)} By model {release.model.version}, trained up to span {release.span.name}.",
+        about=_about(found),
+        state=None,
+        tiles=(),
+        boxes=(),
+        sections=_sections(found),
+        near=(TO_SEARCH, TO_CHANGES._replace(link=f"{TO_CHANGES.link}/{release.number}"), TO_HISTORY),
+    )
+    before = shown.before.number if shown.before is not None else None
+    form = Form(f"{MAP}/{release.number}", found.features, feature, shown.others, before)
+    return html.render(page, "map", form=form, drawing=drawing(found, feature) if found.items else None)
+
+
+def nothing_html(workspace: str, why: str) -> bytes:
+    """Return a page that says why there is no map."""
+    near = (TO_SEARCH, TO_CHANGES, TO_HISTORY)
+    page = Page("Map", workspace, "", "Map", why, about=(), state=None, tiles=(), boxes=(), sections=(), near=near)
+    return html.render(page)
+
+
+def drawing(found: ReleaseMap, feature: str) -> Drawing:
+    """Return the points of at least one item in pixels, both axes on one scale, coloured by a feature."""
+    which = found.features.index(feature) if feature else None
+    values = [item.values[which] if which is not None else "" for item in found.items]
+    most = [value for value, _ in sorted(Counter(values).items(), key=lambda one: (-one[1], one[0]))]
+    shape = {value: min(place, len(COLOURS)) for place, value in enumerate(most)}
+    moved = found.moves.movers[:LINES] if found.moves is not None else ()
+    xs = [item.x for item in found.items] + [mover.x_before for mover in moved]
+    ys = [item.y for item in found.items] + [mover.y_before for mover in moved]
+    across, up = max(xs) - min(xs) or 1.0, max(ys) - min(ys) or 1.0
+    scale = min((WIDTH - 2 * MARGIN) / across, (HIGHEST - 2 * MARGIN) / up)
+    left = (WIDTH - across * scale) / 2
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return round(left + (x - min(xs)) * scale, 1), round(MARGIN + (max(ys) - y) * scale, 1)
+
+    points = (
+        Point(*at(item.x, item.y), shape[value], _says(item, found.features))
+        for item, value in zip(found.items, values, strict=True)
+    )
+    lines = (
+        Line(*at(one.x_before, one.y_before), *at(one.x, one.y), number, f"{number}. {one.item_id}: {one.text}")
+        for number, one in enumerate(moved, start=1)
+    )
+    return Drawing(
+        width=WIDTH,
+        height=round(up * scale + 2 * MARGIN),
+        groups=_groups(values, most) if which is not None else (),
+        points=tuple(points),
+        lines=tuple(lines),
+        alt=f"Scatter plot of {plural(len(found.items), 'item')} on two principal axes",
+    )
+
+
+def _groups(values: list[str], most: list[str]) -> tuple[Group, ...]:
+    counts = Counter(values)
+    named = [
+        Group(value or "none", counts[value], colour, place)
+        for place, (value, colour) in enumerate(zip(most, COLOURS, strict=False))
+    ]
+    rest = most[len(COLOURS) :]
+    if rest:
+        items = sum(counts[value] for value in rest)
+        named.append(Group(f"{plural(len(rest), 'other value')}", items, PALE, len(COLOURS)))
+    return tuple(named)
+
+
+def _says(item: MappedItem, features: tuple[str, ...]) -> str:
+    values = (f"{name}: {value}" for name, value in zip(features, item.values, strict=True) if value)
+    return "\n".join((item.item_id, item.text, ", ".join(values))).strip()
+
+
+def _sampled(found: ReleaseMap) -> str:
+    if found.every == 1:
+        return f"{plural(len(found.items), 'item')}: all of the release."
+    return (
+        f"{count(len(found.items))} of {plural(found.vectors, 'item')}: every item whose hash is a multiple of "
+        f"{found.every}, the same ones in each release."
+    )
+
+
+def _about(found: ReleaseMap) -> tuple[str, ...]:
+    one, other = found.explained
+    return (
+        f"The axes are the first two principal components of the vectors. They hold {share(one)} and {share(other)} of "
+        "the variance; the rest does not show, so near on the map need not be near in the release.",
+    )
+
+
+def _sections(found: ReleaseMap) -> tuple[Section, ...]:
+    moves = found.moves
+    if moves is None:
+        return (Section("Movers", ("No release of another model came before, so nothing has moved.",), id="movers"),)
+    return (_movers(moves, found.release),)
+
+
+def _movers(moves: Moves, release: int) -> Section:
+    if moves.kept is None:
+        return Section("Movers", (f"Fewer than two items here are in release {moves.before} too.",), id="movers")
+    near, same = plural(moves.neighbours, "nearest neighbour"), share(moves.kept)
+    lines = [
+        f"An item has {near} among the {count(moves.shared)} items here that both releases hold. On average {same} of "
+        f"them are the same in release {moves.before} and in {release}. Vectors of two models can't be compared with "
+        "each other; neighbours can.",
+        f"The lines of the first {min(LINES, len(moves.movers))} begin at the vectors of release {moves.before}, which "
+        "are turned as a whole onto the later ones (orthogonal Procrustes).",
+    ]
+    rows = [
+        (
+            str(number),
+            Cell(one.item_id, code=True),
+            one.text if one.same_content else f"{one.text} (changed)",
+            f"{one.kept} of {moves.neighbours}",
+            "\n".join(one.before),
+            "\n".join(one.after),
+        )
+        for number, one in enumerate(moves.movers, start=1)
+    ]
+    if not rows:
+        return Section(f"Movers since release {moves.before}", (lines[0],), id="movers")
+    columns = ("#", "item", "~text", ">neighbours kept", "~lost, nearest first", "~new, nearest first")
+    made = table("The items that kept the fewest neighbours", columns, rows)
+    return Section(f"Movers since release {moves.before}", tuple(lines), id="movers", tables=(made,))
