@@ -86,7 +86,7 @@ def show(report: Report, crowded: bool) -> None:
     """Print the ends of the runs by act and stage, and how to repeat those with violations."""
     columns = ("act", "stage", ">runs", ">by itself", ">one rerun", ">not", ">violations", ">seconds lost")
     show_table(columns, [tuple(map(str, row)) for row in counts(report.runs, "act", "stage")])
-    whole, ended = len(report.runs) - report.wrong, "as they must" if crowded else "as if undisturbed, bit for bit"
+    whole, ended = len(report.runs) - report.wrong, "as required" if crowded else "as if undisturbed, bit for bit"
     say(
         f"{report.place}, seed {report.seed}: {whole} of {plural(len(report.runs), 'run')} ended {ended}; "
         f"an undisturbed one takes {report.undisturbed_seconds:.0f} s"
