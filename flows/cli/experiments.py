@@ -22,9 +22,8 @@ from flows.presentation.run.comparison import comparison_page, metrics_table
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import gate_name, number, plural
 from infra.store.base import Conflict, Store
-from tasks.backfill import experiments
+from tasks.backfill import trying
 from tasks.backfill.backfill_state import BackfillState
-from tasks.backfill.experiments import Experiment
 from tasks.contracts.comparison import Comparison
 from tasks.contracts.evaluation import refusals, undecided
 from tasks.contracts.runs import RunState
@@ -33,7 +32,8 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.compare_runs import LABELS, compare_runs
 from tasks.planning.next_run import plan_run
-from tasks.runs import branches, releases
+from tasks.runs import branches, experiments, releases
+from tasks.runs.experiments import Experiment
 from tasks.runs.run import Run, read_run, read_runs
 from tasks.runs.snapshot import Snapshot
 
@@ -113,13 +113,13 @@ def try_(
     known = experiments.find(store, name) if name is not None else None
     span = span or (known.span.name if known is not None else None) or _newest(store, given)
     on = branches.active(store, given.lineage)
-    file, overrides = _settings(options, given, experiments.own_run(store, on, span))
+    file, overrides = _settings(options, given, trying.own_run(store, on, span))
     config = RunOptions(store, file, overrides).config()
     own_name = f"{span}:{_words(options)}"
-    plan, experiment = experiments.plan_experiment(store, config, span, name or own_name, given=name is not None)
+    plan, experiment = trying.plan_experiment(store, config, span, name or own_name, given=name is not None)
     url = None
     if plan.to_do:
-        experiments.begin(store, experiment)
+        trying.begin(store, experiment)
         note(f"experiment {experiment.name}: {' '.join(plan.sentences)}")
         settings = (str(file) if file else None, overrides)
         try:
@@ -181,7 +181,7 @@ def compare(
 
 
 def _newest(store: Store, config: Config) -> str:
-    return experiments.newest_trained(store, config.lineage) or plan_run(store, config).span.name
+    return trying.newest_trained(store, config.lineage) or plan_run(store, config).span.name
 
 
 def _settings(options: RunOptions, given: Config, own: str | None) -> tuple[Path | None, tuple[str, ...]]:

@@ -11,8 +11,6 @@ from flows.presentation.model import ended_as
 from flows.presentation.wording import dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
-from tasks.backfill import experiments
-from tasks.backfill.experiments import Experiment
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import Phases
@@ -26,7 +24,8 @@ from tasks.monitoring.history import RunLine, line_of
 from tasks.monitoring.work_sums import added, work_sums
 from tasks.planning.skips import skips
 from tasks.planning.start import consumed
-from tasks.runs import branches, lineage
+from tasks.runs import branches, experiments, lineage
+from tasks.runs.experiments import Experiment
 from tasks.runs.ledger import Totals, totals
 from tasks.runs.releases import newest
 from tasks.runs.run import Run, read_attempts, read_runs

@@ -22,6 +22,7 @@ from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.span_progress import SpanRow, span_end, span_rows, survey
 from tasks.runs import branches, releases
+from tasks.runs.experiments import read_all
 from tasks.runs.ledger import Totals, totals
 from tasks.runs.run import Run, read_runs
 from tasks.runs.snapshot import Snapshot
@@ -61,6 +62,7 @@ class History(NamedTuple):
     catalogue: CatalogueAge | None  # catalogue of the current release
     spans: tuple[SpanRow, ...]
     problems: tuple[str, ...]
+    tried: frozenset[str] = frozenset()  # keys of the runs of experiments
 
     @property
     def totals(self) -> Totals:
@@ -88,7 +90,8 @@ class History(NamedTuple):
 
     @property
     def last(self) -> Run | None:
-        return self.runs[-1] if self.runs else None
+        """The run that began last; an experiment counts only if it was released."""
+        return next((run for run in reversed(self.runs) if run.release or run.run_key not in self.tried), None)
 
     @property
     def targets(self) -> FreshnessConfig | None:
@@ -112,6 +115,7 @@ def read_history(snapshot: Snapshot) -> History:
         current=current,
         catalogue=_tried(lambda: catalogue_age(snapshot, current), problems) if current is not None else None,
         spans=_tried(lambda: _spans(snapshot, runs), problems) or (),
+        tried=frozenset(each.run_key for each in _tried(lambda: read_all(snapshot.store), problems) or ()),
         problems=(*snapshot.problems, *problems),
     )
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from infra.store.base import Store
 from infra.store.manifest import MissingFolder, read_fact
 from infra.store.records import read_record
-from tasks.backfill import backfill_state, experiments
+from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.kinds import REFRESH
@@ -22,7 +22,7 @@ from tasks.foundation.errors import StoreError
 from tasks.planning.mined_release import chosen_release
 from tasks.planning.rivals import begun_with, compared_with
 from tasks.planning.start import is_rejected, last_accepted
-from tasks.runs import branches, catalogues, lineage, releases
+from tasks.runs import branches, catalogues, experiments, lineage, releases
 from tasks.runs.plan import read_plan
 from tasks.runs.results import Judgement, read_result
 from tasks.runs.snapshot import Snapshot

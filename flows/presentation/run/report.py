@@ -17,7 +17,7 @@ from flows.presentation.model import (
     state,
     unreadable,
 )
-from flows.presentation.run import account, origin
+from flows.presentation.run import account, beside, origin
 from flows.presentation.run.data_page import data_html
 from flows.presentation.run.rows_page import ROWS_PAGE
 from flows.presentation.stages import data_failure, failure
@@ -234,27 +234,11 @@ def _trouble(store: Store, run: Run) -> tuple[Section, ...]:
             stage = run.attempts[-1].stage.value if run.attempts and run.attempts[-1].failure else ""
             message = _message(store, run)
             return (failure.section(run.failure or FailureClass.CODE, message, stage, _again(store, run)),)
-        case _ if run.judgement is not None and run.plan is not None and (root := _beside(store, run)) is not None:
-            lines = (
-                f"It was trained on branch {run.lineage}, for an experiment or a backfill, and runs of lineage "
-                f"{root} do not continue it.",
-            )
-            span = f"--from {run.plan.window[0].name} --to {run.span}"
-            again = with_settings(f"millrace backfill {span} --set lineage={root}", store.uri, run.run_key)
-            release = Command("To release it if the gates agree:", tuple(again.splitlines()))
-            return (Section("Not released", lines, id="trouble", mood="going", commands=(release,)),)
+        case _ if (box := beside.section(store, run)) is not None:
+            return (box,)
         case _:
             go_on = Command("Run the span again, and it continues from here:", tuple(_again(store, run).splitlines()))
             return (Section("Not finished", id="trouble", mood="going", commands=(go_on,)),)
-
-
-def _beside(store: Store, run: Run) -> str | None:
-    """Return the lineage of a run on a branch that no run continues; None if runs do, or a record is unreadable."""
-    try:
-        root = branches.root(store, run.lineage)
-        return root if branches.active(store, root) != run.lineage else None
-    except StoreError:
-        return None
 
 
 def _message(store: Store, run: Run) -> str:

@@ -1,60 +1,29 @@
-"""Experiments: one span trained again with other settings and judged, on a branch that no run continues.
+"""Begin experiments: one span trained again with other settings and judged, on a branch that no run continues.
 
 An experiment is a backfill of the stages train and evaluate with a name. Its record is `experiments/<name>.json`.
 """
 
 import contextlib
-import re
-from collections.abc import Iterator
-from typing import Any, Literal
-
-from pydantic import Field
 
 from configs.differences import changed
 from configs.schema.config import Config
 from infra.store.base import Conflict, Store
-from infra.store.records import find_record, read_record
+from infra.store.records import read_record
 from tasks.backfill.backfill_plan import BackfillPlan, BackfillStage
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import EXPERIMENT, RESULT, SPEC
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.foundation.records import Record
 from tasks.runs import branches, lineage
+from tasks.runs.experiments import LONGEST_NAME, Experiment, TriedSetting, find, is_name
 from tasks.runs.plan import read_plan
 from tasks.runs.results import check_outputs, read_result
 
 STAGES: tuple[BackfillStage, ...] = ("train", "evaluate")
-LONGEST_NAME = 80  # characters
-_NAME = re.compile(r"[A-Za-z0-9][\w.=,:+-]*")
 # Settings of `train` that validate reads too; all other ones of that section come after the rows are written.
 _OF_ROWS = ("train.row_weight", "train.batch_by", "train.max_tokens.", "train.sequence_tokens")
-
-
-class TriedSetting(Record):
-    """A setting that decides a model, in the lineage's own run and in the experiment."""
-
-    key: str
-    before: Any = Field(description="value in the lineage's own run; null: none, or the key was absent")
-    now: Any
-
-
-class Experiment(Record):
-    """`experiments/<name>.json`, from the first start of the experiment."""
-
-    version: Literal[1] = 1
-    name: str
-    span: SpanRef
-    lineage: str = Field(description="lineage that it is beside, as given by the user")
-    branch: str = Field(description="branch that it trains on")
-    backfill: str = Field(description="id of the backfill that carries it out")
-    run_key: str
-    beside: str | None = Field(description="key of the lineage's own run over the span; null: it has trained none")
-    settings: tuple[TriedSetting, ...] = Field(description="settings that differ from that run's")
-    at: str = Field(description="time of the first start, ISO 8601 in UTC")
 
 
 def plan_experiment(store: Store, config: Config, span: str, name: str, given: bool) -> tuple[BackfillPlan, Experiment]:
@@ -68,7 +37,7 @@ def plan_experiment(store: Store, config: Config, span: str, name: str, given: b
             run, or the span can't be trained, as in `plan_backfill`.
         StoreError: a checkpoint, plan or result is not readable.
     """
-    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+    if not is_name(name):
         raise ConfigError(
             f"--name {name!r}: begin with a letter or digit, go on with letters, digits and . = , : + - _, and use at "
             f"most {LONGEST_NAME} characters"
@@ -124,20 +93,6 @@ def begin(store: Store, experiment: Experiment) -> None:
         _reuse_rows(store, experiment.beside, experiment.run_key)
 
 
-def find(store: Store, name: str) -> Experiment | None:
-    """Return the experiment with this name; None if none has it. Raises StoreError: its record is not readable."""
-    if not _NAME.fullmatch(name):
-        return None
-    return find_record(store, EXPERIMENT.key(experiment=name), Experiment, "move the file away, no work is lost")
-
-
-def read_all(store: Store) -> list[Experiment]:
-    """Return all experiments, in the order of their first start. Raises StoreError: a record is not readable."""
-    names = (EXPERIMENT.match(key) for key in store.list(EXPERIMENT.within()))
-    found = (find(store, fields["experiment"]) for fields in names if fields)
-    return sorted((each for each in found if each is not None), key=lambda each: each.at)
-
-
 def own_run(store: Store, name: str, span: str) -> str | None:
     """Return the key of the run with which a lineage trained a span; None if it has trained none of this name.
 
@@ -152,23 +107,6 @@ def newest_trained(store: Store, name: str) -> str | None:
     """Return the span that the runs of a lineage trained last; None if they have trained none. Raises StoreError."""
     head = lineage.head(store, branches.active(store, name))
     return head[1].consumed[-1].span.name if head is not None and head[1].consumed else None
-
-
-def passed(store: Store) -> Iterator[Experiment]:
-    """Yield the finished experiments whose lineage continues another checkpoint and has trained another span since.
-
-    Nothing needs their weights any more: a release of these settings would have to train the later spans too.
-
-    Raises:
-        StoreError: an experiment, a checkpoint or a branch is not readable.
-    """
-    for each in read_all(store):
-        continues = branches.active(store, each.lineage)
-        if continues == each.branch or not store.exists(RESULT.key(run=each.run_key, stage=Stage.evaluate)):
-            continue
-        head = lineage.head(store, continues)
-        if head is not None and head[1].consumed and head[1].consumed[-1].span != each.span:
-            yield each
 
 
 def _settings(experiment: Experiment) -> str:

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.backfill import backfill_state, experiments
+from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.backfill.backfill_state import run_of
-from tasks.backfill.experiments import Experiment, begin, find, passed, plan_experiment, read_all
+from tasks.backfill.trying import begin, newest_trained, plan_experiment
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import ConfigError
 from tasks.health import health
 from tasks.runs import branches, lineage
+from tasks.runs.experiments import Experiment, find, passed, read_all
 from tasks.runs.plan import save_plan
 from tasks.runs.results import read_result
 from tasks.train import train
@@ -141,4 +142,4 @@ def test_an_adopted_experiment_is_kept_with_its_release(store, runner):
     experiment = carried_out(store, *SLOWER)
     branches.adopt(store, "main", experiment.branch, instead_of="main")
     assert list(passed(store)) == []
-    assert experiments.newest_trained(store, "main") == SPANS[-1]
+    assert newest_trained(store, "main") == SPANS[-1]

@@ -1,0 +1,73 @@
+"""The page of compared runs: its verdicts in words, the limits that it names, and figures for each pair."""
+
+from __future__ import annotations
+
+from flows.presentation import html
+from flows.presentation.run.comparison import comparison_page, metrics_table
+from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.comparison import ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
+from tasks.contracts.runs import RunState
+from tests.support.pages.html import Page
+
+
+def run(label: str, first_step: int = 0, **changes: object) -> ComparedRun:
+    made = ComparedRun(
+        label=label,
+        name=f"name of {label}",
+        run_key=label * 16,
+        span="2026-01",
+        lineage="main",
+        state=RunState.UNFINISHED,
+        release=None,
+        model_version="m",
+        metrics={"recall@10": 0.5},
+        holdout_rows=40,
+        first_step=first_step,
+        last_step=first_step + 20,
+        learning_rate=1e-3,
+        losses=tuple(CurvePoint(step=first_step + at, metrics={"loss": 1 / at}) for at in (10, 20)),
+        rates=(),
+        curve=(),
+    )
+    return made.model_copy(update=changes)
+
+
+def metric(name: str, low: float, high: float) -> ComparedMetric:
+    answer = "better" if low > 0 else "worse" if high < 0 else "undecided"
+    return ComparedMetric(metric=name, rows=40, a=0.5, b=0.6, difference=0.1, low=low, high=high, answer=answer)
+
+
+def pair(*metrics: ComparedMetric, notes: tuple[str, ...] = (), b: str = "B") -> ComparedPair:
+    lost = ComparedQuery(span="2026-01", row_id="7", query="<b>boots</b>", item_id="i", item="", rank_a=1, rank_b=90)
+    return ComparedPair(
+        a="A", b=b, measured_in=None, rows=40 if metrics else 0, rows_a=50, rows_b=60, items="among 9 items",
+        notes=notes, metrics=metrics, slices=(), losses=(lost,), wins=(),
+    )  # fmt: skip
+
+
+def shown(*pairs: ComparedPair, first_step_of_b: int = 0) -> Page:
+    others = [run(each.b, first_step_of_b) for each in pairs]
+    compared = Comparison(runs=(run("A"), *others), settings=(), pairs=pairs)
+    return Page(html.render(comparison_page(compared, "/ws")))
+
+
+def test_an_interval_on_both_sides_of_zero_tells_nothing() -> None:
+    page = shown(pair(metric("recall@10", -0.1, 0.3), metric("mrr@10", 0.05, 0.2)))
+    assert "B can't be told from A by recall@10 on 40 rows: 0.6000 and 0.5000" in page.text
+    assert "40 holdout rows of A's 50 and B's 60 in common" in page.text
+    answers = [row[-1].text for row in metrics_table(pair(metric("loss", -0.2, -0.1), metric("auc", -0.1, 0.1))).rows]
+    assert answers == ["worse", "can't tell"]
+
+
+def test_runs_that_cannot_be_compared_say_so_by_name() -> None:
+    page = shown(pair(notes=("A and B hold out no row in common.",)), pair(metric("recall@10", 0.1, 0.2), b="C"))
+    assert "B and A can't be compared. C is better than A by recall@10" in page.text
+    assert "A and B hold out no row in common." in page.text
+    assert len(set(page.ids)) == len(page.ids)
+
+
+def test_steps_count_from_each_runs_begin_if_the_runs_begin_apart() -> None:
+    assert "Training loss by global step" in shown(pair(metric("auc", 0.1, 0.2))).text
+    page = shown(pair(metric("auc", 0.1, 0.2)), first_step_of_b=100)
+    assert "Training loss by step of the run" in page.text
+    assert "<b>boots</b>" in page.text, "texts are escaped"
