@@ -6,7 +6,7 @@ from typing import NamedTuple
 from flows.presentation import html
 from flows.presentation.figures import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, VERMILLION
 from flows.presentation.model import Cell, Page, Section, table
-from flows.presentation.search import MAP, TO_CHANGES, TO_HISTORY, TO_SEARCH
+from flows.presentation.search import CHANGES, MAP, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_RELEASES, TO_SEARCH
 from flows.presentation.wording import count, plural, share
 from tasks.contracts.maps import MappedItem, Moves, ReleaseMap
 from tasks.contracts.runs import Release
@@ -88,7 +88,7 @@ def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
         tiles=(),
         boxes=(),
         sections=_sections(found),
-        near=(TO_SEARCH, TO_CHANGES._replace(link=f"{TO_CHANGES.link}/{release.number}"), TO_HISTORY),
+        near=(TO_SEARCH, TO_CHANGES._replace(link=f"{CHANGES}/{release.number}"), TO_RELEASES, TO_HISTORY, TO_LINEAGES),
     )
     before = shown.before.number if shown.before is not None else None
     form = Form(f"{MAP}/{release.number}", found.features, feature, shown.others, before)
@@ -97,7 +97,7 @@ def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
 
 def nothing_html(workspace: str, why: str) -> bytes:
     """Return a page that says why there is no map."""
-    near = (TO_SEARCH, TO_CHANGES, TO_HISTORY)
+    near = (TO_SEARCH, TO_CHANGES, TO_RELEASES, TO_HISTORY)
     page = Page("Map", workspace, "", "Map", why, about=(), state=None, tiles=(), boxes=(), sections=(), near=near)
     return html.render(page)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from flows.presentation import html
 from flows.presentation.changes import METRIC
 from flows.presentation.model import Cell, Page, Section, Tile, table, unreadable
-from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_SEARCH
+from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_MAP, TO_SEARCH
 from flows.presentation.wording import NONE, count, moment, number, plural
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import Hold, Release
@@ -48,7 +48,7 @@ def releases_html(workspace: str, listed: Listed) -> bytes:
         tiles=tiles if newest is not None else (),
         boxes=unreadable(listed.problems),
         sections=(_section(listed),) if newest is not None else (),
-        near=(TO_SEARCH, TO_CHANGES, TO_HISTORY, TO_LINEAGES),
+        near=(TO_SEARCH, TO_CHANGES, TO_MAP, TO_HISTORY, TO_LINEAGES),
     )
     return html.render(page)
 

@@ -1,6 +1,8 @@
 """Page `/map` of `millrace serve`: a worker makes the map of a release, which is kept for the next requests."""
 
+import re
 import threading
+from itertools import islice
 
 from flows.cli.serving.search_page import parameters
 from flows.cli.serving.search_worker import answered_once
@@ -12,7 +14,8 @@ from tasks.runs import releases
 from tasks.runs.plan import read_plan
 
 MOST_KEPT = 8  # maps, of about 1 MB each
-MOST_OFFERED = 30  # releases to compare with, the newest; an address may name any other
+MOST_OFFERED = 12  # releases to compare with, each a read of the store; an address may name any other
+_NUMBER = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 
 _Key = tuple[int, int, int | None]  # numbers of the release, of the current one, and of the one compared with
 
@@ -34,28 +37,34 @@ class MapPages:
         Raises:
             StageError: the worker failed, or a record is not readable; names the file.
         """
-        there = releases.numbers(self._store)
         current = releases.current(self._store)
         if current is None:
             return nothing_html(self._store.uri, "There is no release yet. To make one: millrace run")
-        if number is not None and number not in there:
+        if number is not None and not releases.is_made(self._store, number):
             return None
         release = current if number is None else releases.read(self._store, number)
-        pruned = releases.pruned(self._store)
-        if release.number in pruned:
+        if releases.is_pruned(self._store, release.number):
             return nothing_html(self._store.uri, f"millrace prune has deleted the vectors of release {release.number}.")
-        others = [other for other in reversed(there) if other not in pruned and other != release.number]
         given = parameters(query)
-        before = self._before(release, others, given.get("with", ""))
+        before = self._before(release, given.get("with", ""))
         found = self._map(release, current, before)
-        shown = Shown(release, before, given.get("colour", ""), tuple(others[:MOST_OFFERED]), current.number)
+        shown = Shown(release, before, given.get("colour", ""), self._others(release, before), current.number)
         return map_html(self._store.uri, found, shown)
 
-    def _before(self, release: Release, others: list[int], asked: str) -> Release | None:
+    def _before(self, release: Release, asked: str) -> Release | None:
         """Return the release to compare with: the one asked for, else the one of another model before."""
-        if asked in map(str, others):
+        if _NUMBER.fullmatch(asked) and int(asked) != release.number and self._whole(int(asked)):
             return releases.read(self._store, int(asked))
         return releases.of_another_model_before(self._store, release)
+
+    def _others(self, release: Release, before: Release | None) -> tuple[int, ...]:
+        """Return the newest whole releases with new models, and the one compared with, the newest first."""
+        newest = [each.number for each in islice(releases.with_new_models(self._store), MOST_OFFERED)]
+        whole = {number for number in newest if number != release.number and self._whole(number)}
+        return tuple(sorted(whole | ({before.number} if before is not None else set()), reverse=True))
+
+    def _whole(self, number: int) -> bool:
+        return releases.is_made(self._store, number) and not releases.is_pruned(self._store, number)
 
     def _map(self, release: Release, current: Release, before: Release | None) -> ReleaseMap:
         key = release.number, current.number, before.number if before is not None else None
