@@ -14,6 +14,7 @@ from tasks.contracts.workspace import ACTIVE, BRANCH, RELEASE
 from tasks.monitoring.history import History
 from tasks.monitoring.span_progress import SpanRow
 from tasks.runs.branches import Active, Branch
+from tasks.runs.experiments import read_all
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -38,11 +39,15 @@ class Step(NamedTuple):
 
 
 class Lineages(NamedTuple):
-    """All runs by begin; the branch record of each lineage that is a branch; the lineages that runs continue now."""
+    """All runs by begin; the branch record of each lineage that is a branch; the lineages that runs continue now.
+
+    `experiments` names the branches that are experiments.
+    """
 
     steps: tuple[Step, ...]
     branches: Mapping[str, Branch]
     active: frozenset[str]
+    experiments: Mapping[str, str]
     unrun: tuple[SpanRow, ...]  # the newest spans without a run, as skipped ones
 
 
@@ -69,7 +74,8 @@ def read_lineages(snapshot: Snapshot, history: History) -> Lineages:
     roots = names - branches.keys()
     continued = {name: snapshot.read(ACTIVE.key(lineage=name), Active) for name in roots}
     active = frozenset(found.branch if found is not None else name for name, found in continued.items())
-    return Lineages(steps, branches, active, tuple(row for row in history.spans if row.run_key is None))
+    tried = {each.branch: each.name for each in read_all(snapshot.store)} if history.tried else {}
+    return Lineages(steps, branches, active, tried, tuple(row for row in history.spans if row.run_key is None))
 
 
 def _checkpoint_of(run: Run) -> str | None:

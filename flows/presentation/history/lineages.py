@@ -4,18 +4,16 @@ A lineage is a row from left to right. A row is used again once its lineage has 
 high; the box scrolls sideways and begins at the newest span.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flows.presentation import html
 from flows.presentation.model import Cell, Page, Section, ended_as, state, table, unreadable
 from flows.presentation.wording import NONE, moment, number, plural, shortened
 from infra.store.base import Store
-from tasks.backfill import experiments
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import LINEAGES_PAGE, REPORT
-from tasks.foundation.errors import StoreError
 from tasks.monitoring.history import History, read_history
 from tasks.monitoring.lineages import Lineages, Published, Step, read_lineages
 from tasks.runs.snapshot import Snapshot
@@ -101,11 +99,6 @@ def lineages_html(store: Store, near: tuple[Cell, ...] = ()) -> bytes:
 def lineages_page(workspace: str, snapshot: Snapshot, history: History, near: tuple[Cell, ...] = ()) -> bytes:
     """Return the page of a past that was read from this snapshot."""
     found = read_lineages(snapshot, history)
-    problems, tried = [*history.problems, *snapshot.problems], dict[str, str]()
-    try:
-        tried = {each.branch: f"experiment {each.name}" for each in experiments.read_all(snapshot.store)}
-    except StoreError as error:
-        problems.append(str(error))
     current = history.current
     rejected = sum(step.run.state == "Rejected" for step in found.steps)
     serves = f"Release {current.number} serves, of span {current.span.name}." if current else "Nothing is released yet."
@@ -124,16 +117,16 @@ def lineages_page(workspace: str, snapshot: Snapshot, history: History, near: tu
         ),
         state=None,
         tiles=(),
-        boxes=unreadable(tuple(dict.fromkeys(problems))),
+        boxes=unreadable(tuple(dict.fromkeys((*history.problems, *snapshot.problems)))),
         sections=(events,) if events is not None else (),
         near=near,
     )
-    return html.render(page, "lineages", picture=picture(found, history, tried) if found.steps else None)
+    return html.render(page, "lineages", picture=picture(found, history) if found.steps else None)
 
 
-def picture(found: Lineages, history: History, titles: Mapping[str, str]) -> Picture:
-    """Return the drawing of at least one run; `titles` name lineages that are experiments."""
-    places = _places(found, titles)
+def picture(found: Lineages, history: History) -> Picture:
+    """Return the drawing of at least one run."""
+    places = _places(found)
     step_of = {step.run.run_key: step for step in found.steps}
     edges, marks, badges = list[Edge](), list[Mark](), list[Badge]()
     by_release = {step.published.first: key for key, step in step_of.items() if step.published is not None}
@@ -155,7 +148,7 @@ def picture(found: Lineages, history: History, titles: Mapping[str, str]) -> Pic
         edges=tuple(edges),
         marks=tuple(marks),
         badges=tuple(badges),
-        names=tuple(_names(found, places, columns, titles)),
+        names=tuple(_names(found, places, columns)),
         alt=f"Graph of {plural(len(found.steps), 'run')} over {plural(len(columns), 'span')}; "
         "the tables of this page and of the history say the same.",
     )
@@ -180,7 +173,7 @@ def _columns(found: Lineages) -> dict[str, int]:
     }
 
 
-def _places(found: Lineages, titles: Mapping[str, str]) -> dict[str, _Place]:
+def _places(found: Lineages) -> dict[str, _Place]:
     """Return the place of each run, by its key."""
     starts, start = dict[str, int](), 0
     for span, width in _columns(found).items():
@@ -198,6 +191,10 @@ def _places(found: Lineages, titles: Mapping[str, str]) -> dict[str, _Place]:
         for step, column in zip(steps, columns, strict=True):
             places[step.run.run_key] = _Place(column, row)
     return places
+
+
+def _title(lineage: str, found: Lineages) -> str:
+    return f"experiment {found.experiments[lineage]}" if lineage in found.experiments else lineage
 
 
 def _letters(name: str) -> int:
@@ -282,9 +279,7 @@ def _holder(release: int, by_release: dict[int, str]) -> str | None:
     return next((by_release[first] for first in sorted(by_release, reverse=True) if first <= release), None)
 
 
-def _names(
-    found: Lineages, places: dict[str, _Place], columns: dict[str, int], titles: Mapping[str, str]
-) -> list[Name]:
+def _names(found: Lineages, places: dict[str, _Place], columns: dict[str, int]) -> list[Name]:
     names, start, starts = list[Name](), 0, dict[str, int]()
     for span, width in columns.items():
         starts[span] = start
@@ -297,7 +292,7 @@ def _names(
         if lineage in found.active:
             says += "; new runs continue it"
         by_column = sorted((places[step.run.run_key] for step in steps), key=lambda place: place.column)
-        title = titles.get(lineage, lineage)
+        title = _title(lineage, found)
         names += [Name(at.x - COLUMN // 2 + 4, at.y + 12, title, "lineage", says) for at in by_column[::NAMED_EACH]]
     active = [places[step.run.run_key].row for step in found.steps if step.run.lineage in found.active]
     for row in found.unrun:

@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
 def drawn(store: DirectoryStore) -> Picture:
     snapshot = Snapshot(store)
     history: History = read_history(snapshot)
-    return picture(read_lineages(snapshot, history), history, {"main-after-1": "experiment slow"})
+    return picture(read_lineages(snapshot, history)._replace(experiments={"main-after-1": "slow"}), history)
 
 
 def test_no_two_runs_share_a_place(drawn: Picture) -> None:
