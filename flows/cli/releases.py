@@ -66,11 +66,11 @@ def show_releases(output: ReleasesOutput) -> None:
         return
     say(*(f"release {each.number} can't be shown: {each.trouble}" for each in output.unreadable))
     show_table(
-        ["", ">release", "span", "made at", "model", ">vectors", "~metrics on the holdout", "~let pass by"],
+        [">release", "", "span", "made at", "model", ">vectors", "~metrics on the holdout", "~let pass by"],
         (
             [
-                "current" if release.number == output.current else "pruned" * (release.number in output.pruned),
                 str(release.number),
+                "current" if release.number == output.current else "pruned" * (release.number in output.pruned),
                 release.span.name,
                 moment(release.created_at),
                 release.model.version,

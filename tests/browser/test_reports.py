@@ -11,7 +11,9 @@ from flows.cli.serving.search_page import SearchPages
 from flows.presentation.history.lineages import lineages_html
 from flows.presentation.history.page import history_html
 from flows.presentation.release_map import Shown, map_html
+from flows.presentation.run.data_page import data_html
 from flows.presentation.run.report import run_html
+from flows.presentation.run.rows_page import rows_html
 from flows.presentation.search import Asked, Side, search_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.search import Answer
@@ -22,6 +24,7 @@ from tests.browser.album import Album
 from tests.support.pages.changes import CHANGES, WIN
 from tests.support.pages.maps import FOUND
 from tests.support.workspace.past import End, write_past
+from tests.support.workspace.profiled import write_profiled
 
 PHONE, SCREEN = 360, 1280
 PAPER = 695  # A4 less 13 mm at either side, in pixels of 1/96 inch
@@ -43,8 +46,11 @@ PAGES = (
     "map",
     "search",
     "changes",
+    "data",
+    "rows",
+    "releases",
 )
-PLAIN = ("running", "lineages", "map", "search", "changes")  # pages without figures
+PLAIN = ("running", "lineages", "map", "search", "changes", "rows", "releases")  # pages without figures
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +65,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     changes = SearchPages(store).changes(2)
     assert changes is not None
     sides = (Side(current, Answer(hits=WIN.after, seconds=0.01)), Side(before, Answer(hits=WIN.before, seconds=0.01)))
+    (folder / "profiled").mkdir()
+    profiled = write_profiled(folder / "profiled", 40)
     made = {
+        "data": data_html(profiled.store, profiled.second) or b"",
+        "rows": rows_html(profiled.store, profiled.second) or b"",
+        "releases": SearchPages(store).releases(),
         "released": run_html(store, keys[RELEASED]),
         "rejected": run_html(store, keys[REJECTED]),
         "failed": run_html(store, keys[FAILED]),

@@ -19,14 +19,14 @@ from flows.presentation.model import (
 )
 from flows.presentation.run import account, beside, origin
 from flows.presentation.run.data_page import data_html
-from flows.presentation.run.rows_page import ROWS_PAGE
+from flows.presentation.run.rows_page import ROWS_PAGE, judged_rows
 from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
 from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share, with_settings
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.outcomes import InferOutcome, ValidateOutcome
+from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_PAGE, REPORT
@@ -90,7 +90,7 @@ def run_page(store: Store, run_key: str) -> Page:
         sections=(*stages, *published, *changes,
                   *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts), *failed,
                   *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
-        near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(run)),
+        near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(store, run)),
     )  # fmt: skip
 
 
@@ -110,10 +110,13 @@ def _stages(store: Store, run: Run) -> tuple[Section, ...]:
     return tuple(made)
 
 
-def _data_pages(run: Run) -> tuple[Cell, ...]:
-    """Return the pages of the run's data that there are."""
-    found = run.outcome(Stage.validate)
-    if not isinstance(found, ValidateOutcome):
+def _data_pages(store: Store, run: Run) -> tuple[Cell, ...]:
+    """Return links to the pages of the run's data that exist."""
+    try:
+        found = judged_rows(store, run)
+    except StoreError:  # _failures names it
+        return ()
+    if found is None:
         return ()
     columns = (Cell("Its data, column by column", key=DATA_PAGE.key(run=run.run_key)),) if found.profiles else ()
     apart = (Cell("Rows set apart (in millrace serve)", key=ROWS_PAGE.format(run=run.run_key)),)

@@ -15,7 +15,18 @@ DONE, OPEN = Cell("done", "✓", "good"), Cell("not reached", "○", "quiet")
 def shortened_page(run: Run, page: Page) -> Page:
     """Return the top of a run's page, its gates and its stages; `page` is the whole one."""
     title = {section.id: section.title.partition(": ")[2] for section in page.sections}
-    return page._replace(sections=(*_gates(run), _stages(run, title), _more(run, page)))
+    failures = tuple(_without_good_news(each) for each in page.sections if each.id == "failures")
+    return page._replace(sections=(*failures, *_gates(run), _stages(run, title), _more(run, page)))
+
+
+def _without_good_news(section: Section) -> Section:
+    """Return a section without the checks that passed."""
+    tables = (
+        each._replace(rows=tuple(row for row in each.rows if not any(cell.mood == "good" for cell in row)))
+        for each in section.tables
+    )
+    left = tuple(each for each in tables if each.rows)
+    return section._replace(tables=left, parts=tuple(map(_without_good_news, section.parts)))
 
 
 def _gates(run: Run) -> Iterator[Section]:

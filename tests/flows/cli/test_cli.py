@@ -423,11 +423,11 @@ def test_the_workspace_may_come_from_the_environment(
 
 def test_rollback_moves_the_current_release(millrace: Command, copied: Path) -> None:
     workspace = ["--workspace", str(copied)]
-    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["3"]
+    assert re.findall(r"^ *(\d) +current", millrace("releases", *workspace).out, re.M) == ["3"]
     now, before, *_ = millrace("rollback", *workspace).out.splitlines()
     assert now.startswith("current release: 1, span 2026-01, model m-")
     assert before.startswith("before: 3, span 2026-02, model m-"), "a refresh of release 2, whose model it has"
-    assert re.findall(r"^current +(\d)", millrace("releases", *workspace).out, re.M) == ["1"]
+    assert re.findall(r"^ *(\d) +current", millrace("releases", *workspace).out, re.M) == ["1"]
     assert json.loads(millrace("rollback", "--to", "2", "--json", *workspace).out)["before"]["number"] == 1
     unknown = millrace("rollback", "--to", "7", *workspace)
     assert (unknown.code, unknown.out) == (78, "")
@@ -447,9 +447,9 @@ def test_prune_lists_and_then_deletes_what_no_kept_release_needs(millrace: Comma
         "releases that are kept: 1, 3",
     ]
     assert json.loads(millrace("prune", "--keep", "1", "--json", *workspace).out)["deleted"] is True
-    assert re.findall(r"^(pruned|current) +(\d)", millrace("releases", *workspace).out, re.M) == [
-        ("current", "1"),
-        ("pruned", "2"),
+    assert re.findall(r"^ *(\d) +(pruned|current)", millrace("releases", *workspace).out, re.M) == [
+        ("1", "current"),
+        ("2", "pruned"),
     ]
     assert millrace("prune", *workspace).out.startswith("0 folders, 0 bytes, deleted")
 
@@ -469,7 +469,9 @@ def test_report_is_of_the_last_run_or_of_a_spans(millrace: Command, runs: Runs) 
     assert re.search(r"^health 1 +! DATA +row 3 is bad", last.out, re.M)
     rejected = millrace("report", "--span", "2026-03", *workspace)
     assert rejected.out.startswith("2026-03  ✕ Rejected\n")
-    assert re.search(r"^recall@10 +✕ refused +critical +recall@10 0\.1000 is 0\.3000 below", rejected.out, re.M)
+    assert re.search(r"^recall@10 vs champion +✕ refused +0\.1000 +0\.4000", rejected.out, re.M)
+    full = millrace("report", "--span", "2026-03", "--full", *workspace).out
+    assert re.search(r"^recall@10 vs champion +✕ refused +critical +recall@10 0\.1000 is 0\.3000 below", full, re.M)
     key = json.loads(runs.released.out)["report"]["run_key"]
     assert json.loads(millrace("report", "--run", key, "--json", *workspace).out)["report"]["span"] == "2026-02"
 

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.presentation.model import Cell, Section
 from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_html, run_page
+from flows.presentation.run.rows_page import rows_html
+from flows.presentation.run.short import shortened_page
 from flows.presentation.stages import drift
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Check, ValidateOutcome
@@ -13,6 +16,8 @@ from tasks.contracts.profiles import Bin, ColumnDrift, SampleRow
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import DataError, FailureClass
 from tasks.runs.plan import read_plan
+from tasks.runs.run import read_run
+from tasks.runs.snapshot import Snapshot
 from tests.support.pages.sections import part, rows
 from tests.support.workspace.past import write_run
 
@@ -57,6 +62,26 @@ def test_the_report_shows_checks_reasons_and_rows_once(store: DirectoryStore, ke
     ]
     assert [figure.title for figure in data.figures] == ["Drift of price"]
     assert run_html(store, key).decode().count("40 of 100 are bad.") == 1
+    assert f"runs/{key}/rows.html" in [cell.key for cell in page.near]
+    apart = rows_html(store, key)
+    assert apart is not None
+    assert b"30.0 %" in apart  # the counts, and the file that is missing here
+    assert b"runs/x" in apart
+
+
+def test_the_short_form_leaves_out_the_checks_that_passed(store: DirectoryStore, key: str) -> None:
+    short = shortened_page(read_run(Snapshot(store), key), run_page(store, key))
+    words = [cell.text for section in short.sections for row in shown(section) for cell in row]
+    assert "quarantined share" in words
+    assert "columns present" not in words
+    assert "row_id: r7, item: null" in words
+    assert [section.title for section in short.sections] == ["Failed attempts", "Stages", "More"]
+
+
+def shown(section: Section) -> list[tuple[Cell, ...]]:
+    """The rows of all tables of a section and its parts."""
+    own = [row for each in section.tables for row in each.rows]
+    return own + [row for part in section.parts for row in shown(part)]
 
 
 def test_the_page_of_the_stage_shows_them_too(store: DirectoryStore, key: str) -> None:

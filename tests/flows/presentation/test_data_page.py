@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from flows.cli.serving.pages import Pages
@@ -16,94 +13,18 @@ from flows.presentation.run.data_page import data_html
 from flows.presentation.run.report import run_html, write_run_report
 from flows.presentation.run.rows_page import OTHERWISE, rows_html, way_out
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import commit
-from tasks.contracts.outcomes import Check
-from tasks.contracts.profiles import Bin, ColumnDrift, ColumnProfile, Histogram, Shared, SpanProfile
-from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.results import StageResult
-from tasks.contracts.runs import RunPlan
-from tasks.contracts.workspace import BAD_ROWS, DATA_PAGE, PLAN, PROFILE, RESULT, WAITING_ROWS
+from tasks.contracts.workspace import BAD_ROWS, DATA_PAGE, WAITING_ROWS
 from tests.support.pages.html import Page
 from tests.support.workspace.past import week, write_past
-
-SECRET = "ada.lovelace@example.org"  # in a row that was set apart
-
-
-class Known(NamedTuple):
-    """Two runs with profiles; the second has rows set apart and rows that wait."""
-
-    store: DirectoryStore
-    first: str
-    second: str
-
-
-def column(name: str, kind: Any, **facts: Any) -> ColumnProfile:
-    empty = {"type": "string", "null_share": 0.0, "distinct": 5, "quantiles": {}, "top": ()}
-    return ColumnProfile(name=name, kind=kind, **empty | facts)
-
-
-def profile(number: int, rows: int, length: float) -> SpanProfile:
-    query = column(
-        "query", "text", quantiles={"0": 1.0, "0.5": length, "1": 99.0},
-        histogram=Histogram(edges=(0.0, 10.0, 20.0), shares=(0.25, 0.75)), top=(Shared(value="de", share=0.75),),
-    )  # fmt: skip
-    brand = column("brand", "category", null_share=0.125, distinct=rows // 10, top=(Shared(value="acme", share=0.5),))
-    times = {f"2026-01-0{day}": rows // 2 for day in (1, 2)}
-    return SpanProfile(span=week(number), version=1, rows=rows, sampled=rows, columns=(query, brand), times=times)
-
-
-def known_with(folder: Path, quarantined: int) -> Known:
-    store = DirectoryStore(folder / "store")
-    first, second = write_past(store, 2)
-    for number, key in enumerate((first, second)):
-        outcome: dict[str, Any] = {
-            "profiles": {week(number): PROFILE.key(run=key, stage="validate", attempt=1, span=week(number))}
-        }
-        store.write(outcome["profiles"][week(number)], profile(number, 100 * (number + 1), 12.0 + number).to_json())
-        if number:
-            drift = ColumnDrift(
-                name="brand", psi=0.5, limit=0.25, severity="warning", bins=(Bin(label="acme", earlier=0.9, now=0.5),)
-            )  # fmt: skip
-            check = Check(name="brand drift", passed=False, severity="warning", observed=0.5, sentence="It drifted.")
-            outcome |= {"drifts": (drift,), "checks": (check,), "rows_quarantined": quarantined}
-            outcome |= {"reasons": {"item is null": quarantined - 1, "price below 0": 1}}
-            outcome |= {
-                "quarantine": _rows(store, folder, BAD_ROWS.key(run=key, stage="validate", attempt=1), quarantined)
-            }
-            outcome |= {"waiting": _rows(store, folder, WAITING_ROWS.key(run=key, folder="w"), 3, waits=True)}
-            ref = RowsRef(
-                span=SpanRef(name=week(0), version=1), prefix=f"runs/{first}/validate/rows/{week(0)}-ab", rows=9
-            )
-            plan = RunPlan.model_validate_json(store.read(PLAN.key(run=key))).model_copy(update={"history": (ref,)})
-            store.write(PLAN.key(run=key), plan.to_json())
-        result = StageResult.model_validate_json(store.read(RESULT.key(run=key, stage="validate")))
-        changed = result.model_copy(update={"outcome": result.outcome.model_copy(update=outcome)})
-        store.write(RESULT.key(run=key, stage="validate"), changed.to_json())
-    return Known(store, first, second)
-
-
-def _rows(store: DirectoryStore, folder: Path, prefix: str, count: int, waits: bool = False) -> str:
-    texts = [SECRET if number == 1 else f"lamp <b>{number}</b>" for number in range(count)]
-    rows = [{"row_id": f"r{n}", "query": query, "item": None, "price": -1.0} for n, query in enumerate(texts)]
-    table = pa.Table.from_pylist(rows)
-    if waits:
-        table = table.append_column("ingested_in", pa.array(["spans/2026-W01/v1"] * count))
-    else:
-        reasons = ["item is null; price below 0", *["item is null"] * (count - 2), "price below 0 \u202e"]
-        table = table.append_column("reason", pa.array(reasons)).append_column("span", pa.array([week(1)] * count))
-    made = folder / ("waiting" if waits else "bad")
-    made.mkdir()
-    pq.write_table(table, made / "quarantine.parquet")
-    commit(store, prefix, made, "waiting" if waits else "quarantine", {"rows": count})
-    return prefix if waits else f"{prefix}/quarantine.parquet"
+from tests.support.workspace.profiled import SECRET, Profiled, write_profiled
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Known:
-    return known_with(tmp_path, 40)
+def known(tmp_path: Path) -> Profiled:
+    return write_profiled(tmp_path, 40)
 
 
-def test_each_column_stands_next_to_the_span_before_and_its_drift_next_to_its_limit(known: Known) -> None:
+def test_each_column_stands_next_to_the_span_before_and_its_drift_next_to_its_limit(known: Profiled) -> None:
     page = Page(data_html(known.store, known.second) or b"")
     assert page.row("brand") == ["brand", "acme", "90.0 %", "50.0 %", "0.5000", "0.2500", "! warning"]
     rows = [row for row in page.rows if row[0] == "brand"]
@@ -124,7 +45,7 @@ def test_a_run_without_profiles_has_no_page_of_its_data(tmp_path: Path) -> None:
     assert not store.exists(DATA_PAGE.key(run=key))
 
 
-def test_the_page_is_written_with_the_report_and_linked_from_it_and_from_the_history(known: Known) -> None:
+def test_the_page_is_written_with_the_report_and_linked_from_it_and_from_the_history(known: Profiled) -> None:
     write_run_report(known.store, known.second)
     assert b"2026-W02: the data" in known.store.read(DATA_PAGE.key(run=known.second))
     assert "data.html" in [link["href"] for link in Page(run_html(known.store, known.second)).all("a")]
@@ -132,7 +53,7 @@ def test_the_page_is_written_with_the_report_and_linked_from_it_and_from_the_his
     assert f"../runs/{known.second}/data.html" in [link["href"] for link in history.all("a")]
 
 
-def test_rows_set_apart_are_grouped_by_reason_with_their_number_and_a_way_out(known: Known) -> None:
+def test_rows_set_apart_are_grouped_by_reason_with_their_number_and_a_way_out(known: Profiled) -> None:
     page = Page(rows_html(known.store, known.second) or b"")
     assert page.row("item is null")[1:3] == ["39", "0.1 %"]
     assert "Fill it in the source" in page.row("item is null")[3]
@@ -147,7 +68,7 @@ def test_rows_set_apart_are_grouped_by_reason_with_their_number_and_a_way_out(kn
 
 def test_a_large_quarantine_is_sampled_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.runs.bad_rows.LOOKED_AT", 1_000)
-    known = known_with(tmp_path, 1_500)
+    known = write_profiled(tmp_path, 1_500)
     page = Page(rows_html(known.store, known.second) or b"")
     assert "200 of them are below" in page.text
     assert len({row[0] for row in page.rows if row[0][:1] == "r" and row[0][1:].isdigit()}) == 200
@@ -155,7 +76,7 @@ def test_a_large_quarantine_is_sampled_and_says_so(tmp_path: Path, monkeypatch: 
     assert "too many to be fetched" in Page(rows_html(known.store, known.second) or b"").text
 
 
-def test_rows_that_were_deleted_are_shown_nowhere(known: Known) -> None:
+def test_rows_that_were_deleted_are_shown_nowhere(known: Profiled) -> None:
     write_run_report(known.store, known.second)
     pages = Pages(known.store)
     served = pages.page(f"/runs/{known.second}/rows.html")
