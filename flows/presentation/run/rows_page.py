@@ -69,7 +69,7 @@ def rows_page(store: Store, run: Run, validated: ValidateOutcome) -> Page:
         key=ROWS_PAGE.format(run=run.run_key),
         heading=title,
         summary=f"{count(validated.rows_quarantined)} of {plural(validated.rows_in, 'row')} were set apart.",
-        about=(_bound(bad),) if bad is not None else (),
+        about=(*([_bound(bad)] if bad is not None else []), *_ingested(run)),
         state=None,
         tiles=(
             Tile(
@@ -106,6 +106,15 @@ def _bound(bad: BadRows) -> str:
         f"{count(len(bad.sample))} of them are below{looked}: {EACH_REASON} or more for each reason. "
         "Values are cut to 200 characters."
     )
+
+
+def _ingested(run: Run) -> tuple[str, ...]:
+    """Return where the rows are as they were ingested; a row_id finds its row there, and in the source."""
+    window = run.plan.window if run.plan else ()
+    if not window:
+        return ()
+    more = f" and {plural(len(window) - 1, 'other folder')} of spans" if len(window) > 1 else ""
+    return (f"As they were ingested, by row_id, they are in {window[-1].prefix}{more}.",)
 
 
 def _counted(validated: ValidateOutcome) -> list[tuple[str, int]]:

@@ -13,7 +13,10 @@ from flows.presentation.run.data_page import data_html
 from flows.presentation.run.report import run_html, write_run_report
 from flows.presentation.run.rows_page import OTHERWISE, rows_html, way_out
 from infra.store.directory import DirectoryStore
-from tasks.contracts.workspace import BAD_ROWS, DATA_PAGE, WAITING_ROWS
+from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.profiles import SpanProfile
+from tasks.contracts.results import StageResult
+from tasks.contracts.workspace import BAD_ROWS, DATA_PAGE, RESULT, WAITING_ROWS
 from tests.support.pages.html import Page
 from tests.support.workspace.past import week, write_past
 from tests.support.workspace.profiled import SECRET, Profiled, write_profiled
@@ -35,6 +38,25 @@ def test_each_column_stands_next_to_the_span_before_and_its_drift_next_to_its_li
     assert "Rows by day" in page.text
     assert "98 % are between" in page.text
     assert data_html(known.store, known.first) is not None
+
+
+def test_a_run_over_many_spans_shows_the_newest_each_by_itself(known: Profiled) -> None:
+    key = RESULT.key(run=known.second, stage="validate")
+    result = StageResult.model_validate_json(known.store.read(key))
+    assert isinstance(result.outcome, ValidateOutcome)
+    written = result.outcome.profiles[week(1)]
+    profiles = {}
+    for number in range(1, 6):
+        profiles[week(number)] = written.replace(week(1), week(number))
+        profile = SpanProfile.model_validate_json(known.store.read(written))
+        known.store.write(profiles[week(number)], profile.model_copy(update={"span": week(number)}).to_json())
+    known.store.write(profiles[week(4)], b"{")
+    outcome = result.outcome.model_copy(update={"profiles": profiles})
+    known.store.write(key, result.model_copy(update={"outcome": outcome}).to_json())
+    page = Page(data_html(known.store, known.second) or b"")
+    assert [each for each in page.ids if each.startswith("columns")] == [f"columns-{week(5)}", f"columns-{week(3)}"]
+    assert "The newest 3 of 5 spans of the run." in page.text
+    assert f"{week(4)}.json" in page.text
 
 
 def test_a_run_without_profiles_has_no_page_of_its_data(tmp_path: Path) -> None:
@@ -62,6 +84,7 @@ def test_rows_set_apart_are_grouped_by_reason_with_their_number_and_a_way_out(kn
     assert SECRET in page.text
     assert "lamp <b>3</b>" in page.text  # as text, not as a tag
     assert "Waiting for their items" in page.text
+    assert f"spans/{week(1)}/v1" in page.text
     assert "\u202e" not in page.text
     assert way_out("something else") == OTHERWISE
 
