@@ -187,7 +187,7 @@ def _places(found: Lineages) -> dict[str, _Place]:
             columns.append(starts[step.run.span] + taken.get(step.run.span, 0))
             taken[step.run.span] = taken.get(step.run.span, 0) + 1
         row = next((row for row, until in enumerate(free) if until <= min(columns)), len(free))
-        free[row : row + 1] = [max(max(columns) + 1, min(columns) + _letters(titles.get(name, name)))]
+        free[row : row + 1] = [max(max(columns) + 1, min(columns) + _letters(_title(name, found)))]
         for step, column in zip(steps, columns, strict=True):
             places[step.run.run_key] = _Place(column, row)
     return places
