@@ -20,12 +20,22 @@ from tasks.runs.snapshot import Snapshot
 
 
 class Published(NamedTuple):
-    """The releases of one run's model, by their first and last number: its own, then refreshes."""
+    """The releases of one run's model: its own, then refreshes.
 
-    first: int
-    last: int
+    `ranges` has the first and the last number of each stretch. A later stretch came after a rollback to this model.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
     serves: bool  # one of them is the current release
     after: int | None  # release that served when the first was made, if it is not the one before; else None
+
+    @property
+    def first(self) -> int:
+        return self.ranges[0][0]
+
+    @property
+    def refreshes(self) -> int:
+        return sum(last - first + 1 for first, last in self.ranges) - 1
 
 
 class Step(NamedTuple):
@@ -86,29 +96,46 @@ def _checkpoint_of(run: Run) -> str | None:
 def _published(snapshot: Snapshot, history: History) -> dict[str, Published]:
     """Return the releases of each run, by its key.
 
-    Numbers have no gaps, so the numbers between the releases of two runs are refreshes. They are of one model unless a
-    rollback came between; the last one tells which, and the others are not read.
+    Numbers have no gaps, so the numbers between the releases of two runs are refreshes. Only the last of them is read:
+    it is of another model only after a rollback, and then the first such one is searched for.
     """
     own = history.releases
     ends = [later.number - 1 for _, later in pairwise(own)] + [history.newest_release or 0]
-    refreshed = [end for release, end in zip(own, ends, strict=False) if end > release.number]
-    last = {each.number: each for each in snapshot.read_all([RELEASE.key(number=end) for end in refreshed], Release)}
+    gaps = [(release, end) for release, end in zip(own, ends, strict=False) if end > release.number]
+    snapshot.fetch(RELEASE.key(number=end) for _, end in gaps)
+    ranges = {release.run_key: [(release.number, release.number)] for release in own}
+    runs = {release.model.version: release.run_key for release in own}
+    for release, end in gaps:
+        model = _model(snapshot, end)
+        other = runs.get(model, release.run_key)
+        until = end if other == release.run_key else _last_of(snapshot, release, end)
+        ranges[release.run_key][0] = (release.number, until)
+        if until < end:
+            ranges[other].append((until + 1, end))
     found: dict[str, Published] = {}
-    by_model = {release.model.version: release for release in own}
-    numbers: dict[str, int] = {}
-    for release, end in zip(own, ends, strict=False):
-        numbers[release.run_key] = release.number
-        of = by_model.get(last[end].model.version, release) if end in last else release
-        numbers[of.run_key] = max(end, numbers.get(of.run_key, 0))
     serving = history.current.model.version if history.current is not None else None
     for release in own:
         found[release.run_key] = Published(
-            first=release.number,
-            last=numbers[release.run_key],
+            ranges=tuple(ranges[release.run_key]),
             serves=release.model.version == serving,
             after=_after(release, own),
         )
     return found
+
+
+def _model(snapshot: Snapshot, number: int) -> str:
+    """Return the version of a release's model; empty if the release is not readable."""
+    release = snapshot.read(RELEASE.key(number=number), Release)
+    return release.model.version if release is not None else ""
+
+
+def _last_of(snapshot: Snapshot, release: Release, end: int) -> int:
+    """Return the last number before `end` whose release keeps the model of `release`, found by halving."""
+    known, other = release.number, end
+    while other - known > 1:
+        middle = (known + other) // 2
+        known, other = (middle, other) if _model(snapshot, middle) == release.model.version else (known, middle)
+    return known
 
 
 def _after(release: Release, own: Sequence[Release]) -> int | None:

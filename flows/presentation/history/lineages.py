@@ -261,16 +261,15 @@ def _metric(step: Step) -> tuple[str, float | None]:
 
 
 def _badge(step: Step, published: Published, at: _Place, history: History) -> Badge:
-    first, last, current = published.first, published.last, history.current
-    release = step.run.release
-    says = f"release {first}"
-    if last > first:
-        says += f", and {plural(last - first, 'refresh', 'refreshes')} up to release {last}"
+    current, release = history.current, step.run.release
+    says = f"release {published.first}"
+    if published.refreshes:
+        says += f", and {plural(published.refreshes, 'refresh', 'refreshes')}"
     if release is not None:
         says += f"\nmade {moment(release.created_at)} UTC, model {release.model.version}"
     if published.serves and current is not None:
         says += f"\nrelease {current.number} is the current one"
-    text = f"{first}{NONE}{last}" if last > first else f"{first}"
+    text = ", ".join(f"{first}{NONE}{last}" if last > first else f"{first}" for first, last in published.ranges)
     return Badge(at.x, at.y + BADGE, text, published.serves, says, Cell("", key=REPORT.key(run=step.run.run_key)))
 
 

@@ -56,16 +56,22 @@ def test_refreshes_are_counted_with_the_model_that_they_keep(store: DirectorySto
     first, second = (step.published for step in lineages(store).steps)
     assert first is not None
     assert second is not None
-    assert (first.first, first.last, first.serves) == (1, 1, False)
-    assert (second.first, second.last, second.serves) == (2, 5, True)
+    assert (first.ranges, first.serves) == (((1, 1),), False)
+    assert (second.ranges, second.refreshes, second.serves) == (((2, 5),), 3, True)
 
 
 def test_refreshes_after_a_rollback_are_of_the_model_that_serves(store: DirectoryStore) -> None:
     write_past(store, 2)
-    store.write(CURRENT, Pointer(release=1).to_json())
-    refresh(store, of=1, previous=1)
+    for previous in (2, 3, 4, 5, 6):
+        refresh(store, of=2, previous=previous)
+    for previous in (1, 8):
+        refresh(store, of=1, previous=previous)
     write_run(store, 2)
-    fourth = releases.read(store, 4)
-    store.write("releases/4.json", fourth.model_copy(update={"previous": 1}).to_json())  # as before the refresh
+    tenth = releases.read(store, 10)
+    store.write("releases/10.json", tenth.model_copy(update={"previous": 1}).to_json())  # as before the last refreshes
     found = [step.published for step in lineages(store).steps]
-    assert [(each.first, each.last, each.after) for each in found if each] == [(1, 3, None), (2, 2, None), (4, 4, 1)]
+    assert [(each.ranges, each.after) for each in found if each] == [
+        (((1, 1), (8, 9)), None),
+        (((2, 7),), None),
+        (((10, 10),), 1),
+    ]
