@@ -18,7 +18,7 @@ from tasks.monitoring.history import History, read_history
 from tasks.monitoring.lineages import Lineages, Published, Step, read_lineages
 from tasks.runs.snapshot import Snapshot
 
-COLUMN, ROW = 84, 104  # pixels of a run and of a lineage
+COLUMN, ROW = 96, 104  # pixels of a run, room for releases 25001 to 25168, and of a lineage
 TOP = 30  # pixels above the first row, for the names of the spans
 LINE, BADGE = 34, 76  # heights in a row: checkpoints, releases
 NAMED_EACH = 10  # runs after which a lineage is named again, about a screen
