@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from flows.presentation import html
-from flows.presentation.model import HISTORY_KEY, Cell, Command, Page, Section, Table, Tile, table, unreadable
+from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Table, Tile, table, unreadable
 from flows.presentation.stages import data_failure
 from flows.presentation.wording import count, plural, share, visible
 from infra.store.base import Store
@@ -128,14 +128,13 @@ def _reasons(run: Run, validated: ValidateOutcome) -> Section:
     ]
     if not rows:
         return Section("By reason", ("No row was set apart.",), id="reasons")
-    again = "millrace ingest --source FILE --replace  # or --merge, with the corrected rows alone"
-    return Section(
-        "By reason",
-        ("A row with several reasons counts for each of them.",),
-        id="reasons",
-        tables=(table("", ("~reason", ">rows", ">of all rows", "~way out"), rows),),
-        commands=(Command(f"After a correction ingest {run.span} again, as a new version:", (again,)),),
+    lines = (
+        "A row with several reasons counts for each of them.",
+        f"After a correction ingest {run.span} again as it was ingested, and add --replace; or --merge, if the file has "
+        "the corrected rows alone.",
     )
+    made = table("", ("~reason", ">rows", ">of all rows", "~way out"), rows)
+    return Section("By reason", lines, id="reasons", tables=(made,))
 
 
 def way_out(reason: str) -> str:
