@@ -32,6 +32,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.compare_runs import LABELS, compare_runs
 from tasks.planning.next_run import plan_run
+from tasks.planning.rivals import USUAL_METRIC
 from tasks.runs import branches, experiments, releases
 from tasks.runs.experiments import Experiment
 from tasks.runs.run import Run, read_run, read_runs
@@ -46,9 +47,11 @@ class TryOutput(Record):
     run_url: str | None = Field(description="address of the flow run's page; null: all was done before")
     report: RunReport
     stages: tuple[StageLine, ...]
-    comparison: Comparison | None = Field(description="comparison with the champion's run; null: no champion yet")
+    comparisons: tuple[Comparison, ...] = Field(
+        description="comparisons with the champion's run and, if another, the lineage's own run over the span"
+    )
     page: str = Field(description="address of the run's report")
-    compare: str = Field(description="command that compares it with the champion")
+    compare: str = Field(description="command that compares it with the same runs")
     adopt: str = Field(description="command that makes its release, if the gates agree, and lets the lineage go on")
 
 
@@ -79,9 +82,9 @@ def show_tried(output: TryOutput) -> None:
     gates = output.report.verdicts
     short = [(gate_name(each), evaluate.answered(each), each.severity) for each in gates]
     tables = [table("", ("gate", "verdict", "severity"), short)] if gates else []
-    if output.comparison is not None:
-        tables += [metrics_table(pair, "champion", "this") for pair in output.comparison.pairs]
-    elif output.report.metrics is not None:
+    for compared in output.comparisons:
+        tables += [metrics_table(pair, compared.runs[0].name, "this") for pair in compared.pairs]
+    if not output.comparisons and output.report.metrics is not None:
         over = evaluate.over(output.report.holdout_rows or 0, output.report.items or 0, output.report.sampled_from)
         tables.append(evaluate.metrics(output.report.metrics, None, over))
     unsure = (*refusals(gates), *undecided(gates))
@@ -141,7 +144,7 @@ def show_comparison(output: Comparison | ExperimentsOutput, store: Store) -> Non
         return
     rows = []
     for each in output.experiments:
-        first = next(iter(each.metrics.items()), None)
+        first = min(each.metrics.items(), key=lambda metric: metric[0] != USUAL_METRIC, default=None)
         rows.append(
             [
                 each.experiment.name,
@@ -202,35 +205,34 @@ def _tried(options: RunOptions, experiment: Experiment, url: str | None) -> TryO
     store = options.store
     snapshot = Snapshot(store, strict=True)
     run = read_run(snapshot, experiment.run_key)
-    champion = _champion(store, run)
-    comparison = None
-    if champion is not None:
-        of_release = read_run(snapshot, champion[1])
-        comparison = compare_runs(store, [(champion[0], of_release), (experiment.name, run)])
-    first = champion[0] if champion is not None else experiment.beside or "RUN"
+    others = _others(snapshot, run, experiment)
     local = "://" not in store.uri
     settings = ["--config", f"{store.uri}/{CONFIG.key(run=run.run_key)}", "--set", f"lineage={experiment.lineage}"]
     adopt = ["millrace", "backfill", "--from", experiment.span.name, "--to", experiment.span.name]
     adopt += ["--reason", f"experiment {experiment.name}"]
     adopt += ["--workspace", store.uri, *settings] if local else options.arguments()
+    keys = sorted((other.run_key for _, other in others), key=lambda key: key != experiment.beside) or ["RUN"]
     return TryOutput(
         experiment=experiment,
         refused=run.rejected,
         run_url=url,
         report=report_of(run, run.cached),
         stages=stage_lines(run, run.cached),
-        comparison=comparison,
+        comparisons=tuple(compare_runs(store, [other, (experiment.name, run)]) for other in others),
         page=f"{store.uri}/{REPORT.key(run=run.run_key)}",
-        compare=shlex.join(["millrace", "compare", first, experiment.name, "--workspace", store.uri]),
+        compare=shlex.join(["millrace", "compare", *keys, experiment.name, "--workspace", store.uri]),
         adopt=shlex.join(adopt),
     )
 
 
-def _champion(store: Store, run: Run) -> tuple[str, str] | None:
-    """Return number and run of the release that the evaluation measured as the champion; None without one."""
+def _others(snapshot: Snapshot, run: Run, experiment: Experiment) -> list[tuple[str, Run]]:
+    """Return the champion's run, as the evaluation measured it, and the lineage's own run over the span if another."""
     version = run.judgement.outcome.champion_version if run.judgement is not None else None
-    release = releases.origin(store, version) if version is not None else None
-    return (str(release.number), release.run_key) if release is not None else None
+    release = releases.origin(snapshot.store, version) if version is not None else None
+    found = {release.run_key: "champion"} if release is not None else {}
+    if experiment.beside is not None:
+        found.setdefault(experiment.beside, "own run")
+    return [(name, read_run(snapshot, key)) for key, name in found.items()]
 
 
 def _line(snapshot: Snapshot, experiment: Experiment) -> ExperimentLine:

@@ -47,7 +47,7 @@ def test_the_page_of_experiments_works_as_it_stands(
     assert lasting(shop) == before, "the lineage and its releases are as they were"
     assert first["experiment"]["settings"] == [{"key": "train.learning_rate", "before": 0.002, "now": 0.001}]
     assert [stage["stage"] for stage in first["stages"] if stage["cached"]] == ["validate"]
-    assert first["comparison"]["pairs"][0]["measured_in"] == first["experiment"]["run_key"]
+    assert first["comparisons"][0]["pairs"][0]["measured_in"] == first["experiment"]["run_key"]
     assert first["report"]["verdicts"]
     again = shop.millrace(*tried, "--json").json
     assert (again["run_url"], again["experiment"]) == (None, first["experiment"])
