@@ -110,11 +110,11 @@ def _bound(bad: BadRows) -> str:
 
 def _ingested(run: Run) -> tuple[str, ...]:
     """Return where the rows are as they were ingested; a row_id finds its row there, and in the source."""
-    window = run.plan.window if run.plan else ()
-    if not window:
+    if run.plan is None:
         return ()
-    more = f" and {plural(len(window) - 1, 'other folder')} of spans" if len(window) > 1 else ""
-    return (f"As they were ingested, by row_id, they are in {window[-1].prefix}{more}.",)
+    others = len(run.plan.window) - 1
+    more = f" and {plural(others, 'other folder')} of spans" if others > 0 else ""
+    return (f"As they were ingested, by row_id, they are in {run.plan.span.prefix}{more}.",)
 
 
 def _counted(validated: ValidateOutcome) -> list[tuple[str, int]]:
@@ -130,8 +130,8 @@ def _reasons(run: Run, validated: ValidateOutcome) -> Section:
         return Section("By reason", ("No row was set apart.",), id="reasons")
     lines = (
         "A row with several reasons counts for each of them.",
-        f"After a correction ingest {run.span} again as it was ingested, and add --replace; or --merge, if the file has "
-        "the corrected rows alone.",
+        f"After a correction ingest {run.span} again as it was ingested, and add --replace; or --merge, if the file "
+        "has the corrected rows alone.",
     )
     made = table("", ("~reason", ">rows", ">of all rows", "~way out"), rows)
     return Section("By reason", lines, id="reasons", tables=(made,))
