@@ -27,6 +27,7 @@ from tasks.backfill.backfill_state import BackfillState
 from tasks.contracts.comparison import Comparison
 from tasks.contracts.evaluation import refusals, undecided
 from tasks.contracts.runs import RunState
+from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import CONFIG, REPORT
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -94,7 +95,7 @@ def show_tried(output: TryOutput) -> None:
     say(f"page: {output.page}", f"to compare: {output.compare}")
     if not output.refused:
         say("to adopt it, put these settings into the file of your runs; the next span is trained with them")
-        say(f"to train and release this span with them at once: {output.adopt}")
+        say(f"to release from this span on with them at once: {output.adopt}")
 
 
 @command(show_tried, name="try")
@@ -208,7 +209,9 @@ def _tried(options: RunOptions, experiment: Experiment, url: str | None) -> TryO
     others = _others(snapshot, run, experiment)
     local = "://" not in store.uri
     settings = ["--config", f"{store.uri}/{CONFIG.key(run=run.run_key)}", "--set", f"lineage={experiment.lineage}"]
-    adopt = ["millrace", "backfill", "--from", experiment.span.name, "--to", experiment.span.name]
+    first, newest = experiment.span.name, trying.newest_trained(store, experiment.lineage)
+    last = max(first, newest or first, key=first_day)  # later ones descend from what it replaces
+    adopt = ["millrace", "backfill", "--from", first, "--to", last]
     adopt += ["--reason", f"experiment {experiment.name}"]
     adopt += ["--workspace", store.uri, *settings] if local else options.arguments()
     keys = sorted((other.run_key for _, other in others), key=lambda key: key != experiment.beside) or ["RUN"]
