@@ -191,7 +191,9 @@ def _explain(error: ValidationError) -> str:
     lines = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"]) or "config"
-        shown = problem["loc"] and problem["loc"][0] != "publish"  # it may hold a password
-        got = f" (got {masked(repr(problem['input'])):.{_SHOWN}})" if shown else ""
-        lines.append(f"{key}: {problem['msg']}{got}" if problem["loc"] else problem["msg"])
+        said, wrong = problem["msg"].removeprefix("Value error, "), problem["input"]
+        # A password may be in `publish`, and whole sections say nothing in one line.
+        shown = problem["loc"] and problem["loc"][0] != "publish" and not isinstance(wrong, Mapping | BaseModel)
+        got = f" (got {masked(repr(wrong)):.{_SHOWN}})" if shown else ""
+        lines.append(f"{key}: {said}{got}" if problem["loc"] else said)
     return "configuration: " + "; ".join(lines)

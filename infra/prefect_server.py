@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from infra import background, prefect_password
 from infra.prefect_health import HOST, get_json
 from infra.store.directory import DirectoryStore
-from tasks.foundation.errors import HostError
+from tasks.foundation.errors import HostError, ServerError
 from tasks.foundation.passwords import holds_password, masked
 from tasks.foundation.records import Record
 
@@ -90,7 +90,8 @@ def up(home: Path, say: Callable[[str], None] | None = None) -> Server:
     started, because that takes a while.
 
     Raises:
-        HostError: the server behind PREFECT_API_URL doesn't answer, or the local one doesn't start; gives the reason.
+        ServerError: the server behind PREFECT_API_URL doesn't answer.
+        HostError: the local one doesn't start; gives the reason.
     """
     home = home.resolve()
     if url := os.environ.get("PREFECT_API_URL"):
@@ -128,7 +129,7 @@ def running(home: Path) -> Server | None:
     """Return the server behind PREFECT_API_URL, or the one that runs for `home`; None without either.
 
     Raises:
-        HostError: the server behind PREFECT_API_URL doesn't answer.
+        ServerError: the server behind PREFECT_API_URL doesn't answer.
     """
     home = home.resolve()
     if url := os.environ.get("PREFECT_API_URL"):
@@ -188,7 +189,7 @@ def _elsewhere(url: str, home: Path) -> Server:
     except (OSError, ValueError) as error:
         trouble = str(error)
     if trouble:
-        raise HostError(
+        raise ServerError(
             f"PREFECT_API_URL is {url}, but {url}/health does not answer: {trouble}. Start that server, correct the "
             "address (it ends in /api), or unset PREFECT_API_URL to use a server on this machine"
         )

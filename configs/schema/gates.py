@@ -94,6 +94,12 @@ class GateConfig(Record):
             raise ValueError(
                 f"{self.metric} is of the challenger next to the champion, so its gate is not of a champion"
             )
+        shares = METRICS[self.metric].family in (Family.ranking, Family.classification)
+        if shares and abs(self.threshold) > 1:
+            raise ValueError(
+                f"the gate on {self.metric} has the threshold {self.threshold:g}, and the metric is from 0 to 1; write "
+                "90 % as 0.9"
+            )
         if self.relative and self.baseline == "none":
             raise ValueError(f"the gate on {self.metric} is relative, so it needs a baseline: relative to what?")
         if self.rows == "golden" and (self.slice is not None or self.span is not None):

@@ -273,7 +273,8 @@ def _named(store: Store, name: str) -> BackfillState:
     found = [state for state in known if state.id.startswith(name)]
     if len(found) != 1 or not name:
         there = ", ".join(state.id for state in known) or "none"
-        raise ConfigError(f"{store.uri} holds {len(found) or 'no'} backfill(s) {name!r}; it holds {there}")
+        fits = f"{len(found)} backfills begin with {name!r}" if found else f"there is no backfill {name!r}"
+        raise ConfigError(f"{store.uri}: {fits}; it holds {there}")
     if found[0].ended_at is not None or not found[0].flow_run:
         raise ConfigError(f"backfill {found[0].id} is over: {found[0].state}. {found[0].sentence}")
     return found[0]

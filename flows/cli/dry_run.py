@@ -12,6 +12,7 @@ from flows.presentation.wording import count, duration, plural
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.records import Record
+from tasks.monitoring.schedule import next_fire
 from tasks.planning.enough import Enough, enough
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
@@ -44,9 +45,14 @@ class DryRunOutput(Record):
 
 
 def planned(options: RunOptions, span: str | None) -> DryRunOutput:
-    """Return the settings and the plan, and count the rows; write nothing."""
+    """Return the settings and the plan, and count the rows; write nothing.
+
+    Raises:
+        ConfigError, DataError: the settings, or the golden set, do not fit the rows; or the schedule is not understood.
+    """
     store, config = options.store, options.config()
     check_arguments(config.validate_.expectations)
+    next_fire(config.schedule.cron, config.schedule.timezone)
     try:
         plan = plan_run(store, config, span)
         check_plan(store, plan)
@@ -99,6 +105,11 @@ def _amounts(amounts: Enough, config: dict[str, Any]) -> Iterator[str]:
     yield f"rows:    {count(amounts.rows)}{without}{read}"
     others = amounts.training_rows - amounts.training_pairs
     also = f", and {plural(others, 'other row')} for heads of labels" if others else ""
+    if amounts.zeros_unread:
+        yield (
+            f"labels:  {count(amounts.zeros_unread)} rows have the label 0, and are trained as hits: no head reads the "
+            "label; see docs/models.md#labels-of-pairs"
+        )
     yield f"pairs:   about {count(amounts.training_pairs)} to train on{also}"
     train = config["train"]
     yield f"steps:   about {count(amounts.steps)}, of {train['batch_rows']} rows, {plural(train['epochs'], 'epoch')}"

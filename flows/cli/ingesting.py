@@ -11,13 +11,12 @@ from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
+from flows.cli.terminal.reading import DETECTED, Reading
+from flows.presentation.wording import plural
 from infra.store.base import Store
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
-from tasks.data.files.csv_form import parse_delimiter
 from tasks.data.files.facts import ColumnFacts
-from tasks.data.files.formats import Format
-from tasks.data.files.spelling import Spelling, parse_spelling
 from tasks.data.ingest import IngestOptions, IngestSummary
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
@@ -26,17 +25,12 @@ from tasks.foundation.errors import ConfigError
 from tasks.planning import skips
 from tasks.planning.skips import Skip
 
-Decimal = Annotated[str, typer.Option(help="Decimal sign of numbers in text columns, e.g. in CSV: . or ,")]
-DayFirst = Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, e.g. 20.11.2026.")]
-TrueWords = Annotated[str | None, typer.Option("--true", help="Further words for true, as ja,oui.")]
-FalseWords = Annotated[str | None, typer.Option("--false", help="More words for false, e.g. nein,non.")]
-
 
 def show_ingested(output: IngestSummary) -> None:
     """Print the output for people."""
     rows = ([s.name, f"v{s.version}", f"{s.rows:,}", _what(s)] for s in output.spans)
     show_table(["span", "version", ">rows", ""], rows)
-    say(f"{output.rows:,} rows in {len(output.spans)} spans, from {output.files} file(s)")
+    say(f"{plural(output.rows, 'row')} in {plural(len(output.spans), 'span')}, from {plural(output.files, 'file')}")
     say(f"columns: {', '.join(map(_column, output.columns))}")
     for problem in output.problems:
         say(f"check: {problem.text}")
@@ -58,9 +52,6 @@ def ingest(
     items: Annotated[
         Path | None, typer.Option(help="Item feed instead of rows: new, changed and deleted items.")
     ] = None,
-    form: Annotated[
-        Format | None, typer.Option("--format", help="Format of the records; default: from the file name.")
-    ] = None,
     replace: Annotated[
         bool,
         typer.Option(help="Replace changed spans; the source must contain all their rows.", show_default=False),
@@ -68,13 +59,6 @@ def ingest(
     merge: Annotated[
         bool, typer.Option(help="Merge into existing spans; on conflict the new row wins.", show_default=False)
     ] = False,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
-    ] = None,
-    decimal: Decimal = ".",
-    dayfirst: DayFirst = False,
-    true: TrueWords = None,
-    false: FalseWords = None,
     not_before: Annotated[
         str | None, typer.Option(help="First day of the data, as 2015-01-01. Earlier rows are errors.")
     ] = None,
@@ -84,6 +68,7 @@ def ingest(
     set_aside: Annotated[
         Path | None, typer.Option(help="Write invalid rows to this new file instead of failing.")
     ] = None,
+    reading: Reading = DETECTED,
 ) -> IngestSummary:
     """Cut a source of rows, or an item feed, into spans and add them to the workspace.
 
@@ -96,11 +81,10 @@ def ingest(
         )
     layout = ITEMS if items else ROWS
     mapping = parse_map(columns, layout)
-    spelling = parse_spelling(decimal, dayfirst, true, false)
-    options = _options(replace, merge, delimiter, spelling, not_before, not_after, set_aside)
+    options = _options(replace, merge, reading, not_before, not_after, set_aside)
     with display() as listener:
         return tasks.data.ingest.ingest(
-            store, path, form, time_column, span, mapping, layout, listener.progress, options
+            store, path, reading.form, time_column, span, mapping, layout, listener.progress, options
         )
 
 
@@ -122,8 +106,7 @@ def skip(
 def _options(
     replace: bool,
     merge: bool,
-    delimiter: str | None,
-    spelling: Spelling,
+    reading: Reading,
     not_before: str | None,
     not_after: str | None,
     set_aside: Path | None,
@@ -135,8 +118,8 @@ def _options(
         known=Known.replace if replace else Known.merge if merge else None,
         not_before=_day("--not-before", not_before),
         not_after=_day("--not-after", not_after),
-        delimiter=None if delimiter is None else parse_delimiter(delimiter),
-        spelling=spelling,
+        delimiter=reading.separator,
+        spelling=reading.spelling,
         set_aside=set_aside,
     )
 

@@ -8,20 +8,17 @@ from typing import Annotated
 import typer
 
 import tasks.data.look
-from flows.cli.ingesting import DayFirst, Decimal, FalseWords, TrueWords
 from flows.cli.terminal.command import HERE, command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
+from flows.cli.terminal.reading import DETECTED, Reading
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.profiles import Shared
 from tasks.contracts.spans import SpanKind, kind_of
 from tasks.data.canonical import ITEMS, ROWS
-from tasks.data.files.csv_form import parse_delimiter
 from tasks.data.files.facts import ColumnFacts, SourceFacts
-from tasks.data.files.formats import Format
-from tasks.data.files.spelling import parse_spelling
 from tasks.data.label_columns import unread_label
 from tasks.data.look import LookOptions, with_problems
 from tasks.data.mapping import parse_map
@@ -56,24 +53,15 @@ def look(
     span: Annotated[
         SpanKind | None, typer.Option(help="Length of a span; default: the workspace's, else by the rows in each.")
     ] = None,
-    form: Annotated[
-        Format | None, typer.Option("--format", help="Format of the records; default: from the file name.")
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
-    ] = None,
-    decimal: Decimal = ".",
-    dayfirst: DayFirst = False,
-    true: TrueWords = None,
-    false: FalseWords = None,
+    reading: Reading = DETECTED,
 ) -> SourceFacts:
     """Read a source, and show its columns, their likely roles, likely mistakes, and the command that ingests it."""
     layout = ITEMS if items else ROWS
     known = list_spans(options.store)
     asked = LookOptions(
-        form=form,
-        delimiter=None if delimiter is None else parse_delimiter(delimiter),
-        spelling=parse_spelling(decimal, dayfirst, true, false),
+        form=reading.form,
+        delimiter=reading.separator,
+        spelling=reading.spelling,
         mapping=None if columns is None else parse_map(columns, layout),
         time_column=time_column,
         span=span or (kind_of(known[0].name) if known else None),

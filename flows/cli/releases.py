@@ -19,7 +19,7 @@ from flows.presentation.wording import moment, number
 from infra import prefect_password, prefect_server
 from infra.store.base import Store
 from tasks.contracts.runs import Hold, Release
-from tasks.foundation.errors import ConfigError, HostError, StoreError
+from tasks.foundation.errors import ConfigError, HostError, ServerError, StoreError
 from tasks.foundation.records import Record
 from tasks.runs.served_targets import Served
 
@@ -169,7 +169,7 @@ def hold(
 def _announce(store: Store, release: Release, before: Release | None) -> None:
     try:
         server = prefect_server.running(prefect_server.state_home())
-    except HostError as error:
+    except (HostError, ServerError) as error:
         note(f"the rollback is not announced: {error}")
         return
     if server is None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.files.formats import Format
+from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
 from tasks.data.files.sources import SourceRow
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, PLAIN, Spelling
 from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time
@@ -172,7 +173,7 @@ class Canonicaliser:
         known |= dict.fromkeys(self.spelling.true, True) | dict.fromkeys(self.spelling.false, False)
         deleted = known.get(None if value is None else as_text(value).strip().casefold())
         if deleted is None:
-            raise record.error(column, f"{short(value)} is not true or false, nor 1 or 0")
+            raise record.error(column, f"{short(value)} is not true or false, nor 1 or 0{_hint(str(value))}")
         if not deleted and not (self._text(record, ITEM) or "").strip():
             raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
         return deleted
@@ -241,6 +242,8 @@ def _hint(text: str) -> str:
     """Return the option that may read a text; empty if none does."""
     if DAY_FIRST.fullmatch(text.strip()):
         return "; if it begins with the day: --dayfirst"
+    if text.strip().casefold() in TRUE_WORDS | FALSE_WORDS:
+        return "; words for true and false: give them, as in --true yes --false no"
     comma = "," in text and COMMA_NUMBER.fullmatch(text.strip())
     return "; if its comma is a decimal comma: --decimal ," if comma else ""
 

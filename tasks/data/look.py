@@ -17,7 +17,9 @@ from tasks.data.files.sources import SourceReader
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
+from tasks.data.label_columns import zeros_as_hits
 from tasks.data.mapping import Values
+from tasks.data.rows import LABEL
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 
@@ -103,9 +105,12 @@ def surveyed(survey: Survey, canonicaliser: Canonicaliser) -> list[ColumnFacts]:
 def problems_of(
     survey: Survey, columns: Sequence[ColumnFacts], canonicaliser: Canonicaliser, form: Format
 ) -> list[Problem]:
-    """Return the likely mistakes of an ingest."""
+    """Return the likely mistakes of an ingest, without the reminder of a feed, which a note is about."""
     roles = {TIME: canonicaliser.time_column, **canonicaliser.mapping}
-    return find_problems(survey, columns, roles, canonicaliser.layout is ITEMS, form is not Format.csv)
+    found = find_problems(survey, columns, roles, canonicaliser.layout is ITEMS, form is not Format.csv)
+    label = next((each for each in columns if each.role == LABEL), None)
+    unread = zeros_as_hits(label) if label else None
+    return [*(each for each in found if each.kind != "missing"), *([unread] if unread else [])]
 
 
 def with_problems(facts: SourceFacts, problems: Sequence[Problem]) -> SourceFacts:

@@ -43,7 +43,11 @@ def parse_map(text: str, layout: Layout = ROWS) -> dict[str, str]:
 
 
 def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
-    """Check the names. Raises ConfigError: a name is unknown, or a required one is missing; names the remedy."""
+    """Check the names.
+
+    Raises:
+        ConfigError: a name is unknown, a required one is missing, or query and item are one column; names the remedy.
+    """
     for name in mapping:
         if name not in layout.columns:
             close = difflib.get_close_matches(name, layout.columns, n=1)
@@ -52,6 +56,11 @@ def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
     for name in layout.needed:
         if name not in mapping and not (name == "item" and "item_id" in mapping):
             raise ConfigError(f"--map: {name!r} is missing; write it as {_SYNTAX[layout.root]}")
+    if mapping.get("query", "") == mapping.get("item"):
+        raise ConfigError(
+            f"--map: column {mapping['query']!r} is given as query and as item, so each query would find itself and "
+            "teach nothing; give each its own column"
+        )
 
 
 def require_columns(record: SourceRow, form: Format, time_column: str, mapping: Mapping[str, str]) -> None:

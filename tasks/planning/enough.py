@@ -58,6 +58,7 @@ class Enough(Record):
     rows_unusable: int = Field(
         description="rows without a query or an item, or with an event that validate.events does not name"
     )
+    zeros_unread: int = Field(description="rows with the label 0 that are trained as hits, since no head reads labels")
     training_rows: int = Field(description="rows of the window that are trained on, with the replayed ones")
     training_pairs: int = Field(description="training rows that are pairs; others teach heads of labels only")
     steps: int = Field(description="training steps")
@@ -73,6 +74,7 @@ class _Counts(NamedTuple):
 
     rows: int = 0
     unusable: int = 0
+    zeros: int = 0
     training: int = 0
     pairs: int = 0
     held: int = 0
@@ -104,6 +106,7 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         rows=sum(rows),
         rows_read=seen.rows,
         rows_unusable=round(scale * seen.unusable),
+        zeros_unread=0 if config.heads.reads_labels else round(scale * seen.zeros),
         training_rows=training,
         training_pairs=round(pairs * training / max(own, 1)),
         steps=math.ceil(training / config.train.batch_rows) * config.train.epochs,
@@ -132,6 +135,7 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
             found = found._replace(
                 rows=found.rows + table.num_rows,
                 unusable=found.unusable + table.num_rows - known.num_rows,
+                zeros=found.zeros + known[LABEL].to_pylist().count(0.0),
                 training=found.training + int(training.sum()),
                 pairs=found.pairs + int(np.sum(training & is_pair)),
                 held=found.held + int(held.sum()),

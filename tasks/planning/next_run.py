@@ -107,9 +107,8 @@ def _spans(store: Store, config: Config, name: str | None) -> tuple[list[SpanRef
     spans = sorted(span_versions.list_spans(store), key=position)
     if not spans:
         raise ConfigError(
-            f"{store.uri} holds no ingested span; first: "
-            f"millrace ingest --source FILE --time-column COLUMN --span quarter --map query=...,item=... "
-            f"--workspace {store.uri}"
+            f"{store.uri} holds no ingested span; first: millrace look FILE --workspace {store.uri}, which prints the "
+            "command that ingests it"
         )
     wanted = None if name is None else span_versions.find(spans, name)
     left_out = skips(store, config.lineage)

@@ -14,6 +14,7 @@ from tasks.contracts import workspace
 from tasks.contracts.runs import Hold, Pruned, Release
 from tasks.contracts.workspace import NUMBER, PRUNED_RELEASE, RELEASE
 from tasks.foundation.clock import now
+from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
 
 CURRENT = workspace.CURRENT.key()
@@ -133,8 +134,19 @@ def of_run(store: Store, run_key: str) -> Release | None:
 
 
 def read(store: Store, number: int) -> Release:
-    """Return a release by its number. Raises StoreError: it is gone or damaged; names the file."""
-    return read_record(store, RELEASE.key(number=number), Release, _WAY_OUT)
+    """Return a release by its number.
+
+    Raises:
+        ConfigError: there never was a release with this number; names those that exist.
+        StoreError: it is gone or damaged; names the file.
+    """
+    try:
+        return read_record(store, RELEASE.key(number=number), Release, _WAY_OUT)
+    except StoreError as error:
+        known = numbers(store)
+        if known and not 0 < number <= known[-1]:
+            raise ConfigError(f"there is no release {number}; there are {', '.join(map(str, known))}") from error
+        raise
 
 
 def numbers(store: Store) -> list[int]:

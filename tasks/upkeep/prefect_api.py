@@ -30,7 +30,7 @@ _ADDRESSES = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CO
 
 
 def reachable(home: Path, found: list[Server]) -> CheckResult:
-    """Find a server that answers and append it to `found`. Raises HostError: PREFECT_API_URL does not answer."""
+    """Find a server that answers and append it to `found`. Raises ServerError: PREFECT_API_URL does not answer."""
     server = running(home)
     if server is not None:
         found.append(server)

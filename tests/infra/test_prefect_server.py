@@ -18,7 +18,7 @@ import pytest
 
 from infra import background, prefect_password, prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
-from tasks.foundation.errors import HostError
+from tasks.foundation.errors import HostError, ServerError
 from tasks.upkeep import examine
 from tests.support.processes.prefect_server import credentials, database_of
 
@@ -185,7 +185,7 @@ def test_an_address_that_is_no_prefect_api_is_refused(tmp_path: Path, monkeypatc
         url = f"http://127.0.0.1:{web.server_port}"
         monkeypatch.setenv("PREFECT_API_URL", url)
         try:
-            with pytest.raises(HostError, match=rf"{url}/health does not answer: .*unset PREFECT_API_URL"):
+            with pytest.raises(ServerError, match=rf"{url}/health does not answer: .*unset PREFECT_API_URL"):
                 up(tmp_path)
         finally:
             web.shutdown()
@@ -193,7 +193,7 @@ def test_an_address_that_is_no_prefect_api_is_refused(tmp_path: Path, monkeypatc
 
 def test_an_address_without_a_listener_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api/")
-    with pytest.raises(HostError, match=r"PREFECT_API_URL is http://127\.0\.0\.1:1/api, but"):
+    with pytest.raises(ServerError, match=r"PREFECT_API_URL is http://127\.0\.0\.1:1/api, but"):
         up(tmp_path)
 
 

@@ -8,11 +8,12 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from flows.cli.terminal.options import RunOptions, existing, found_config
+from flows.cli.terminal.reading import Reading
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.foundation.records import Record
@@ -66,7 +67,8 @@ def command(
     """Register a function, which itself stays as it is, as a command with its name or `name`, as in `backfill list`.
 
     A first parameter of type `Store` brings `--workspace`, one of type `RunOptions` also `--config` and `--set`; a
-    function that returns a record has `--json`. It may name one of the shared options itself to get its value.
+    function that returns a record has `--json`. It may name one of the shared options itself to get its value. A
+    parameter of type `Reading` brings the options about the spelling of a source.
 
     Args:
         show: prints the record for people; its parameters after the record are options of the command, by name.
@@ -89,7 +91,8 @@ def _command(
     exit_code: Callable[[Any], int],
 ) -> Command:
     signature = inspect.signature(function, eval_str=True)
-    own = list(signature.parameters.values())
+    own = [each for each in signature.parameters.values() if each.annotation is not Reading]
+    reading = [each.name for each in signature.parameters.values() if each.annotation is Reading]
     needs = _NEEDS.get(own[0].annotation, ()) if own else ()
     first = own.pop(0).name if needs else None
     prints = tuple(kind for kind in _kinds(signature.return_annotation) if issubclass(kind, Record))
@@ -106,6 +109,7 @@ def _command(
             arguments[first] = (
                 RunOptions(store, given["config_file"], given["settings"] or ()) if with_settings else store
             )
+        arguments |= {each: Reading(**{field: given[field] for field in Reading._fields}) for each in reading}
         output = function(**arguments)
         if output is None:
             return
@@ -117,11 +121,18 @@ def _command(
             raise typer.Exit(code)
 
     parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own if not _is_shared(each)]
+    parameters += _of_reading() if reading else []
     parameters += [each for name, each in _SHARED.items() if name in shared]
     parameters += [_json_schema_option(prints)] if prints else []
     call.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     return Command(call, prints)
+
+
+def _of_reading() -> list[inspect.Parameter]:
+    kinds, defaults = get_type_hints(Reading, include_extras=True), Reading._field_defaults
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(name, keyword, default=defaults[name], annotation=kinds[name]) for name in kinds]
 
 
 def _json_schema_option(prints: tuple[type[Record], ...]) -> inspect.Parameter:

@@ -45,7 +45,20 @@ class Problem(Record):
     """A likely mistake, and the way out."""
 
     kind: Literal[
-        "missing", "ids", "same", "swapped", "decimal", "date", "words", "odd", "repeated", "empty", "unread"
+        "missing",
+        "ids",
+        "same",
+        "swapped",
+        "decimal",
+        "date",
+        "words",
+        "odd",
+        "repeated",
+        "empty",
+        "unread",
+        "constant",
+        "markup",
+        "misread",
     ] = Field(description="subject of the problem")
     column: str | None = Field(description="column of the source; null: none fits")
     text: str = Field(description="the problem and the way out, for people")

@@ -1,15 +1,17 @@
 """Likely mistakes in a source and its mapping, each with the way out."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Problem, Shape
 from tasks.data.files.roles import TIME, named_like
-from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
+from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, TRUE_WORDS
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey, cell
 
 _NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}
+_FAULTY = 0.02  # share of texts with HTML, or in a wrong encoding
 _EMPTY = 0.1  # share of rows without a text
 _LEAST_ITEMS = 5  # items with several rows, to tell the item's text from the query
 _LEAST_ROWS = 20  # to compare lengths of texts
@@ -33,6 +35,7 @@ def find_problems(
         *_swapped(survey, roles, by_name),
         *_repeated(survey, roles, by_name, feed),
         *_empty(survey, roles, by_name),
+        *_faulty(survey, roles, by_name),
         *(problem for each in columns for problem in _of_values(each, roles, typed)),
     ]
 
@@ -147,6 +150,24 @@ def _empty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, Colum
             said = f"column {column.name!r}, mapped as {role}, is empty in {share:.0%} of the rows"
             text = f"{said}; validate sets these apart"
             yield Problem(kind="empty", column=column.name, text=text)
+
+
+def _faulty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:
+    """Yield the problems of texts: one text everywhere, HTML, a wrong encoding."""
+    for role in ("query", "item", "text"):
+        column = columns.get(roles.get(role, ""))
+        if column is None or not (texts := survey.texts(column.name)):
+            continue
+        said = f"column {column.name!r}, mapped as {role},"
+        if column.distinct == 1 and len(texts) >= _LEAST_ROWS:
+            text = f"{said} is {texts[0][:60]!r} in all rows: a model learns nothing from it; map a column that differs"
+            yield Problem(kind="constant", column=column.name, text=text)
+        if (markup := [each for each in texts if re.search(MARKUP, each)]) and len(markup) > _FAULTY * len(texts):
+            text = f"{said} has HTML, as in {markup[0][:60]!r}; remove tags and unescape the texts in the source"
+            yield Problem(kind="markup", column=column.name, text=text)
+        if (misread := [each for each in texts if re.search(MISREAD, each)]) and len(misread) > _FAULTY * len(texts):
+            text = f"{said} was read in a wrong encoding, as in {misread[0][:60]!r}; export it again as UTF-8"
+            yield Problem(kind="misread", column=column.name, text=text)
 
 
 def _of_values(column: ColumnFacts, roles: Mapping[str, str], typed: bool) -> Iterator[Problem]:

@@ -17,6 +17,12 @@ _LONGEST_WORD = 9
 _ISO = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
 
 
+# Signs of faulty texts, as parts of a pattern for `re` and for RE2 alike.
+# UTF-8 read as Latin-1 or Windows-1252, and replacement characters.
+MISREAD = "[\u00c3\u00c2][\u0080-\u00bf\u0152\u0153\u0178\u2013-\u2122]|\u00e2\u20ac|\ufffd"
+MARKUP = r"&(?:[a-zA-Z]{2,8}|#\d{1,6});|</?[a-zA-Z][^<>]{0,40}>"
+
+
 def shape_of(value: object, spelling: Spelling) -> Shape | None:
     """Return the shape of a value; None for a missing one: null, NaN or blank."""
     match value:

@@ -216,6 +216,12 @@ def _read_csv(stream: io.BufferedReader, cursor: _Cursor, delimiter: str) -> Ite
         if doubled := _twice(header):
             problem = f"the header has column {doubled[0]!r} twice; give each column its own name"
             raise cursor.error(f"{problem}, and put a line of names first where there is none")
+        others = [each for each in DELIMITERS.values() if each != delimiter and len(header) == 1 and each in header[0]]
+        if others:
+            raise cursor.error(
+                f"no {name_of(delimiter)} separates the names in {header[0]!r:.80}, but {name_of(others[0])} may; "
+                "leave --delimiter out"
+            )
         cursor.row = 1
         cursor.held_bytes = 0
         for cells in reader:

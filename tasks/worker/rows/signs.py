@@ -11,15 +11,14 @@ import pyarrow.compute
 
 from configs.schema.validation import SignsConfig
 from tasks.contracts.outcomes import Check
+from tasks.data.files.shapes import MARKUP, MISREAD
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, TIME, normal_text
 from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-# UTF-8 read as Latin-1 or Windows-1252, replacement characters, and question marks inside words.
-_GARBLED = r"[\x{c3}\x{c2}][\x{80}-\x{bf}\x{152}\x{153}\x{178}\x{2013}-\x{2122}]|\x{e2}\x{20ac}|\x{fffd}|\pL\?\pL"
-_MARKUP = r"&(?:[a-zA-Z]{2,8}|#\d{1,6});|</?[a-zA-Z][^<>]{0,40}>"
+_GARBLED = MISREAD + r"|\pL\?\pL"  # and question marks inside words
 
 
 class Sign(NamedTuple):
@@ -56,7 +55,7 @@ def count_signs(rows: pa.Table) -> dict[str, int]:
         "one_query": _most(pa.array(texts[0])),
         "one_item": _most(pa.array(texts[1])),
         "garbled": _either(rows, _GARBLED),
-        "markup": _either(rows, _MARKUP),
+        "markup": _either(rows, MARKUP),
         "one_time": _most(rows[TIME]),
         "repeated": len(rows) - rows.group_by([QUERY, ITEM_ID, LABEL, TIME]).aggregate([]).num_rows,
     }

@@ -328,7 +328,7 @@ def test_ingest_shows_rows_columns_and_likely_mistakes(millrace: Command, tmp_pa
     called = ["ingest", "--source", str(source(tmp_path, *rows)), "--workspace", str(tmp_path / "workspace"), *INGEST]
     result = millrace(*called)
     columns = "when (time, text), text (query, text), title (item, text), stars (label, number), note (text, 8 empty)"
-    assert f"9 rows in 1 spans, from 1 file(s)\ncolumns: {columns}\ncheck: column 'title', mapped as item" in result.out
+    assert f"9 rows in 1 span, from 1 file\ncolumns: {columns}\ncheck: column 'title', mapped as item" in result.out
     source(tmp_path, REVIEW)
     assert "check: no likely mistake is seen" in millrace(*called, "--replace").out
 

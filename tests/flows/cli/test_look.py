@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes.command import call
 
-LINES = [f"2025-11-{day:02};rain jacket;Waterproof jacket {day};4,5;{day % 2}" for day in range(1, 29)]
+LINES = [f"2025-11-{day:02};rain jacket {day};Waterproof jacket {day};4,5;{day % 2}" for day in range(1, 29)]
 FILE = "\n".join(["when;search;title;price;click", *LINES])
 
 MAP = ("--map", "query=search,item=title")
@@ -35,6 +35,20 @@ def test_the_command_that_it_prints_ingests_the_file(
     assert call(capsys, "ingest", "--source", "log.csv", *IN_WEEKS).code == 0
     again = json.loads(call(capsys, "look", "log.csv", "--workspace", "weeks", "--json").out)
     assert (again["span"], shlex.split(again["command"])[-2:]) == ("week", ["--workspace", str(tmp_path / "weeks")])
+
+
+def test_ingest_and_dry_run_name_zeros_that_no_head_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text(FILE)
+    there = ("--workspace", str(tmp_path / "w"))
+    told = ("--source", str(tmp_path / "log.csv"), "--time-column", "when", "--span", "month", f"{MAP[1]},label=click")
+    ingested = call(capsys, "ingest", *there, *told[:-1], "--map", told[-1])
+    assert "check: the label 'click' is 0 in 50% of the rows" in ingested.out, ingested.err
+    unread = ("run", "--dry-run", *there, "--set", "validate.min_rows=2")
+    assert "labels:  14 rows have the label 0, and are trained as hits" in call(capsys, *unread).out
+    head = "heads.classification={weight: 1, input: pair, negative_max: 0, positive_min: 1}"
+    assert "labels:" not in call(capsys, *unread, "--set", head).out
+    refused = call(capsys, *unread, "--set", "schedule.cron=99 6 * * 1")
+    assert (refused.code, "99 6 * * 1" in refused.err) == (78, True)
 
 
 def test_the_settings_decide_if_a_label_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,12 +127,26 @@ def test_few_odd_values_that_make_a_column_text_are_named(tmp_path: Path) -> Non
     [
         ({"query": "title", "item": "search", "item_id": "sku"}, "swapped"),
         ({"query": "title", "item": "search"}, "swapped"),
-        ({"query": "title", "item": "title"}, "same"),
+        ({"query": "search", "item": "title", "label": "title"}, "same"),
         ({"query": "search", "item": "title", "id": "sku"}, "repeated"),
     ],
 )
 def test_a_mapping_that_can_hardly_be_meant_is_named(tmp_path: Path, mapping: dict[str, str], kind: str) -> None:
     assert kind in problems(looked(tmp_path, ROWS_OF_LOG, mapping=mapping))
+
+
+@pytest.mark.parametrize(
+    ("title", "kind"), [("Product", "constant"), ("<b>Pan</b> &amp; lid", "markup"), ("WollmÃ¼tze", "misread")]
+)
+def test_texts_that_teach_nothing_or_are_faulty_are_named(tmp_path: Path, title: str, kind: str) -> None:
+    rows = [{**each, "title": title if kind == "constant" or not n % 9 else each["title"]}
+            for n, each in enumerate(ROWS_OF_LOG)]  # fmt: skip
+    assert kind in problems(looked(tmp_path, rows, mapping={"query": "search", "item": "title"}))
+
+
+def test_one_column_as_query_and_item_is_refused() -> None:
+    with pytest.raises(ConfigError, match="column 'title' is given as query and as item"):
+        parse_map("query=title,item=title")
 
 
 def test_names_that_say_nothing_are_told_apart_by_their_items(tmp_path: Path) -> None:

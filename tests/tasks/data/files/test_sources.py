@@ -51,6 +51,12 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_or_other_files(tm
     assert found == [(f"z{ending.upper()}.gz", 1), (f"z{ending.upper()}.gz", 2), (f"b{ending}", 1)]
 
 
+def test_another_delimiter_in_the_header_is_named(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("when;text;title\n2026-11-01;lamp;Lamp\n")
+    with pytest.raises(DataError, match=r"no comma separates .* but semicolon may; leave --delimiter out"):
+        list(SourceReader(tmp_path / "log.csv", Format.csv, ","))
+
+
 def test_the_row_of_jsonl_is_its_line_with_blank_lines_counted(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": "\xe2\x80\xa8"}')

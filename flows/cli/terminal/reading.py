@@ -1,0 +1,37 @@
+"""The options of `look` and `ingest` about format and spelling of a source."""
+
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tasks.data.files.csv_form import parse_delimiter
+from tasks.data.files.formats import Format
+from tasks.data.files.spelling import Spelling, parse_spelling
+
+
+class Reading(NamedTuple):
+    """The options as they are given, each with its help."""
+
+    form: Annotated[
+        Format | None, typer.Option("--format", help="Format of the records; default: from the file name.")
+    ] = None
+    delimiter: Annotated[
+        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
+    ] = None
+    decimal: Annotated[str, typer.Option(help="Decimal sign of numbers in text columns, e.g. in CSV: . or ,")] = "."
+    dayfirst: Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, e.g. 20.11.2026.")] = False
+    true: Annotated[str | None, typer.Option("--true", help="Further words for true, as ja,oui.")] = None
+    false: Annotated[str | None, typer.Option("--false", help="More words for false, e.g. nein,non.")] = None
+
+    @property
+    def separator(self) -> str | None:
+        """The delimiter; None: detect it. Raises ConfigError: it is not understood."""
+        return None if self.delimiter is None else parse_delimiter(self.delimiter)
+
+    @property
+    def spelling(self) -> Spelling:
+        """The spelling of numbers, dates and booleans. Raises ConfigError: an option is not understood."""
+        return parse_spelling(self.decimal, self.dayfirst, self.true, self.false)
+
+
+DETECTED = Reading()  # no option is given
