@@ -258,8 +258,8 @@ def test_an_inherited_run_that_was_interrupted_comes_first(store):
     assert plan_run(store, small_config()) == first
 
 
-def test_without_spans_the_error_names_the_ingest_command(tmp_path):
-    with pytest.raises(ConfigError, match=r"millrace ingest --source .* --workspace "):
+def test_without_spans_the_error_names_the_first_look(tmp_path):
+    with pytest.raises(ConfigError, match=r"millrace look FILE --workspace "):
         plan_run(DirectoryStore(tmp_path), small_config())
 
 
