@@ -48,7 +48,7 @@ def watch(
     report = freshness(store, config, dt.datetime.fromisoformat(now()))
     for problem in report.urgent:
         logger().warning("%s Way out: %s", problem.sentence, problem.way_out)
-    set_lost_runs_crashed(store, report)
+    set_lost_runs_crashed(store)
     started = None
     if catch_up and report.catch_up is not None:
         settings = {"workspace": workspace, "config_file": config_file, "overrides": list(overrides)}

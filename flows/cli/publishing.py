@@ -13,7 +13,7 @@ from flows.cli.terminal.console import say
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
 from flows.presentation.run.report import write_run_report
-from flows.presentation.wording import plural
+from flows.presentation.wording import OF_INDEX, plural
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import REPORT
@@ -42,7 +42,7 @@ def show_targets(targets: tuple[Served, ...], current: int | None) -> None:
         differs = f"; NOT THE CURRENT RELEASE, {current}: millrace publish" if current != each.release else ""
         say(
             f"target {each.target.name} ({each.target.kind}): release {each.release} in {each.table}, "
-            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f}{differs}"
+            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f} {OF_INDEX}{differs}"
         )
 
 

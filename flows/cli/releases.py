@@ -15,7 +15,7 @@ from flows.cli import publishing
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
-from flows.presentation.wording import moment, number
+from flows.presentation.wording import ON_HOLDOUT, moment, number
 from infra import prefect_password, prefect_server
 from infra.store.base import Store
 from tasks.contracts.runs import Hold, Release
@@ -66,7 +66,7 @@ def show_releases(output: ReleasesOutput) -> None:
         return
     say(*(f"release {each.number} can't be shown: {each.trouble}" for each in output.unreadable))
     show_table(
-        [">release", "", "span", "made at", "model", ">vectors", "~metrics on the holdout", "~let pass by"],
+        [">release", "", "span", "made at", "model", ">vectors", f"~metrics {ON_HOLDOUT}", "~let pass by"],
         (
             [
                 str(release.number),

@@ -43,6 +43,7 @@ class RunReport(RunLine):
     sampled_from: int | None = Field(
         default=None, description="holdout rows that the sample was drawn from; null: all were measured"
     )
+    pairs: int | None = Field(default=None, description="holdout rows that are pairs: ranking metrics are over these")
     items: int | None = Field(default=None, description="number of items that are ranked for each row")
     champion: dict[str, float] | None = Field(description="metrics of the champion on the same rows")
     champion_version: str | None = Field(description="model version of the champion; null before the first release")
@@ -142,6 +143,7 @@ def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
         metrics=measured.challenger if measured else None,
         holdout_rows=measured.holdout_rows if measured else None,
         sampled_from=measured.sampled_from if measured else None,
+        pairs=measured.holdout_pairs if measured else None,
         items=measured.ranked_among if measured else None,
         champion=measured.champion if measured else None,
         champion_version=measured.champion_version if measured else None,

@@ -173,7 +173,7 @@ def show_stages(stages: Iterable[StageLine]) -> None:
 def _verdict(run: RunReport) -> None:
     """Print the metrics, the verdicts of the gates, and how the run ended."""
     if run.metrics is not None:
-        over = evaluate.over(run.holdout_rows or 0, run.items or 0, run.sampled_from)
+        over = evaluate.over(run.holdout_rows or 0, run.items or 0, run.sampled_from, run.pairs or 0)
         tables = (evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
         console.show(terminal.render(Section("Evaluate", evaluate.by_human(run.overrides), tables=tables), ""))
     if run.release is not None:

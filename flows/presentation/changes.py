@@ -3,7 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from flows.presentation.model import Section, Table, table
-from flows.presentation.wording import NONE, count, difference, number, plural, share, shortened
+from flows.presentation.wording import (
+    AMONG_ALL,
+    AMONG_SHARED,
+    NONE,
+    count,
+    difference,
+    number,
+    plural,
+    share,
+    shortened,
+)
 from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
 
 METRIC = "recall@10"  # the one that the first sentence names
@@ -18,8 +28,8 @@ def changes_section(changes: Changes) -> Section:
     wins = _queries(changes, changes.wins, "rose")
     losses = _queries(changes, changes.losses, "fell")
     parts = (
-        Section("Biggest wins", () if wins else ("No item of a query rose.",), tables=wins),
-        Section("Biggest losses", () if losses else ("No item of a query fell.",), tables=losses),
+        Section("Biggest wins", () if wins else ("No item that both releases hold rose.",), tables=wins),
+        Section("Biggest losses", () if losses else ("No item that both releases hold fell.",), tables=losses),
         *_listed(changes.new, changes.new_items, "New items", f"Some of the items that {after} alone has"),
         *_listed(changes.gone, changes.gone_items, "Gone items", f"Some of the items that {after} no longer has"),
     )
@@ -66,9 +76,8 @@ def _of_the_model(changes: Changes) -> Iterator[str]:
         return
     before, after = shared.metrics_before[METRIC], shared.metrics_after[METRIC]
     yield (
-        f"The model: {METRIC} was {number(before)} and is {number(after)}, over "
-        f"{plural(shared.queries, 'holdout query', 'holdout queries')} about items that both releases hold, searched "
-        f"among these {plural(shared.items, 'item')}."
+        f"The model: {METRIC} {AMONG_SHARED} was {number(before)} and is {number(after)}, over "
+        f"{plural(shared.queries, 'holdout query', 'holdout queries')} about these {plural(shared.items, 'item')}."
     )
 
 
@@ -77,20 +86,20 @@ def _with_the_catalogues(changes: Changes) -> Iterator[str]:
     if before is None or after is None:
         return
     yield (
-        f"With the catalogue: it was {number(before)} and is {number(after)}, over all "
-        f"{plural(changes.queries, 'holdout query', 'holdout queries')} among all items of each release; an item that "
-        "a release lacks was not found."
+        f"With the catalogue: {METRIC} {AMONG_ALL} was {number(before)} and is {number(after)}, over all "
+        f"{plural(changes.queries, 'holdout query', 'holdout queries')}; an item that release {changes.before} lacks "
+        "was not found."
     )
 
 
 def _metrics(changes: Changes) -> tuple[Table, ...]:
     """Return the metrics on shared items (models alone), then on all items of each release."""
-    of_all = f"{plural(changes.queries, 'holdout query', 'holdout queries')} among all items of each release"
+    of_all = f"{AMONG_ALL}: {plural(changes.queries, 'holdout query', 'holdout queries')}"
     shared = changes.shared
-    of_both = f"{plural(shared.queries, 'holdout query', 'holdout queries')} among the {plural(shared.items, 'item')}"
+    of_both = f"{AMONG_SHARED}: {plural(shared.queries, 'holdout query', 'holdout queries')}"
     return (
-        *_metrics_of(changes, shared.metrics_before, shared.metrics_after, f"The model: {of_both} of both releases"),
-        *_metrics_of(changes, changes.metrics_before, changes.metrics_after, f"With the catalogue: {of_all}"),
+        *_metrics_of(changes, shared.metrics_before, shared.metrics_after, f"The model {of_both}"),
+        *_metrics_of(changes, changes.metrics_before, changes.metrics_after, f"With the catalogue, {of_all}"),
     )
 
 
@@ -119,7 +128,8 @@ def _queries(changes: Changes, queries: Sequence[QueryChange], moved: str) -> tu
     ]
     hits = (f"~best hits of release {changes.before}", f"~best hits of {_named(changes)}")
     columns = ("~query", ">rank before", ">rank after", "~its item", *hits)
-    return (table(f"The queries whose item {moved} most, the largest change first", columns, rows),)
+    caption = f"The queries whose item {moved} most {AMONG_ALL}, of the items that both hold; the largest change first"
+    return (table(caption, columns, rows),)
 
 
 def _named(changes: Changes) -> str:

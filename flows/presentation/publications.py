@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flows.presentation.model import Cell, Command, Section, Table, table
-from flows.presentation.wording import NONE, count, moment, number, plural, with_settings
+from flows.presentation.wording import NONE, OF_INDEX, count, moment, number, plural, with_settings
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import MEASURED
 from tasks.runs.publications import Publication
@@ -65,7 +65,7 @@ def _measured(of: Sequence[Publication]) -> tuple[Table, ...]:
         for each in of
         if each.measured is not None
     ]
-    caption = "The index compared with exact search, then the same queries once more, now warm"
+    caption = f"recall@10 {OF_INDEX}; then the same queries once more, now warm"
     columns = ("target", ">recall@10", ">median ms", ">queries", ">rows", "table")
     return (table(caption, columns, rows),) if rows else ()
 

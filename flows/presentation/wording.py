@@ -18,12 +18,19 @@ _UNSEEN = re.compile(
     "\u2028\u2029\ud800-\udfff]"  # line separators, and surrogates
 )
 
+# The recalls of a release that differ by nature. Each has its one phrase, in every command and page.
+ON_HOLDOUT = "on the holdout"  # as the gates judge it: the holdout of its run, before the release
+AMONG_ALL = "among all items of a release"  # the exported model and the released vectors, searched
+AMONG_SHARED = "among the items that both releases hold"  # likewise, so that only the models differ
+OF_INDEX = "of the index against exact search"  # a search service's, which says nothing of the model
+
 # State of a run -> the sign before it and the class of its colour.
 SIGNS: Mapping[str, tuple[str, str]] = {
     "Released": ("✓", "good"),
     "Rejected": ("✕", "refused"),
     "Held": ("‖", "refused"),
     "Failed": ("!", "bad"),
+    "Lost": ("!", "bad"),
     "Cancelled": ("■", "quiet"),
     "Running": ("▶", "going"),
     "Unfinished": ("○", "quiet"),

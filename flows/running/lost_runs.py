@@ -1,6 +1,7 @@
 """Set lost flow runs, whose process is gone, to Crashed: Prefect would show them as Running for ever.
 
-Only the workspace decides that a run is lost: it has no recorded end, and no process holds the lock.
+Only the workspace decides that a run is lost: it has no recorded end, and no process holds the lock, or another
+invocation of the same run has followed.
 """
 
 import datetime as dt
@@ -17,9 +18,12 @@ from prefect.states import Crashed
 from infra.store.base import Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_state import is_lost
-from tasks.monitoring.deadlines import START_MINUTES, is_held
-from tasks.monitoring.freshness import FreshnessReport
+from tasks.contracts.workspace import INVOCATION
+from tasks.monitoring.deadlines import START_MINUTES
 from tasks.running.stage_output import logger
+from tasks.runs.invocations import is_held
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 SILENT = dt.timedelta(minutes=START_MINUTES)  # by then a run holds its lock, or waits for the holder
 GAP_SECONDS = 30.0  # longer than a run over several spans is without its lock between two spans
@@ -27,11 +31,11 @@ _LOOK_SECONDS = 2.0
 LOST = "the process is gone and recorded no end; run it again: finished stages are kept"
 
 
-def set_lost_runs_crashed(store: Store, report: FreshnessReport) -> None:
+def set_lost_runs_crashed(store: Store) -> None:
     """Set each lost flow run, and its parent flow runs, to Crashed."""
     found: dict[UUID, FlowRun] = {}
     with get_client(sync_client=True) as client:
-        for identity in _lost(store, report):
+        for identity in _lost(store):
             for run in _with_parents(client, identity):
                 found[run.id] = run
         for run in found.values():
@@ -63,8 +67,11 @@ def _stays_free(store: Store, lineage: str) -> bool:
     return True
 
 
-def _lost(store: Store, report: FreshnessReport) -> Iterator[str]:
-    yield from (clock.flow_run for clock in report.clocks if clock.lost)
+def _lost(store: Store) -> Iterator[str]:
+    snapshot = Snapshot(store)
+    snapshot.fetch(key for files in snapshot.runs.values() for key in files if INVOCATION.match(key))
+    for run_key in snapshot.runs:
+        yield from (one.flow_run for one in Run(snapshot, run_key).lost_invocations)
     for backfill in backfill_state.read_all(store):
         if is_lost(store, backfill):
             yield backfill.flow_run

@@ -17,8 +17,8 @@ from tasks.contracts.workspace import BACKFILL, BACKFILL_STATE, PLAN
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, FailureClass
 from tasks.foundation.records import Record
-from tasks.monitoring.deadlines import is_held
 from tasks.runs import branches, lineage
+from tasks.runs.invocations import is_held
 from tasks.runs.plan import plan_window, read_plan
 
 State = Literal["Planned", "Running", "Paused", "Done", "Released", "Rejected", "Failed", "Cancelled"]

@@ -116,7 +116,7 @@ class SpanMetrics(Record):
     """The metrics of each model on the holdout rows of one span."""
 
     span: str
-    rows: int
+    rows: int = Field(description="rows that are pairs, over which ranking metrics are; without a pair all rows")
     metrics: dict[Role, dict[str, float]]
 
 
@@ -135,7 +135,7 @@ class ForwardScore(Record):
 
     release: int = Field(description="number of the release that first had the model")
     span: str = Field(description="next span, which the model has not seen")
-    rows: int
+    rows: int = Field(description="holdout rows of that span that are pairs")
     metric: str
     value: float = Field(description="value of the release's model")
     previous: int | None = Field(

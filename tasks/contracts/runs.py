@@ -22,6 +22,7 @@ class RunState(StrEnum):
     FAILED = "Failed"
     CANCELLED = "Cancelled"
     RUNNING = "Running"
+    LOST = "Lost"  # no end is recorded, and no process works on its lineage: it was killed
 
 
 class BranchStart(Record):

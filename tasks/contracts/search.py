@@ -46,7 +46,10 @@ class ListedItem(Record):
 
 
 class QueryChange(Record):
-    """One holdout query with the best hits of both releases. A rank counts from 1, among all items of the release."""
+    """One holdout query with the best hits of both releases.
+
+    A rank counts from 1, among all items of the release but those that are as relevant as the query's own.
+    """
 
     query: str
     item_id: str = Field(description="id of the query's own item")
@@ -71,7 +74,7 @@ class Changes(Record):
 
     before: int = Field(description="number of the earlier release")
     after: int | None = Field(description="number of the later release; null: compared before its publication")
-    queries: int = Field(description="holdout queries that both were searched with; none of them was trained on")
+    queries: int = Field(description="holdout queries about items of the later release; none of them was trained on")
     metrics_before: dict[str, float] = Field(description="ranking metrics over all vectors of the earlier release")
     metrics_after: dict[str, float] = Field(description="ranking metrics over all vectors of the later release")
     shared: SharedSearch = Field(description="comparison among the items that both releases hold")
@@ -86,5 +89,7 @@ class Changes(Record):
     overlap_at_10: float | None = Field(description="mean share of the ten best hits that both have; null: no query")
     new: tuple[ListedItem, ...] = Field(description="sample of the new items")
     gone: tuple[ListedItem, ...] = Field(description="sample of the gone items")
-    wins: tuple[QueryChange, ...] = Field(description="queries whose item gained most, the largest gain first")
-    losses: tuple[QueryChange, ...] = Field(description="queries whose item lost most, the largest loss first")
+    wins: tuple[QueryChange, ...] = Field(
+        description="queries whose item, which both releases hold, gained most, the largest gain first"
+    )
+    losses: tuple[QueryChange, ...] = Field(description="likewise those whose item lost most, the largest loss first")

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from infra.store.base import Store
+from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage, workers_of
-from tasks.foundation.errors import FailureClass, StoreError
+from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.runs.estimates import estimate_stage, estimate_work, past, rows_of
 from tasks.runs.invocations import Invocation
@@ -46,26 +46,14 @@ class Clock(Record):
     flow_run: str
 
 
-def is_held(store: Store, lineage: str) -> bool:
-    """Return True if a process holds the lineage; a killed run's lock expires soon.
-
-    Takes no lock. Also True if the lock can't be read, so that no run is reported lost without proof.
-    """
-    try:
-        return store.peek(f"lineages/{lineage}.run") is not None
-    except (OSError, StoreError):
-        return True
-
-
-def clocks(snapshot: Snapshot, invocations: Sequence[Invocation], at: dt.datetime, working: bool) -> list[Clock]:
+def clocks(snapshot: Snapshot, invocations: Sequence[Invocation], at: dt.datetime) -> list[Clock]:
     """Return invocations that have not ended, or that ended late within the last day, by begin.
 
     Args:
         invocations: of one lineage, by begin. Only the last one of a run counts.
-        working: True if a process holds the lineage; otherwise an invocation without an end was lost.
     """
     last = {one.run_key: one for one in invocations}.values()
-    found = [_clock(Run(snapshot, one.run_key), one, at, working) for one in last]
+    found = [_clock(Run(snapshot, one.run_key), one, at) for one in last]
     return [one for one in found if one is not None]
 
 
@@ -109,13 +97,14 @@ def main_cause(one: Invocation, attempts: Iterable[LedgerRecord], until: dt.date
     return max(lost, key=lambda failure: lost[failure], default=None)
 
 
-def _clock(run: Run, one: Invocation, at: dt.datetime, working: bool) -> Clock | None:
+def _clock(run: Run, one: Invocation, at: dt.datetime) -> Clock | None:
     """Return None for an invocation that ended, unless it ended late a short while ago."""
     deadline = dt.datetime.fromisoformat(one.deadline)
     ended = dt.datetime.fromisoformat(one.ended_at) if one.ended_at else None
     if ended is not None and (ended <= deadline or at - ended > dt.timedelta(hours=REPORTED_HOURS)):
         return None
-    expected = expected_end(run, one, at) if ended is None and working else None
+    lost = ended is None and run.state is RunState.LOST
+    expected = expected_end(run, one, at) if ended is None and not lost else None
     standing: Standing = "on time"
     if (ended or at) > deadline:
         standing = "late"
@@ -127,7 +116,7 @@ def _clock(run: Run, one: Invocation, at: dt.datetime, working: bool) -> Clock |
         lineage=one.lineage,
         attempt=one.number,
         standing=standing,
-        lost=ended is None and not working,
+        lost=lost,
         scheduled_at=one.scheduled_at,
         began_at=one.began_at,
         ended_at=one.ended_at,

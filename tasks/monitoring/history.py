@@ -39,7 +39,7 @@ class RunLine(Record):
     run_key: str
     span: str
     lineage: str
-    state: RunState = Field(description="Running: also a run whose process was killed")
+    state: RunState
     release: int | None = Field(description="number of its release; null: none")
     failure: FailureClass | None = Field(description="failure class of a run that failed or was cancelled")
     began_at: str
@@ -156,7 +156,7 @@ def _spans(snapshot: Snapshot, runs: Sequence[Run]) -> tuple[SpanRow, ...]:
     if not plans:
         return ()
     lineage = branches.root(snapshot.store, plans[-1].config.lineage)
-    return tuple(span_rows(snapshot, survey(snapshot, lineage, due=None), missed=(), working=True))
+    return tuple(span_rows(snapshot, survey(snapshot, lineage, due=None), missed=()))
 
 
 def _tried(read: Callable[[], T], problems: list[str]) -> T | None:

@@ -116,12 +116,8 @@ def survey(snapshot: Snapshot, name: str, due: str | None) -> Survey:
     return found._replace(invocations=_invocations(snapshot, found))
 
 
-def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str], working: bool) -> list[SpanRow]:
-    """Return a row for each of the newest spans, oldest first.
-
-    Args:
-        working: True if a process holds the lineage; otherwise an invocation without an end is lost.
-    """
+def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str]) -> list[SpanRow]:
+    """Return a row for each of the newest spans, oldest first."""
     by_run = {one.run_key: one for one in seen.invocations}
     by_span = {one.span: one for one in seen.invocations}  # the last one to begin
     runs: dict[str, str | None] = {}
@@ -138,7 +134,7 @@ def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str], working: 
     for span, run_key in runs.items():
         one, run = by_run.get(run_key or ""), seen.runs.get(run_key or "")
         manifest = snapshot.read(manifests[span], Manifest) if span in manifests else None
-        state = _state(seen, span, run, one, working)
+        state = _state(seen, span, run, one)
         ended = {stage: _ended(run.stage(stage)) for stage in _SHOWN} if run is not None else {}
         failed = one if state in ("Failed", "Cancelled") else None
         message = failed.message if failed else seen.skipped[span].reason if state == "Skipped" else ""
@@ -211,7 +207,7 @@ def _ended(stage: StageRun) -> str | None:
     return last.ended_at if last is not None and last.failure is None else None
 
 
-def _state(seen: Survey, span: str, run: Run | None, one: Invocation | None, working: bool) -> State:
+def _state(seen: Survey, span: str, run: Run | None, one: Invocation | None) -> State:
     if span not in seen.versions:
         return "Absent"
     if span in seen.skipped and span not in seen.consumed:
@@ -224,6 +220,4 @@ def _state(seen: Survey, span: str, run: Run | None, one: Invocation | None, wor
     state = run.reached if one is None else run.state
     if state is RunState.UNFINISHED and one is None and span not in seen.consumed:
         return "Arrived"
-    if state is RunState.RUNNING and not working:
-        return "Lost"
     return state.value

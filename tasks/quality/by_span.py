@@ -19,5 +19,6 @@ def metrics_by_span(results: RowResults, order: Sequence[str]) -> tuple[SpanMetr
     for span in [name for name in order if name in there][-MOST_SPANS:]:
         among = results.span == span
         metrics = {role: results.metrics(role, among) for role in results.roles}
-        found.append(SpanMetrics(span=span, rows=int(among.sum()), metrics=metrics))
+        rows = int((among & results.pair).sum()) or int(among.sum())
+        found.append(SpanMetrics(span=span, rows=rows, metrics=metrics))
     return tuple(found)

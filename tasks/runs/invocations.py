@@ -13,7 +13,7 @@ from infra.store.base import Conflict, Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import INVOCATION
 from tasks.foundation.clock import Moment, now
-from tasks.foundation.errors import FailureClass
+from tasks.foundation.errors import FailureClass, StoreError
 from tasks.foundation.records import Record
 
 
@@ -83,6 +83,17 @@ def end(
     closed = invocation.model_copy(update=ended)
     store.write(_key(closed), closed.to_json())
     return closed
+
+
+def is_held(store: Store, lineage: str) -> bool:
+    """Return True if a process holds the lineage; a killed run's lock expires soon.
+
+    Takes no lock. Also True if the lock can't be read, so that no run is reported lost without proof.
+    """
+    try:
+        return store.peek(f"lineages/{lineage}.run") is not None
+    except (OSError, StoreError):
+        return True
 
 
 def _numbers(store: Store, run_key: str) -> list[int]:

@@ -150,18 +150,31 @@ class Run:
 
     @functools.cached_property
     def state(self) -> RunState:
-        """The state of the run. Running means here that no end is recorded; its process may be lost."""
+        """The state of the run: the one word for it in every command and page."""
         if self.reached is not RunState.UNFINISHED:
             return self.reached
         last = self.invocations[-1] if self.invocations else None
         if last is not None and last.state not in (RunState.RELEASED, RunState.REJECTED):
-            return last.state
+            return self._running_or_lost if last.state is RunState.RUNNING else last.state
         if any(attempt.ended_at is None for attempt in self.attempts):
-            return RunState.RUNNING
+            return self._running_or_lost
         failure = self.attempts[-1].failure if self.attempts else None
         if failure is None:
             return RunState.UNFINISHED
         return RunState.CANCELLED if failure is FailureClass.CANCELLED else RunState.FAILED
+
+    @property
+    def _running_or_lost(self) -> RunState:
+        return RunState.RUNNING if self.snapshot.is_worked_on(self.lineage) else RunState.LOST
+
+    @property
+    def lost_invocations(self) -> tuple[Invocation, ...]:
+        """Invocations without a recorded end whose process is gone; all but the last one are, as they take turns."""
+        *earlier, last = self.invocations or (None,)
+        begun = [one for one in earlier if one is not None and one.ended_at is None]
+        if last is not None and last.ended_at is None and not self.snapshot.is_worked_on(last.lineage):
+            begun.append(last)
+        return tuple(begun)
 
     @property
     def _stopped_by(self) -> Invocation | LedgerRecord | None:
@@ -206,7 +219,7 @@ class Run:
     @property
     def ended_at(self) -> str | None:
         """End of the run; None while it runs, or if no end is recorded."""
-        if self.state is RunState.RUNNING:
+        if self.state in (RunState.RUNNING, RunState.LOST):
             return None
         return max((each.ended_at for each in self._known if each.ended_at is not None), default=None)
 
@@ -217,7 +230,7 @@ class Run:
             return True
         if self.state is RunState.UNFINISHED:  # as a backfill may request
             return True if self.invocations else None
-        return False if self.state is RunState.FAILED else None
+        return False if self.state in (RunState.FAILED, RunState.LOST) else None
 
     @property
     def cached(self) -> tuple[Stage, ...]:

@@ -16,7 +16,8 @@ from tasks.contracts.runs import Hold, Release
 from tasks.contracts.workspace import CURRENT, NUMBER, RELEASE
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.runs import releases
+from tasks.runs import branches, releases
+from tasks.runs.invocations import is_held
 from tasks.runs.packs import read_all, unpacked
 from tasks.runs.releases import Numbered, Pointer
 
@@ -40,6 +41,7 @@ class Snapshot:
         self._listed: Mapping[str, int] | None = None  # keys and sizes below runs/, once listed
         self._folders: dict[str, list[str]] = {}  # listings of single folders
         self._problems: dict[str, str] = {}
+        self._worked_on: dict[str, bool] = {}
 
     @property
     def problems(self) -> list[str]:
@@ -121,6 +123,13 @@ class Snapshot:
         """All releases, by number."""
         keys = [key for key in self.store.list("releases") if RELEASE.match(key)]
         return sorted(self.read_all(keys, Release), key=lambda release: release.number)
+
+    def is_worked_on(self, lineage: str) -> bool:
+        """Return True if a process holds a lineage, or the one that it is a branch of. Raises StoreError."""
+        if lineage not in self._worked_on:
+            names = {lineage, branches.root(self.store, lineage)}
+            self._worked_on[lineage] = any(is_held(self.store, name) for name in names)
+        return self._worked_on[lineage]
 
     def fetch(self, keys: Iterable[str]) -> None:
         """Read objects, many at once, so that `read` need not go to the store for each of them."""

@@ -28,8 +28,8 @@ from tasks.worker.evaluation.measure import ModelResults, columns_of, measure
 from tasks.worker.evaluation.models import LoadedModel, ModelSpec, feature_names, list_models, open_model
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
 from tasks.worker.evaluation.sample import interval_of
-from tasks.worker.evaluation.whole_catalogue import RelevantTexts, WholeRanks, rank_in_whole
-from tasks.worker.model.relevant import Relevant, hash_texts
+from tasks.worker.evaluation.whole_catalogue import WholeRanks, rank_in_whole
+from tasks.worker.model.relevant import Relevant, RelevantTexts, hash_texts
 from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache
 from tasks.worker.training.holdout import find_places
@@ -73,6 +73,7 @@ def run(job: Job) -> EvaluateOutcome:
     sampled = measured + data.left_out < data.rows.there
     return EvaluateOutcome(
         holdout_rows=measured,
+        holdout_pairs=int((~results.golden & results.pair).sum()),
         holdout_there=data.rows.there,
         interval=interval_of(results) if sampled else None,
         corpus_items=data.corpus.num_rows,

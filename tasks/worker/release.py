@@ -22,9 +22,16 @@ from tasks.worker.export.head_proof import head_difference, label_difference
 from tasks.worker.export.model_card import NAME, model_card
 from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.job import Job
-from tasks.worker.search.changes import compare, holdout_queries, shared_items
+from tasks.worker.search.changes import compare, holdout_queries, known_pairs, shared_items
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import MODEL_KIND, Searched, compare_models, released_folder, search
+from tasks.worker.search.measure import (
+    MODEL_KIND,
+    Searched,
+    about_released,
+    compare_models,
+    released_folder,
+    search,
+)
 from tasks.worker.search.proof import Proof, prove
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
@@ -58,7 +65,8 @@ def run(job: Job) -> ReleaseOutcome:
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
         folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
-        queries = holdout_queries(store, inputs.rows, job.config)
+        index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
+        queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
         proof = prove(job, inputs, manifest.files[0], parts, queries, folder, _folder_before(store, inputs))
         probed = queries.slice(0, job.config.release.probe_rows)
         of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
@@ -67,8 +75,7 @@ def run(job: Job) -> ReleaseOutcome:
             commit(
                 store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
             )
-        index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
-        searched, compared = _search(store, inputs, queries, index, proof)
+        searched, compared = _search(job, inputs, queries, index, proof)
     return ReleaseOutcome(
         model=prefix,
         min_cosine=float(proof.items.min()),
@@ -119,23 +126,24 @@ def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
 
 
 def _search(
-    store: Store, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof
+    job: Job, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof
 ) -> tuple[Searched, PreviousRelease | None]:
     """Return the answers of the new release, and the comparison with the previous one.
 
     The comparison is None without a previous release, or if its files are no longer readable.
     """
+    store, pairs = job.store, known_pairs(job.store, inputs.rows, job.config, queries)
     if inputs.before is not None and proof.vectors_before is not None:
         try:
             named = inputs.before
             before = Index(store, named.vectors_prefix, named.model_version, VECTORS_KEPT_BYTES, named.vectors_sha256)
             both = shared_items(before, index)
-            earlier = search(before, queries, proof.vectors_before, both[0])
-            searched = search(index, queries, proof.vectors, both[1])
+            earlier = search(before, queries, proof.vectors_before, pairs, both[0])
+            searched = search(index, queries, proof.vectors, pairs, both[1])
             return searched, PreviousRelease(earlier, compare_models(earlier, searched, int(both[0].sum())))
         except (MissingFolder, CorruptFolder) as error:
             print(f"release {inputs.before.number} can't be compared with: {error}", flush=True)
-    return search(index, queries, proof.vectors), None
+    return search(index, queries, proof.vectors, pairs), None
 
 
 def _write_changes(

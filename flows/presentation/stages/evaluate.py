@@ -9,7 +9,7 @@ from flows.presentation.forward import forward_sentence
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import NONE, count, difference, gate_name, moment, number, plural
+from flows.presentation.wording import NONE, ON_HOLDOUT, count, difference, gate_name, moment, number, plural
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict, refusals, undecided
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.workspace import VERDICTS
@@ -23,7 +23,7 @@ def section(facts: StageFacts) -> Section:
     judged = facts.judged
     verdicts = judged.verdicts if judged else ()
     champion = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
-    rows = held(value.holdout_rows, value.sampled_from)
+    rows = held(value.holdout_rows, value.sampled_from, value.holdout_pairs)
     measured = f"{rows.rstrip(',')}, {plural(value.ranked_among, 'item')} to find theirs among"
     if value.ranked_among < value.catalogue_items:
         measured += f", of {count(value.catalogue_items)} in the catalogue"
@@ -54,7 +54,7 @@ def section(facts: StageFacts) -> Section:
             metrics(
                 value.challenger,
                 value.champion,
-                over(value.holdout_rows, value.ranked_among, value.sampled_from),
+                over(value.holdout_rows, value.ranked_among, value.sampled_from, value.holdout_pairs),
                 larger,
                 judged.without_skill if judged else {},
             ),
@@ -137,16 +137,21 @@ def by_human(overrides: Sequence[Override]) -> tuple[str, ...]:
     )
 
 
-def over(holdout_rows: int, items: int, sampled_from: int | None = None) -> str:
+def over(holdout_rows: int, items: int, sampled_from: int | None, pairs: int) -> str:
     """Return the rows and items that an evaluation measured."""
-    return f"{held(holdout_rows, sampled_from)} among {plural(items, 'item')}"
+    return f"{held(holdout_rows, sampled_from, pairs)} among {plural(items, 'item')}"
 
 
-def held(rows: int, sampled_from: int | None) -> str:
-    """Return how many holdout rows were measured, as in `20,000 of 1,240,000 holdout rows, a sample by hash,`."""
-    if sampled_from is None:
-        return plural(rows, "holdout row")
-    return f"{count(rows)} of {plural(sampled_from, 'holdout row')}, a sample by hash,"
+def held(rows: int, sampled_from: int | None, pairs: int) -> str:
+    """Return how many holdout rows were measured, as in `20,000 of 1,240,000 holdout rows, a sample by hash,`.
+
+    Args:
+        pairs: rows over which ranking metrics are; named only if other rows were measured too.
+    """
+    found = plural(rows, "holdout row")
+    if sampled_from is not None:
+        found = f"{count(rows)} of {plural(sampled_from, 'holdout row')}, a sample by hash,"
+    return f"{found.rstrip(',')}, {count(pairs)} of them pairs," if 0 < pairs < rows else found
 
 
 def _interval(value: EvaluateOutcome) -> tuple[str, ...]:
@@ -181,7 +186,7 @@ def metrics(
         if name in without_skill:
             constant = SKILLS[METRICS[name].head or ""].called
             rows.append((f"{name} of {constant}", number(without_skill[name]), NONE, NONE))
-    return table(f"Metrics over {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
+    return table(f"Metrics {ON_HOLDOUT}: {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
 
 
 def _sentences(facts: StageFacts) -> tuple[str, ...]:

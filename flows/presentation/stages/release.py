@@ -7,7 +7,7 @@ from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Command, Section, Table, facts, table
 from flows.presentation.stages.evaluate import by_human, gates
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import count, moment, number, plural
+from flows.presentation.wording import AMONG_ALL, ON_HOLDOUT, count, moment, number, plural
 from tasks.contracts.evaluation import refusals, refused
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.runs import Release
@@ -37,7 +37,7 @@ def section(of: StageFacts) -> Section:
         ("items without a usable vector", count(release.bad)),
         ("previous release", "none" if release.previous is None else str(release.previous)),
         ("made at", f"{moment(release.created_at)} UTC"),
-        *((f"{name} on the holdout", number(value)) for name, value in release.metrics.items()),
+        *((f"{name} {ON_HOLDOUT}", number(value)) for name, value in release.metrics.items()),
         *probed,
     ]
     return Section(
@@ -82,8 +82,8 @@ def _searched(of: StageFacts, export: ReleaseOutcome) -> tuple[Table, ...]:
     if not export.metrics or export.changes:
         return ()
     rows = [(name, number(value)) for name, value in export.metrics.items()]
-    among = f"all {plural(of.release.vectors, 'vector')}" if of.release else "all vectors"
-    caption = f"Metrics of {plural(export.queries, 'holdout query', 'holdout queries')} among {among}"
+    queries = plural(export.queries, "holdout query", "holdout queries")
+    caption = f"Metrics {AMONG_ALL}: {queries} searched with the exported model"
     return (table(caption, ("metric", ">value"), rows),)
 
 

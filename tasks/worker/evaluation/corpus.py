@@ -15,7 +15,6 @@ from tasks.contracts.evaluation import PAIR, QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.workspace import CORPUS, KNOWN_PAIRS, RIGHT_ITEMS
 from tasks.data.items import TEXT
-from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.choose import choose
@@ -23,9 +22,7 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, number_texts
 from tasks.worker.process.job import Job
-from tasks.worker.rows.holdout_order import query_places
-from tasks.worker.rows.holdout_read import at_once
-from tasks.worker.rows.holdout_write import QUERY_PLACE
+from tasks.worker.rows.holdout_read import pairs_of_queries
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -38,16 +35,11 @@ def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
     Returns:
         QUERY_KEY, int64, and ITEM_ID, string.
     """
-    queries = np.unique(rows.facts[QUERY_KEY].to_numpy())
-    places = query_places(queries)
-    order = np.argsort(places)
-    queries, places = queries[order], places[order]
     golden = rows.table.filter(pc.invert(rows.holdout))
-    found = [pa.table({QUERY_KEY: hash_queries(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]})]
-    for pairs in at_once(lambda span: span.pairs(places), rows.spans):
-        pairs = pairs.filter(pa.array(pair_mask(pairs, heads)))
-        keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
-        found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))
+    found = [
+        pa.table({QUERY_KEY: hash_queries(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]}),
+        pairs_of_queries(rows.spans, np.unique(rows.facts[QUERY_KEY].to_numpy()), heads),
+    ]
     return pa.concat_tables(found).group_by([QUERY_KEY, ITEM_ID]).aggregate([])
 
 

@@ -18,7 +18,7 @@ from tasks.data.items import CONTENT, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.reuse import EarlierVectors, as_matrix
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.model.relevant import hash_texts
+from tasks.worker.model.relevant import RelevantTexts
 from tasks.worker.process.job import Job
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -64,49 +64,6 @@ class WholeRanks(NamedTuple):
         duel = self.shared[name]
         both = {Role.challenger: duel.challenger, role: duel.other}
         return {shared_rank_of(each, role): pa.array(ranks.astype(np.int32)) for each, ranks in both.items()}
-
-
-class RelevantTexts(NamedTuple):
-    """The relevant items of rows, by text; they are ignored when a row's own item is ranked.
-
-    `texts` uint64 (texts,), sorted: hashes of the texts of all relevant items; `starts` and `rows`, int64: text t is
-    relevant for rows[starts[t]:starts[t + 1]].
-    """
-
-    texts: np.ndarray
-    starts: np.ndarray
-    rows: np.ndarray
-
-    @classmethod
-    def of(cls, queries: np.ndarray, own: np.ndarray, pairs: tuple[np.ndarray, np.ndarray]) -> "RelevantTexts":
-        """Index the relevant items of rows.
-
-        Args:
-            queries: int64 (rows,), hashes of the rows' queries.
-            own: uint64 (rows,), text hashes of the rows' own items.
-            pairs: hashes of queries, int64 (pairs,), and of their relevant texts, uint64 (pairs,).
-        """
-        order = np.argsort(pairs[0], kind="stable")
-        keys, right = pairs[0][order], pairs[1][order]
-        first, last = np.searchsorted(keys, queries), np.searchsorted(keys, queries, side="right")
-        counts = last - first
-        texts = right[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
-        texts = np.concatenate([texts, own])
-        rows = np.concatenate([np.repeat(np.arange(len(queries)), counts), np.arange(len(queries))])
-        distinct, which = np.unique(texts, return_inverse=True)
-        which, rows = np.unique(np.stack([which, rows]), axis=1)  # by text, then by row
-        starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(distinct)))]).astype(np.int64)
-        return cls(distinct, starts, rows)
-
-    def pairs_of(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return pairs of a row and the place of a relevant text, int64 (pairs,) each, ordered by row."""
-        keys = hash_texts(texts)
-        at = np.searchsorted(self.texts, keys).clip(max=max(0, len(self.texts) - 1))
-        places = np.flatnonzero(self.texts[at] == keys) if len(self.texts) else np.zeros(0, np.int64)
-        first, counts = self.starts[at[places]], self.starts[at[places] + 1] - self.starts[at[places]]
-        rows = self.rows[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
-        order = np.argsort(rows, kind="stable")
-        return rows[order], np.repeat(places, counts)[order]
 
 
 def rank_in_whole(

@@ -9,12 +9,15 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
+from configs.schema.training import HeadsConfig
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
+from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import CORE, below_share
+from tasks.data.label_columns import pair_mask
+from tasks.data.rows import CORE, ITEM_ID, below_share
 from tasks.foundation.errors import DataError
-from tasks.worker.rows.holdout_order import files_of
+from tasks.worker.rows.holdout_order import files_of, query_places
 from tasks.worker.rows.holdout_write import (
     GROUP_HASH,  # fmt: skip
     HELD_KIND,
@@ -125,6 +128,26 @@ class HeldSpan:
     def _read(self, what: str, number: int, columns: list[str] | None = None) -> pa.Table:
         file = open_file(self._store, self._prefix, self._manifest, file_name(what, number))
         return pq.ParquetFile(file).read(columns, use_threads=False)  # faster for small files
+
+
+def pairs_of_queries(spans: Sequence[HeldSpan], queries: np.ndarray, heads: HeadsConfig) -> pa.Table:
+    """Return the items that any row of the spans, training or holdout, pairs with some queries.
+
+    Args:
+        queries: int64 (queries,), distinct, from `hash_queries`.
+
+    Returns:
+        QUERY_KEY, int64, and ITEM_ID, string; a pair of two spans is there twice.
+    """
+    places = query_places(queries)
+    order = np.argsort(places)
+    queries, places = queries[order], places[order]
+    found = [pa.table({QUERY_KEY: pa.array([], pa.int64()), ITEM_ID: pa.array([], pa.string())})]
+    for pairs in at_once(lambda span: span.pairs(places), spans):
+        pairs = pairs.filter(pa.array(pair_mask(pairs, heads)))
+        keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
+        found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))
+    return pa.concat_tables(found)
 
 
 def _whole_queries(places: np.ndarray, most: int) -> int:

@@ -19,6 +19,8 @@ from tasks.data.items import CONTENT, TEXT
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY
 from tasks.worker.catalogue.records import connect, literal
+from tasks.worker.model.relevant import hash_queries
+from tasks.worker.rows.holdout_read import HeldSpan, at_once, pairs_of_queries
 from tasks.worker.search.index import ABSENT, Index
 from tasks.worker.search.measure import Searched
 
@@ -42,6 +44,20 @@ def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa
         if not left:
             break
     return pa.concat_tables(parts, promote_options="permissive")
+
+
+def known_pairs(store: Store, refs: Sequence[RowsRef], config: Config, queries: pa.Table) -> pa.Table:
+    """Return the items that any row of the spans pairs with the queries, as evaluate looks them up for its rows.
+
+    Returns:
+        QUERY_KEY, int64, and ITEM_ID, string.
+
+    Raises:
+        MissingFolder, CorruptFolder: the pairs of a span are missing or damaged.
+    """
+    share = HoldoutRule.of(config.evaluate, refs).measured
+    keys = np.unique(hash_queries(queries[QUERY].to_pylist()))
+    return pairs_of_queries(at_once(lambda ref: HeldSpan(store, ref, share), refs), keys, config.heads)
 
 
 BATCH_ITEMS = 2**20
@@ -100,9 +116,9 @@ def compare(
 
 
 def _gains(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return the change of 1 / rank of each query's item, float64 (queries,); 0 for an item without a vector."""
-    ranks = [np.where(ranks == ABSENT, np.inf, ranks) for ranks in (before, after)]
-    gained: np.ndarray = 1.0 / ranks[1] - 1.0 / ranks[0]
+    """Return the change of 1 / rank of each query's item, float64 (queries,); 0 unless both releases have the item."""
+    both = (before != ABSENT) & (after != ABSENT)
+    gained: np.ndarray = np.where(both, 1.0 / after - 1.0 / before, 0.0)
     return gained
 
 
@@ -125,18 +141,13 @@ def _changed(before: Searched, after: Searched, queries: pa.Table, gains: np.nda
             query=queries[QUERY][row].as_py(),
             item_id=queries[ITEM_ID][row].as_py(),
             text=queries[ITEM][row].as_py(),
-            rank_before=_rank(before, row),
-            rank_after=_rank(after, row),
+            rank_before=int(before.found.ranks[row]),
+            rank_after=int(after.found.ranks[row]),
             before=earlier,
             after=later,
         )
         for row, earlier, later in zip(chosen, *hits, strict=True)
     )
-
-
-def _rank(side: Searched, row: int) -> int | None:
-    rank = int(side.found.ranks[row])
-    return None if rank == ABSENT else rank
 
 
 def _items(before: Index, after: Index) -> dict[str, Any]:

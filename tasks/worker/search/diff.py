@@ -19,16 +19,18 @@ def main() -> None:
     arguments = parser.parse_args()
 
     def work(give: Answering) -> None:
-        from tasks.worker.search.changes import compare, holdout_queries, shared_items
-        from tasks.worker.search.measure import ONE_OF_TWO_BYTES, compare_models, open_released, search
+        from tasks.worker.search.changes import compare, holdout_queries, known_pairs, shared_items
+        from tasks.worker.search.measure import ONE_OF_TWO_BYTES, about_released, compare_models, open_released, search
 
         store = open_store(arguments.workspace)
         before, after = (Release.model_validate_json(sys.stdin.readline()) for _ in range(2))
-        queries = holdout_queries(store, after.rows, Config.model_validate_json(sys.stdin.readline()))
+        config = Config.model_validate_json(sys.stdin.readline())
         opened = [open_released(store, each.ref, ONE_OF_TWO_BYTES) for each in (before, after)]
+        queries = about_released(holdout_queries(store, after.rows, config), opened[1][1])
+        pairs = known_pairs(store, after.rows, config, queries)
         both = shared_items(opened[0][1], opened[1][1])
         earlier, later = (
-            search(index, queries, consumer.queries(queries), mask)
+            search(index, queries, consumer.queries(queries), pairs, mask)
             for (consumer, index), mask in zip(opened, both, strict=True)
         )
         models = compare_models(earlier, later, int(both[0].sum()))

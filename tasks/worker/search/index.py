@@ -106,8 +106,9 @@ class Index:
         own: np.ndarray | None = None,
         below: np.ndarray | None = None,
         shared: np.ndarray | None = None,
+        relevant: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> Found:
-        """Return the nearest vectors of each query, and the rank of its own item among all.
+        """Return the nearest vectors of each query, and the rank of its own item among all that are not relevant too.
 
         A vector with an equal score ranks before the own one, so that a collapsed model ranks badly, not perfectly. So
         does a vector whose score is NaN, and every vector if the own score is NaN.
@@ -118,6 +119,8 @@ class Index:
             below: float32 (queries,): find only vectors with a lower score; missing hits score minus infinity. None: no
                 limit.
             shared: bool (vectors,): True for items that another release holds too; None: no item.
+            relevant: a query's number and the place of another item as relevant as its own, int64 (pairs,) each,
+                ordered by place. Such an item is no miss: ranks ignore it. None: there is none.
         """
         count, k = len(queries), min(k, self.vectors)
         own = np.full(count, -1, dtype=np.int64) if own is None else own
@@ -125,11 +128,15 @@ class Index:
         shared = np.zeros(self.vectors, dtype=bool) if shared is None else shared
         ranks = np.zeros((2, count), dtype=np.int64)
         best = Found(np.full((count, k), -1), np.full((count, k), -np.inf, np.float32), *ranks)
+        asked, ignored = (np.zeros(0, dtype=np.int64),) * 2 if relevant is None else relevant
         for first, vectors in self._batches():
+            here = slice(*np.searchsorted(ignored, [first, first + len(vectors)]))
             for start in range(0, count, BATCH_QUERIES):
                 part = slice(start, start + BATCH_QUERIES)
                 scores = queries[part] @ vectors.T
                 above = ~(scores < limits[part, None] - EQUAL)
+                mine = (asked[here] >= start) & (asked[here] < start + BATCH_QUERIES)
+                above[asked[here][mine] - start, ignored[here][mine] - first] = False
                 best.ranks[part] += above.sum(axis=1)
                 best.shared_ranks[part] += above[:, shared[first : first + len(vectors)]].sum(axis=1)
                 if below is not None:

@@ -8,10 +8,13 @@ import pyarrow as pa
 
 from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_folder
+from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import SharedSearch
-from tasks.data.rows import ITEM_ID
+from tasks.data.items import TEXT
+from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.quality.row_metrics import retrieval_metrics
+from tasks.worker.model.relevant import RelevantTexts, hash_queries, hash_texts
 from tasks.worker.search.consumer import Consumer
 from tasks.worker.search.index import ABSENT, MEMORY_BYTES, Found, Index
 
@@ -52,16 +55,47 @@ def released_folder(store: Store, release: ReleasedRef) -> Path:
     return folder
 
 
-def search(index: Index, queries: pa.Table, vectors: np.ndarray, shared: np.ndarray | None = None) -> Searched:
-    """Search all vectors with the queries.
+def about_released(queries: pa.Table, index: Index) -> pa.Table:
+    """Return the queries whose item has a vector; evaluate also leaves out rows about deleted items."""
+    return queries.filter(pa.array(index.places_of(queries[ITEM_ID].to_pylist()) >= 0))
+
+
+def search(
+    index: Index, queries: pa.Table, vectors: np.ndarray, pairs: pa.Table, shared: np.ndarray | None = None
+) -> Searched:
+    """Search all vectors with the queries; items as relevant as a query's own are no miss, as in evaluate.
 
     Args:
         queries: a table from `holdout_queries`.
         vectors: the exported model's vectors of the queries, float32 (queries, width).
+        pairs: from `known_pairs`.
         shared: see `Index.search`.
     """
     own = index.places_of(queries[ITEM_ID].to_pylist())
-    return Searched(index, index.search(vectors.reshape(len(own), index.width), NEAREST, own, shared=shared))
+    relevant = _other_relevant(index, queries, own, pairs)
+    return Searched(
+        index, index.search(vectors.reshape(len(own), index.width), NEAREST, own, shared=shared, relevant=relevant)
+    )
+
+
+def _other_relevant(index: Index, queries: pa.Table, own: np.ndarray, pairs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Return the argument `relevant` of `Index.search`."""
+    places = index.places_of(pairs[ITEM_ID].to_pylist())
+    items = index.items(np.concatenate([places, own]))
+    held, known = places[places >= 0], own >= 0
+    texts = hash_texts(items[place].text for place in [*held.tolist(), *own[known].tolist()])
+    own_texts = hash_texts(queries[ITEM].to_pylist())
+    own_texts[known] = texts[len(held) :]
+    keys = hash_queries(queries[QUERY].to_pylist())
+    right = RelevantTexts.of(keys, own_texts, (pairs[QUERY_KEY].to_numpy()[places >= 0], texts[: len(held)]))
+    found = [np.zeros((2, 0), dtype=np.int64)]
+    for first, table in index.tables([TEXT]):
+        rows, at = right.pairs_of(table[TEXT].to_pylist())
+        found.append(np.stack([rows, first + at]))
+    rows, at = np.concatenate(found, axis=1)
+    others = np.flatnonzero(at != own[rows])
+    others = others[np.argsort(at[others], kind="stable")]
+    return rows[others], at[others]
 
 
 def compare_models(before: Searched, after: Searched, items: int) -> SharedSearch:

@@ -37,8 +37,8 @@ from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.evaluation.whole_catalogue import EQUAL, ModelVectors, RelevantTexts, WholeRanks, rank_in_whole
-from tasks.worker.model.relevant import hash_texts
+from tasks.worker.evaluation.whole_catalogue import EQUAL, ModelVectors, WholeRanks, rank_in_whole
+from tasks.worker.model.relevant import RelevantTexts, hash_texts
 from tasks.worker.process.job import Rank
 from tests.benchmarks.quality import gates as real_models
 from tests.benchmarks.quality.gates import Answered, drawn

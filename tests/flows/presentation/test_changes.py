@@ -13,6 +13,7 @@ from flows.presentation.changes import MOST_QUERIES, changes_section, sentences
 from flows.presentation.model import Section
 from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_html
+from flows.presentation.wording import AMONG_ALL, AMONG_SHARED
 from infra.store.directory import DirectoryStore
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
@@ -32,10 +33,10 @@ def changed(**update: object) -> Changes:
 
 def test_model_and_catalogue_are_two_sentences() -> None:
     assert list(sentences(CHANGES)) == [
-        "The model: recall@10 was 0.8600 and is 0.8700, over 1,040 holdout queries about items that both releases "
-        "hold, searched among these 1,698 items.",
-        "With the catalogue: it was 0.8000 and is 0.9000, over all 1,163 holdout queries among all items of each "
-        "release; an item that a release lacks was not found.",
+        f"The model: recall@10 {AMONG_SHARED} was 0.8600 and is 0.8700, over 1,040 holdout queries about these 1,698 "
+        "items.",
+        f"With the catalogue: recall@10 {AMONG_ALL} was 0.8000 and is 0.9000, over all 1,163 holdout queries; an item "
+        "that release 1 lacks was not found.",
         "The catalogue had 1,711 items and has 2,000: 290 new, 1 gone, 12 with another text or feature.",
         "Of the ten best hits of a query, 61.3 % are the same; the two vectors of an item have a cosine of 0.731, "
         "on average.",
@@ -74,7 +75,7 @@ def test_long_texts_and_lists_are_cut() -> None:
     assert len(wins) == MOST_QUERIES
     assert all(len(cell) < 200 for cell in wins[0])
     assert "\n" not in wins[0][0]
-    assert part(section, "Biggest losses").lines == ("No item of a query fell.",)
+    assert part(section, "Biggest losses").lines == ("No item that both releases hold fell.",)
 
 
 def test_a_model_that_is_not_released_is_the_candidate() -> None:

@@ -79,6 +79,23 @@ def test_many_queries_get_the_ranks_of_one_product(
     assert np.array_equal(found.places, np.argsort(-scores, axis=1, kind="stable")[:, :10])
 
 
+def test_an_item_as_right_as_the_own_one_is_no_miss(
+    tmp_path: Path, matrix: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.worker.search.index.BATCH_VECTORS", 50)
+    monkeypatch.setattr("tasks.worker.search.index.BATCH_QUERIES", 1)
+    index = Index(write(tmp_path, matrix), PREFIX, MODEL, 0)
+    first, second = matrix[0], matrix[140]
+    order = [np.argsort(-(matrix @ query), kind="stable") for query in (first, second)]
+    own = np.array([order[0][4], order[1][2]])  # ranks 5 and 3
+    better = np.array([[0, order[0][0]], [0, order[0][2]], [1, order[1][1]], [1, order[1][60]]])
+    better = better[np.argsort(better[:, 1], kind="stable")]
+    shared = np.ones(len(matrix), dtype=bool)
+    found = index.search(np.stack([first, second]), 3, own, shared=shared, relevant=(better[:, 0], better[:, 1]))
+    assert found.ranks.tolist() == found.shared_ranks.tolist() == [3, 2]
+    assert found.places.tolist() == [each[:3].tolist() for each in order], "people see them nevertheless"
+
+
 def test_a_collapsed_model_ranks_last(tmp_path: Path, matrix: np.ndarray) -> None:
     index = Index(write(tmp_path, np.repeat(matrix[:1], len(matrix), axis=0)), PREFIX, MODEL)
     assert index.search(matrix[:1], 10, np.array([5])).ranks.tolist() == [len(matrix)]
