@@ -7,7 +7,7 @@ key is an error that names the nearest known one.
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
 
@@ -44,8 +44,16 @@ def load_config(config_file: Path | str | None = None, overrides: Sequence[str] 
     Raises:
         ConfigError: a file can't be read, a key is unknown, or a value is out of bounds; names file and key.
     """
-    tree: dict[str, Any] = {}
-    for layer in layers(config_file, overrides):
+    return _resolve({}, layers(config_file, overrides))
+
+
+def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
+    """Return a resolved configuration with `key=value` over it. Raises ConfigError as `load_config` does."""
+    return _resolve(config.tree(), _of_overrides(overrides)) if overrides else config
+
+
+def _resolve(tree: dict[str, Any], over: Iterable[Layer]) -> Config:
+    for layer in over:
         _merge(tree, layer.patch, layer.source)
     take_in(tree)
     try:
@@ -64,6 +72,10 @@ def layers(config_file: Path | str | None = None, overrides: Sequence[str] = ())
     yield Layer(str(BASE), BASE, _read(BASE))
     if config_file:
         yield from _files(Path(config_file))
+    yield from _of_overrides(overrides)
+
+
+def _of_overrides(overrides: Sequence[str]) -> Iterator[Layer]:
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator:

@@ -16,6 +16,7 @@ from flows.running.backfill_execution import conclude, executing
 from flows.running.backfill_page import announce
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.child_runs import end_jobs_of_children
+from flows.running.ended_states import show_rejection
 from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Stages, Workspace
 from infra.store.base import Store
 from infra.store.factory import open_store
@@ -30,7 +31,12 @@ def _range() -> str:
     return f"{parameters['first']} to {parameters['last']}"
 
 
-@flow(name="backfill", flow_run_name=_range, on_cancellation=[end_jobs, end_jobs_of_children])
+@flow(
+    name="backfill",
+    flow_run_name=_range,
+    on_cancellation=[end_jobs, end_jobs_of_children],
+    on_completion=[show_rejection],
+)
 @cancellable
 def backfill(
     workspace: Workspace,

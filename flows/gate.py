@@ -1,12 +1,10 @@
 """The flow `gate`: release a run that now passes its gates, after a change of the gates or a person's override."""
 
-from typing import Any
-
 from prefect import flow
-from prefect.states import Completed
 
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
+from flows.running.ended_states import ended, show_rejection
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.recorded_invocation import record_invocation
@@ -27,7 +25,7 @@ from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 
 
-@flow(name="gate", flow_run_name="gate {run_key}", on_cancellation=[end_jobs])
+@flow(name="gate", flow_run_name="gate {run_key}", on_cancellation=[end_jobs], on_completion=[show_rejection])
 @cancellable
 def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overrides: Overrides = ()) -> Run:
     """Judge an evaluated run again, and release it if the gates pass. Its stages up to evaluate are done.
@@ -61,8 +59,6 @@ def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overr
             if isinstance(made, Release):
                 announce_release(store, plan, made)
                 publish_release(store, plan, made)
-                return recorded.run
+                return ended(recorded.run)
             announce_rejection(store, plan, made)
-            run = recorded.run
-            rejected: Any = Completed(name="Rejected", message=run.message, data=run)  # the caller gets the data
-            return rejected
+            return ended(recorded.run, recorded.run.message)

@@ -13,6 +13,7 @@ from configs.schema.compute import AcceleratorName
 from flows.presentation.parity import publish
 from flows.presentation.parity_curves import draw
 from flows.running.cancelling import cancellable, end_jobs
+from flows.running.ended_states import show_rejection
 from flows.running.parameters import ConfigFile, Overrides, SpanName, Workspace
 from infra.store.factory import open_store
 from tasks.contracts.runs import RunPlan
@@ -29,7 +30,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@flow(name="parity", flow_run_name="{span}: {left} and {right}", on_cancellation=[end_jobs])
+@flow(
+    name="parity",
+    flow_run_name="{span}: {left} and {right}",
+    on_cancellation=[end_jobs],
+    on_completion=[show_rejection],
+)
 @cancellable
 def parity(
     workspace: Workspace,

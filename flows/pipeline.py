@@ -14,6 +14,7 @@ from configs.load import load_config
 from flows.refresh import refresh_after_rejection
 from flows.running.announcing import announce_plan, announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
+from flows.running.ended_states import ended, show_rejection
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
 from flows.running.recorded_invocation import record_invocation
@@ -47,7 +48,7 @@ def _name_before_the_plan() -> str:
     return f"span due {flow_run.scheduled_start_time:%Y-%m-%d %H:%M} UTC"
 
 
-@flow(name="pipeline", flow_run_name=_name_before_the_plan, on_cancellation=[end_jobs])
+@flow(name="pipeline", flow_run_name=_name_before_the_plan, on_cancellation=[end_jobs], on_completion=[show_rejection])
 @cancellable
 def pipeline(
     workspace: Workspace,
@@ -110,18 +111,15 @@ def pipeline(
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release) and made.number in Snapshot(store, strict=True).held:
-                held: Any = Completed(name="Held", message=_why_held(store, made), data=recorded.run)
-                return held
+                return ended(recorded.run, _why_held(store, made))
             if isinstance(made, Release):
                 announce_release(store, plan, made)
                 publish_release(store, plan, made)
-                return recorded.run
+                return ended(recorded.run)
             following = next_start(store, config)
             announce_rejection(store, plan, made, following)
             refresh_after_rejection(store, config, plan.config.lineage)
-            why = f"{recorded.run.message} {following}"
-            rejected: Any = Completed(name="Rejected", message=why, data=recorded.run)  # the caller gets the data
-            return rejected
+            return ended(recorded.run, f"{recorded.run.message} {following}")
 
 
 def _why_held(store: Store, made: Release) -> str:

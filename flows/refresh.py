@@ -12,6 +12,7 @@ from configs.schema.config import Config
 from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
+from flows.running.ended_states import show_rejection
 from flows.running.janitors import end_dead_janitors, newest_only
 from flows.running.packing import sum_up_refreshes
 from flows.running.parameters import ConfigFile, Overrides, Workspace
@@ -32,7 +33,7 @@ from tasks.runs.results import Refusal
 from tasks.validate import catalogue_of, validate
 
 
-@flow(name="refresh", flow_run_name="refresh", on_cancellation=[end_jobs])
+@flow(name="refresh", flow_run_name="refresh", on_cancellation=[end_jobs], on_completion=[show_rejection])
 @cancellable
 @newest_only
 def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = ()) -> Release | None:
@@ -69,7 +70,9 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
             finally:
                 sum_up_refreshes(store)
         if isinstance(made, Release):
-            return made
+            words = f"Released as {made.number}, a refresh of {made.refreshed} with {made.vectors:,} vectors"
+            released: Any = Completed(name="Released", message=words, data=made)
+            return released
         rejected: Any = Completed(name="Rejected", message=made.why, data=made)
         return rejected
 

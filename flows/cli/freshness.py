@@ -3,6 +3,8 @@
 import datetime as dt
 
 import tasks.monitoring.freshness
+from configs.load import with_overrides
+from configs.schema.config import Config
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
@@ -10,6 +12,10 @@ from tasks.foundation.clock import now, old
 from tasks.monitoring.catalogue_age import CatalogueAge
 from tasks.monitoring.deadlines import Clock
 from tasks.monitoring.freshness import FreshnessReport
+from tasks.monitoring.history import last_config
+from tasks.runs.experiments import read_all
+from tasks.runs.run import read_runs
+from tasks.runs.snapshot import Snapshot
 
 ROWS = 31  # newest spans only
 _TIMES = ("arrived_at", "validated_at", "trained_at", "evaluated_at", "embedded_at", "released_at")
@@ -40,8 +46,17 @@ def show(report: FreshnessReport) -> None:
 
 @command(show)
 def freshness(options: RunOptions) -> FreshnessReport:
-    """Show the age of the released data, the progress of each span, and everything missing, missed or late."""
-    return tasks.monitoring.freshness.freshness(options.store, options.config(), dt.datetime.fromisoformat(now()))
+    """Show the age of the released data, the progress of each span, and everything missing, missed or late.
+
+    The settings are those of the last run, as in history and metrics, unless --config names others.
+    """
+    return tasks.monitoring.freshness.freshness(options.store, _settings(options), dt.datetime.fromisoformat(now()))
+
+
+def _settings(options: RunOptions) -> Config:
+    tried = {each.run_key for each in read_all(options.store)}
+    last = last_config(read_runs(Snapshot(options.store), ()), tried) if not options.named else None
+    return with_overrides(last, options.overrides) if last is not None else options.config()
 
 
 def _age(report: FreshnessReport) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+from configs.schema.metrics import main_metric
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
@@ -16,10 +17,12 @@ from flows.presentation import terminal
 from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.history.ledger import run_ledger, whole_ledger
 from flows.presentation.history.page import history_html
+from flows.presentation.history.releases import published_as
 from flows.presentation.model import Cell, ended_as, state
-from flows.presentation.wording import dollars, duration, moment, now, number, share
+from flows.presentation.wording import NO_PRICES, NONE, ON_HOLDOUT, count, dollars, duration, moment, now, number, share
 from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore
+from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, age_seconds, line_of, read_history
@@ -37,9 +40,21 @@ class HistoryLine(RunLine):
 
     seconds: float
     goodput: float | None = Field(description="productive share of its seconds on machines")
-    cost: float
+    cost: float | None = Field(description="cost in dollars; null: prices are not configured")
     attempts: int
     metrics: dict[str, float]
+
+
+class PublishedLine(Record):
+    """One release: a new model, or a refresh of an earlier one."""
+
+    release: int
+    refreshed: int | None = Field(description="number of the release whose model it keeps; null: a new model")
+    span: str
+    run_key: str
+    created_at: str
+    vectors: int
+    metrics: dict[str, float] = Field(description="metrics of its model on the holdout, as the gates judged them")
 
 
 class HistoryOutput(Record):
@@ -53,6 +68,7 @@ class HistoryOutput(Record):
     runs_succeeded: int = Field(description="ended runs with a result; a rejection is a result")
     totals: Totals
     runs: tuple[HistoryLine, ...] = Field(description="runs in the order of their start")
+    releases: tuple[PublishedLine, ...] = Field(description="newest releases, refreshes included, oldest first")
     forward: tuple[ForwardScore, ...] = Field(description="score of each release on the spans after it, oldest first")
     unreadable: tuple[str, ...] = Field(description="records that had to be left out, and why")
 
@@ -64,10 +80,14 @@ def show(output: HistoryOutput | LedgerReport, run_key: str | None) -> None:
             console.show(terminal.render(section, output.workspace))
         say(*(f"left out: {problem}" for problem in output.unreadable))
         return
-    columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", "metric")
-    show_table(columns, map(_row, output.runs[-MOST_LINES:]))
+    metric = main_metric(name for run in reversed(output.runs) for name in run.metrics)
+    columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", f">{metric or 'metric'}")
+    show_table(columns, (_row(run, metric) for run in output.runs[-MOST_LINES:]))
+    if any(run.cost is None and run.attempts for run in output.runs[-MOST_LINES:]):
+        say(f"cost {NONE}: {NO_PRICES}")
     if len(output.runs) > MOST_LINES:
         say(f"the newest {MOST_LINES} of {len(output.runs)} runs")
+    _show_releases(output)
     _show_forward(output.forward[-MOST_LINES:])
     goodput = share(output.totals.goodput)
     say(f"{output.runs_succeeded} of {output.runs_over} runs came to a result; goodput {goodput}")
@@ -126,6 +146,7 @@ def _all_runs(store: Store) -> HistoryOutput:
         runs_succeeded=succeeded,
         totals=past.totals,
         runs=tuple(map(_line, past.runs)),
+        releases=tuple(map(_published, past.published)),
         forward=tuple(score for _, score in past.forward),
         unreadable=past.problems,
     )
@@ -163,11 +184,44 @@ def _show_forward(scores: Sequence[ForwardScore]) -> None:
         show_table(columns, rows)
 
 
-def _row(run: HistoryLine) -> tuple[Cell | str, ...]:
+def _show_releases(output: HistoryOutput) -> None:
+    """Print the newest releases if refreshes are among them; else the runs tell all."""
+    newest = output.releases[-MOST_LINES:]
+    if any(each.refreshed is not None for each in newest):
+        say(f"Releases and refreshes; metrics {ON_HOLDOUT}:")
+        metric = main_metric(name for each in newest for name in each.metrics)
+        columns = (">release", "", "span", "made at", ">vectors", f">{metric or 'metric'}")
+        rows = (
+            (
+                str(each.release),
+                published_as(each.refreshed),
+                each.span,
+                moment(each.created_at),
+                count(each.vectors),
+                number(each.metrics.get(metric or "")),
+            )
+            for each in newest
+        )
+        show_table(columns, rows)
+
+
+def _row(run: HistoryLine, metric: str | None) -> tuple[Cell | str, ...]:
     text = ended_as(run.state, run.release, run.failure)
-    metric = ", ".join(f"{name} {number(value)}" for name, value in list(run.metrics.items())[:1])
+    shown = number(run.metrics.get(metric or ""))
     spent = (duration(run.seconds), share(run.goodput), str(run.attempts), dollars(run.cost))
-    return (run.span, run.run_key, state(run.state, text), moment(run.began_at), *spent, metric)
+    return (run.span, run.run_key, state(run.state, text), moment(run.began_at), *spent, shown)
+
+
+def _published(release: Release) -> PublishedLine:
+    return PublishedLine(
+        release=release.number,
+        refreshed=release.refreshed,
+        span=release.span.name,
+        run_key=release.run_key,
+        created_at=release.created_at,
+        vectors=release.vectors,
+        metrics=release.metrics,
+    )
 
 
 def _line(run: Run) -> HistoryLine:

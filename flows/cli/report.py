@@ -50,7 +50,7 @@ class RunReport(RunLine):
     model_version: str | None = Field(description="model version of the release")
     vectors: int | None = Field(description="vectors of the release")
     seconds: float = Field(description="wall time of all attempts of all stages, in seconds")
-    cost: float = Field(description="cost of all attempts of all stages, in dollars")
+    cost: float | None = Field(description="cost of all attempts, in dollars; null: prices are not configured")
     cached: tuple[Stage, ...] = Field(description="stages that were done before this invocation")
 
 

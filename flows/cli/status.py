@@ -8,7 +8,7 @@ from flows.cli.publishing import show_targets
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
 from flows.presentation.model import ended_as
-from flows.presentation.wording import dollars, seconds, share
+from flows.presentation.wording import NO_PRICES, dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
 from tasks.contracts.outcomes import InferOutcome
@@ -101,10 +101,11 @@ def show(output: StatusOutput) -> None:
     show_targets(output.targets, output.release.number if output.release else None)
     totals = output.totals
     per_million = totals.dollars_per_million_vectors
+    cost = dollars(totals.cost) if totals.cost is not None else f"cost unknown: {NO_PRICES}"
     say(
         f"ledger: {totals.runs} runs, {totals.attempts} attempts, {share(totals.success_rate)} succeeded"
         + (f", {totals.running} running or lost" if totals.running else "")
-        + f"; goodput {share(totals.goodput)}; {dollars(totals.cost)}"
+        + f"; goodput {share(totals.goodput)}; {cost}"
         + (f", {dollars(per_million)} per million vectors" if per_million is not None else "")
     )
     say(f"seconds: {_phases(totals.seconds)}")

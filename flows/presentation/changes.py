@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from configs.schema.metrics import MAIN
 from flows.presentation.model import Section, Table, table
 from flows.presentation.wording import (
     AMONG_ALL,
@@ -16,7 +17,6 @@ from flows.presentation.wording import (
 )
 from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
 
-METRIC = "recall@10"  # the one that the first sentence names
 MOST_QUERIES = 8  # in each direction
 MOST_HITS = 3  # per query and release
 LETTERS = 80  # shown of a query or an item's text
@@ -71,22 +71,22 @@ def sentences(changes: Changes) -> Iterator[str]:
 
 def _of_the_model(changes: Changes) -> Iterator[str]:
     shared = changes.shared
-    if METRIC not in shared.metrics_before or METRIC not in shared.metrics_after:
+    if MAIN not in shared.metrics_before or MAIN not in shared.metrics_after:
         yield "The model: no query is about an item that both releases hold, so the models are not compared."
         return
-    before, after = shared.metrics_before[METRIC], shared.metrics_after[METRIC]
+    before, after = shared.metrics_before[MAIN], shared.metrics_after[MAIN]
     yield (
-        f"The model: {METRIC} {AMONG_SHARED} was {number(before)} and is {number(after)}, over "
+        f"The model: {MAIN} {AMONG_SHARED} was {number(before)} and is {number(after)}, over "
         f"{plural(shared.queries, 'holdout query', 'holdout queries')} about these {plural(shared.items, 'item')}."
     )
 
 
 def _with_the_catalogues(changes: Changes) -> Iterator[str]:
-    before, after = changes.metrics_before.get(METRIC), changes.metrics_after.get(METRIC)
+    before, after = changes.metrics_before.get(MAIN), changes.metrics_after.get(MAIN)
     if before is None or after is None:
         return
     yield (
-        f"With the catalogue: {METRIC} {AMONG_ALL} was {number(before)} and is {number(after)}, over all "
+        f"With the catalogue: {MAIN} {AMONG_ALL} was {number(before)} and is {number(after)}, over all "
         f"{plural(changes.queries, 'holdout query', 'holdout queries')}; an item that release {changes.before} lacks "
         "was not found."
     )

@@ -62,8 +62,13 @@ def moment(iso: str | None) -> str:
     return dt.datetime.fromisoformat(iso).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M") if iso else NONE
 
 
-def dollars(value: float) -> str:
-    """Format dollars with cents; below ten cents with two significant digits."""
+NO_PRICES = "no prices configured"  # the reason of an unknown cost
+
+
+def dollars(value: float | None) -> str:
+    """Format dollars with cents; below ten cents with two significant digits. An unknown cost is never $0.00."""
+    if value is None:
+        return NONE
     return f"${value:,.2f}" if value == 0 or value >= 0.1 else f"${value:.2g}"
 
 
@@ -112,9 +117,13 @@ def visible(words: str) -> str:
 
 
 def shortened(words: str, letters: int) -> str:
-    """Return words as one line of at most `letters` characters."""
+    """Return words as one line of at most `letters` characters, cut between words if it can be."""
     line = " ".join(words.split())
-    return line if len(line) <= letters else f"{line[: letters - 1]}…"
+    if len(line) <= letters:
+        return line
+    kept = line[: letters - 1]
+    space = kept.rfind(" ") if line[letters - 1] != " " else len(kept)
+    return f"{kept[:space] if space > letters // 2 else kept}…"  # never inside a number, unless all is one word
 
 
 def sentence(words: str) -> str:

@@ -8,6 +8,7 @@ from prefect.states import Completed
 from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable
+from flows.running.ended_states import ended, show_rejection
 from flows.running.recorded_invocation import record_invocation
 from flows.running.span_run_pool import current_span_run
 from infra.store.base import Store
@@ -22,15 +23,16 @@ from tasks.release import release
 from tasks.running.context import override_context
 from tasks.running.stage_output import logger
 from tasks.runs.results import Judgement, Refusal
+from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 
 
-@flow(name="backfill-span", validate_parameters=False)
+@flow(name="backfill-span", validate_parameters=False, on_completion=[show_rejection])
 @cancellable
-def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages: list[str]) -> None:
+def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages: list[str]) -> Run | None:
     """Run the stages of one span. Only the flow `backfill` starts this; it holds the locks and the plan.
 
     Inference runs even if the evaluation failed, unless the span is to be released: then the gates must pass first.
@@ -38,7 +40,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
     """
     run = current_span_run()
     plan, store, releasing = run.plan, open_store(workspace), run.span.release == "run"
-    with record_invocation(store, plan), override_context(page_maker=make_stage_page):
+    with record_invocation(store, plan) as recorded, override_context(page_maker=make_stage_page):
         with run.step("train"):
             validated = validate(plan)
             warm = warmup(plan, validated, after=health(plan, after=validated))
@@ -76,7 +78,7 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
             return None
         announce_release(store, plan, made)
         publish_release(store, plan, made)
-        return None
+        return ended(recorded.run)
 
 
 def _rejected(store: Store, plan: RunPlan, judged: Judgement | Refusal, *not_run: str) -> Any:

@@ -5,11 +5,12 @@ Records that can't be read are left out and reported.
 
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import Field
 
+from configs.schema.config import Config
 from configs.schema.metrics import METRICS, Family
 from configs.schema.operations import FreshnessConfig
 from tasks.contracts.evaluation import ForwardScore
@@ -17,6 +18,7 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RELEASE
 from tasks.foundation.errors import FailureClass, StageError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
@@ -30,6 +32,7 @@ from tasks.runs.snapshot import Snapshot
 T = TypeVar("T")
 
 Z = 1.96  # standard errors on each side of a 95 % interval
+MOST_PUBLISHED = 60  # newest releases, so that years of hourly refreshes are not read
 _WITH_SPEED = tuple(stage for stage in Stage if stage.traits.shows_speed)
 
 
@@ -56,12 +59,14 @@ class History(NamedTuple):
     """All runs, by begin; their releases, by number; the newest spans; and unreadable records, in sentences."""
 
     runs: tuple[Run, ...]
-    releases: tuple[Release, ...]  # with new models; refreshes are not read
+    releases: tuple[Release, ...]  # with new models
+    published: tuple[Release, ...]  # the newest releases by number, refreshes included
     newest_release: int | None  # its number, which may be that of a refresh
     current: Release | None
     catalogue: CatalogueAge | None  # catalogue of the current release
     spans: tuple[SpanRow, ...]
     problems: tuple[str, ...]
+    config: Config | None  # settings of the last run
     tried: frozenset[str] = frozenset()  # keys of the runs of experiments
 
     @property
@@ -96,8 +101,7 @@ class History(NamedTuple):
     @property
     def targets(self) -> FreshnessConfig | None:
         """Freshness targets in the configuration of the last run."""
-        plans = [run.plan for run in self.runs if run.plan is not None]
-        return plans[-1].config.freshness if plans else None
+        return self.config.freshness if self.config is not None else None
 
     @property
     def target_hours(self) -> float | None:
@@ -107,17 +111,40 @@ class History(NamedTuple):
 def read_history(snapshot: Snapshot) -> History:
     """Return the whole past. Raises StoreError: the workspace could not be read."""
     runs, problems = read_runs(snapshot, _WITH_SPEED), list[str]()
+    tried = frozenset(each.run_key for each in _tried(lambda: read_all(snapshot.store), problems) or ())
+    config = _tried(lambda: last_config(runs, tried), problems)
     current = _tried(lambda: snapshot.current, problems)
     return History(
         runs=tuple(runs),
         releases=tuple(sorted(snapshot.releases_of_runs.values(), key=lambda release: release.number)),
+        published=_tried(lambda: _published(snapshot), problems) or (),
         newest_release=releases.newest(snapshot.store, current.number) if current is not None else None,
         current=current,
         catalogue=_tried(lambda: catalogue_age(snapshot, current), problems) if current is not None else None,
-        spans=_tried(lambda: _spans(snapshot, runs), problems) or (),
-        tried=frozenset(each.run_key for each in _tried(lambda: read_all(snapshot.store), problems) or ()),
+        spans=_tried(lambda: _spans(snapshot, config), problems) or (),
+        config=config,
+        tried=tried,
         problems=(*snapshot.problems, *problems),
     )
+
+
+def last_config(runs: Sequence[Run], tried: Collection[str]) -> Config | None:
+    """Return the settings of the run that began last, for the lineage from which its branch starts; None without one.
+
+    Every reader that names no configuration takes these: history, freshness, metrics and pages.
+
+    Args:
+        tried: keys of the runs of experiments, which count only if they were released.
+
+    Raises:
+        StoreError: the record of a branch is not readable.
+    """
+    counted = (run for run in runs if run.release or run.run_key not in tried)
+    planned = [(run, run.plan.config) for run in counted if run.plan is not None]
+    if not planned:
+        return None
+    run, config = planned[-1]
+    return config.model_copy(update={"lineage": branches.root(run.snapshot.store, config.lineage)})
 
 
 def age_seconds(release: Release | None, at: dt.datetime) -> float | None:
@@ -150,13 +177,16 @@ def by_chance(run: Run, name: str) -> tuple[float, float] | None:
     return middle - reach, middle + reach
 
 
-def _spans(snapshot: Snapshot, runs: Sequence[Run]) -> tuple[SpanRow, ...]:
+def _published(snapshot: Snapshot) -> tuple[Release, ...]:
+    newest = releases.numbers(snapshot.store)[-MOST_PUBLISHED:]
+    return tuple(snapshot.read_all([RELEASE.key(number=number) for number in newest], Release))
+
+
+def _spans(snapshot: Snapshot, config: Config | None) -> tuple[SpanRow, ...]:
     """Return the newest spans of the lineage of the last run, oldest first."""
-    plans = [run.plan for run in runs if run.plan is not None]
-    if not plans:
+    if config is None:
         return ()
-    lineage = branches.root(snapshot.store, plans[-1].config.lineage)
-    return tuple(span_rows(snapshot, survey(snapshot, lineage, due=None), missed=()))
+    return tuple(span_rows(snapshot, survey(snapshot, config.lineage, due=None), missed=()))
 
 
 def _tried(read: Callable[[], T], problems: list[str]) -> T | None:

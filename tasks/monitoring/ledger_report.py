@@ -142,8 +142,7 @@ def _sums(runs: Sequence[Run], attempts: Sequence[LedgerRecord]) -> LedgerSums:
     took, open_in = outages(attempts)
     # The last stage may turn out to be done without another attempt, when only its result could not be read.
     open_in -= {run.run_key for run in runs if run.succeeded}
-    priced = bool(attempts) and all(one.dollars_per_hour for one in attempts)
-    return _of_totals(totals(attempts, 0), took, len(open_in), priced, over)
+    return _of_totals(totals(attempts, 0), took, len(open_in), over)
 
 
 def _others(attempts: Sequence[LedgerRecord], rows: Sequence[WorkSums]) -> LedgerSums | None:
@@ -153,13 +152,10 @@ def _others(attempts: Sequence[LedgerRecord], rows: Sequence[WorkSums]) -> Ledge
     took, open_in = outages(attempts)
     took = [*took, *(seconds for row in rows for seconds in row.recoveries)]
     unrecovered = len(open_in) + sum(row.unrecovered for row in rows)
-    priced = all(one.dollars_per_hour for one in attempts) and all(row.priced for row in rows)
-    return _of_totals(added(totals(attempts, 0), rows, 0), took, unrecovered, priced)
+    return _of_totals(added(totals(attempts, 0), rows, 0), took, unrecovered)
 
 
-def _of_totals(
-    summed: Totals, took: Sequence[float], unrecovered: int, priced: bool, over: Sequence[bool] = ()
-) -> LedgerSums:
+def _of_totals(summed: Totals, took: Sequence[float], unrecovered: int, over: Sequence[bool] = ()) -> LedgerSums:
     return LedgerSums(
         runs_over=len(over),
         runs_succeeded=sum(over),
@@ -173,7 +169,7 @@ def _of_totals(
         recoveries=len(took),
         unrecovered=unrecovered,
         mean_seconds_to_recover=round(sum(took) / len(took), 3) if took else None,
-        cost=summed.cost if priced else None,
+        cost=summed.cost,
     )
 
 

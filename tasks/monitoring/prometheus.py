@@ -23,7 +23,6 @@ from tasks.monitoring.freshness import freshness_seen
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.problems import Kind
 from tasks.monitoring.span_progress import span_end
-from tasks.runs import branches
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -69,12 +68,11 @@ class _Numbers(Collector):
 
 def _problems(snapshot: Snapshot, history: History, at: dt.datetime) -> Counter[Kind] | None:
     """Count the problems under the settings of the last run; None if these, or the lineage, are not readable."""
-    configs = [run.plan.config for run in history.runs if run.plan is not None]
-    if not configs:
+    if history.config is None:
         return None
     try:
-        config = configs[-1].model_copy(update={"lineage": branches.root(snapshot.store, configs[-1].lineage)})
-        return Counter(problem.kind for problem in freshness_seen(snapshot, config, at, history.catalogue).problems)
+        found = freshness_seen(snapshot, history.config, at, history.catalogue)
+        return Counter(problem.kind for problem in found.problems)
     except StageError:  # `millrace freshness` reports it in full; the other numbers are still useful
         return None
 
@@ -100,7 +98,8 @@ def _sums(history: History) -> Iterator[Metric]:
     text = "Wall time of all attempts, by phase."
     yield _by_label(CounterMetricFamily, "millrace_attempt_seconds", text, "phase", summed.seconds.model_dump())
     yield _gauge("millrace_goodput_ratio", "Productive seconds over those on machines.", summed.goodput)
-    yield CounterMetricFamily("millrace_cost_dollars", "What all attempts cost.", value=summed.cost)
+    if summed.cost is not None:
+        yield CounterMetricFamily("millrace_cost_dollars", "What all attempts cost.", value=summed.cost)
     yield CounterMetricFamily("millrace_vectors", "Vectors that all runs made.", value=history.vectors)
 
 
@@ -137,7 +136,7 @@ def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
         yield _gauge("millrace_release_coverage_ratio", text, catalogue.coverage)
     names = {"span": current.span.name, "model": current.model.version, "run": current.run_key}
     yield _info("millrace_release_info", "The release that serves, in its labels; always 1.", names)
-    text = "Holdout metrics of the release that serves."
+    text = "Metrics on the holdout of the release that serves."
     yield _by_label(GaugeMetricFamily, "millrace_release_quality", text, "metric", current.metrics)
 
 

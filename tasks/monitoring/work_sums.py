@@ -117,7 +117,8 @@ def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
     }
     seconds, attempts = Phases(**phases), runs.attempts + sum(row.attempts for row in others)
     succeeded = runs.succeeded + sum(row.succeeded for row in others)
-    cost = runs.cost + sum(row.cost for row in others)
+    priced = all(row.priced for row in others) and (runs.cost is not None or not runs.attempts)
+    cost = (runs.cost or 0.0) + sum(row.cost for row in others) if priced and attempts else None
     vectors += sum(row.vectors for row in others)
     counts, walls = dict(runs.attempts_by_class), dict(runs.seconds_by_class)
     for row in others:
@@ -132,7 +133,7 @@ def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
         success_rate=succeeded / attempts if attempts else None,
         goodput=seconds.productive / seconds.paid if seconds.paid else None,
         cost=cost,
-        dollars_per_million_vectors=cost / vectors * 1e6 if vectors else None,
+        dollars_per_million_vectors=cost / vectors * 1e6 if vectors and cost is not None else None,
         seconds=seconds,
         attempts_by_class=counts,
         seconds_by_class=walls,
@@ -198,7 +199,7 @@ def _sums(run_key: str, records: Sequence[LedgerRecord], number: Numbered | None
         running=summed.running,
         succeeded=summed.succeeded,
         seconds=summed.seconds,
-        cost=summed.cost,
+        cost=sum(record.cost for record in records),
         priced=all(record.dollars_per_hour for record in records),
         attempts_by_class=summed.attempts_by_class,
         seconds_by_class=summed.seconds_by_class,

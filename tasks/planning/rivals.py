@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from configs.schema.config import Config
-from configs.schema.metrics import METRICS, Family
+from configs.schema.metrics import MAIN, METRICS, Family
 from infra.store.base import Store
 from infra.store.manifest import MissingFolder, read_manifest
 from tasks.contracts.evaluation import Role
@@ -60,9 +60,6 @@ def worth_of_models(store: Store, made: Iterable[Release], than: Release, metric
                 worth[version] = round(worth[known] + difference, DECIMALS)
                 waiting.append(version)
     return worth
-
-
-USUAL_METRIC = "recall@10"
 
 
 def rivals_for(store: Store, config: Config, challenger: ModelRef) -> tuple[Rival, ...]:
@@ -157,4 +154,4 @@ def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metri
 def ranking_metric(config: Config) -> str:
     """Return the metric of the first ranking gate; without one, USUAL_METRIC."""
     gated = [gate.metric for gate in config.evaluate.gates if METRICS[gate.metric].family is Family.ranking]
-    return next(iter(gated), USUAL_METRIC)
+    return next(iter(gated), MAIN)

@@ -48,6 +48,11 @@ class LedgerRecord(Record):
     def wall_seconds(self) -> float:
         return self.seconds.total
 
+    @property
+    def known_cost(self) -> float | None:
+        """The cost in dollars; None if the price of its machines is not configured."""
+        return self.cost if self.dollars_per_hour else None
+
 
 class SignOfLife(Record):
     """`seen.json` of an attempt: its orchestrator ran at this time, `seconds` after it had started the attempt."""
@@ -68,7 +73,9 @@ class Totals(Record):
     goodput: float | None = Field(
         description="productive seconds as a share of the seconds that machines were held (all but queued)"
     )
-    cost: float = Field(description="cost in dollars")
+    cost: float | None = Field(
+        description="cost in dollars; null: no attempt, or the price of an attempt's machines is not configured"
+    )
     dollars_per_million_vectors: float | None
     seconds: Phases = Field(description="seconds by phase")
     attempts_by_class: dict[FailureClass, int]
@@ -179,7 +186,7 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
     seconds = Phases(
         **{phase: round(sum(getattr(r.seconds, phase) for r in ended), 3) for phase in Phases.model_fields}
     )
-    cost = sum(record.cost for record in ended)
+    cost = sum(record.cost for record in ended) if ended and all(one.dollars_per_hour for one in ended) else None
     by_class: dict[FailureClass, list[float]] = {}
     for record in ended:
         if record.failure is not None:
@@ -192,7 +199,7 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
         success_rate=succeeded / len(ended) if ended else None,
         goodput=seconds.productive / seconds.paid if seconds.paid else None,
         cost=cost,
-        dollars_per_million_vectors=cost / vectors * 1e6 if vectors else None,
+        dollars_per_million_vectors=cost / vectors * 1e6 if vectors and cost is not None else None,
         seconds=seconds,
         attempts_by_class={failure: len(walls) for failure, walls in by_class.items()},
         seconds_by_class={failure: round(sum(walls), 3) for failure, walls in by_class.items()},

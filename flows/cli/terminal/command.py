@@ -100,14 +100,16 @@ def _command(
 
     @functools.wraps(function)
     def call(**given: Any) -> None:
+        named = False
         if "config_file" in shared:
+            named = given["config_file"] is not None
             given["config_file"] = given["config_file"] or found_config()
         arguments = {each.name: given[each.name] for each in own}
         if first is not None:
             store = opened(given["workspace"])
             with_settings = "settings" in needs
             arguments[first] = (
-                RunOptions(store, given["config_file"], given["settings"] or ()) if with_settings else store
+                RunOptions(store, given["config_file"], given["settings"] or (), named) if with_settings else store
             )
         arguments |= {each: Reading(**{field: given[field] for field in Reading._fields}) for each in reading}
         output = function(**arguments)

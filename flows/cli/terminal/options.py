@@ -28,6 +28,9 @@ class RunOptions:
     store: Store
     config_file: Path | None = None
     overrides: Sequence[str] = ()
+    named: bool = (
+        False  # True: an option or MILLRACE_CONFIG names the file; else it is of this folder, or there is none
+    )
 
     def config(self) -> Config:
         """Return the resolved configuration. Raises ConfigError as `load_config` does."""

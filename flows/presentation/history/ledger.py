@@ -2,7 +2,7 @@
 
 from flows.presentation.model import Cell, Section, Table, ended_as, facts, state, table
 from flows.presentation.run import account
-from flows.presentation.wording import NONE, dollars, duration, moment, plural, share
+from flows.presentation.wording import NO_PRICES, NONE, dollars, duration, moment, plural, share
 from tasks.contracts.results import Phases
 from tasks.monitoring.ledger_report import LedgerReport, LedgerSums
 
@@ -50,7 +50,7 @@ def ledger_section(report: LedgerReport) -> Section:
     if report.other is not None:
         rest = f"{plural(report.other.attempts, 'attempt')}, {duration(report.other.seconds.paid)} on machines"
         what = "Refreshes, publications, comparisons and imports, which are not in the sums above"
-        tables.append(facts([("other work", rest), ("their cost", _cost(report.other))], what))
+        tables.append(facts([("other work", rest), ("their cost", dollars(report.other.cost))], what))
     return Section("Ledger", lines, id="ledger", tables=tuple(tables))
 
 
@@ -68,16 +68,12 @@ _SPENT = (">goodput", ">lost", ">recovery", ">cost")
 
 def _spent(sums: LedgerSums) -> tuple[str, ...]:
     lost = duration(sums.seconds.lost) if sums.seconds.lost else NONE
-    return share(sums.goodput), lost, duration(sums.mean_seconds_to_recover), _cost(sums)
+    return share(sums.goodput), lost, duration(sums.mean_seconds_to_recover), dollars(sums.cost)
 
 
 def _failed(sums: LedgerSums) -> str:
     """Return the number of failed attempts, as `2 of 7`."""
     return f"{sums.attempts - sums.attempts_succeeded} of {sums.attempts}"
-
-
-def _cost(sums: LedgerSums) -> str:
-    return NONE if sums.cost is None else dollars(sums.cost)
 
 
 def _facts(sums: LedgerSums) -> list[tuple[str, Cell | str]]:
@@ -90,7 +86,7 @@ def _facts(sums: LedgerSums) -> list[tuple[str, Cell | str]]:
         ("attempts that succeeded", tried + (f"; failed: {classes}" if classes else "")),
         ("goodput", f"{share(sums.goodput)} of {duration(sums.seconds.paid)} on machines"),
         ("mean time to recover", "; ".join(filter(None, (recovered if sums.recoveries else "", still)))),
-        ("cost", "no prices configured" if sums.cost is None else dollars(sums.cost)),
+        ("cost", NO_PRICES if sums.cost is None else dollars(sums.cost)),
     ]
 
 

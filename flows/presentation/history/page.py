@@ -2,13 +2,29 @@
 
 import datetime as dt
 
+from configs.schema.metrics import main_metric
 from flows.presentation import html
 from flows.presentation.history import figures
 from flows.presentation.history.forward import forward_figure, forward_section
 from flows.presentation.history.ledger import ledger_section
 from flows.presentation.history.quality import quality
+from flows.presentation.history.releases import releases_section
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
-from flows.presentation.wording import NONE, count, dollars, duration, moment, now, number, plural, share, versions
+from flows.presentation.wording import (
+    NO_PRICES,
+    NONE,
+    ON_HOLDOUT,
+    count,
+    dollars,
+    duration,
+    moment,
+    now,
+    number,
+    plural,
+    share,
+    shortened,
+    versions,
+)
 from infra.store.base import Store
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
@@ -18,6 +34,7 @@ from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
 
 MOST_ROWS = 60
+MOST_LETTERS = 240  # of the reason why a run ended so
 REFERENCE = 0.985  # success rate of runs at Amazon Search M5
 
 
@@ -70,7 +87,7 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
         Tile(
             "Runs that came to a result",
             Cell(f"{succeeded} of {over}" if over else NONE),
-            f"{share(succeeded / over)}; {share(REFERENCE)} is the reference in the field" if over else "",
+            f"{share(succeeded / over)}; {share(REFERENCE)} is what Amazon Search M5 published" if over else "",
         ),
         Tile("Goodput", Cell(share(summed.goodput)), f"of {duration(summed.seconds.paid)} on machines"),
         Tile(
@@ -81,7 +98,7 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
         Tile(
             "Cost",
             Cell(dollars(summed.cost)),
-            f"{dollars(per_million)} per million vectors" if per_million and summed.cost else "no prices configured",
+            NO_PRICES if summed.cost is None else f"{dollars(per_million)} per million vectors" if per_million else "",
         ),
     ]
     if last is not None:
@@ -159,6 +176,7 @@ def _sections(workspace: str, history: History, summed: Totals, at: dt.datetime)
     return [
         Section("Freshness and quality", id="quality", figures=shown) if shown else None,
         forward_section(history),
+        releases_section(history),
         Section("What runs take", id="effort", figures=tuple(figure for figure in money if figure)) if money else None,
         _failures(summed),
         _runs(history),
@@ -181,7 +199,7 @@ def _failures(summed: Totals) -> Section | None:
 
 def _runs(history: History) -> Section:
     shown = list(reversed(history.runs))[:MOST_ROWS]
-    metric = next((v.metric for run in shown if run.judgement for v in run.judgement.verdicts), None)
+    metric = main_metric(name for run in shown for name in run.metrics)
     lineages = {run.lineage for run in history.runs}
     serving = history.current.run_key if history.current else ""
     rows = []
@@ -200,7 +218,7 @@ def _runs(history: History) -> Section:
                 share(summed.goodput),
                 f"{len(run.attempts)}" + (f", {failed} failed" if failed else ""),
                 dollars(summed.cost),
-                run.message.partition("\n")[0][:160] or NONE,
+                shortened(run.message.partition("\n")[0], MOST_LETTERS) or NONE,
             )
         )
     columns = (
@@ -220,7 +238,7 @@ def _runs(history: History) -> Section:
         if len(history.runs) > MOST_ROWS
         else ""
     )
-    made = table("Newest first; each span links to the report of its run", columns, rows)
+    made = table(f"Newest first; each span links to the report of its run; metrics {ON_HOLDOUT}", columns, rows)
     return Section("Runs", (cut,) if cut else (), id="runs", tables=(made,))
 
 

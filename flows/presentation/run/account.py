@@ -34,14 +34,14 @@ def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
             _ended(record),
             *(seconds(getattr(record.seconds, phase)) for phase in met),
             seconds(record.wall_seconds),
-            dollars(record.cost),
+            dollars(record.known_cost),
         )
         for record in records
     ]
     if len(records) > 1:
         sums = (seconds(sum(getattr(record.seconds, phase) for record in records)) for phase in met)
         whole = seconds(sum(record.wall_seconds for record in records))
-        rows.append(("all", "", *sums, whole, dollars(sum(record.cost for record in records))))
+        rows.append(("all", "", *sums, whole, dollars(totals(records, 0).cost)))
     machines = [
         (_name(record), moment(record.started_at), str(record.workers), ", ".join(record.hosts) or record.job or NONE)
         for record in records

@@ -23,7 +23,17 @@ from flows.presentation.run.rows_page import ROWS_PAGE, judged_rows
 from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
-from flows.presentation.wording import count, dollars, duration, moment, number, sentence, share, with_settings
+from flows.presentation.wording import (
+    NO_PRICES,
+    count,
+    dollars,
+    duration,
+    moment,
+    number,
+    sentence,
+    share,
+    with_settings,
+)
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import InferOutcome
@@ -178,7 +188,9 @@ def _summary(run: Run) -> str:
         case "Rejected":
             return f"The gates refused the model, so the champion stays. It took {took}."
         case "Running":
-            return f"It is running, or its orchestrator was killed: {took}."
+            return f"It is running: {took}."
+        case "Lost":
+            return f"Its process was killed, after {took}. What was finished is kept."
         case "Failed" | "Cancelled":
             return f"It stopped after {took}. What was finished is kept."
         case _ if run.judgement is not None:
@@ -194,7 +206,7 @@ def _tiles(run: Run) -> list[Tile]:
         Tile("Time", Cell(duration(run.wall_seconds)), f"begun {moment(run.began_at)}" if run.began_at else ""),
         Tile("Goodput", Cell(share(summed.goodput)), f"{duration(summed.seconds.queued)} in queues besides"),
         Tile("Attempts", Cell(str(len(run.attempts))), f"{failed or 'none'} failed"),
-        Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost else "no prices configured"),
+        Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost is not None else NO_PRICES),
     ]
     judged = [verdict for verdict in (run.judgement.verdicts if run.judgement else ()) if verdict.of == "challenger"]
     first_of = {verdict.metric: verdict for verdict in reversed(judged)}
@@ -241,7 +253,10 @@ def _trouble(store: Store, run: Run) -> tuple[Section, ...]:
             return (box,)
         case _:
             go_on = Command("Run the span again, and it continues from here:", tuple(_again(store, run).splitlines()))
-            return (Section("Not finished", id="trouble", mood="going", commands=(go_on,)),)
+            title = "Lost: its process is gone" if run.state is RunState.LOST else "Not finished"
+            return (
+                Section(title, id="trouble", mood="bad" if title != "Not finished" else "going", commands=(go_on,)),
+            )
 
 
 def _message(store: Store, run: Run) -> str:

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 
-from configs.schema.metrics import METRICS, Family
+from configs.schema.metrics import MAIN, main_metric
 from flows.presentation.model import Table, table
 from flows.presentation.wording import NONE, count, difference, number
 from tasks.contracts.evaluation import Role, SpanMetrics
 from tasks.contracts.outcomes import EvaluateOutcome
-
-USUAL_METRIC = "recall@10"
 
 
 def tables(value: EvaluateOutcome) -> Iterator[Table]:
@@ -24,8 +22,8 @@ def tables(value: EvaluateOutcome) -> Iterator[Table]:
     yield _by_model(value, [each.vectors for each in value.measured], f"Vectors of the {items} items by each model")
     by_width = [{f"first {width}": recall for width, recall in each.recall_by_width.items()} for each in value.measured]
     if any(by_width):
-        whole = [{"whole": each.metrics[USUAL_METRIC]} | of for each, of in zip(value.measured, by_width, strict=True)]
-        yield _by_model(value, whole, f"{USUAL_METRIC} by the first numbers of the vectors alone, normalised again")
+        whole = [{"whole": each.metrics[MAIN]} | of for each, of in zip(value.measured, by_width, strict=True)]
+        yield _by_model(value, whole, f"{MAIN} by the first numbers of the vectors alone, normalised again")
     if len(value.spans) > 1:
         yield _by_span(value.spans, _shown(value))
 
@@ -78,8 +76,5 @@ def _by_span(spans: tuple[SpanMetrics, ...], metric: str) -> Table:
 
 
 def _shown(value: EvaluateOutcome) -> str:
-    """Return the metric that tables by span show: recall@10, or the first that was measured."""
-    if USUAL_METRIC in value.challenger:
-        return USUAL_METRIC
-    ranked = [name for name in value.challenger if METRICS[name].family is Family.ranking]
-    return next(iter(ranked or value.challenger), NONE)
+    """Return the metric that tables by span show."""
+    return main_metric(value.challenger) or NONE

@@ -13,6 +13,7 @@ from flows.presentation.model import Section
 from flows.presentation.run.pages import stage_page
 from flows.presentation.stages.evaluate import metrics
 from flows.presentation.stages.facts import StageFacts, section_of
+from flows.presentation.wording import ON_HOLDOUT
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Override, SliceMetrics
@@ -324,7 +325,10 @@ def test_a_head_of_labels_that_gives_one_answer_is_warned_about(done: Done) -> N
 
 def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRunner) -> None:
     done = Done(store, "evaluate.gates=[]")
-    assert done.of(Stage.evaluate, done.run.judged).tables[0].caption == "Metrics over 10 holdout rows among 20 items"
+    assert (
+        done.of(Stage.evaluate, done.run.judged).tables[0].caption
+        == f"Metrics {ON_HOLDOUT}: 10 holdout rows among 20 items"
+    )
 
 
 def test_a_sample_is_shown_with_what_it_is_of_and_its_interval(done: Done) -> None:
@@ -334,7 +338,7 @@ def test_a_sample_is_shown_with_what_it_is_of_and_its_interval(done: Done) -> No
     assert "10 of 1,240,000 holdout rows, a sample by hash, 20 items to find theirs among" in lines
     assert "On all holdout rows the challenger's recall@10 is between 0.4100 and 0.5900, with 0.95 confidence." in lines
     captions = [each.caption for each in made.tables]
-    assert "Metrics over 10 of 1,240,000 holdout rows, a sample by hash, among 20 items" in captions
+    assert f"Metrics {ON_HOLDOUT}: 10 of 1,240,000 holdout rows, a sample by hash, among 20 items" in captions
 
 
 def test_the_worst_slice_comes_first(done: Done) -> None:

@@ -8,10 +8,12 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Hold, RunState
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass, StoreError
+from tasks.runs import branches
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.run import Run, read_run
 from tasks.runs.snapshot import Snapshot
-from tests.support.workspace.past import End, write_run
+from tests.support.workspace.invocations import write_invocation
+from tests.support.workspace.past import End, settings, write_run
 
 HOLD = Hold(by="ada on laptop", at="2026-03-01T00:00:00+00:00", reason="a bad week")
 
@@ -28,7 +30,7 @@ def store(tmp_path: Path) -> DirectoryStore:
         ("Rejected", None, RunState.REJECTED, True),
         ("Failed", FailureClass.DATA, RunState.FAILED, False),
         ("Cancelled", FailureClass.CANCELLED, RunState.CANCELLED, None),
-        ("Running", None, RunState.RUNNING, None),
+        ("Running", None, RunState.LOST, False),
     ],
 )
 @pytest.mark.parametrize("recorded", [True, False])
@@ -48,6 +50,34 @@ def test_a_runs_end_is_read_with_and_without_its_invocations(
     assert (run.state, run.failure, run.succeeded, run.snapshot.problems) == (state, failure, succeeded, [])
     assert (run.ended_at is None) is (end == "Running")
     assert run.message.startswith("validate: 31.2 % of the rows") is (failure is FailureClass.DATA)
+
+
+def test_a_run_without_an_end_runs_while_a_process_holds_its_lineage_or_the_one_of_its_branch(
+    store: DirectoryStore,
+) -> None:
+    key = write_run(store, 0, "Running")
+    with store.lock("lineages/main.run"):
+        assert read_run(Snapshot(store), key).state is RunState.RUNNING
+    branches.begin(store, "main-next", "main", None)
+    branched = write_run(store, 1, "Running", config=settings("lineage=main-next"))
+    with store.lock("lineages/main.run"):
+        run = read_run(Snapshot(store), branched)
+        assert (run.state, run.succeeded, run.lost_invocations) == (RunState.RUNNING, None, ())
+    assert read_run(Snapshot(store), branched).state is RunState.LOST
+
+
+def test_an_invocation_without_an_end_is_lost_once_another_follows(store: DirectoryStore) -> None:
+    """The watch ends its flow run, although the run itself was released by the next one."""
+    key = write_run(store, 0)
+    run = read_run(Snapshot(store), key)
+    assert run.plan is not None
+    write_invocation(store, run.plan, number=2, state="Released", ended_at="2026-11-13T09:00:00+00:00")
+    store.write(f"runs/{key}/invocations/1.json", run.invocations[0].model_copy(
+        update={"state": RunState.RUNNING, "ended_at": None}).to_json())  # fmt: skip
+    with store.lock("lineages/main.run"):
+        again = read_run(Snapshot(store), key)
+        assert again.state is RunState.RELEASED
+        assert [one.number for one in again.lost_invocations] == [1]
 
 
 def test_a_run_whose_release_waits_is_held(store: DirectoryStore) -> None:

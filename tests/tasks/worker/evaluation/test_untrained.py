@@ -35,6 +35,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
 )
 
 TEXTS = ["want a red lamp please", "Red CHAIR", "black kettle model 7"]
@@ -76,7 +77,7 @@ def test_an_own_release_with_a_narrower_embedding_is_that_of_step_0(tmp_path: Pa
         model=model,
         vectors=infer_vectors(store, config, rows, model).prefix,
         catalogue=make_catalogue(store, config, rows),
-        rows=(rows,),
+        rows=with_held(store, config, rows),
     )
     folder = store.local(release.run(make_job(store, config, inputs)).model)
     assert_untrained_is_step_0(store, begin(folder, "lineage=again"), rows)

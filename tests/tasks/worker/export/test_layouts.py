@@ -39,6 +39,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
 )
 
 TEXTS = ["Red LAMP, Model-7", "Crème brûlée für 2 Stück; 赤い靴", "", "want a black kettle " * 30]
@@ -138,7 +139,7 @@ def released(store: DirectoryStore, config: Config, rows: RowsRef, trained: Trai
         model=model,
         vectors=infer_vectors(store, config, rows, model).prefix,
         catalogue=make_catalogue(store, config, rows),
-        rows=(rows,),
+        rows=with_held(store, config, rows),
     )
     outcome = release.run(make_job(store, config, inputs))
     assert outcome.min_cosine > 0.9999

@@ -35,6 +35,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
 )
 
 SETTINGS = (
@@ -62,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     config = tiny_config(*SETTINGS, "train.learning_rate=1e-2", "train.warmup_steps=0", "train.epochs=3")
     model = model_of(train_model(store, config, rows))
     catalogue, vectors = make_catalogue(store, config, rows), infer_vectors(store, config, rows, model).prefix
-    inputs = ReleaseInputs(model=model, vectors=vectors, catalogue=catalogue, rows=(rows,))
+    inputs = ReleaseInputs(model=model, vectors=vectors, catalogue=catalogue, rows=with_held(store, config, rows))
     with pytest.MonkeyPatch.context() as patch:
         encode_here(patch)
         outcome = release.run(make_job(store, config, inputs))

@@ -29,6 +29,7 @@ from tests.support.workspace.jobs import (
     model_of,
     tiny_config,
     train_model,
+    with_held,
 )
 
 TEXTS = ["want a red lamp please", "Red CHAIR", "", "black kettle model 7", "green scarf " * 30]
@@ -101,7 +102,7 @@ def test_a_folder_is_trained_released_and_begun_with_again(
         model=model,
         vectors=infer_vectors(store, config, rows, model).prefix,
         catalogue=make_catalogue(store, config, rows),
-        rows=(rows,),
+        rows=with_held(store, config, rows),
     )
     folder = store.local(release.run(make_job(store, config, inputs)).model)
     card = (folder / "README.md").read_text()
@@ -137,7 +138,7 @@ def test_features_cross_with_the_vector_after_the_dense_layers(
         model=model,
         vectors=infer_vectors(store, config, rows, model).prefix,
         catalogue=make_catalogue(store, config, rows),
-        rows=(rows,),
+        rows=with_held(store, config, rows),
     )
     assert release.run(make_job(store, config, inputs)).min_cosine > 0.9999
 
