@@ -86,7 +86,8 @@ def show_tried(output: TryOutput) -> None:
     for compared in output.comparisons:
         tables += [metrics_table(pair, compared.runs[0].name, "this") for pair in compared.pairs]
     if not output.comparisons and output.report.metrics is not None:
-        over = evaluate.over(output.report.holdout_rows or 0, output.report.items or 0, output.report.sampled_from)
+        of = output.report
+        over = evaluate.over(of.holdout_rows or 0, of.items or 0, of.sampled_from, of.pairs or 0)
         tables.append(evaluate.metrics(output.report.metrics, None, over))
     unsure = (*refusals(gates), *undecided(gates))
     console.show(terminal.render(Section("Evaluate", unsure, tables=tuple(tables)), ""))

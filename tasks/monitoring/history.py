@@ -76,9 +76,9 @@ class History(NamedTuple):
 
     @property
     def vectors(self) -> int:
-        """The number of vectors that all runs made."""
+        """The number of vectors that all runs made, without those that they took over from a release."""
         outcomes = (run.outcome(Stage.infer) for run in self.runs)
-        return sum(outcome.vectors for outcome in outcomes if isinstance(outcome, InferOutcome))
+        return sum(one.vectors - one.vectors_reused for one in outcomes if isinstance(one, InferOutcome))
 
     @property
     def judged_runs(self) -> tuple[int, int]:

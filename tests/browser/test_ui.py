@@ -119,7 +119,7 @@ def test_a_run_has_a_page_for_each_stage_and_leads_to_its_report(one: Operated, 
         hold.let_go()
         assert bar.progress_above(99.0) == 100.0
     run.come_back()
-    expect(run.state).to_have_text("Completed")
+    expect(run.state).to_have_text("Released")
     album.add(page, "completed")
     for stage in STAGE_PAGES:
         artifact = run.artifact(f"{stage}-main")

@@ -8,11 +8,12 @@ from typing import Any
 import httpx
 import pytest
 from prefect import Task
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ParameterTypeError
 
 import infra.compute.factory
 from flows.pipeline import pipeline
+from flows.presentation.wording import ON_HOLDOUT
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -60,7 +61,9 @@ def test_a_run_is_released_and_named_after_its_span_and_attempt(prefect, store, 
     assert releases.current(store) == releases.read(store, 1)
     assert b"2021-Q1" in store.read(f"runs/{report.run_key}/report.html")
     seen = prefect.last_run()
-    assert (seen.name, seen.state_name) == ("2021-Q1 attempt 1", "Completed")
+    assert (seen.name, seen.state_name) == ("2021-Q1 attempt 1", "Released")
+    assert seen.state is not None
+    assert re.fullmatch(rf"Released as 1, recall@10 \d\.\d{{4}} {ON_HOLDOUT}", seen.state.message or "")
     tasks = prefect.task_runs(seen, 7)
     assert [task.name for task in tasks] == [f"{stage} 2021-Q1" for stage in Stage]
     assert {task.state_name for task in tasks} == {"Completed"}
@@ -106,7 +109,8 @@ def test_a_refused_model_ends_as_rejected_with_its_report(prefect, store, runner
         assert "recall@10 0.2000 is 0.2000 below the champion's 0.4000" in str(state.message)
         report = state.result()
         assert (report.state, report.span, report.release) == ("Rejected", "2021-Q2", None)
-        assert prefect.last_run().state_name == "Rejected"
+        seen = prefect.last_run()
+        assert (seen.state_name, seen.state_type) == ("Rejected", StateType.FAILED), "not green"
     assert run(store, span="2021-Q2").state == "Rejected"  # a plain call returns the report, too
     current = releases.current(store)
     assert current is not None

@@ -52,7 +52,7 @@ def test_new_items_are_released_with_the_same_model(prefect, store, runner):
     assert second == current(store)
     assert (second.number, second.refreshed, second.model, second.metrics) == (2, 1, first.model, first.metrics)
     assert second.catalogue != first.catalogue
-    assert prefect.last_run().state_name == "Completed"
+    assert prefect.last_run().state_name == "Released"
     state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
     assert (state.name, state.is_completed(), state.result()) == ("NothingToDo", True, None)
     assert current(store) == second

@@ -98,7 +98,7 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         stack.enter_context(running(WORKER, log))
         one = World(store, deployment, log)
         first = one.ended(one.schedule(dt.datetime(2026, 3, 21, 2, 30, tzinfo=ZoneInfo(ZONE))))
-        assert (first.name, first.state_name) == ("2026-03-20 attempt 1", "Completed"), log.read_text()
+        assert (first.name, first.state_name) == ("2026-03-20 attempt 1", "Released"), log.read_text()
         yield one
 
 
@@ -122,7 +122,7 @@ def test_across_a_clock_change_each_run_trains_its_own_span_once(world: World) -
     ]
     runs = [world.ended(run) for run in [world.schedule(at) for at in times]]
     ended = [(run.state_name, run.name.partition(" ")[0]) for run in runs]
-    assert ended == [("Completed", span) for span in spans], f"{[run.state for run in runs]}\n{world.log.read_text()}"
+    assert ended == [("Released", span) for span in spans], f"{[run.state for run in runs]}\n{world.log.read_text()}"
     assert world.trained(since="2026-03-27") == spans
     scheduled = {
         one.flow_run: one.scheduled_at for each in read_runs(Snapshot(world.store), ()) for one in each.invocations
@@ -141,7 +141,7 @@ def test_a_late_retry_takes_the_span_of_the_scheduled_time(world: World) -> None
     with get_client(sync_client=True) as client:
         client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry", message="Retry from the UI"), force=True)
     again = world.ended(run, runs=2)
-    assert (again.name, again.state_name) == ("2026-03-31 attempt 1", "Completed")
+    assert (again.name, again.state_name) == ("2026-03-31 attempt 1", "Released")
     assert world.trained(since="2026-03-31") == ["2026-03-31"]
 
 
@@ -150,7 +150,7 @@ def test_after_days_of_downtime_the_next_run_trains_each_span_once_in_order(worl
     before = ["2026-04-01", "2026-04-02"]  # left by the test before
     ingest(world.store, *days)
     run = world.ended(world.schedule(dt.datetime(2026, 4, 9, 0, 30, tzinfo=dt.UTC)))
-    assert (run.state_name, run.name) == ("Completed", "2026-04-08 attempt 1")
+    assert (run.state_name, run.name) == ("Released", "2026-04-08 attempt 1")
     children = world.children(run)
     assert [child.name for child in children if child.name.endswith("attempt 1")] == [
         f"{span} attempt 1" for span in [*before, *days[:-1]]
@@ -161,7 +161,7 @@ def test_after_days_of_downtime_the_next_run_trains_each_span_once_in_order(worl
 def test_a_named_span_is_taken_after_the_missed_spans_before_it(world: World) -> None:
     ingest(world.store, "2026-05-01", "2026-05-02", "2026-05-03")
     run = world.ended(world.schedule(dt.datetime(2026, 5, 20, tzinfo=dt.UTC), span="2026-05-02"))
-    assert (run.state_name, run.name) == ("Completed", "2026-05-02 attempt 1")
+    assert (run.state_name, run.name) == ("Released", "2026-05-02 attempt 1")
     assert world.trained(since="2026-05-01") == ["2026-05-01", "2026-05-02"]
 
 

@@ -164,7 +164,7 @@ def good(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Di
     """A workspace with one good month, whose model is released."""
     store = DirectoryStore(tmp_path_factory.mktemp("good") / "workspace")
     take_in(store, "2026-01")
-    assert run(PartlyReal(store, OwnProcess(store), Stage.train, Stage.infer), prefect).name == "Completed"
+    assert run(PartlyReal(store, OwnProcess(store), Stage.train, Stage.infer), prefect).name == "Released"
     return store
 
 

@@ -106,19 +106,19 @@ def test_only_http_addresses_of_flow_runs_are_linked(past: Past, store: Director
     assert b"javascript:" not in run_html(store, key)
 
 
+def test_a_run_whose_process_is_gone_is_lost_and_goes_on_with_the_same_command(past: Past) -> None:
+    page = page_of(past, 9)
+    assert "2026-W10 ! Lost" in page.text
+    assert "millrace run" in page.text
+    assert "--span 2026-W10" in page.text
+
+
 def test_a_running_run_shows_its_start_and_deadline(past: Past) -> None:
     with past.store.lock("lineages/main.run"):
         page = page_of(past, 9)
     assert "2026-W10 ▶ Running" in page.text
     assert "2026-03-10 06:00" in page.text
     assert page.row("train 1")[1] == "▶ no end on record"
-
-
-def test_a_run_whose_process_is_gone_is_lost_and_goes_on_with_the_same_command(past: Past) -> None:
-    page = page_of(past, 9)
-    assert "2026-W10 ! Lost" in page.text
-    assert "millrace run" in page.text
-    assert "--span 2026-W10" in page.text
 
 
 def test_unreadable_files_are_named_and_the_rest_is_shown(store: DirectoryStore) -> None:

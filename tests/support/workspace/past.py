@@ -48,6 +48,7 @@ SECONDS = {  # of a stage that goes well: queued, booting, compiling, restoring,
     Stage.infer: (35, 45, 8, 15, 1900),
     Stage.release: (15, 20, 0, 0, 90),
 }
+PRICES = (21.5, 0.9)  # dollars an hour, of the accelerators and of other machines
 FAILURES = {
     FailureClass.HOST: "train: worker 17 of 64 was killed by SIGKILL; last lines:\nstep 212, loss 1.94",
     FailureClass.HANG: "train: no step for 600 s; the last one was 188. Rank 41 waited in all_reduce",
@@ -155,7 +156,7 @@ def _attempt(
     else:
         phases = Phases(queued=queued, booting=booting, compiling=compiling, restoring=restoring, productive=productive)
     wall = sum(phases.model_dump().values())
-    price = 21.5 if stage in (Stage.health, Stage.warmup, Stage.train, Stage.infer) else 0.9
+    price = PRICES[0 if stage in (Stage.health, Stage.warmup, Stage.train, Stage.infer) else 1]
     over = began + dt.timedelta(seconds=wall)
     record = LedgerRecord(
         run_key=plan.run_key,
@@ -167,7 +168,7 @@ def _attempt(
         started_at=began.isoformat(timespec="microseconds"),
         ended_at=over.isoformat(timespec="microseconds") if ended else None,
         seconds=phases if ended else Phases(),
-        workers=64 if price > 1 else 1,
+        workers=64 if price == PRICES[0] else 1,
         dollars_per_hour=price,
         cost=(wall - phases.queued) / 3600 * price if ended else 0.0,
         job="",
