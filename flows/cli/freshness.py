@@ -48,7 +48,7 @@ def show(report: FreshnessReport) -> None:
 def freshness(options: RunOptions) -> FreshnessReport:
     """Show the age of the released data, the progress of each span, and everything missing, missed or late.
 
-    The settings are those of the last run, as in history and metrics, unless --config names others.
+    Settings come from the last run, as in history and metrics, unless --config names a file.
     """
     return tasks.monitoring.freshness.freshness(options.store, _settings(options), dt.datetime.fromisoformat(now()))
 

@@ -17,8 +17,8 @@ from flows.presentation import terminal
 from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.history.ledger import run_ledger, whole_ledger
 from flows.presentation.history.page import history_html
-from flows.presentation.history.releases import published_as
 from flows.presentation.model import Cell, ended_as, state
+from flows.presentation.releases import published_as
 from flows.presentation.wording import NO_PRICES, NONE, ON_HOLDOUT, count, dollars, duration, moment, now, number, share
 from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from configs.schema.metrics import MAIN
 from flows.presentation import html
-from flows.presentation.changes import METRIC
 from flows.presentation.model import Cell, Page, Section, Tile, table, unreadable
 from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_MAP, TO_SEARCH
-from flows.presentation.wording import NONE, count, moment, number, plural
+from flows.presentation.wording import NONE, ON_HOLDOUT, count, moment, number, plural
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import Hold, Release
 
@@ -15,7 +15,7 @@ MOST_ROWS = 100  # the newest; `millrace releases` lists all
 
 
 class Listed(NamedTuple):
-    """The newest releases, the newest first, and the states of those that don't serve."""
+    """The newest releases, the newest first, and the facts for their states."""
 
     releases: Sequence[Release]
     made: int  # releases of the workspace in all
@@ -23,6 +23,11 @@ class Listed(NamedTuple):
     pruned: Collection[int]  # numbers
     hold: Hold | None
     problems: Sequence[str]  # unreadable releases, in sentences
+
+
+def published_as(refreshed: int | None) -> str:
+    """Return the kind of a release, as in `refresh of 4`. `refreshed`: the release whose model it keeps, if any."""
+    return f"refresh of {refreshed}" if refreshed is not None else "new model"
 
 
 def releases_html(workspace: str, listed: Listed) -> bytes:
@@ -64,11 +69,11 @@ def _section(listed: Listed) -> Section:
         (
             Cell(str(each.number), link=f"{CHANGES}/{each.number}"),
             _state(each, listed),
-            "new model" if each.refreshed is None else f"refresh of {each.refreshed}",
+            published_as(each.refreshed),
             Cell(each.span.name, link="" if each.refreshed else f"/{run_folder(each.run_key)}/report.html"),
             moment(each.created_at),
             each.model.version,
-            number(each.metrics.get(METRIC)) if each.refreshed is None else NONE,
+            number(each.metrics.get(MAIN)),
             count(each.vectors),
             _difference(each, vectors),
             *(("; ".join(f"{one.name}: {one.reason}" for one in each.overrides) or NONE,) if let_pass else ()),
@@ -76,8 +81,9 @@ def _section(listed: Listed) -> Section:
         for each in listed.releases
     ]
     more = ("~let pass by",) if let_pass else ()
-    columns = (">release", "state", "kind", "span", "made", "model", f">{METRIC}", ">vectors", ">more", *more)
-    caption = "Newest first; a number links to the changes by that release, a span to the report of its run"
+    columns = (">release", "state", "kind", "span", "made", "model", f">{MAIN}", ">vectors", ">more", *more)
+    links = "a number links to the changes by that release, a span to the report of its run"
+    caption = f"Newest first; {links}; {MAIN} {ON_HOLDOUT}, which a refresh takes over from its model"
     return Section("All releases", id="releases", tables=(table(caption, columns, rows),))
 
 

@@ -177,7 +177,9 @@ class EvaluateOutcome(Record):
 
     stage: Literal[Stage.evaluate] = Stage.evaluate
     holdout_rows: int = Field(description="measured holdout rows")
-    holdout_pairs: int = Field(default=0, description="those that are pairs: ranking metrics are over these alone")
+    holdout_pairs: int = Field(
+        default=0, description="measured holdout rows that are pairs, over which ranking metrics are means"
+    )
     holdout_there: int = Field(
         default=0, description="holdout rows of all spans; `holdout_rows` may be a sample of them"
     )

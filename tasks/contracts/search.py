@@ -92,4 +92,6 @@ class Changes(Record):
     wins: tuple[QueryChange, ...] = Field(
         description="queries whose item, which both releases hold, gained most, the largest gain first"
     )
-    losses: tuple[QueryChange, ...] = Field(description="likewise those whose item lost most, the largest loss first")
+    losses: tuple[QueryChange, ...] = Field(
+        description="queries whose item lost most, likewise, the largest loss first"
+    )

@@ -76,7 +76,7 @@ class History(NamedTuple):
 
     @property
     def vectors(self) -> int:
-        """The number of vectors that all runs made, without those that they took over from a release."""
+        """The number of vectors that all runs computed; reused ones don't count."""
         outcomes = (run.outcome(Stage.infer) for run in self.runs)
         return sum(one.vectors - one.vectors_reused for one in outcomes if isinstance(one, InferOutcome))
 

@@ -34,7 +34,7 @@ from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
 
 MOST_ROWS = 60
-MOST_LETTERS = 240  # of the reason why a run ended so
+MOST_LETTERS = 240  # characters of a run's message
 REFERENCE = 0.985  # success rate of runs at Amazon Search M5
 
 

@@ -93,7 +93,7 @@ def run_page(store: Store, run_key: str) -> Page:
         heading=run.span,
         summary=_summary(run),
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
-        state=state(run.state, ended_as(run.state, run.release.number) if run.release else ""),
+        state=state(run.state, ended_as(run.state, run.release.number if run.release else None, run.failure)),
         tiles=tuple(_tiles(run)),
         boxes=(*_overridden(run), *_trouble(store, run), *unpublished,
                *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets))),

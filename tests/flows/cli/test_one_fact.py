@@ -68,8 +68,10 @@ class Shown(NamedTuple):
         return [row for row in self.pages[path].rows if row and row[0] == first]
 
     def run_row(self, at: int) -> list[str]:
-        """The row of a run in the history's table of runs, which comes after that of the forward scores."""
-        return [row for row in self.rows(week(at)) if len(row) == 9][-1]
+        """The row of a run in the history's table of runs, the only one with reasons."""
+        rows = self.pages["/history"].rows
+        begin = next(number for number, row in enumerate(rows) if row[-1] == "why")
+        return next(row for row in rows[begin:] if row[0] == week(at))
 
     def report(self, at: int) -> Page:
         return self.pages[f"/runs/{self.keys[at]}/report.html"]
@@ -105,7 +107,7 @@ def shown(store: DirectoryStore, capsys: pytest.CaptureFixture[str], monkeypatch
                 "freshness": ["freshness"], "releases": ["releases"]}  # fmt: skip
     commands |= {f"report {at}": ["report", "--run", key] for at, key in enumerate(keys)}
     served = Pages(store)
-    paths = ["/history", *(f"/runs/{key}/report.html" for key in keys)]
+    paths = ["/history", "/releases", *(f"/runs/{key}/report.html" for key in keys)]
     found = {path: served.page(path) for path in [*paths, "/metrics"]}
     metrics = {}
     for family in text_string_to_metric_families(((body := found.pop("/metrics")) and body.body.decode()) or ""):
@@ -152,7 +154,8 @@ def test_a_run_has_one_state(shown: Shown) -> None:
         assert f"{sign} {state}" in {row[1] for row in shown.rows(week(at))}, "the table of spans"
     for state in set(STATES):
         assert shown.metrics["millrace_runs", state.lower()] == STATES.count(state)
-    assert shown.metrics["millrace_last_run_info", f"{shown.keys[-1]} {week(6)} main lost "] == 1.0
+    (last,) = (labels for name, labels in shown.metrics if name == "millrace_last_run_info")
+    assert {shown.keys[-1], week(6), "lost"} <= set(last.split())
     in_prefect = [ended(shown.run(at)) for at in (0, 2)]
     assert [(each.name, each.message.split(",")[0]) for each in in_prefect] == [
         ("Released", "Released as 1"),
@@ -180,6 +183,7 @@ def test_a_release_has_one_recall(shown: Shown) -> None:
             "history, terminal": shown.line("history", shown.keys[at]).split()[-1],
             "history page, runs": shown.run_row(at)[2],
             "history page, releases": of_page[str(release)][-1],
+            "releases page": next(row for row in shown.pages["/releases"].rows if row and row[0] == str(release))[6],
             "report": number(shown.json[f"report {at}"]["report"]["metrics"][METRIC]),
             "report page, tile": shown.report(at).text.partition(f" {METRIC} ")[2][:6],
             "release in Prefect": facts[f"{METRIC} {ON_HOLDOUT}"],

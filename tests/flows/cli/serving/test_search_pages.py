@@ -122,7 +122,7 @@ def test_what_a_release_changed_has_a_page(pages: Pages, store: DirectoryStore) 
     store.write(CHANGED.key(run=second.run_key), CHANGES.to_json())
     page = changes_of(pages, "/changes/2")
     assert "Release 2 " in page.text
-    assert "recall@10 was 0.8600 and is 0.8700" in page.text
+    assert "was 0.8600 and is 0.8700" in page.text
     assert "what changed is not on record" in changes_of(pages, "/changes").text
     assert "It is the first release" in changes_of(pages, "/changes/1").text
     for nothing in ("/changes/7", "/changes/0", "/changes/", "/changes/x"):
