@@ -9,6 +9,7 @@ import typer
 from pydantic import Field
 
 from configs.schema.config import Config
+from configs.schema.metrics import MAIN
 from flows.cli.flow_runs import run_flow
 from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.running import show_stages
@@ -33,7 +34,6 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.compare_runs import LABELS, compare_runs
 from tasks.planning.next_run import plan_run
-from tasks.planning.rivals import USUAL_METRIC
 from tasks.runs import branches, experiments, releases
 from tasks.runs.experiments import Experiment
 from tasks.runs.run import Run, read_run, read_runs
@@ -146,7 +146,7 @@ def show_comparison(output: Comparison | ExperimentsOutput, store: Store) -> Non
         return
     rows = []
     for each in output.experiments:
-        first = min(each.metrics.items(), key=lambda metric: metric[0] != USUAL_METRIC, default=None)
+        first = min(each.metrics.items(), key=lambda metric: metric[0] != MAIN, default=None)
         rows.append(
             [
                 each.experiment.name,
