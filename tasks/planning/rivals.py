@@ -152,6 +152,6 @@ def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metri
 
 
 def ranking_metric(config: Config) -> str:
-    """Return the metric of the first ranking gate; without one, USUAL_METRIC."""
+    """Return the metric of the first ranking gate; without one, MAIN."""
     gated = [gate.metric for gate in config.evaluate.gates if METRICS[gate.metric].family is Family.ranking]
     return next(iter(gated), MAIN)
