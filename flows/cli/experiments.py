@@ -67,7 +67,7 @@ class ExperimentLine(Record):
 class ExperimentsOutput(Record):
     """`millrace compare` without names, in the order of their first start."""
 
-    experiments: tuple[ExperimentLine, ...]
+    experiments: tuple[ExperimentLine, ...] = Field(description="all experiments of the workspace")
 
 
 def show_tried(output: TryOutput) -> None:

@@ -24,21 +24,21 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.=,:+-]*")
 class TriedSetting(Record):
     """A setting that decides a model, in the lineage's own run and in the experiment."""
 
-    key: str
+    key: str = Field(description="name of the setting, such as train.learning_rate")
     before: Any = Field(description="value in the lineage's own run; null: none, or the key was absent")
-    now: Any
+    now: Any = Field(description="value in the experiment")
 
 
 class Experiment(Record):
     """`experiments/<name>.json`, from the first start of the experiment."""
 
     version: Literal[1] = 1
-    name: str
-    span: SpanRef
+    name: str = Field(description="name, given or made of the settings")
+    span: SpanRef = Field(description="span that it is trained on")
     lineage: str = Field(description="lineage that it is beside, as given by the user")
     branch: str = Field(description="branch that it trains on")
     backfill: str = Field(description="id of the backfill that carries it out")
-    run_key: str
+    run_key: str = Field(description="key of its run")
     beside: str | None = Field(description="key of the lineage's own run over the span; null: it has trained none")
     settings: tuple[TriedSetting, ...] = Field(description="settings that differ from that run's")
     at: str = Field(description="time of the first start, ISO 8601 in UTC")
