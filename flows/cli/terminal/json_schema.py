@@ -30,7 +30,6 @@ MEANINGS = {
     "checkpoint": "checkpoint",
     "column": "name of the column",
     "config_file": "path of the configuration file; null: base.yaml alone",
-    "cost": "cost in dollars",
     "created_at": "time at which it was made, ISO 8601 in UTC",
     "deadline": "time at which it is late, ISO 8601 in UTC",
     "deployments": "deployments on the server",
