@@ -204,7 +204,7 @@ def test_labels_turned_round_are_found_by_the_gates_where_no_check_can(store: Di
     take_in(store, "2026-02", lambda row: row | {"bought": 1 - row["bought"]})
     report = run(runner, prefect).result()
     assert report.state == "Rejected"
-    assert failed(store, report.run_key) == {"mrr@10, span 2026-01": REFUSED}
+    assert failed(store, report.run_key) == {"mrr@10, span 2026-01 vs champion": REFUSED}
     current = releases.current(store)
     assert before is not None
     assert current is not None
