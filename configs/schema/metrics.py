@@ -4,7 +4,6 @@ The computations are in tasks/quality: row_metrics.py, label_metrics.py and vect
 """
 
 import enum
-from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, WithJsonSchema
@@ -56,16 +55,6 @@ METRICS = {
     "same_item_cosine": Metric(Family.compatibility),
     "neighbour_overlap@10": Metric(Family.compatibility),
 }
-
-
-MAIN = "recall@10"  # shown where a page, chart or line has room for one metric
-
-
-def main_metric(measured: Iterable[str]) -> str | None:
-    """Return MAIN if it was measured, else the first ranking metric, else the first metric; None for none."""
-    names = list(measured)
-    ranked = [name for name in names if METRICS[name].family is Family.ranking]
-    return MAIN if MAIN in names else next(iter(ranked or names), None)
 
 
 def names_of(family: Family) -> tuple[str, ...]:

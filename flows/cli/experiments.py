@@ -9,7 +9,6 @@ import typer
 from pydantic import Field
 
 from configs.schema.config import Config
-from configs.schema.metrics import MAIN
 from flows.cli.flow_runs import run_flow
 from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.running import show_stages
@@ -26,7 +25,7 @@ from infra.store.base import Conflict, Store
 from tasks.backfill import trying
 from tasks.backfill.backfill_state import BackfillState
 from tasks.contracts.comparison import Comparison
-from tasks.contracts.evaluation import refusals, undecided
+from tasks.contracts.evaluation import MAIN, refusals, undecided
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import CONFIG, REPORT

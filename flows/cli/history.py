@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from configs.schema.metrics import main_metric
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
@@ -21,7 +20,7 @@ from flows.presentation.model import Cell, ended_as, state
 from flows.presentation.releases import published_as
 from flows.presentation.wording import NO_PRICES, NONE, ON_HOLDOUT, count, dollars, duration, moment, now, number, share
 from infra.store.base import Store
-from tasks.contracts.evaluation import ForwardScore
+from tasks.contracts.evaluation import ForwardScore, main_metric
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from configs.schema.metrics import MAIN
 from flows.presentation.model import Section, Table, table
 from flows.presentation.wording import (
     AMONG_ALL,
@@ -15,6 +14,7 @@ from flows.presentation.wording import (
     share,
     shortened,
 )
+from tasks.contracts.evaluation import MAIN
 from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
 
 MOST_QUERIES = 8  # in each direction

@@ -3,11 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from configs.schema.metrics import MAIN
 from flows.presentation import html
 from flows.presentation.model import Cell, Page, Section, Tile, table, unreadable
 from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_MAP, TO_SEARCH
 from flows.presentation.wording import NONE, ON_HOLDOUT, count, moment, number, plural
+from tasks.contracts.evaluation import MAIN
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import Hold, Release
 

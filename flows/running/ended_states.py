@@ -6,9 +6,9 @@ from prefect import Flow, get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Completed
 
-from configs.schema.metrics import main_metric
 from flows.presentation.model import ended_as
 from flows.presentation.wording import ON_HOLDOUT, number
+from tasks.contracts.evaluation import main_metric
 from tasks.contracts.runs import RunState
 from tasks.runs.run import Run
 

@@ -4,13 +4,14 @@ The results of each holdout row are in one Parquet file, `EvaluateOutcome.rows_k
 are judged from it, at once or later. Only this module names its columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field
 
 from configs.schema.gates import GateConfig, Severity
+from configs.schema.metrics import METRICS, Family
 from configs.schema.stages import Bounds
 from tasks.foundation.records import Record
 
@@ -93,6 +94,16 @@ def predicted_of(role: Role) -> str:
 def says_of(role: Role, head: str) -> str:
     """Return the column with a label head's predictions, float32: the number of a class, or a value."""
     return f"{role}.says.{head}"
+
+
+MAIN = "recall@10"  # shown where a page, chart or line has room for one metric
+
+
+def main_metric(measured: Iterable[str]) -> str | None:
+    """Return MAIN if it was measured, else the first ranking metric, else the first metric; None for none."""
+    names = list(measured)
+    ranked = [name for name in names if METRICS[name].family is Family.ranking]
+    return MAIN if MAIN in names else next(iter(ranked or names), None)
 
 
 # --- results over all rows --------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 from configs.schema.config import Config
-from configs.schema.metrics import MAIN, METRICS, Family
+from configs.schema.metrics import METRICS, Family
 from infra.store.base import Store
 from infra.store.manifest import MissingFolder, read_manifest
-from tasks.contracts.evaluation import Role
+from tasks.contracts.evaluation import MAIN, Role
 from tasks.contracts.jobs import Rival
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef

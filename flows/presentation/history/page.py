@@ -2,7 +2,6 @@
 
 import datetime as dt
 
-from configs.schema.metrics import main_metric
 from flows.presentation import html
 from flows.presentation.history import figures
 from flows.presentation.history.forward import forward_figure, forward_section
@@ -26,6 +25,7 @@ from flows.presentation.wording import (
     versions,
 )
 from infra.store.base import Store
+from tasks.contracts.evaluation import main_metric
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.history import History, age_seconds, read_history

@@ -1,9 +1,9 @@
 """The releases of a history, refreshes included: each publication with its metric, and the one that serves."""
 
-from configs.schema.metrics import main_metric
 from flows.presentation.model import Cell, Section, table
 from flows.presentation.releases import published_as
 from flows.presentation.wording import ON_HOLDOUT, count, moment, number
+from tasks.contracts.evaluation import main_metric
 from tasks.monitoring.history import History
 
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from configs.schema.metrics import MAIN, main_metric
 from flows.presentation.model import Table, table
 from flows.presentation.wording import NONE, count, difference, number
-from tasks.contracts.evaluation import Role, SpanMetrics
+from tasks.contracts.evaluation import MAIN, Role, SpanMetrics, main_metric
 from tasks.contracts.outcomes import EvaluateOutcome
 
 

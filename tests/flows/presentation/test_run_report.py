@@ -115,7 +115,7 @@ def test_a_run_whose_process_is_gone_is_lost_and_goes_on_with_the_same_command(p
 
 def test_a_running_run_shows_its_start_and_deadline(past: Past) -> None:
     with past.store.lock("lineages/main.run"):
-        page = page_of(past, 9)
+        page = Page(run_html(past.store, past.keys[9]))
     assert "2026-W10 ▶ Running" in page.text
     assert "2026-03-10 06:00" in page.text
     assert page.row("train 1")[1] == "▶ no end on record"

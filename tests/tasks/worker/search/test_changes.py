@@ -111,7 +111,7 @@ def test_items_that_any_row_pairs_with_the_query_and_equal_texts_are_no_misses(t
 
 
 def test_queries_about_items_that_the_later_release_lacks_are_left_out(tmp_path: Path) -> None:
-    index = release(tmp_path, "m-1", {"lamp": unit(0), "vase": unit(1)}, {})
+    index = release(tmp_path, "m-1", {"lamp": unit(0), "vase": unit(1), "hat": unit(2), "bag": unit(3)}, {})
     assert about_released(QUERIES, index)["item_id"].to_pylist() == ["lamp", "vase"]
 
 
