@@ -60,13 +60,13 @@ class ForkedWorker:
         """Return the exit code, negative after a signal; None while it runs. See `subprocess.Popen.poll`."""
         while self._code is None:
             try:
-                message = self._news.recv(64, socket.MSG_DONTWAIT)
+                message, descriptors, _, _ = socket.recv_fds(self._news, 64, 1, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return None
             except ConnectionError:
-                message = b""
-            if message and self._pidfd is None:
-                self._pidfd = os.pidfd_open(int(message))
+                message, descriptors = b"", []
+            if descriptors:
+                self._pidfd = descriptors[0]
             elif message:
                 self._finish(int(message))
             elif self._pidfd is None or select.select([self._pidfd], [], [], 0)[0]:

@@ -66,9 +66,10 @@ def serve(channel: socket.socket) -> NoReturn:
                 os.close(pidfd)
             _work(output, **json.loads(message))
         os.close(output)
-        running[os.pidfd_open(pid)] = (pid, news)
+        pidfd = os.pidfd_open(pid)
+        running[pidfd] = (pid, news)
         with contextlib.suppress(OSError):
-            news.send(str(pid).encode())
+            socket.send_fds(news, [b"begun"], [pidfd])
 
 
 def load() -> None:

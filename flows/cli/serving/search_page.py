@@ -24,7 +24,7 @@ from flows.presentation.wording import shortened
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer
-from tasks.foundation.errors import StageError, StoreError
+from tasks.foundation.errors import ConfigError, StageError, StoreError
 from tasks.runs import releases
 from tasks.runs.results import read_changes
 
@@ -119,7 +119,7 @@ class SearchPages:
         for number in wanted:
             try:
                 found.append(self._read(number))
-            except StoreError as error:
+            except (ConfigError, StoreError) as error:
                 trouble.append(f"Release {number} can't be shown: {error}")
         return tuple(found)
 

@@ -213,7 +213,7 @@ def test_a_server_that_does_not_answer_is_named(
     ingest(DirectoryStore(tmp_path), "2026-01")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     result = millrace("run", "--workspace", str(tmp_path), *SMALL)
-    assert result.code == 70
+    assert result.code == 68
     assert result.err.startswith("HOST: ")
     assert "PREFECT_API_URL is http://127.0.0.1:1/api" in result.err
 
@@ -464,7 +464,7 @@ def test_rollback_repairs_a_damaged_pointer(millrace: Command, copied: Path) -> 
 def test_report_is_of_the_last_run_or_of_a_spans(millrace: Command, runs: Runs) -> None:
     workspace = ["--workspace", str(runs.workspace)]
     last = millrace("report", *workspace)
-    assert last.out.startswith("2026-04  ! Failed\n")
+    assert last.out.startswith("2026-04  ! Failed: DATA\n")
     assert re.search(r"^Health failed with DATA$", last.out, re.M)
     assert re.search(r"^health 1 +! DATA +row 3 is bad", last.out, re.M)
     rejected = millrace("report", "--span", "2026-03", *workspace)

@@ -13,8 +13,6 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import CompletedProcess
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,9 +129,8 @@ def _no_models(monkeypatch: pytest.MonkeyPatch) -> None:
         def ask(self, text: str, k: int) -> Answer:
             return Answer(hits=(), seconds=0.1)
 
-    done = CompletedProcess([], 0, stdout=CHANGES.model_dump_json())
     monkeypatch.setattr(searching, "searcher", lambda store, release: contextlib.nullcontext(Worker()))
-    monkeypatch.setattr(searching, "subprocess", SimpleNamespace(run=lambda command, **options: done))
+    monkeypatch.setattr(searching, "answered_once", lambda *asked: CHANGES.model_dump_json())
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import infra.compute.factory
+from flows.presentation.wording import OF_INDEX
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore
 from tasks.contracts.workspace import REPORT
@@ -70,7 +71,7 @@ def test_a_target_that_a_rollback_can_not_reach_is_named_by_the_command_and_by_s
     assert "release 1 is current" in rolled_back.err
     assert "Target look (lancedb) still serves release 2: no route to host" in rolled_back.err
     shown = millrace("status").out
-    assert "release 2 in look_r2_00000000, 30 vectors, recall@10 1.0000; NOT THE CURRENT RELEASE, 1" in shown
+    assert f"recall@10 1.0000 {OF_INDEX}; NOT THE CURRENT RELEASE, 1" in shown
     assert shown.count("NOT THE CURRENT") == 1
     assert millrace("publish", "--set", TARGETS, *SMALL).code == 0
     assert "NOT THE CURRENT" not in millrace("status").out
