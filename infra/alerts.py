@@ -16,7 +16,6 @@ from prefect.exceptions import ObjectNotFound
 from prefect.types import SecretDict
 from pydantic import SecretStr
 
-from infra.work_pool import worker_command
 from tasks.foundation.errors import ConfigError
 
 BLOCK = "millrace-alerts"
@@ -60,7 +59,7 @@ def alerts(pool: str) -> tuple[Alert, ...]:
         Alert(
             "millrace: no worker is alive",
             {"prefect.work-pool.not-ready"},
-            text=json.dumps(f"scheduled runs do not start; start a worker: {worker_command(pool)}"),
+            text=json.dumps("scheduled runs do not start; the command that starts a worker: millrace doctor"),
             path='"/work-pools"',
             severity="critical",
             match={"prefect.resource.id": "prefect.work-pool.*", "prefect.resource.name": pool},

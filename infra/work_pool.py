@@ -5,21 +5,29 @@ The pool has no limit, since runs of a dead worker would count as running for ev
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
+from infra import prefect_password
 from tasks.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+
+    from infra.prefect_server import Server
 
 WORKER = 6  # flow runs at once; each process takes about 350 MiB before its work begins
 JANITORS = 2  # at once: a dead one blocks its slot for an hour, so one slot is not enough
 _BEHIND = 2  # priority after the default queue's 1; lower runs first
 
 
-def worker_command(pool: str) -> str:
-    """Return the command that starts a worker of the pool."""
-    return f"prefect worker start --pool {pool} --limit {WORKER}"
+def worker_command(server: Server, pool: str) -> str:
+    """Return the command that starts a worker of the pool; no history of a shell gets the password from it."""
+    # Without an address Prefect would start a worker of an empty server of its own.
+    words = [f"PREFECT_API_URL={shlex.quote(server.url)}", f"prefect worker start --pool {pool} --limit {WORKER}"]
+    if server.password_file is not None:
+        words.insert(0, f'{prefect_password.OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
+    return " ".join(words)
 
 
 def make_pool(client: SyncPrefectClient, pool: str) -> None:

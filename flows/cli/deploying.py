@@ -5,7 +5,6 @@ Safe to repeat: deployments on the server are replaced, never doubled.
 
 import contextlib
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from configs.schema.config import Config
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
-from infra import prefect_password, prefect_server
+from infra import prefect_server
 from infra.prefect_server import Server
 from infra.store.base import Store
 from infra.work_pool import worker_command
@@ -124,16 +123,8 @@ def deploy(
         deployments=lines,
         left_over=left_over,
         alerts=tuple(alerts.list_installed(pool)),
-        worker=_worker(server, pool),
+        worker=worker_command(server, pool),
     )
-
-
-def _worker(server: Server, pool: str) -> str:
-    """Return the command; the password is read from its file, so that no history of a shell holds it."""
-    words = [f"PREFECT_API_URL={server.url}", worker_command(pool)]
-    if server.password_file is not None:
-        words.insert(0, f'{prefect_password.OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
-    return " ".join(words)
 
 
 def _rendered(overrides: Sequence[str]) -> dict[str, Any]:

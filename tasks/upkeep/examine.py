@@ -201,9 +201,9 @@ def _of_server(server: Server) -> list[Check]:
         Check("access", lambda: access(server)),
         Check("prefect", prefect_api.versions),
         Check("database", lambda: prefect_api.database(server)),
-        Check("workers", prefect_api.workers),
+        Check("workers", lambda: prefect_api.workers(server)),
         Check("deployments", prefect_api.deployments),
-        Check("waiting runs", prefect_api.waiting),
+        Check("waiting runs", lambda: prefect_api.waiting(server)),
         Check("clock", lambda: clock("the Prefect server", lambda: date_of_server(server.url))),
     ]
 

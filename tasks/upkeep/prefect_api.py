@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 POOL = "millrace"
 SCHEDULED = "pipeline/scheduled"  # this deployment must always have a next run
 _WAITS_TOO_LONG = dt.timedelta(minutes=5)
-_START_WORKER = worker_command(POOL)
 _BEATS = 3  # a worker that missed more heartbeats counts as dead
 _MOST = 200  # the size of a page in Prefect's API
 _ADDRESSES = ("PREFECT_SERVER_DATABASE_CONNECTION_URL", "PREFECT_API_DATABASE_CONNECTION_URL")
@@ -73,7 +72,7 @@ def database(server: Server) -> CheckResult:
     return CheckResult("ok", kind)
 
 
-def workers() -> CheckResult:
+def workers(server: Server) -> CheckResult:
     """Check the work pool and that a worker serves it."""
     with _client() as client:
         needed, pool = bool(_deployments(client)), _pool(client)
@@ -90,7 +89,7 @@ def workers() -> CheckResult:
         return CheckResult("ok", f"{len(alive)} in pool {POOL}: " + ", ".join(_last_seen(worker) for worker in alive))
     last = max(known, key=lambda worker: str(worker.last_heartbeat_time), default=None)
     found = f"no worker of pool {POOL} is alive" + (f"; the last was {_last_seen(last)}" if last else "")
-    return CheckResult("FAIL" if needed else "warn", found, _START_WORKER)
+    return CheckResult("FAIL" if needed else "warn", found, worker_command(server, POOL))
 
 
 def deployments() -> CheckResult:
@@ -119,7 +118,7 @@ def deployments() -> CheckResult:
     return CheckResult("ok", f"{names}; next run of {SCHEDULED}: {next_run:%Y-%m-%d %H:%M} UTC")
 
 
-def waiting() -> CheckResult:
+def waiting(server: Server) -> CheckResult:
     """Check for runs that are late to start."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterExpectedStartTime, FlowRunFilterState
     from prefect.client.schemas.filters import FlowRunFilterStateType as Types
@@ -138,7 +137,7 @@ def waiting() -> CheckResult:
         "FAIL",
         f"{len(late)} run{'s' * (len(late) > 1)} should have started and did not, the first {oldest.name} at "
         f"{oldest.expected_start_time:%Y-%m-%d %H:%M} UTC",
-        f"if no worker is alive: {_START_WORKER}; else check the concurrency limits in the UI",
+        f"if no worker is alive: {worker_command(server, POOL)}; else check the concurrency limits in the UI",
     )
 
 

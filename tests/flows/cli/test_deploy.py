@@ -342,7 +342,7 @@ def test_the_webhook_is_called_for_a_lost_worker(deploy: Deploy, first: DeployOu
     assert result.code == 0, result.err
     post = post_after(chat, worker_that_dies)
     assert post["text"].startswith(json.loads(result.out)["alerts"][-1])
-    assert "prefect worker start --pool millrace" in post["text"]
+    assert post["text"].endswith(": millrace doctor")
     assert (post["event"], post["page"]) == ("prefect.work-pool.not-ready", f"{first.ui_url}/work-pools")
 
 

@@ -161,24 +161,29 @@ def until(look: Callable[[], CheckResult], outcome: str) -> CheckResult:
     return seen
 
 
-def test_a_deployment_fails_until_a_worker_sends_a_heartbeat(client: SyncPrefectClient, deployment: UUID) -> None:
-    seen = prefect_api.workers()
-    assert seen == CheckResult(
-        "FAIL", "no worker of pool millrace is alive", "prefect worker start --pool millrace --limit 6"
+def test_a_deployment_fails_until_a_worker_sends_a_heartbeat(
+    client: SyncPrefectClient, deployment: UUID, prefect: PrefectServer
+) -> None:
+    seen = prefect_api.workers(prefect.server)
+    assert (seen.outcome, seen.found) == ("FAIL", "no worker of pool millrace is alive")
+    # as `deploy` prints it: without the address it would start a worker of an empty server
+    assert seen.mend == (
+        f'PREFECT_API_AUTH_STRING="$(cat {prefect.server.password_file})" PREFECT_API_URL={prefect.url} '
+        "prefect worker start --pool millrace --limit 6"
     )
     client.send_worker_heartbeat("millrace", "w-1", heartbeat_interval_seconds=30)
-    seen = prefect_api.workers()
+    seen = prefect_api.workers(prefect.server)
     assert (seen.outcome, seen.found.startswith("1 in pool millrace: w-1, last seen ")) == ("ok", True)
 
 
-def test_a_killed_worker_is_noticed(client: SyncPrefectClient, deployment: UUID) -> None:
+def test_a_killed_worker_is_noticed(client: SyncPrefectClient, deployment: UUID, prefect: PrefectServer) -> None:
     client.request(
         "DELETE",
         "/work_pools/{work_pool_name}/workers/{name}",
         path_params={"work_pool_name": "millrace", "name": "w-1"},
     )
     client.send_worker_heartbeat("millrace", "w-2", heartbeat_interval_seconds=1)
-    seen = until(prefect_api.workers, "FAIL")
+    seen = until(lambda: prefect_api.workers(prefect.server), "FAIL")
     assert "the last was w-2, last seen " in seen.found
 
 
@@ -193,9 +198,11 @@ def test_several_workers_on_sqlite_are_a_warning(
     assert (seen.outcome, seen.found) == ("warn", "SQLite, and 2 workers write to it")
 
 
-def test_a_paused_pool_has_a_command_to_resume_it(client: SyncPrefectClient, deployment: UUID) -> None:
+def test_a_paused_pool_has_a_command_to_resume_it(
+    client: SyncPrefectClient, deployment: UUID, prefect: PrefectServer
+) -> None:
     client.update_work_pool("millrace", WorkPoolUpdate(is_paused=True))
-    assert prefect_api.workers().mend == "prefect work-pool resume millrace"
+    assert prefect_api.workers(prefect.server).mend == "prefect work-pool resume millrace"
     client.update_work_pool("millrace", WorkPoolUpdate(is_paused=False))
 
 
@@ -210,13 +217,15 @@ def test_deployments_show_the_next_run_or_a_pause(client: SyncPrefectClient, dep
     client.resume_deployment(deployment)
 
 
-def test_a_run_that_is_two_hours_late_is_a_failure(client: SyncPrefectClient, deployment: UUID) -> None:
-    assert prefect_api.waiting().outcome == "ok"
+def test_a_run_that_is_two_hours_late_is_a_failure(
+    client: SyncPrefectClient, deployment: UUID, prefect: PrefectServer
+) -> None:
+    assert prefect_api.waiting(prefect.server).outcome == "ok"
     long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=2)
     run = client.create_flow_run_from_deployment(
         deployment, state=Scheduled(scheduled_time=long_ago), name="left-alone"
     )
-    seen = prefect_api.waiting()
+    seen = prefect_api.waiting(prefect.server)
     assert (seen.outcome, "1 run should have started and did not, the first left-alone at " in seen.found) == (
         "FAIL",
         True,
