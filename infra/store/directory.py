@@ -109,7 +109,7 @@ class DirectoryStore:
         if destination.exists():
             raise Conflict(f"{self.uri}/{target} exists already")
         with self._writing(target):
-            destination.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(destination.parent)
             os.rename(self.path(prefix), destination)
 
     def delete(self, prefix: str) -> None:
@@ -153,7 +153,7 @@ class DirectoryStore:
         name = _lock_name(key)
         path = self.path(name)
         with self._writing(key), self._in_place(name):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
             path.open("a").close()
         return path
 
@@ -161,7 +161,7 @@ class DirectoryStore:
     def _staged(self, key: str, exclusive: bool = False) -> Iterator[Path]:
         path = self.path(key)
         with self._in_place(key), self._writing(key):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
         with self._writing(key), temporary_file(path.parent) as staged:
             yield staged
             _fsync(staged)
@@ -206,6 +206,14 @@ class DirectoryStore:
 
 def _lock_name(key: str) -> str:
     return f".locks/{key.replace('/', '.')}"
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder with its parents. Raises PermissionError, also below one as /proc, which calls them missing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:
+        raise PermissionError(errno.EACCES, "no folder can be made here", error.filename) from error
 
 
 def _tag(path: Path) -> str:

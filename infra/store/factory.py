@@ -18,7 +18,7 @@ def open_store(uri: str) -> Store:
     """Return the store behind a workspace URI; a path without a scheme is a local directory.
 
     Raises:
-        ConfigError: the scheme is unknown, an s3:// URI names no bucket, or the path is a file.
+        ConfigError: the scheme is unknown, an s3:// URI names no bucket, or the path is a file or none at all.
         StoreError: no permission to read the folder.
     """
     if not uri.strip():
@@ -50,11 +50,15 @@ def console_page(uri: str, key: str) -> str:
 
 
 def _directory(uri: str) -> Store:
-    root = Path(uri.removeprefix("file://")).expanduser().absolute()
     try:
+        root = Path(uri.removeprefix("file://")).expanduser().resolve()
         there = next(path for path in (root, *root.parents) if path.exists())
     except PermissionError as error:
         raise StoreError(_NOT_ALLOWED.format(uri=uri, path=error.filename, what="read")) from error
+    except OSError as error:
+        raise ConfigError(f"workspace: this can be no path ({error.strerror}); name another: {uri}") from error
+    except RuntimeError as error:  # links in a circle, or ~ of nobody
+        raise ConfigError(f"workspace {uri!r}: {str(error).rstrip('.')}; mend that, or name another") from error
     if not there.is_dir():
         raise ConfigError(f"workspace {uri!r}: {there} is a file; a workspace is a folder, so name another")
     if there == root and not os.access(root, os.R_OK | os.X_OK):

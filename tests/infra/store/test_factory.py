@@ -45,3 +45,21 @@ def test_a_folder_that_must_not_be_used_is_named(tmp_path: Path, monkeypatch: py
 def test_a_folder_that_is_not_there_yet_is_a_workspace(tmp_path: Path) -> None:
     assert open_store(f"file://{tmp_path}/new/er").uri == str(tmp_path / "new" / "er")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
+def test_a_place_that_takes_no_folders_is_named() -> None:
+    """The system says there that the folder is missing, not that it must not be made."""
+    with pytest.raises(StoreError, match=r"/proc/x/a.json can't be written .* name another workspace"):
+        open_store("/proc/x").write("a.json", b"")
+    with pytest.raises(StoreError, match="can't be written"), open_store("/proc/x").lock("spans"):
+        pass
+
+
+def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for path in (f"{tmp_path}/circle", f"{tmp_path}/circle/x", "~nobody-of-this-name/x"):
+        with pytest.raises(ConfigError, match=r"(Symlink loop|home directory).*; mend that, or name another"):
+            open_store(path)
+    with pytest.raises(ConfigError, match=r"File name too long.* name another"):
+        open_store(str(tmp_path / ("a" * 300)))
