@@ -16,9 +16,13 @@ from tasks.monitoring.schedule import next_fire
 from tasks.planning.enough import Enough, enough
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
+from tasks.planning.train_memory import TrainMemory
 from tasks.quality.expectations import check_arguments
 from tasks.quality.sight import Sight
 from tasks.runs.plan import NothingToDo
+
+_PARTS = ("weights", "gradients", "optimizer", "average", "activations", "process")
+_LEAST_GIB = 0.05  # smaller parts are left out
 
 
 class PlanOutput(Record):
@@ -115,9 +119,27 @@ def _amounts(amounts: Enough, config: dict[str, Any]) -> Iterator[str]:
     yield f"steps:   about {count(amounts.steps)}, of {train['batch_rows']} rows, {plural(train['epochs'], 'epoch')}"
     time = "not known before a first run" if amounts.seconds is None else f"about {duration(amounts.seconds)}"
     yield f"time:    {time}"
+    if amounts.memory is not None:
+        yield f"memory:  {_memory(amounts.memory)}"
     earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
     held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs"
     yield f"holdout: {held}{earlier}"
+
+
+def _memory(memory: TrainMemory) -> str:
+    """Return the memory of training, its largest parts, and a way out if this machine has less."""
+    found = memory.measured_gib or memory.total_gib
+    who = f"{memory.workers} workers of " if memory.workers > 1 else ""
+    free = f", of {memory.free_gib:.1f} GiB free" if memory.free_gib is not None else ""
+    if memory.measured_gib is not None:
+        basis = f"measured in run {memory.measured_in}"
+    else:
+        parts = {name: getattr(memory, f"{name}_gib") for name in _PARTS}
+        largest = sorted((name for name in parts if parts[name] >= _LEAST_GIB), key=lambda name: -parts[name])
+        basis = ", ".join(f"{name} {parts[name]:.1f}" for name in largest) or "all parts are small"
+    sentence = f"{who}{'' if memory.measured_gib else 'about '}{found:.1f} GiB{free}: {basis}"
+    way_out = "; more than is free: raise train.gradcache_chunks, or lower train.batch_rows, train.workers"
+    return f"{sentence}{way_out if memory.is_short else ''}"
 
 
 def _plan_output(plan: RunPlan) -> PlanOutput:

@@ -39,6 +39,7 @@ from tasks.data.rows import (
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.planning.golden_set import read_golden_set
+from tasks.planning.train_memory import TrainMemory, train_memory
 from tasks.quality.sight import Sight, sight
 from tasks.runs.estimates import estimate_run
 from tasks.runs.results import Judgement
@@ -46,6 +47,8 @@ from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
 READ_ROWS = 100_000  # rows of a window that are read, in about a second; more are estimated from these
+BYTES_OF_TOKEN = 3.0  # UTF-8 bytes of a token: English has 3 to 5 by the vocabulary, a Chinese sign is 3
+MARKS = 2  # tokens at the begin and the end of each text
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -66,6 +69,9 @@ class Enough(Record):
     held_queries: int = Field(description="distinct queries of these pairs")
     earlier_queries: int = Field(description="held-out queries of earlier spans, which are measured too")
     seconds: float | None = Field(description="expected time of the rest of the run; null: no earlier run to tell")
+    memory: TrainMemory | None = Field(
+        description="memory of a training worker; null: nothing to train, or the encoder is not on this machine"
+    )
     gates: tuple[Sight, ...] = Field(description="smallest loss that each gate can see")
 
 
@@ -81,6 +87,7 @@ class _Counts(NamedTuple):
     held_pairs: int = 0
     queries: frozenset[str] = frozenset()
     newest_queries: frozenset[str] = frozenset()
+    tokens: float = 0.0  # in the texts of usable rows
 
 
 def enough(store: Store, plan: RunPlan) -> Enough:
@@ -114,6 +121,7 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         held_queries=queries,
         earlier_queries=earlier,
         seconds=estimate_run(store, plan),
+        memory=train_memory(store, plan, seen.tokens / max(seen.rows - seen.unusable, 1)),
         gates=tuple(_sight(gate, config, whole, newest, judgement) for gate in config.evaluate.gates),
     )
 
@@ -140,9 +148,23 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
                 pairs=found.pairs + int(np.sum(training & is_pair)),
                 held=found.held + int(held.sum()),
                 held_pairs=found.held_pairs + len(texts),
+                tokens=found.tokens + _tokens(known, config, ids_alone=has_ids_alone(store, span)),
             )
         found = found._replace(queries=found.queries | newest, newest_queries=newest)
     return found
+
+
+def _tokens(rows: pa.Table, config: Config, ids_alone: bool) -> float:
+    """Return the expected tokens of the rows' texts in a batch, each item with its hard negatives."""
+    most, contrastive = config.train.max_tokens, config.heads.contrastive
+    items = 1 + (contrastive.negatives.per_query if contrastive and contrastive.negatives else 0)
+
+    def of(column: str, longest: int) -> float:
+        sizes = pc.binary_length(rows[column]).to_numpy()
+        return float(np.minimum(sizes / BYTES_OF_TOKEN + MARKS, longest).sum())
+
+    item = float(rows.num_rows * most.item) if ids_alone else of(ITEM, most.item)
+    return of(QUERY, most.query) + items * item
 
 
 def _read(store: Store, span: SpanRef, group: str, event: str | None, most: int) -> Iterator[pa.Table]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime as dt
-import os
 import resource
 import sys
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tasks.foundation.free_memory import free_host_bytes
 from tasks.worker.devices.graphs import GraphWatch
 from tasks.worker.process.job import Rank
 
@@ -22,22 +22,6 @@ def peak_host_bytes() -> int:
     """Return the peak memory of this process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes available without swapping; the page cache counts as free, as the kernel reclaims it."""
-    try:
-        fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
-        free = int(fields["MemAvailable"].split()[0]) * 1024
-    except OSError:  # not Linux: only the total is known
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = int((cgroup / "memory.max").read_text())
-        used = int((cgroup / "memory.current").read_text())
-        cached = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        return min(free, limit - used + int(cached["inactive_file"]))
-    except (OSError, ValueError):  # no container, or "max": no limit
-        return free
 
 
 Precision = Literal["bf16", "bf16-weights", "fp32"]

@@ -108,6 +108,12 @@ def test_earlier_spans_add_held_out_queries_time_and_replayed_rows(
     assert second.training_rows > 40 >= first.training_rows
     assert "nothing was evaluated yet" in first.gates[0].basis
     assert "nothing was evaluated yet" not in second.gates[0].basis
+    other = enough(store, plan_run(store, small_config("train.batch_rows=32")))
+    assert first.memory is not None
+    assert second.memory is not None
+    assert other.memory is not None
+    assert (first.memory.measured_gib, other.memory.measured_gib) == (None, None)
+    assert second.memory.needed_gib == second.memory.measured_gib
 
 
 def test_a_gate_on_the_newest_span_sees_its_queries_alone(store: DirectoryStore) -> None:
