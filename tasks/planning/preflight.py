@@ -1,6 +1,7 @@
 """Checks that fail before a run begins, instead of a minute into it."""
 
 import math
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from infra.store.manifest import open_file, open_manifest, read_manifest
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.contracts.stages import Stage
+from tasks.contracts.stages import Queue, Stage, compute_of
 from tasks.contracts.workspace import RESULT
 from tasks.data.label_columns import label_columns
 from tasks.data.rows import BATCH_ROWS, CORE, LABEL, OF_FEED, SPAN_KIND, TEXTS, group_columns, has_ids_alone
@@ -140,6 +141,28 @@ def check_labels(store: Store, config: Config, window: Sequence[SpanRef]) -> Non
         )
 
 
+def check_accelerator(config: Config, devices: Path = Path("/dev")) -> None:
+    """Check that this machine has an NVIDIA GPU if a stage on this machine needs one. No driver is loaded for it.
+
+    Args:
+        devices: folder of the machine's devices.
+
+    Raises:
+        ConfigError: it has none; names the stage and the way out.
+    """
+    here = [s for s in Stage if s.traits.queue is Queue.accelerator and compute_of(config, s) == "local"]
+    if config.accelerator != "cuda" or not here:
+        return
+    # dxg is the GPU of Windows, as Linux inside it sees it.
+    if any(devices.glob("nvidia*")) or (devices / "dxg").exists() or shutil.which("nvidia-smi"):
+        return
+    raise ConfigError(
+        f"accelerator: cuda needs an NVIDIA GPU for {here[0]}, which runs on this machine (compute: local), and it has "
+        f"neither {devices}/nvidia* nor nvidia-smi; set accelerator=cpu, set compute=batch for machines with GPUs, or "
+        "install the driver (in a container: docker run --gpus all)"
+    )
+
+
 def check_plan(store: Store, plan: RunPlan) -> None:
     """Check a run as `check_window` does. A trained run or a refresh needs no encoder."""
     begins = (
@@ -149,16 +172,18 @@ def check_plan(store: Store, plan: RunPlan) -> None:
 
 
 def check_window(store: Store, config: Config, window: Sequence[SpanRef], begins: bool) -> None:
-    """Check the settings against the spans of a run, and the encoder of a new model that is made on this machine.
+    """Check the settings against this machine and the spans of a run, and the encoder of a new model made here.
 
     Args:
         begins: True if the run starts without a parent.
 
     Raises:
-        ConfigError: the pretrained folder can't be used, a head has no labels, or the golden set doesn't exist.
+        ConfigError: the pretrained folder can't be used, a head has no labels, the golden set doesn't exist, or this
+            machine lacks the GPU that a stage needs.
         DataError: a span lacks a column that the settings name, or has no numbers in it; its rows have ids alone, and
             no item feed exists; or the golden set is damaged.
     """
+    check_accelerator(config)
     check_feed(store, window)
     check_columns(store, config, window)
     check_numbers(store, config, window)

@@ -13,7 +13,7 @@ from tasks.backfill.planner import plan_backfill
 from tasks.data.known_spans import Known
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_plan
+from tasks.planning.preflight import check_accelerator, check_plan
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.validate import validate
 from tests.support.fakes.fake_runner import FakeRunner, small_config
@@ -208,3 +208,20 @@ def test_labels_of_rows_and_of_their_events_are_not_mixed(store: DirectoryStore,
 def test_a_missing_column_of_events_is_named_with_its_key(store: DirectoryStore) -> None:
     with pytest.raises(DataError, match=r"no column 'kind', which validate.events.column names"):
         check(store, HEAD, EVENTS, "validate.events.column=kind")
+
+
+def test_a_missing_gpu_is_named_with_the_stage_that_needs_it(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
+    cuda = load_config(overrides=["accelerator=cuda"])
+    for settings, stage in (([], "health"), (["train.compute=batch"], "infer")):
+        with pytest.raises(ConfigError, match=rf"NVIDIA GPU for {stage}, .* accelerator=cpu"):
+            check_accelerator(load_config(overrides=["accelerator=cuda", *settings]), tmp_path)
+    check_accelerator(load_config(overrides=["accelerator=cuda", "compute=batch"]), tmp_path)
+    check_accelerator(load_config(), tmp_path)
+    monkeypatch.setattr(check_accelerator, "__defaults__", (tmp_path,))
+    with pytest.raises(ConfigError, match="NVIDIA GPU"):
+        check(store, "accelerator=cuda")
+    (tmp_path / "nvidia0").touch()
+    check_accelerator(cuda, tmp_path)
