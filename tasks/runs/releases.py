@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.records import find_record, find_with_bytes, parse_record, read_record
+from infra.store.records import find_record, find_with_bytes, parse_record
 from tasks.contracts import workspace
 from tasks.contracts.runs import Hold, Pruned, Release
 from tasks.contracts.workspace import NUMBER, PRUNED_RELEASE, RELEASE
@@ -140,13 +140,13 @@ def read(store: Store, number: int) -> Release:
         ConfigError: there never was a release with this number; names those that exist.
         StoreError: it is gone or damaged; names the file.
     """
-    try:
-        return read_record(store, RELEASE.key(number=number), Release, _WAY_OUT)
-    except StoreError as error:
-        known = numbers(store)
-        if known and not 0 < number <= known[-1]:
-            raise ConfigError(f"there is no release {number}; there are {', '.join(map(str, known))}") from error
-        raise
+    key = RELEASE.key(number=number)
+    if (release := find_record(store, key, Release, _WAY_OUT)) is not None:
+        return release
+    known = numbers(store)
+    if known and not 0 < number <= known[-1]:
+        raise ConfigError(f"there is no release {number}; there are {', '.join(map(str, known))}")
+    raise StoreError(f"{store.uri}/{key} is gone; {_WAY_OUT}")
 
 
 def numbers(store: Store) -> list[int]:

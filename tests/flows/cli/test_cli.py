@@ -214,7 +214,7 @@ def test_a_server_that_does_not_answer_is_named(
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     result = millrace("run", "--workspace", str(tmp_path), *SMALL)
     assert result.code == 68
-    assert result.err.startswith("HOST: ")
+    assert result.err.startswith("SERVER: ")
     assert "PREFECT_API_URL is http://127.0.0.1:1/api" in result.err
 
 
