@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
 
     gate: GateConfig
     where: str
-    value: float  # NaN: not measured
+    value: float  # NaN: not measured, or measured so
     baseline: float | None  # None: the gate has no baseline, or the baseline does not exist
     rows: int | None = None
     groups: int | None = None
@@ -54,6 +54,7 @@ class Comparison(NamedTuple):
     absent: str = ""  # reason why the gate does not apply
     unknown: str = ""  # reason why its rows can't decide
     among: str = ""  # items that were ranked, for people; empty: not known, or the gate needs no rows
+    unmeasured: bool = False  # the evaluation has no such metric
 
     @property
     def judged(self) -> float:
@@ -86,7 +87,9 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         many = measured.many if gate.of_rows else None
         unknown = _too_few(gate, many)
         among = measured.corpus if gate.of_rows else ""
-        return [Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown, among=among)]
+        missing = gate.metric not in measured.metrics[Role(gate.of)]
+        found = Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown, among=among)
+        return [found._replace(unmeasured=missing)]
     parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
     if not parts:
         few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"

@@ -30,6 +30,11 @@ def sentence(comparison: Comparison, suffix: str, answer: Answer | None, needed:
         return f"{name} is undecided: {comparison.unknown}."
     if comparison.absent:
         return f"{name}{f' {_texts(value)[0]}' if math.isfinite(value) else ''}; {comparison.absent}."
+    if comparison.unmeasured:
+        return (
+            f"{name} was not measured by the run's evaluation, which may be older than the metric; the next run "
+            "measures it if its holdout has rows for it."
+        )
     if not math.isfinite(value):
         return f"{name} is {value}: the evaluation gave no number to judge."
     if gate.baseline == "none" or baseline is None:
