@@ -22,6 +22,7 @@ from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import SpanRef
 from tasks.foundation.errors import ConfigError, HostError
 from tasks.foundation.records import Record
+from tasks.runs.plan import begun_with
 
 Action = Literal["pause", "resume", "cancel"]
 
@@ -270,11 +271,11 @@ def _line(store: Store, state: BackfillState) -> BackfillLine:
 
 def _named(store: Store, name: str) -> BackfillState:
     known = backfill_state.read_all(store)
-    found = [state for state in known if state.id.startswith(name)]
-    if len(found) != 1 or not name:
+    found = begun_with([state.id for state in known], name, "backfill")
+    if found is None:
         there = ", ".join(state.id for state in known) or "none"
-        fits = f"{len(found)} backfills begin with {name!r}" if found else f"there is no backfill {name!r}"
-        raise ConfigError(f"{store.uri}: {fits}; it holds {there}")
-    if found[0].ended_at is not None or not found[0].flow_run:
-        raise ConfigError(f"backfill {found[0].id} is over: {found[0].state}. {found[0].sentence}")
-    return found[0]
+        raise ConfigError(f"{store.uri}: there is no backfill {name!r}; it holds {there}")
+    (state,) = (each for each in known if each.id == found)
+    if state.ended_at is not None or not state.flow_run:
+        raise ConfigError(f"backfill {state.id} is over: {state.state}. {state.sentence}")
+    return state

@@ -20,7 +20,7 @@ from flows.presentation import html, terminal
 from flows.presentation.model import Section, ended_as, table
 from flows.presentation.run.comparison import comparison_page, metrics_table
 from flows.presentation.stages import evaluate
-from flows.presentation.wording import gate_name, number, plural
+from flows.presentation.wording import gate_name, number
 from infra.store.base import Conflict, Store
 from tasks.backfill import trying
 from tasks.backfill.backfill_state import BackfillState
@@ -35,6 +35,7 @@ from tasks.planning.compare_runs import LABELS, compare_runs
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, experiments, releases
 from tasks.runs.experiments import Experiment
+from tasks.runs.plan import begun_with
 from tasks.runs.run import Run, read_run, read_runs
 from tasks.runs.snapshot import Snapshot
 
@@ -269,13 +270,8 @@ def _named(snapshot: Snapshot, name: str) -> tuple[str, str]:
         made_by = releases.origin(store, releases.read(store, int(name)).model.version)
         if made_by is not None:
             return f"release {name}", made_by.run_key
-    begun = [run.run_key for run in runs if run.run_key.startswith(name)]
-    if len(begun) == 1:
-        return name, begun[0]
-    if begun:
-        raise ConfigError(
-            f"compare: {plural(len(begun), 'run')} begin with {name}: {', '.join(begun)}; name more of it"
-        )
+    if (key := begun_with([run.run_key for run in runs], name, "run")) is not None:
+        return name, key
     there = ", ".join(each.name for each in experiments.read_all(store)) or "none yet"
     raise ConfigError(
         f"compare: {store.uri} holds no span with a run, no release, no experiment and no run key {name!r}; the "

@@ -66,7 +66,7 @@ def show_arithmetic(output: GateOutput) -> None:
 @command(show_gate)
 def gate(
     options: RunOptions,
-    run_key: Annotated[str, typer.Option("--run", help="The run; millrace history names all runs.")],
+    run_key: Annotated[str, typer.Option("--run", help="Key of the run, from millrace history, or its beginning.")],
     override: Annotated[str | None, typer.Option(help="Your name: let a refused run pass. Needs --reason.")] = None,
     reason: Annotated[str | None, typer.Option(help="Reason to let it pass; shown with the release.")] = None,
     explain: Annotated[bool, typer.Option(help="Show the arithmetic of each gate.", show_default=False)] = False,
@@ -77,6 +77,7 @@ def gate(
     if (override is None) != (reason is None):
         raise ConfigError("give --override NAME and --reason TEXT together: both are recorded with the release")
     plan = plan_again(store, run_key, options.config_file, options.overrides)
+    run_key = plan.run_key
     with hold_lineage(store, f"lineages/{branches.root(store, plan.config.lineage)}.run", note):
         judgement = judge_again(store, plan)
         if override is not None and reason is not None:

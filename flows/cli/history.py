@@ -28,6 +28,7 @@ from tasks.monitoring.history import RunLine, age_seconds, line_of, read_history
 from tasks.monitoring.ledger_report import LedgerReport, read_ledger, read_run_ledger
 from tasks.monitoring.prometheus import metrics_text
 from tasks.runs.ledger import Totals
+from tasks.runs.plan import find_run
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -106,7 +107,11 @@ def history(
         typer.Option("--ledger", help="Show the ledger instead: success rates, goodput, mean time to recover, cost."),
     ] = False,
     run_key: Annotated[
-        str | None, typer.Option("--run", help="With --ledger: this run, with each of its attempts.")
+        str | None,
+        typer.Option(
+            "--run",
+            help="With --ledger: the attempts of this run; takes a key or its beginning.",
+        ),
     ] = None,
     since: Annotated[
         str | None,
@@ -156,7 +161,7 @@ def _ledger(store: Store, run_key: str | None, since: str | None) -> LedgerRepor
         return read_ledger(store, None if since is None else _moment(since))
     if since is not None:
         raise ConfigError("history --ledger: give --run or --since, not both")
-    return read_run_ledger(store, run_key)
+    return read_run_ledger(store, find_run(store, run_key))
 
 
 def _write_metrics(store: Store, file: Path) -> None:

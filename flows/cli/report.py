@@ -26,6 +26,7 @@ from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, line_of
 from tasks.runs.host_findings import last_findings
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.plan import find_run
 from tasks.runs.run import Run, read_run, read_runs
 from tasks.runs.snapshot import Snapshot
 
@@ -159,7 +160,10 @@ def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
 def report(
     store: Store,
     span: Annotated[str | None, typer.Option(help="Show the last run over this span.")] = None,
-    run_key: Annotated[str | None, typer.Option("--run", help="Show this run; default: the last one.")] = None,
+    run_key: Annotated[
+        str | None,
+        typer.Option("--run", help="Key of the run, or its beginning; default: the last run."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one HTML file instead of printing.")] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Print each stage, costs, settings and files too.", show_default=False)
@@ -169,7 +173,7 @@ def report(
     """Show one run: its end, gates, stages and what to do; with --full everything."""
     if span is not None and run_key is not None:
         raise ConfigError("report: give --span or --run, not both")
-    key = run_key or last_run(store, span)
+    key = last_run(store, span) if run_key is None else find_run(store, run_key)
     if html is not None:
         write(html, run_html(store, key))
     if as_json:

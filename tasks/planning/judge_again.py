@@ -15,7 +15,7 @@ from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.planning.judge_run import judge_evaluation, judge_release, rules_of
 from tasks.runs import releases
-from tasks.runs.plan import planned_runs, read_plan
+from tasks.runs.plan import find_run, read_plan
 from tasks.runs.results import Judgement, read_judgement, read_result
 
 
@@ -23,16 +23,16 @@ def plan_again(store: Store, run_key: str, config_file: Path | str | None, overr
     """Return the plan of a run with the rules to judge it by; everything else in it stays.
 
     Args:
+        run_key: its first characters are enough.
         config_file: its gates and slices are the rules; None or empty: the settings of the run itself, except
             `publish`: no address or name of a secret is taken from the workspace.
         overrides: single settings on top of both. Without file and overrides, the newest judgement's rules apply.
 
     Raises:
-        ConfigError: the run doesn't exist, or the configuration is wrong.
+        ConfigError: the run doesn't exist, several begin so, or the configuration is wrong.
         StoreError: a record of the run is not readable.
     """
-    if run_key not in planned_runs(store):
-        raise ConfigError(f"{store.uri} has no run {run_key}; millrace status and millrace history name the runs")
+    run_key = find_run(store, run_key)
     plan = read_plan(store, run_key)
     if not config_file and not overrides:
         judged = read_judgement(store, run_key)

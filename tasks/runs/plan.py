@@ -112,6 +112,28 @@ def planned_runs(store: Store) -> list[str]:
     return [found["run"] for key in store.list("runs") if (found := PLAN.match(key))]
 
 
+def find_run(store: Store, name: str) -> str:
+    """Return the key of the run; its first characters are enough. Raises ConfigError: no run, or several."""
+    key = begun_with(planned_runs(store), name, "run")
+    if key is None:
+        raise ConfigError(f"{store.uri} holds no run {name or repr(name)}; list the runs with: millrace history")
+    return key
+
+
+def begun_with(known: Sequence[str], name: str, kind: str) -> str | None:
+    """Return the known name that is `name`, or the only one that begins with it; None if none does.
+
+    Raises:
+        ConfigError: several begin with it; `kind` says of what they are names, as in run.
+    """
+    found = [each for each in known if name and each.startswith(name)]
+    if name in found:
+        return name
+    if len(found) > 1:
+        raise ConfigError(f"{len(found)} {kind}s begin with {name!r}: {listed(found)}; name more of it")
+    return found[0] if found else None
+
+
 def with_settings(work: RunPlan, **changes: object) -> RunPlan:
     """Return the same work with some settings of its configuration changed, and so with another run key."""
     config = work.config.model_copy(update=changes)

@@ -473,7 +473,7 @@ def test_report_is_of_the_last_run_or_of_a_spans(millrace: Command, runs: Runs) 
     full = millrace("report", "--span", "2026-03", "--full", *workspace).out
     assert re.search(r"^recall@10 vs champion +✕ refused +critical +recall@10 0\.1000 is 0\.3000 below", full, re.M)
     key = json.loads(runs.released.out)["report"]["run_key"]
-    assert json.loads(millrace("report", "--run", key, "--json", *workspace).out)["report"]["span"] == "2026-02"
+    assert json.loads(millrace("report", "--run", key[:8], "--json", *workspace).out)["report"]["span"] == "2026-02"
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def test_the_ledger_shows_all_runs_or_the_attempts_of_one(millrace: Command, sto
     ("arguments", "said"),
     [
         (("--since", "monday"), "--since 'monday' is no day; write it as in 2026-11-20"),
+        (("--run", "0000"), "2 runs begin with '0000': 000000005eed0000, 000000005eed0001; name more of it"),
         (("--run", "no-such"), "holds no run no-such; list the runs with: millrace history"),
         (("--run", "no-such", "--since", "2026-01-12"), "give --run or --since, not both"),
     ],

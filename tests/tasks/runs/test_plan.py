@@ -3,8 +3,9 @@ import pytest
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
-from tasks.runs.plan import read_plan, run_key, save_plan
+from tasks.runs.plan import find_run, read_plan, run_key, save_plan
 from tests.support.fakes.fake_runner import ingest, small_config
 
 
@@ -49,6 +50,18 @@ def test_a_saved_plan_and_its_configuration_read_back(store):
     save_plan(store, plan)
     assert read_plan(store, plan.run_key) == plan == plan_run(store, small_config("train.epochs=3"))
     assert b"epochs: 3" in store.read(f"runs/{plan.run_key}/config.yaml")
+
+
+def test_a_run_is_found_by_the_beginning_of_its_key_if_no_other_begins_so(store):
+    plan = plan_run(store, small_config())
+    for key in ("cafe0000", "cafe", "beef0000"):
+        save_plan(store, plan.model_copy(update={"run_key": key}))
+    assert [find_run(store, name) for name in ("b", "cafe0", "cafe")] == ["beef0000", "cafe0000", "cafe"]
+    with pytest.raises(ConfigError, match="2 runs begin with 'caf': cafe, cafe0000; name more of it"):
+        find_run(store, "caf")
+    for name in ("", "f"):
+        with pytest.raises(ConfigError, match=r"holds no run .*list the runs with: millrace history"):
+            find_run(store, name)
 
 
 def test_another_plan_under_the_same_key_is_refused(store):
