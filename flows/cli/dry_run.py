@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flows.cli.terminal.console import say
 from flows.cli.terminal.options import RunOptions
-from flows.presentation.wording import count, duration, plural
+from flows.presentation.wording import count, duration, plural, shortened
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.records import Record
@@ -23,6 +23,8 @@ from tasks.runs.plan import NothingToDo
 
 _PARTS = ("weights", "gradients", "optimizer", "average", "activations", "process")
 _LEAST_GIB = 0.05  # smaller parts are left out
+
+_NAME_LETTERS = 40  # longest name of an item
 
 
 class PlanOutput(Record):
@@ -124,6 +126,13 @@ def _amounts(amounts: Enough, config: dict[str, Any]) -> Iterator[str]:
     earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
     held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs"
     yield f"holdout: {held}{earlier}"
+    if amounts.golden_unknown:
+        first = ", ".join(repr(shortened(text, _NAME_LETTERS)) for text in amounts.golden_unknown_first)
+        of = f"{count(amounts.golden_unknown)} of {plural(amounts.golden_items, 'item')}"
+        yield (
+            f"golden:  warning: {of} in no span, catalogue or item feed, as {first}; they are measured, but no release "
+            "has them: correct the item_id or the text in evaluate.golden, or announce them by millrace ingest --items"
+        )
 
 
 def _memory(memory: TrainMemory) -> str:

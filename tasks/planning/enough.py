@@ -38,7 +38,7 @@ from tasks.data.rows import (
 )
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.planning.golden_set import read_golden_set
+from tasks.planning.golden_set import GoldenRow, read_golden_set, unknown_items
 from tasks.planning.train_memory import TrainMemory, train_memory
 from tasks.quality.sight import Sight, sight
 from tasks.runs.estimates import estimate_run
@@ -48,6 +48,7 @@ from tasks.runs.snapshot import Snapshot
 
 READ_ROWS = 100_000  # rows of a window that are read, in about a second; more are estimated from these
 BYTES_OF_TOKEN = 3.0  # UTF-8 bytes of a token: English has 3 to 5 by the vocabulary, a Chinese sign is 3
+SHOWN_ITEMS = 3  # unknown items of the golden set that are named
 MARKS = 2  # tokens at the begin and the end of each text
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -68,6 +69,11 @@ class Enough(Record):
     held_pairs: int = Field(description="held-out pairs of the window")
     held_queries: int = Field(description="distinct queries of these pairs")
     earlier_queries: int = Field(description="held-out queries of earlier spans, which are measured too")
+    golden_items: int = Field(description="distinct items of the golden set; 0 without one")
+    golden_unknown: int | None = Field(
+        description="golden items that neither the spans nor the catalogue nor an item feed have; null: not readable"
+    )
+    golden_unknown_first: tuple[str, ...] = Field(description="texts of the first of these")
     seconds: float | None = Field(description="expected time of the rest of the run; null: no earlier run to tell")
     memory: TrainMemory | None = Field(
         description="memory of a training worker; null: nothing to train, or the encoder is not on this machine"
@@ -109,6 +115,8 @@ def enough(store: Store, plan: RunPlan) -> Enough:
     judgement = _last_judgement(store, plan.history)
     earlier = _earlier_queries(store, plan.history, rule, len(seen.queries) / max(seen.held, 1))
     whole = min(earlier + queries, config.evaluate.max_rows)
+    golden = read_golden_set(Path(config.evaluate.golden).expanduser()) if config.evaluate.golden is not None else []
+    unknown = _unknown_items(store, plan, golden)
     return Enough(
         rows=sum(rows),
         rows_read=seen.rows,
@@ -120,9 +128,12 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         held_pairs=held_pairs,
         held_queries=queries,
         earlier_queries=earlier,
+        golden_items=len({row.item_id for row in golden}),
+        golden_unknown=None if unknown is None else len(unknown),
+        golden_unknown_first=tuple((unknown or ())[:SHOWN_ITEMS]),
         seconds=estimate_run(store, plan),
         memory=train_memory(store, plan, seen.tokens / max(seen.rows - seen.unusable, 1)),
-        gates=tuple(_sight(gate, config, whole, newest, judgement) for gate in config.evaluate.gates),
+        gates=tuple(_sight(gate, golden, whole, newest, judgement) for gate in config.evaluate.gates),
     )
 
 
@@ -208,12 +219,22 @@ def _last_judgement(store: Store, history: Sequence[RowsRef]) -> Judgement | Non
     return Run(Snapshot(store), history[-1].prefix.split("/")[1]).judgement if history else None
 
 
-def _sight(gate: GateConfig, config: Config, whole: int, newest: int, judgement: Judgement | None) -> Sight:
+def _unknown_items(store: Store, plan: RunPlan, golden: Sequence[GoldenRow]) -> list[str] | None:
+    """Return the unknown items of the golden set; None if a catalogue or a feed is damaged."""
+    try:
+        return unknown_items(store, plan, golden) if golden else []
+    except StoreError:
+        return None
+
+
+def _sight(
+    gate: GateConfig, golden: Sequence[GoldenRow], whole: int, newest: int, judgement: Judgement | None
+) -> Sight:
     queries: int | None = newest if gate.span is not None else whole
     if gate.slice is not None:
         queries = None
-    elif gate.rows == "golden" and config.evaluate.golden is not None:
-        queries = len({row.query for row in read_golden_set(Path(config.evaluate.golden).expanduser())})
+    elif gate.rows == "golden":
+        queries = len({row.query for row in golden})
     value = judgement.outcome.challenger.get(gate.metric) if judgement is not None else None
     return sight(gate, queries, _verdict_of(gate, judgement), value)
 

@@ -10,7 +10,7 @@ import pytest
 import infra.compute.factory
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
-from tasks.contracts.references import SpanRef
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.rows import is_holdout, normal_text
 from tasks.planning import enough as module
 from tasks.planning.enough import Enough, enough
@@ -18,7 +18,7 @@ from tasks.planning.next_run import plan_run
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace.inputs import review, run, write_input
-from tests.support.workspace.logs import click, write_log
+from tests.support.workspace.logs import click, item, write_feed, write_log
 
 HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 1.0, positive_min: 3.0}"
 ROWS = [review(number, "2026-01-05", text=f"query {number // 2}") for number in range(400)]
@@ -128,3 +128,18 @@ def test_a_gate_on_the_golden_set_sees_its_queries(store: DirectoryStore, tmp_pa
     gate = "{metric: recall@10, direction: higher, threshold: 0, baseline: champion, rows: golden, confidence: 0.9"
     found = expected(store, f"evaluate.golden={golden}", f"evaluate.gates=[{gate}, severity: warning}}]")
     assert found.gates[0].queries == 2
+
+
+def test_golden_items_that_nothing_knows_are_counted_and_named(store: DirectoryStore, tmp_path: Path) -> None:
+    """Items without an id are known by their text; a feed announces others."""
+    golden = tmp_path / "golden.csv"
+    golden.write_text("query,item\na lamp,lamp 1\na desk,Lamp 1\na chair,chair 7\na stool,chair 7\n")
+    found = expected(store, f"evaluate.golden={golden}")
+    assert (found.golden_items, found.golden_unknown) == (3, 2)
+    assert found.golden_unknown_first == ("Lamp 1", "chair 7")
+    golden.write_text("query,item,item_id\na lamp,lamp 1,i1\na desk,desk 2,i2\n")
+    assert expected(store, f"evaluate.golden={golden}").golden_unknown == 2
+    write_feed(store, tmp_path, FeedRef(name="2026-01", version=1), [item("i1", "lamp 1")])
+    found = expected(store, f"evaluate.golden={golden}")
+    assert (found.golden_unknown, found.golden_unknown_first) == (1, ("desk 2",))
+    assert expected(store).golden_unknown == 0
