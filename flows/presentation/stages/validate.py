@@ -68,7 +68,7 @@ def _spans(value: ValidateOutcome) -> tuple[Table, ...]:
 def _sides(value: ValidateOutcome) -> tuple[Table, ...]:
     if value.left_out_of_training is None or value.left_out_of_holdout is None:
         return ()
-    columns = [">of training: like one held out", ">of the holdout: like one trained before"]
+    columns = [">training rows like a held-out row", ">held-out rows like an earlier training row"]
     row = [count(value.left_out_of_training), count(value.left_out_of_holdout)]
     if value.left_out_as_golden is not None:
         columns.insert(1, ">of these: in the golden set")
