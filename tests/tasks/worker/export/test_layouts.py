@@ -28,7 +28,7 @@ from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.fakes.encoding import encode_here
 from tests.support.models.embedding import embed_texts
-from tests.support.models.layouts import LAYOUTS, settings_for, write_layout
+from tests.support.models.layouts import LAYOUTS, PROMPTS, settings_for, write_layout
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
     all_rows,
@@ -60,6 +60,16 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
         return made[name]
 
     return get
+
+
+def test_the_models_that_the_documentation_lists_by_language_are_among_the_layouts() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "models.md").read_text()
+    table = page.partition("| folder | languages |")[2].partition("\n\n")[0]
+    named = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+    assert len(named) >= 4
+    assert set(named) <= set(LAYOUTS)
+    unsaid = {line.split("|")[1].strip() for line in table.splitlines() if "none in the folder" in line}
+    assert unsaid == PROMPTS.keys() & set(named)
 
 
 def config_for(name: str, folder: Path, *overrides: str) -> Config:
