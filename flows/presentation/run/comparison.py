@@ -21,7 +21,7 @@ LETTERS = 80  # shown of a text
 KEY = "reports/comparison.html"  # links are relative to it; a comparison is not stored in the workspace
 SCALED = ("loss", "mae", "rmse")  # metrics that are no shares
 LOSS, RECALL = "loss", "recall@10"
-_ANSWERS = {"better": Cell("better", "✓", "good"), "worse": Cell("worse", "✕", "bad"), "undecided": Cell("can't tell")}
+_ANSWERS = {"better": Cell("better", "✓", "good"), "worse": Cell("worse", "✕", "bad"), "undecided": Cell("undecided")}
 
 
 def comparison_page(compared: Comparison, workspace: str) -> Page:
