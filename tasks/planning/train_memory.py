@@ -40,12 +40,12 @@ class TrainMemory(Record):
     parameters: int = Field(description="weights of the encoder, in numbers")
     tokens: int = Field(description="tokens of a worker's batch, or of its part with GradCache, with padding")
     weights_gib: float = Field(description="weights, and their copy in bf16 if the arithmetic is bf16")
-    gradients_gib: float
+    gradients_gib: float = Field(description="gradients of all trained weights, GiB")
     optimizer_gib: float = Field(description="both moments of AdamW, in fp32")
     average_gib: float = Field(description="averaged weights of train.averaging; 0: none")
     activations_gib: float = Field(description="results of all layers that the backward pass reads; an upper bound")
     process_gib: float = Field(description="Python and its packages, in the memory of the host; 0 on a device")
-    total_gib: float
+    total_gib: float = Field(description="sum of the parts, GiB")
     measured_gib: float | None = Field(description="peak of the last run's warmup; null: none, or with other settings")
     measured_in: str | None = Field(description="key of that run")
     free_gib: float | None = Field(description="free memory of this machine; null: the workers run elsewhere")
