@@ -12,6 +12,7 @@ from infra.store.base import Conflict, Holder, Lock, ReadOnlyError
 from infra.store.unfinished import PREFIX, temporary_file
 from tasks.foundation.errors import StoreError
 
+_DELETIONS = 10  # tries for a folder that changes meanwhile
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -117,7 +118,7 @@ class DirectoryStore:
         path = self.path(prefix)
         with self._writing(prefix):
             if path.is_dir():
-                shutil.rmtree(path)
+                _delete_folder(path)
             else:
                 path.unlink(missing_ok=True)
 
@@ -206,6 +207,20 @@ class DirectoryStore:
 
 def _lock_name(key: str) -> str:
     return f".locks/{key.replace('/', '.')}"
+
+
+def _delete_folder(path: Path) -> None:
+    """Delete a folder, also if others place files in it, or take them away, at the same moment."""
+    for _ in range(_DELETIONS):
+        try:
+            shutil.rmtree(path)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
+        if not path.exists():
+            return
+    shutil.rmtree(path)
 
 
 def _make_folder(path: Path) -> None:

@@ -1,5 +1,7 @@
 """What every store must do when several processes or threads use it at once, or die in the middle."""
 
+import errno
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.base import Conflict, Store
+from infra.store.directory import DirectoryStore
 from tests.support.workspace.stores import everything_below
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -139,3 +142,18 @@ def test_who_only_looks_never_keeps_a_process_from_a_lock(directory):
         done.set()
         for looker in lookers:
             looker.join()
+
+
+def test_a_folder_that_loses_a_file_while_it_is_deleted_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store, delete, calls = DirectoryStore(tmp_path), shutil.rmtree, []
+
+    def raced(path: Path) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise FileNotFoundError(errno.ENOENT, "another process has placed it", ".tmp-1")
+        delete(path)
+
+    store.write("lineages/main/step-1/model", b"")
+    monkeypatch.setattr("infra.store.directory.shutil.rmtree", raced)
+    store.delete("lineages/main/step-1")
+    assert store.list("lineages") == []
