@@ -46,6 +46,7 @@ class ForkedWorker:
         read_end, write_end = os.pipe()
         self.stdout: IO[str] = os.fdopen(read_end, errors="replace")
         self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._news.setblocking(False)  # Python 3.11's recv_fds ignores MSG_DONTWAIT
         try:
             parent.request({"words": words, "environment": environment}, [write_end, theirs.fileno()])
         except OSError:
@@ -60,7 +61,7 @@ class ForkedWorker:
         """Return the exit code, negative after a signal; None while it runs. See `subprocess.Popen.poll`."""
         while self._code is None:
             try:
-                message, descriptors, _, _ = socket.recv_fds(self._news, 64, 1, socket.MSG_DONTWAIT)
+                message, descriptors, _, _ = socket.recv_fds(self._news, 64, 1)
             except BlockingIOError:
                 return None
             except ConnectionError:
