@@ -129,7 +129,7 @@ class Pages:
         return self._fresh(run_key, lambda: Page(HTML, run_html(self._store, run_key)))
 
     def _data(self, run_key: str) -> Page | None:
-        """Return the page that was written when the run ended; made now if there is none."""
+        """Return the page written at the end of the run; make it now if the run has none."""
         from flows.presentation.run.data_page import data_html
 
         if not self._store.exists(PLAN.key(run=run_key)):

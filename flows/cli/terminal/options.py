@@ -29,7 +29,7 @@ class RunOptions:
     config_file: Path | None = None
     overrides: Sequence[str] = ()
     named: bool = (
-        False  # True: an option or MILLRACE_CONFIG names the file; else it is of this folder, or there is none
+        False  # True: --config or MILLRACE_CONFIG names the file; False: millrace.yaml of this folder, or no file
     )
 
     def config(self) -> Config:

@@ -1,4 +1,4 @@
-"""The page of the rows that a run's validate set apart, by reason, and of those that wait for their items.
+"""The page of the rows that a run set apart, by reason, and of the rows that wait for their items.
 
 `millrace serve` makes it when it is asked for; it is never stored, so that deleted rows are gone.
 """
@@ -48,7 +48,7 @@ def rows_html(store: Store, run_key: str) -> bytes | None:
 
 
 def judged_rows(store: Store, run: Run) -> ValidateOutcome | None:
-    """Return validate's findings, also those that stopped the run. Raises StoreError: they are not readable."""
+    """Return the findings of validate, even if they stopped the run. Raises StoreError: they are not readable."""
     made = run.outcome(Stage.validate)
     if isinstance(made, ValidateOutcome):
         return made

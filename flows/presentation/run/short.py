@@ -30,7 +30,7 @@ def _without_good_news(section: Section) -> Section:
 
 
 def _gates(run: Run) -> Iterator[Section]:
-    """Yield a line for each gate; sentences of warnings only, since a box has those of refusals."""
+    """Yield a line for each gate, and the sentences of warnings; a box above has the sentences of refusals."""
     verdicts = run.judgement.all_verdicts if run.judgement else ()
     if not verdicts:
         return

@@ -151,7 +151,7 @@ class CloudScene(Scene):
         self.s3.faults, self.s3.delay_seconds = [], 0.0
 
     def send_all(self, command: Command, number: signal.Signals) -> None:
-        """Send a signal to the orchestrator and to the workers that run now; SIGCONT to those that got SIGSTOP."""
+        """Send a signal to the orchestrator and its running workers; SIGCONT reaches the workers stopped before."""
         command.send_all(number)
         if number is not signal.SIGCONT:
             self._stopped = self.workers()

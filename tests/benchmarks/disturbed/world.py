@@ -215,7 +215,7 @@ class Scene(ABC):
         return [record for record in ledger.records(self.store) if record.started_at >= self._made_at]
 
     def workers(self, stage: str = "") -> list[int]:
-        """Return the processes of the workers, or of those of a stage, by their rank."""
+        """Return the worker processes of all stages, or of one stage, by rank."""
         found = [
             (int(one.variables.get("RANK", "0")), one.pid)
             for one in processes()
