@@ -24,10 +24,10 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "run": "running",
         "skip": "ingesting",
         "refresh": "running",
-        "gate": "gating",
+        "gate": "comparing.gating",
         "backfill": "backfilling",
-        "try": "experiments",
-        "parity": "parity",
+        "try": "comparing.experiments",
+        "parity": "comparing.parity",
         "import-checkpoint": "importing",
     },
     "Results": {
@@ -38,7 +38,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "publish": "publishing",
         "search": "searching",
         "diff": "searching",
-        "compare": "experiments",
+        "compare": "comparing.experiments",
         "report": "report",
         "history": "history",
         "serve": "servers",
@@ -125,7 +125,7 @@ def all_commands() -> dict[str, Any]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, str]:
-    tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
+    tree = ast.parse((Path(__file__).parent / f"{module.replace('.', '/')}.py").read_text())
     functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
     return {each.name.rstrip("_"): ast.get_docstring(each) or "" for each in functions}  # `try` can't name a function
 

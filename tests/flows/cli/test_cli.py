@@ -150,7 +150,7 @@ def test_nothing_to_do_needs_no_server(copied: Path) -> None:
 
 
 def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
-    code = "import sys, flows.cli.running, flows.cli.parity; print('prefect' in sys.modules)"
+    code = "import sys, flows.cli.running, flows.cli.comparing.parity; print('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 
 
