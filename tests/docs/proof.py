@@ -65,11 +65,18 @@ STATEMENTS = {
     "found again": Statement("emulated", "A job whose waiter died is found again, and no second one is started"),
     "excluded hosts": Statement("emulated", "A machine that failed checks gets no work"),
     "whole pipeline": Statement("emulated", "On Batch and S3 the pipeline gives the same on one machine"),
+    "texts by their lengths": Statement(
+        "emulated", "On `cuda`, packed texts need no mask, and have the vectors and gradients of one"
+    ),
+    "overlapped sums": Statement(
+        "emulated", "On `cuda`, gradients are summed during the backward pass, and are those of a sum at its end"
+    ),
     "images": Statement("unproven", "The images build, their packages fit, and they run with a read-only root"),
     "compiler": Statement("unproven", "neuronx-cc compiles these graphs, at -O1 and at -O2"),
     "training on Trainium": Statement(
         "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
     ),
+    "training on GPUs": Statement("unproven", "NVIDIA GPUs train, evaluate and embed, and give the numbers of `cpu`"),
     "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
     "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),
 }

@@ -49,7 +49,7 @@ def missing() -> Iterator[str]:
         yield from _of_target(kind)
     for modules in MODULES.values():
         for name, module in modules.items():
-            yield from _of_command(name, f"flows/cli/{module}.py")
+            yield from _of_command(name, f"flows/cli/{module.replace('.', '/')}.py")
 
 
 def _of_work(work: Stage | Chore) -> Iterator[str]:

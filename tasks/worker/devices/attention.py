@@ -1,8 +1,8 @@
 """Attention as plain batched matrix products, for processors and for XLA.
 
 On a CPU the library's fused attention has a slow bf16 backward pass, and its eager attention computes the softmax in
-fp32; docs/benchmarks.md has the figures. XLA fuses plain operations itself. GPUs keep the fused attention. So do
-unpadded texts (one after another) on a CPU, which need no backward pass.
+fp32; docs/benchmarks.md has the figures. XLA fuses plain operations itself. Unpadded texts (one
+after another) on a CPU keep the fused attention, since they need no backward pass. GPUs: varlen_attention.py.
 """
 
 from typing import Any
@@ -83,11 +83,11 @@ def unpadded_attention(
 AttentionInterface.register(MATMUL, matmul_attention)
 
 
-def use_matmul_attention(model: nn.Module) -> None:
-    """Set this attention in every encoder inside `model` that allows it."""
+def use_attention(model: nn.Module, name: str) -> None:
+    """Set a registered attention in every encoder inside `model` that allows it."""
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and not kind_of(part.config.model_type).own_attention:
-            part.set_attn_implementation(MATMUL)
+            part.set_attn_implementation(name)
 
 
 def supports_unpadded(encoder: PreTrainedModel) -> bool:

@@ -54,8 +54,7 @@ class Accelerator(ABC):
     communicated_seconds: float | None = None  # in collectives so far; None: unknown, as they are part of a graph
     compiler = ""  # name and version
     flags = ""  # the compiler's flags
-    matmul_attention = True  # attention as plain matrix products; see attention.py
-    unpadded = False  # supports unpadded texts, see attention.py; needs matmul_attention
+    unpadded = False  # supports unpadded texts, see attention.py
     adamw_options: ClassVar[dict[str, bool]] = {}  # choose torch's AdamW implementation
 
     def __init__(self, rank: Rank) -> None:
@@ -100,10 +99,13 @@ class Accelerator(ABC):
     def to_device(self, model: nn.Module) -> None:
         """Move a model to the device and choose the kernels that are fast there."""
         model.to(self.device)
-        if self.matmul_attention:
-            from tasks.worker.devices.attention import use_matmul_attention  # seconds to import, not always needed
+        self.choose_attention(model)
 
-            use_matmul_attention(model)
+    def choose_attention(self, model: nn.Module) -> None:
+        """Set the attention of the encoders: plain matrix products, unless the device has a faster kernel."""
+        from tasks.worker.devices.attention import MATMUL, use_attention  # seconds to import, not always needed
+
+        use_attention(model, MATMUL)
 
     def choose_precision(self, requested: Literal["auto", "bf16", "bf16-weights", "fp32"]) -> Precision:
         """Return the precision to use; `auto` is bf16 if that is fast, else fp32."""
@@ -189,6 +191,9 @@ class Accelerator(ABC):
             return rows
         return self._reduce_scatter(rows)
 
+    def begin_backward(self, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027, most devices sum at the end
+        """Announce a backward pass after which all gradients are complete; `reduce_gradients` follows it."""
+
     def reduce_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Sum the gradients over the workers: each worker's loss is its part of the global batch's loss."""
         if self.rank.world == 1:
@@ -224,8 +229,12 @@ class Accelerator(ABC):
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Return all gradients except None, in the order of the optimiser's parameters."""
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return [parameter.grad for parameter in parameters_of(optimizer) if parameter.grad is not None]
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Return the parameters of all groups, in order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class _GatherRows(torch.autograd.Function):

@@ -3,18 +3,18 @@
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from tasks.foundation.errors import ConfigError
-from tasks.worker.devices.base import Accelerator
+from tasks.worker.devices.gradient_buckets import OverlappedGradients
 from tasks.worker.process.job import Rank
 
 
-class CudaAccelerator(Accelerator):
+class CudaAccelerator(OverlappedGradients):
     """The GPU whose number is the local rank."""
 
     name = "cuda"
     backend = "cpu:gloo,cuda:nccl"
-    matmul_attention = False
     adamw_options: ClassVar[dict[str, bool]] = {"fused": True}
 
     def __init__(self, rank: Rank) -> None:
@@ -31,6 +31,13 @@ class CudaAccelerator(Accelerator):
     @property
     def fast_bf16(self) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
+
+    def choose_attention(self, model: nn.Module) -> None:
+        """Set the attention that knows packed texts by their lengths."""
+        from tasks.worker.devices.attention import use_attention  # transformers takes seconds to import
+        from tasks.worker.devices.varlen_attention import VARLEN
+
+        use_attention(model, VARLEN)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)

@@ -18,6 +18,7 @@ from transformers import AutoModel, PretrainedConfig
 
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.data.encoders import Activation, first_position, kind_of
+from tasks.worker.devices.varlen_attention import offsets_of, takes_lengths
 from tasks.worker.model import unpadded
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.interaction import Interaction
@@ -164,7 +165,15 @@ class EmbeddingModel(nn.Module):
 
     def pool(self, texts: Texts) -> torch.Tensor:
         """Return the pooled vector of each segment, float32 (R * segments, D), from ids, segments and positions."""
+        mask = self._mask(texts)
+        hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self._pool(hidden, texts)
+
+    def _mask(self, texts: Texts) -> LayerMasks:
         segments = texts.segments
+        if takes_lengths(self.encoder) and not self.causal and self._reach is None:
+            return offsets_of(segments, segments_of(segments.shape[1]))
         # A token attends to tokens of its own text. Padding attends to padding, so that no softmax row is empty. The
         # mask is additive, expanded to all heads and in the type of the scores, so that no layer converts or copies it.
         apart = segments[:, :, None] != segments[:, None, :]
@@ -174,10 +183,7 @@ class EmbeddingModel(nn.Module):
         if self._reach is not None:
             distance = (texts.positions[:, :, None] - texts.positions[:, None, :]).abs()
             near = self._additive(apart | (distance > self._reach))
-        mask = self._for_layers(mask, near)
-        hidden = self._encode(texts.ids, mask, texts.positions + self.first_position).float()
-        with torch.autocast(hidden.device.type, enabled=False):
-            return self._pool(hidden, texts)
+        return self._for_layers(mask, near)
 
     def _additive(self, apart: torch.Tensor) -> torch.Tensor:
         """Return the additive mask of each head, (R, heads, T, T), from bool (R, T, T): True masks a pair of tokens."""
@@ -205,7 +211,7 @@ class EmbeddingModel(nn.Module):
         return F.normalize(pooled, dim=1)
 
     def _encode(self, ids: torch.Tensor, mask: LayerMasks, positions: torch.Tensor) -> torch.Tensor:
-        """Return hidden states (R, T, D); `mask` is additive, or the groups of unpadded texts.
+        """Return hidden states (R, T, D); `mask` is additive, the groups of unpadded texts, or packed ones' offsets.
 
         Inside autocast the whole encoder computes in autocast's type. Autocast itself would convert the inputs of each
         matrix product and run all other operations in fp32, which takes longer than the products. Here each weight is

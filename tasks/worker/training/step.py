@@ -105,6 +105,8 @@ class TrainStep:
             pooled = chunks.pooled
         with self.accelerator.autocast(self.precision):
             losses = batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled)
+        if chunks is None:
+            self.accelerator.begin_backward(self.optimizer)
         losses["loss"].backward()
         self.accelerator.cut()
         if chunks is not None:

@@ -6,7 +6,7 @@ from torch import nn
 from transformers import AutoModel, BertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
 
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.devices.attention import use_matmul_attention
+from tasks.worker.devices.attention import MATMUL, use_attention
 from tasks.worker.devices.fused_layer import FusedLayer, fused_layer, unpadded_layer
 from tasks.worker.process.job import Rank
 
@@ -30,7 +30,7 @@ def encoder(config: Any) -> Any:
     """An encoder with plain attention, none of whose weights, biases included, is zero or one."""
     torch.manual_seed(0)
     made = AutoModel.from_config(config)
-    use_matmul_attention(made)
+    use_attention(made, MATMUL)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModel
 
 from configs.schema.model import Prompts
-from tasks.worker.devices.attention import use_matmul_attention
+from tasks.worker.devices.attention import MATMUL, use_attention
 from tasks.worker.model.embedding_model import EmbeddingModel, local_reach
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.model_shape import ModelShape
@@ -70,7 +70,7 @@ def test_packed_texts_have_the_vectors_and_gradients_of_each_alone(tmp_path: Pat
     wanted = gradients(model, expected)
     ours = copy.deepcopy(model)
     if attention == "matmul":
-        use_matmul_attention(ours)
+        use_attention(ours, MATMUL)
     vectors = ours(packed(texts, 48))
     assert (vectors * expected).sum(dim=1).min() > 0.99999
     assert F.cosine_similarity(gradients(ours, vectors), wanted, dim=0) > 0.99999
@@ -87,6 +87,6 @@ def test_unpadded_texts_have_the_vectors_of_each_alone(tmp_path: Path, name: str
     none = FeatureArrays(np.zeros((len(texts), 0), np.float32), np.zeros((len(texts), 0), np.int64))
     with torch.no_grad():
         expected = alone(model, texts)[torch.from_numpy(order)]
-        use_matmul_attention(model)
+        use_attention(model, MATMUL)
         vectors = model(UnpaddedTexts.of(tokens, order, lengths[order], none))
     assert (vectors * expected).sum(dim=1).min() > 0.99999
