@@ -3,6 +3,7 @@
 `millrace config` and docs/configuration.md show them.
 """
 
+import datetime as dt
 import inspect
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -17,7 +18,15 @@ from tasks.foundation.records import Record, decides
 
 EACH, NAME = "[]", "NAME"  # in paths: each entry of a list; a name that the user chooses
 NO_DEFAULT: Any = PydanticUndefined
-_WORDS = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null", Any: "any"}
+_WORDS = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    type(None): "null",
+    Any: "any",
+    dt.date: "day",
+}
 _BOUNDS = {limits.Gt: ("gt", "above"), limits.Ge: ("ge", "from"), limits.Lt: ("lt", "below"), limits.Le: ("le", "to")}
 
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.own_suites import take_in
+from configs.prices import take_in_prices
 from configs.schema.config import Config
 from configs.yaml_files import read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
@@ -56,6 +57,7 @@ def _resolve(tree: dict[str, Any], over: Iterable[Layer]) -> Config:
     for layer in over:
         _merge(tree, layer.patch, layer.source)
     take_in(tree)
+    take_in_prices(tree)
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The configuration of machines, AWS Batch, the compiler, retries and prices."""
+"""The configuration of machines, AWS Batch, the compiler and retries."""
 
 from typing import Annotated, Literal, Self, get_args
 
@@ -43,7 +43,7 @@ class OtherMachines(Record):
         description="name of a stage's job definition; `{stage}` stands for the stage, as in `millrace-inf2-{stage}`"
     )
     processes_per_node: Positive = Field(description="worker processes on one node: its NeuronCores, or its GPUs")
-    dollars_per_node_hour: float = Field(ge=0, description="price of one node, in dollars an hour")
+    instance: str | None = Field(description="instance type of one node, for its price; null: the cost is not known")
 
 
 class InferMachines(OtherMachines):
@@ -88,9 +88,11 @@ class BatchConfig(Record):
         description="rendezvous timeout of a job's nodes, in seconds: machines start minutes apart, and each pulls an "
         "image of more than 20 GB",
     )
-    cpu_dollars_per_node_hour: float = Field(ge=0, description="price of one node of cpu_queue, in dollars an hour")
-    accelerator_dollars_per_node_hour: float = Field(
-        ge=0, description="price of one node of accelerator_queue, in dollars an hour"
+    cpu_instance: str | None = Field(
+        description="instance type of a node of cpu_queue, for its price; null: the cost is not known"
+    )
+    accelerator_instance: str | None = Field(
+        description="instance type of a node of accelerator_queue, for its price; null: the cost is not known"
     )
 
     @model_validator(mode="after")
@@ -104,6 +106,10 @@ class BatchConfig(Record):
     def processes_of(self, stage: str) -> int:
         """Return the number of worker processes on one node of a stage's machines."""
         return self.infer.processes_per_node if stage == "infer" and self.infer else self.processes_per_node
+
+    def nodes_of(self, stage: str, workers: int) -> int:
+        """Return the number of machines of a stage; 1 if its workers do not fill one."""
+        return max(1, workers // self.processes_of(stage))
 
 
 class CompilerConfig(Record):
@@ -138,9 +144,3 @@ class RetryConfig(Record):
 
     attempts: Positive = Field(description="attempts of one stage in one invocation, by AWS Batch and Prefect together")
     jitter: float = Field(ge=0, description="random share of the delay between two attempts")
-
-
-class CostConfig(Record):
-    """Prices for the ledger."""
-
-    dollars_per_worker_hour: float = Field(ge=0, description="price of one local worker, in dollars an hour")

@@ -1,7 +1,7 @@
 """The typed configuration: every key, its meaning, unit and bounds. Defaults live in base.yaml, not here.
 
 A resolved configuration is one `Config`; it is hashed into the run key and saved with every run. Its sections are in
-model.py, training.py, label_heads.py, stages.py, compute.py, operations.py and publishing.py.
+model.py, training.py, label_heads.py, stages.py, compute.py, prices.py, operations.py and publishing.py.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from configs.schema.compute import AcceleratorName, BatchConfig, CompilerConfig, Compute, CostConfig, RetryConfig
+from configs.schema.compute import AcceleratorName, BatchConfig, CompilerConfig, Compute, RetryConfig
 from configs.schema.metrics import METRICS
 from configs.schema.model import FeaturesConfig, ModelConfig
 from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig
+from configs.schema.prices import CostConfig
 from configs.schema.publishing import PublishConfig
 from configs.schema.stages import (
     EvaluateConfig,

@@ -25,7 +25,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, line_of
 from tasks.runs.host_findings import last_findings
-from tasks.runs.ledger import LedgerRecord
+from tasks.runs.ledger import PricedAttempt
 from tasks.runs.plan import find_run
 from tasks.runs.run import Run, read_run, read_runs
 from tasks.runs.snapshot import Snapshot
@@ -92,7 +92,7 @@ class ReportOutput(Record):
     graphs: tuple[StageGraphs, ...] = Field(
         description="compiled graphs of warmup and train; empty on devices that don't compile"
     )
-    ledger: tuple[LedgerRecord, ...] = Field(description="attempts, one record each")
+    ledger: tuple[PricedAttempt, ...] = Field(description="attempts, one record each")
 
 
 def last_run(store: Store, span: str | None) -> str:
@@ -129,7 +129,7 @@ def of_run(store: Store, run_key: str) -> ReportOutput:
         rows_replayed=trained.rows_replayed if trained else 0,
         graphs=tuple(graphs for result in results for graphs in _graphs(result)),
         slices=judged.slices if judged else (),
-        ledger=run.attempts,
+        ledger=tuple(map(PricedAttempt.of, run.attempts)),
     )
 
 

@@ -10,10 +10,11 @@ from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.stages import BackfillPhase, stages_in
 from tasks.contracts.workspace import RESULT
 from tasks.runs.estimates import Estimate, Past, estimate_work, rows_of
+from tasks.runs.ledger import sum_dollars
 
 
 class BackfillEstimate(NamedTuple):
-    """Each span with its estimate, and wall seconds and dollars of all spans; None if a stage has no past attempt."""
+    """Each span with its estimate, and wall seconds and dollars of all spans; None if not known."""
 
     spans: list[SpanPlan]
     seconds: float | None
@@ -43,7 +44,7 @@ def estimate_backfill(
     return BackfillEstimate(
         estimated,
         seconds=wall + sum(work.release.seconds for work in known),
-        dollars=sum(part.dollars for part in parts),
+        dollars=sum_dollars(part.dollars for part in parts),
         attempts_seen=min((part.attempts_seen for part in parts if part.seconds), default=0),
     )
 
@@ -80,5 +81,5 @@ def _span_work(store: Store, config: Config, past: Past, span: SpanPlan) -> _Spa
 def _with_estimate(span: SpanPlan, work: _SpanWork | None) -> SpanPlan:
     if work is None:
         return span
-    seconds, dollars = sum(part.seconds for part in work), sum(part.dollars for part in work)
+    seconds, dollars = sum(part.seconds for part in work), sum_dollars(part.dollars for part in work)
     return span.model_copy(update={"expected_seconds": round(seconds, 3), "expected_dollars": dollars})

@@ -107,7 +107,7 @@ class BackfillPlan(Record):
             return ""
         if self.expected_seconds is None:
             return "The expected time and cost are not known: the ledger has no run with all these stages yet."
-        cost = f" and ${self.expected_dollars:.2f}" if self.expected_dollars else ""  # 0: no prices
+        cost = "" if self.expected_dollars is None else f" and ${self.expected_dollars:.2f}"
         return (
             f"Expected: {duration(self.expected_seconds)}{cost}, with up to {self.parallel} spans evaluated and "
             f"inferred at once, from the last {self.attempts_seen} successful attempt(s) of each stage."

@@ -48,8 +48,8 @@ class BatchAttempt(Record):
     queued: float = Field(description="seconds until it had a machine")
     booting: float = Field(description="seconds from then until the workers' command began")
     running: float = Field(description="seconds that the command ran; the longest of several jobs")
-    dollars_per_hour: float = Field(description="price of all machines together")
-    cost: float = Field(description="dollars, for the time that each machine was held")
+    machines: int = Field(description="machines that it had")
+    billable_seconds: float = Field(description="seconds that each machine was held, added up over the machines")
     job: str
     hosts: tuple[str, ...]
     stopped_at: float | None = Field(default=None, description="seconds since the epoch, by the clock of AWS")

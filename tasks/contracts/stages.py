@@ -10,6 +10,7 @@ from typing import Self
 
 from configs.schema.compute import Compute
 from configs.schema.config import Config
+from configs.schema.prices import LOCAL_WORKER
 
 
 class Queue(enum.StrEnum):
@@ -167,6 +168,21 @@ def compute_of(config: Config, work: Work) -> Compute:
 def workers_of(config: Config, work: Work) -> int:
     """Return the number of worker processes of a stage."""
     return work.traits.workers(config)
+
+
+def machines_of(config: Config, work: Work, workers: int) -> int:
+    """Return the number of machines that a stage's workers fill; a local worker counts as one."""
+    return workers if compute_of(config, work) == "local" else config.batch.nodes_of(work.value, workers)
+
+
+def instance_of(config: Config, work: Work) -> str | None:
+    """Return the instance type of a stage's machines; None if the configuration names none."""
+    if compute_of(config, work) == "local":
+        return LOCAL_WORKER
+    batch = config.batch
+    if work is Stage.infer and batch.infer is not None:
+        return batch.infer.instance
+    return batch.cpu_instance if work.traits.queue is Queue.cpu else batch.accelerator_instance
 
 
 def stages_in(phase: BackfillPhase) -> tuple[Stage, ...]:

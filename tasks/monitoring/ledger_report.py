@@ -16,7 +16,7 @@ from tasks.foundation.records import Record
 from tasks.monitoring.history import History, RunLine, line_of, read_history
 from tasks.monitoring.outages import outages
 from tasks.monitoring.work_sums import WorkSums, added, work_sums
-from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.ledger import LedgerRecord, PricedAttempt, Totals, totals
 from tasks.runs.run import Run, read_attempts, read_run
 from tasks.runs.snapshot import Snapshot
 
@@ -70,7 +70,7 @@ class LedgerReport(Record):
         description="sums over attempts of refreshes, publications, comparisons and imports; null: not requested, "
         "or none"
     )
-    attempts: tuple[LedgerRecord, ...] = Field(description="attempts of the runs, in the order of their start")
+    attempts: tuple[PricedAttempt, ...] = Field(description="attempts of the runs, in the order of their start")
     unreadable: tuple[str, ...] = Field(description="records that had to be left out, and why")
 
 
@@ -128,7 +128,7 @@ def _report(workspace: str, runs: Sequence[Run], since: str | None, problems: Se
         ),
         runs=tuple(map(_run, runs)),
         other=None,
-        attempts=tuple(sorted(attempts, key=lambda attempt: attempt.started_at)),
+        attempts=tuple(map(PricedAttempt.of, sorted(attempts, key=lambda attempt: attempt.started_at))),
         unreadable=tuple(problems),
     )
 

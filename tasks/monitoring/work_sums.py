@@ -41,7 +41,7 @@ class WorkSums(Record):
     succeeded: int = 0
     seconds: Phases = Phases()
     cost: float = 0.0
-    priced: bool = Field(default=True, description="false: the price of an attempt's machines is not configured")
+    priced: bool = Field(default=True, description="false: the price of an attempt's machines is not known")
     attempts_by_class: dict[FailureClass, int] = Field(default={})
     seconds_by_class: dict[FailureClass, float] = Field(default={})
     recoveries: tuple[float, ...] = Field(default=(), description="seconds of each outage that is over")
@@ -199,8 +199,8 @@ def _sums(run_key: str, records: Sequence[LedgerRecord], number: Numbered | None
         running=summed.running,
         succeeded=summed.succeeded,
         seconds=summed.seconds,
-        cost=sum(record.cost for record in records),
-        priced=all(record.dollars_per_hour for record in records),
+        cost=sum(record.cost or 0.0 for record in records),
+        priced=all(record.price is not None for record in records),
         attempts_by_class=summed.attempts_by_class,
         seconds_by_class=summed.seconds_by_class,
         recoveries=tuple(took),

@@ -21,7 +21,7 @@ from tasks.contracts.stages import Rows, Stage, workers_of
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.runs import releases
-from tasks.runs.ledger import LedgerRecord
+from tasks.runs.ledger import LedgerRecord, sum_dollars
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -32,7 +32,7 @@ class Estimate(Record):
     """Expected time and cost of some work, queue and boot included."""
 
     seconds: float = Field(description="wall time")
-    dollars: float
+    dollars: float | None = Field(description="cost; null: the price of a stage's machines is not known")
     attempts_seen: int = Field(description="successful attempts that this is estimated from; the fewest of all stages")
 
 
@@ -73,9 +73,10 @@ def estimate_stage(
     if not last:
         return None
     scaled = [_scaled(one, _ratio(stage, rows, past.rows.get(one.run_key))) for one in last]
+    priced = [dollars for _, dollars in scaled if dollars is not None]
     return Estimate(
         seconds=round(statistics.median(seconds for seconds, _ in scaled), 3),
-        dollars=statistics.median(dollars for _, dollars in scaled),
+        dollars=statistics.median(priced) if priced else None,
         attempts_seen=len(last),
     )
 
@@ -90,7 +91,7 @@ def estimate_work(
         return None
     return Estimate(
         seconds=round(sum(one.seconds for one in known), 3),
-        dollars=sum(one.dollars for one in known),
+        dollars=sum_dollars(one.dollars for one in known),
         attempts_seen=min((one.attempts_seen for one in known), default=0),
     )
 
@@ -142,8 +143,8 @@ def _ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None)
     return now / before if before else 1.0
 
 
-def _scaled(record: LedgerRecord, ratio: float) -> tuple[float, float]:
+def _scaled(record: LedgerRecord, ratio: float) -> tuple[float, float | None]:
     """Return the seconds and dollars of an attempt with `ratio` times the input. Only its productive time grows."""
     wall = record.wall_seconds
     seconds = wall + (ratio - 1) * record.seconds.productive
-    return seconds, record.cost * seconds / wall if wall else record.cost
+    return seconds, record.cost * seconds / wall if wall and record.cost is not None else record.cost

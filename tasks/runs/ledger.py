@@ -6,10 +6,12 @@ attempt closes it, with the times of its last sign of life. Goodput, success rat
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
+from configs.prices import price_of
+from configs.schema.prices import Price
 from infra.root_cause import worker_failures
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
@@ -17,7 +19,7 @@ from tasks.contracts.jobs import JobSpec
 from tasks.contracts.kinds import ROOTS, run_folder
 from tasks.contracts.results import KeptWork, Phases
 from tasks.contracts.runner import BatchAttempt
-from tasks.contracts.stages import Work
+from tasks.contracts.stages import Work, instance_of, machines_of
 from tasks.contracts.workspace import KEPT_WORK, LEDGER, SEEN
 from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import FailureClass, classify
@@ -39,8 +41,12 @@ class LedgerRecord(Record):
     ended_at: Moment | None = Field(description="end; null: still running, or its orchestrator was killed")
     seconds: Phases = Field(description="seconds by phase")
     workers: int
-    dollars_per_hour: float = Field(description="price of all workers together, in dollars an hour")
-    cost: float = Field(description="cost in dollars")
+    machines: int = Field(description="machines that it held; a local worker counts as one")
+    instance: str | None = Field(description="instance type of its machines; null: the configuration names none")
+    price: Price | None = Field(description="price of one machine at that time; null: not known")
+    billable_seconds: float = Field(
+        default=0.0, description="seconds that the machines were held, added up over the machines; without the queue"
+    )
     job: str = Field(default="", description="id of the AWS Batch job, with the number of its try")
     hosts: tuple[str, ...] = Field(default=(), description="hosts that it ran on")
 
@@ -49,9 +55,21 @@ class LedgerRecord(Record):
         return self.seconds.total
 
     @property
-    def known_cost(self) -> float | None:
-        """The cost in dollars; None if the price of its machines is not configured."""
-        return self.cost if self.dollars_per_hour else None
+    def cost(self) -> float | None:
+        """The cost in dollars, at the price of that time; None if the price of its machines is not known."""
+        return None if self.price is None else self.price.dollars(self.billable_seconds)
+
+
+class PricedAttempt(LedgerRecord):
+    """A ledger record as reports give it: with its cost, which the file does not repeat."""
+
+    spent: float | None = Field(
+        alias="cost", description="cost in dollars, at the price of that time; null: the price is not known"
+    )
+
+    @classmethod
+    def of(cls, record: LedgerRecord) -> Self:
+        return cls(**dict(record), cost=record.cost)
 
 
 class SignOfLife(Record):
@@ -74,7 +92,7 @@ class Totals(Record):
         description="productive seconds as a share of the seconds that machines were held (all but queued)"
     )
     cost: float | None = Field(
-        description="cost in dollars; null: no attempt, or the price of an attempt's machines is not configured"
+        description="cost in dollars; null: no attempt, or the price of an attempt's machines is not known"
     )
     dollars_per_million_vectors: float | None
     seconds: Phases = Field(description="seconds by phase")
@@ -84,6 +102,7 @@ class Totals(Record):
 
 def begin(store: Store, spec: JobSpec) -> LedgerRecord:
     """Open the record of an attempt."""
+    instance = instance_of(spec.config, spec.stage)
     open_work.mark(store, spec.run_key, f"{spec.stage} {spec.attempt}")
     record = LedgerRecord(
         run_key=spec.run_key,
@@ -96,8 +115,9 @@ def begin(store: Store, spec: JobSpec) -> LedgerRecord:
         ended_at=None,
         seconds=Phases(),
         workers=spec.workers,
-        dollars_per_hour=spec.workers * spec.config.cost.dollars_per_worker_hour,
-        cost=0.0,
+        machines=machines_of(spec.config, spec.stage, spec.workers),
+        instance=instance,
+        price=price_of(instance, spec.config.cost),
     )
     store.write(LEDGER.of(record), record.to_json())
     return record
@@ -149,8 +169,8 @@ def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) 
             "message": retry.message,
             "ended_at": ended_at.isoformat(timespec="microseconds"),
             "seconds": seconds,
-            "dollars_per_hour": retry.dollars_per_hour,
-            "cost": retry.cost,
+            "machines": retry.machines,
+            "billable_seconds": retry.billable_seconds,
             "job": retry.job,
             "hosts": retry.hosts,
         }
@@ -186,7 +206,7 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
     seconds = Phases(
         **{phase: round(sum(getattr(r.seconds, phase) for r in ended), 3) for phase in Phases.model_fields}
     )
-    cost = sum(record.cost for record in ended) if ended and all(one.dollars_per_hour for one in ended) else None
+    cost = sum_dollars(record.cost for record in ended) if ended else None
     by_class: dict[FailureClass, list[float]] = {}
     for record in ended:
         if record.failure is not None:
@@ -206,6 +226,13 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
     )
 
 
+def sum_dollars(dollars: Iterable[float | None]) -> float | None:
+    """Return the sum; None if one of them is not known."""
+    each = list(dollars)
+    known = [one for one in each if one is not None]
+    return sum(known) if len(known) == len(each) else None
+
+
 def _close(
     store: Store,
     record: LedgerRecord,
@@ -223,7 +250,7 @@ def _close(
             "message": message,
             "ended_at": sign.at if sign else now(),
             "seconds": seconds,
-            "cost": seconds.paid / 3600 * record.dollars_per_hour,
+            "billable_seconds": round(seconds.paid * record.machines, 3),
         }
     )
     store.write(LEDGER.of(record), closed.to_json())

@@ -79,10 +79,9 @@ def deep_findings(store: Store, config: Config) -> Iterator[Finding]:
         for plan in plans:
             store.delete(f"lineages/{plan.run_key}")
     attempts = [one for plan in plans for each in (plan, _after(plan)) for one in ledger.records(store, each.run_key)]
-    spent = f"{duration(time.monotonic() - began)}, ${sum(attempt.cost for attempt in attempts):.2f}"
-    yield Finding(
-        name="time and price", outcome="ok", found=f"{spent} by the configured prices; records: runs/{key}-*", mend=""
-    )
+    cost = ledger.totals(attempts, 0).cost
+    spent = f"{duration(time.monotonic() - began)}, " + ("cost unknown" if cost is None else f"${cost:.2f}")
+    yield Finding(name="time and price", outcome="ok", found=f"{spent}; records: runs/{key}-*", mend="")
 
 
 def _jobs(store: Store, plan: RunPlan) -> Generator[Finding, None, bool]:

@@ -93,7 +93,7 @@ def _machines(config: Config, accelerator: str) -> dict[str, object]:
         "accelerator_queue": other.queue,
         "accelerator_definition": other.definition,
         "processes_per_node": other.processes_per_node,
-        "accelerator_dollars_per_node_hour": other.dollars_per_node_hour,
+        "accelerator_instance": other.instance,
     }
     train = _same_precision(config).train
     if train.batch_rows % other.processes_per_node or (train.sequences or 0) % other.processes_per_node:

@@ -7,10 +7,11 @@ import pytest
 
 from configs.differences import differences
 from configs.load import BASE, config_hash, load_config, to_yaml
+from configs.prices import PRICES
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
-PLACES = sorted(path for path in BASE.parent.glob("*.yaml") if path != BASE)
+PLACES = sorted({*BASE.parent.glob("*.yaml")} - {BASE, PRICES})
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 
 

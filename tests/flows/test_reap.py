@@ -146,7 +146,7 @@ def test_a_workspace_that_no_tag_can_hold_keeps_the_jobs_that_are_waited_for(
 def test_jobs_on_the_queue_with_gpus_end_too(prefect: PrefectServer, store: DirectoryStore, batch: BatchServer) -> None:
     job = submit(store, 1, queue="millrace-gpu")
     assert job not in reaped(store, 0.0)
-    machines = "{queue: millrace-gpu, definition: 'g-{stage}', processes_per_node: 8, dollars_per_node_hour: 21.96}"
+    machines = "{queue: millrace-gpu, definition: 'g-{stage}', processes_per_node: 8, instance: p4d.24xlarge}"
     assert reaped(store, 0.0, f"batch.cuda={machines}")[job].action == "ended"
 
 

@@ -38,8 +38,8 @@ pytestmark = pytest.mark.pipeline
 TWO_WORKERS = ("--set", "train.workers=2", "--set", "infer.workers=2", "--set", "infer.shard_rows=32")
 ON_BATCH = (
     *("--set", "compute=batch"),
-    *("--set", "batch.accelerator_dollars_per_node_hour=21.5"),
-    *("--set", "batch.cpu_dollars_per_node_hour=0.5"),
+    *("--set", "batch.accelerator_instance=trn1.32xlarge"),
+    *("--set", "batch.cpu_instance=m7i.2xlarge"),
 )
 REFUSING = (
     "--set",
@@ -440,12 +440,14 @@ def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None
     ]
     for one in report["ledger"]:
         nodes = {"health": 2, "warmup": 2, "train": 2, "evaluate": 2, "infer": 2}.get(one["stage"], 1)
-        price = 0.5 if one["stage"] in ("validate", "release") else 21.5
-        assert one["dollars_per_hour"] == nodes * price
+        on_cpu = one["stage"] in ("validate", "release")
+        instance, price = ("m7i.2xlarge", 0.4032) if on_cpu else ("trn1.32xlarge", 21.5)
+        assert (one["machines"], one["instance"], one["price"]["dollars_per_hour"]) == (nodes, instance, price)
         assert len(one["hosts"]) == nodes
         assert one["job"]
         assert one["seconds"]["booting"] > 0
-        assert one["cost"] > 0
+        assert one["billable_seconds"] > 0
+        assert one["cost"] == pytest.approx(one["billable_seconds"] / 3600 * price)
     assert report["report"]["cost"] == pytest.approx(sum(one["cost"] for one in report["ledger"]))
 
 

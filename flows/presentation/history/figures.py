@@ -125,12 +125,13 @@ def goodput(runs: Sequence[Run]) -> Figure:
 
 
 def cost(runs: Sequence[Run]) -> Figure | None:
-    """Return the dollars of each run; None without configured prices."""
-    spent = [sum(each.cost for each in run.attempts) for run in runs]
-    if not any(spent):
+    """Return the dollars of each run; None without a known price."""
+    priced = [(run, cost) for run in runs if (cost := run.totals.cost) is not None]
+    if not priced:
         return None
-    says = f"{dollars(sum(spent))} in all, {dollars(sum(spent) / len(runs))} a run on average"
-    return _bars("Cost of each run", "dollars", runs, spent, says, ORANGE)
+    spent = [cost for _, cost in priced]
+    says = f"{dollars(sum(spent))} in all, {dollars(sum(spent) / len(spent))} a run on average"
+    return _bars("Cost of each run", "dollars", [run for run, _ in priced], spent, says, ORANGE)
 
 
 def compiling(runs: Sequence[Run]) -> Figure | None:

@@ -34,7 +34,7 @@ def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
             _ended(record),
             *(seconds(getattr(record.seconds, phase)) for phase in met),
             seconds(record.wall_seconds),
-            dollars(record.known_cost),
+            dollars(record.cost),
         )
         for record in records
     ]

@@ -1,11 +1,11 @@
-"""AWS Batch's attempts of a job, as the ledger records them: cause, seconds, cost and hosts."""
+"""AWS Batch's attempts of a job, as the ledger records them: cause, seconds and hosts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from infra.compute.batch.causes import EXITED, TIMED_OUT, Cause, cause_of, ending_of
-from infra.compute.batch.job import HOST_LOST, dollars_per_node_hour, is_repeated
+from infra.compute.batch.job import HOST_LOST, is_repeated
 from infra.compute.batch.job_detail import ON_MACHINE, JobDetail, Run
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
@@ -74,7 +74,6 @@ class BatchAttempts:
         cause = self._cause(parts, number)
         seconds = {part.index: self._seconds(part, number) for part in taking_part}
         longest = max(seconds.values(), key=lambda seconds: seconds.running)
-        price = dollars_per_node_hour(self.spec)
         machines = sum(part.machines for part in taking_part)
         held = sum(part.machines * (seconds[part.index].booting + seconds[part.index].running) for part in taking_part)
         hosts = (host for part in taking_part for host in _hosts(part, number))
@@ -85,8 +84,8 @@ class BatchAttempts:
             queued=longest.queued,
             booting=longest.booting,
             running=longest.running,
-            dollars_per_hour=machines * price,
-            cost=held / 3600 * price,
+            machines=machines,
+            billable_seconds=round(held, 3),
             job=self.job,
             hosts=tuple(dict.fromkeys(hosts)),
             stopped_at=max((stop for part in taking_part if (stop := part.runs[number - 1].stopped_at)), default=None),

@@ -147,7 +147,7 @@ def layout_of(spec: JobSpec) -> Layout:
 
 def nodes_of(spec: JobSpec) -> int:
     """Return the number of machines of a stage; 1 if its workers do not fill one."""
-    return max(1, spec.workers // spec.config.batch.processes_of(spec.stage.value))
+    return spec.config.batch.nodes_of(spec.stage.value, spec.workers)
 
 
 def queue_key(stage: Work, batch: BatchConfig) -> str:
@@ -175,13 +175,6 @@ def definition_of(stage: Work, batch: BatchConfig) -> str:
     else:
         name = batch.definition
     return name.replace("{stage}", stage.value)
-
-
-def dollars_per_node_hour(spec: JobSpec) -> float:
-    if spec.stage is Stage.infer and spec.config.batch.infer is not None:
-        return spec.config.batch.infer.dollars_per_node_hour
-    dollars: float = getattr(spec.config.batch, f"{spec.stage.traits.queue}_dollars_per_node_hour")
-    return dollars
 
 
 def job_name(spec: JobSpec) -> str:

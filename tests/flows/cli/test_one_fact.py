@@ -224,7 +224,7 @@ def test_a_run_has_one_cost(shown: Shown) -> None:
 def test_a_cost_without_prices_is_unknown_and_never_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.support.workspace.past.PRICES", (0.0, 0.0))
+    monkeypatch.setattr("tests.support.workspace.past.PRICES", (None, None))
     store = DirectoryStore(tmp_path / "workspace")
     write_run(store, 0)
     pages = Pages(store)

@@ -195,9 +195,7 @@ def test_runs_without_prices_have_no_figure_of_costs(past: Past) -> None:
 
 
 def free(run: Run) -> Run:
-    return altered(
-        run, attempts=tuple(one.model_copy(update={"cost": 0.0, "dollars_per_hour": 0.0}) for one in run.attempts)
-    )
+    return altered(run, attempts=tuple(one.model_copy(update={"price": None}) for one in run.attempts))
 
 
 def test_a_damaged_release_is_named_and_left_out(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tasks.runs.releases import CURRENT, Numbered, Pointer
 from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
 from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, slices, verdicts
-from tests.support.workspace.specs import MADE_BY, SEALED
+from tests.support.workspace.specs import MADE_BY, SEALED, price_at
 
 End = Literal["Released", "Rejected", "Failed", "Cancelled", "Running"]
 
@@ -48,7 +48,7 @@ SECONDS = {  # of a stage that goes well: queued, booting, compiling, restoring,
     Stage.infer: (35, 45, 8, 15, 1900),
     Stage.release: (15, 20, 0, 0, 90),
 }
-PRICES = (21.5, 0.9)  # dollars an hour, of the accelerators and of other machines
+PRICES: tuple[float | None, float | None] = (21.5, 0.9)  # dollars an hour, of the accelerators and of other machines
 FAILURES = {
     FailureClass.HOST: "train: worker 17 of 64 was killed by SIGKILL; last lines:\nstep 212, loss 1.94",
     FailureClass.HANG: "train: no step for 600 s; the last one was 188. Rank 41 waited in all_reduce",
@@ -156,7 +156,7 @@ def _attempt(
     else:
         phases = Phases(queued=queued, booting=booting, compiling=compiling, restoring=restoring, productive=productive)
     wall = sum(phases.model_dump().values())
-    price = PRICES[0 if stage in (Stage.health, Stage.warmup, Stage.train, Stage.infer) else 1]
+    dear = stage in (Stage.health, Stage.warmup, Stage.train, Stage.infer)
     over = began + dt.timedelta(seconds=wall)
     record = LedgerRecord(
         run_key=plan.run_key,
@@ -168,9 +168,11 @@ def _attempt(
         started_at=began.isoformat(timespec="microseconds"),
         ended_at=over.isoformat(timespec="microseconds") if ended else None,
         seconds=phases if ended else Phases(),
-        workers=64 if price == PRICES[0] else 1,
-        dollars_per_hour=price,
-        cost=(wall - phases.queued) / 3600 * price if ended else 0.0,
+        workers=64 if dear else 1,
+        machines=1,
+        instance="trn1.32xlarge" if dear else "m7i.2xlarge",
+        price=price_at(PRICES[0 if dear else 1]),
+        billable_seconds=wall - phases.queued if ended else 0.0,
         job="",
         hosts=(),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
+from configs.schema.prices import Price
 from infra.store.base import Store
 from tasks.contracts.jobs import (
     HealthInputs,
@@ -53,6 +55,20 @@ def spec_of(
         workers=workers,
         config=small_config("compute=batch", *overrides),
         inputs=INPUTS[stage],
+    )
+
+
+def price_at(dollars_per_hour: float | None, instance: str = "trn1.32xlarge") -> Price | None:
+    """A price on demand; None for None."""
+    if dollars_per_hour is None:
+        return None
+    return Price(
+        instance=instance,
+        region="us-east-1",
+        basis="on_demand",
+        dollars_per_hour=dollars_per_hour,
+        date=dt.date(2026, 7, 20),
+        source="a test",
     )
 
 

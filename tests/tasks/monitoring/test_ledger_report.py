@@ -15,6 +15,7 @@ from tasks.monitoring.outages import outages
 from tasks.runs import ledger, open_work
 from tasks.runs.ledger import LedgerRecord
 from tests.support.workspace.past import write_past, write_run
+from tests.support.workspace.specs import price_at
 
 BEGAN = dt.datetime(2026, 11, 20, 7, tzinfo=dt.UTC)
 
@@ -45,8 +46,10 @@ def attempt(
         ended_at=(began + dt.timedelta(seconds=phases.total)).isoformat(),
         seconds=phases,
         workers=1,
-        dollars_per_hour=1.0,
-        cost=phases.paid / 3600,
+        machines=1,
+        instance="trn1.32xlarge",
+        price=price_at(1.0),
+        billable_seconds=phases.paid,
     )
 
 
@@ -125,7 +128,7 @@ def test_runs_before_a_time_are_left_out_and_other_work_is_apart(store: Director
 def test_a_cost_without_a_price_is_not_known(store: DirectoryStore) -> None:
     key = write_run(store, 0)
     record = ledger.records(store, key)[0]
-    free = record.model_copy(update={"dollars_per_hour": 0.0, "cost": 0.0})
+    free = record.model_copy(update={"price": None})
     store.write(f"runs/{key}/{record.stage}/attempt-1/ledger.json", free.to_json())
     assert read_ledger(store).whole.cost is None
 

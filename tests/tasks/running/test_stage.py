@@ -265,8 +265,8 @@ class Rented(FakeRunner):
             queued=0.0,
             booting=0.0,
             running=1.0,
-            dollars_per_hour=0.0,
-            cost=0.0,
+            machines=1,
+            billable_seconds=1.0,
             job="j",
             hosts=(),
         )

@@ -17,6 +17,7 @@ from tasks.runs.ledger import LedgerRecord
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
+from tests.support.workspace.specs import price_at
 
 
 def record(
@@ -26,7 +27,7 @@ def record(
     stage: Stage = Stage.train,
     overhead: float = 0.0,
     workers: int = 1,
-    cost: float = 0.0,
+    dollars_per_hour: float | None = None,
     failure: FailureClass | None = None,
     ended: bool = True,
 ) -> LedgerRecord:
@@ -42,8 +43,10 @@ def record(
         ended_at=f"2026-01-{number:02d}T07:00:00.000000+00:00" if ended else None,
         seconds=Phases(queued=overhead, productive=seconds),
         workers=workers,
-        dollars_per_hour=0.0,
-        cost=cost,
+        machines=1,
+        instance="trn1.32xlarge",
+        price=price_at(dollars_per_hour),
+        billable_seconds=seconds,
     )
 
 
@@ -93,8 +96,9 @@ def test_infer_grows_with_the_last_span_and_health_not_at_all(stage, seconds):
 
 
 def test_dollars_grow_with_the_seconds():
-    found = estimate(record(1, 10, overhead=10, cost=2.0), past_rows={"r1": (100,)}, rows=(300,))
+    found = estimate(record(1, 10, overhead=10, dollars_per_hour=720), past_rows={"r1": (100,)}, rows=(300,))
     assert (found.seconds, found.dollars) == (40.0, 4.0)
+    assert estimate(record(1, 10)).dollars is None
 
 
 def test_attempts_with_as_many_workers_are_preferred():

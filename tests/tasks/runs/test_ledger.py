@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from configs.schema.prices import LOCAL_WORKER
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.outcomes import HealthOutcome
@@ -18,8 +19,8 @@ from tasks.runs.snapshot import Snapshot
 from tests.support.workspace.specs import spec_of
 
 
-def job(attempt: int = 1, workers: int = 1, run_key: str = "aaaa", price: float = 0.0) -> JobSpec:
-    settings = ("compute=local", f"cost.dollars_per_worker_hour={price}")
+def job(attempt: int = 1, workers: int = 1, run_key: str = "aaaa", price: float | None = None) -> JobSpec:
+    settings = ("compute=local", f"cost.dollars_per_worker_hour={price or 'null'}")
     spec = spec_of(Stage.health, workers, *settings, attempt=attempt)
     return spec.model_copy(update={"run_key": run_key})
 
@@ -69,7 +70,7 @@ def test_a_done_attempt_has_the_workers_phases_and_the_rest_is_booting(store):
     assert done.seconds == Phases(booting=2.5, compiling=1.0, restoring=0.5, productive=26.0)
     assert done.failure is None
     assert done.ended_at is not None
-    assert done.dollars_per_hour == 6.0
+    assert (done.instance, done.machines, done.billable_seconds) == (LOCAL_WORKER, 2, 60.0)
     assert done.cost == pytest.approx(30 / 3600 * 6)
 
 
@@ -225,15 +226,15 @@ def a_try(attempt: int, failure: FailureClass | None = None, running: float = 20
         queued=100.0,
         booting=30.0,
         running=running,
-        dollars_per_hour=36.0,
-        cost=(30.0 + running) / 100,
+        machines=1,
+        billable_seconds=30.0 + running,
         job="1234",
         hosts=("i-1",),
     )
 
 
 def test_each_try_of_a_rented_machine_is_a_separate_attempt(store):
-    spec = job(attempt=2, workers=2)
+    spec = job(attempt=2, workers=2, price=36.0)
     record = ledger.begin(store, spec)
     third = spec.model_copy(update={"attempt": 3})
     write_result(store, third, Phases(booting=2.0, restoring=3.0, productive=10.0))

@@ -40,7 +40,7 @@ def test_the_sides_differ_only_in_accelerator_and_lineage(store):
     assert planned.lineage == "main"
 
 
-GPUS = "{queue: g, definition: 'g-{stage}', processes_per_node: 8, dollars_per_node_hour: 22}"
+GPUS = "{queue: g, definition: 'g-{stage}', processes_per_node: 8, instance: p4d.24xlarge}"
 
 
 def test_the_side_on_cuda_has_a_machine_with_gpus_of_its_own(store):

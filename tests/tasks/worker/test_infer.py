@@ -300,7 +300,7 @@ def test_bf16_vectors_are_close_to_fp32(workspace: Workspace):
 
 @pytest.mark.parametrize(("compute", "target"), [("batch", "inf2"), ("local", "trn1")])
 def test_the_compiler_aims_at_the_machines_that_infer_runs_on(compute: str, target: str):
-    machines = "{queue: q, definition: d, processes_per_node: 2, dollars_per_node_hour: 1, target: inf2}"
+    machines = "{queue: q, definition: d, processes_per_node: 2, instance: inf2.xlarge, target: inf2}"
     config = tiny_config(f"infer.compute={compute}", f"batch.infer={machines}")
     assert infer.with_infer_compiler(config).compiler.target == target
     assert config.compiler.target == "trn1"

@@ -24,7 +24,7 @@ HOSTS = "arn:aws:ecs:us-east-1:123456789012:container-instance/cluster"
 
 @pytest.fixture
 def spec(store) -> JobSpec:
-    return health_spec(store, 2, "compute=batch", "batch.accelerator_dollars_per_node_hour=36.0")
+    return health_spec(store, 2, "compute=batch")
 
 
 def answer(status: str, *attempts: dict[str, Any], identity: str = "job", **more: Any) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def test_the_reason_for_ending_a_job_gives_its_class(spec, store, reason, failur
     by_queue = "JobStateTimeLimit" in reason  # AWS does not mark those as terminated
     ended = answer("FAILED", statusReason=reason, isTerminated=not by_queue, stoppedAt=(T + 60) * 1000)
     (only,) = tries_of(spec, store, part(ended)).reported
-    assert (only.failure, only.queued, only.cost) == (failure, 60.0, 0.0)
+    assert (only.failure, only.queued, only.billable_seconds) == (failure, 60.0, 0.0)
     assert says in only.message
 
 
@@ -162,8 +162,7 @@ def test_seconds_are_split_at_the_machines_start_and_the_commands_start(spec, st
     assert (second.queued, second.booting, second.running) == (10.0, 10.0, 100.0)
     assert (second.failure, second.message, second.attempt) == (None, "", 2)
     assert (first.stopped_at, second.stopped_at) == (T + 190, T + 310)
-    assert first.dollars_per_hour == 72.0
-    assert first.cost == pytest.approx(2 * 90 * 36.0 / 3600)
+    assert (first.machines, first.billable_seconds) == (2, 2 * 90.0)
 
 
 def test_time_before_the_command_counts_as_queued_if_its_start_was_not_seen(spec, store) -> None:
@@ -200,10 +199,10 @@ def test_an_arrays_try_is_over_when_every_child_has_ended_it(spec, store) -> Non
     done = answer("SUCCEEDED", attempt(5, 25, 0))
     (first,) = tries.see(children(answer("RUNNING", attempt(5, 9, 70)), done), T + 25)
     (second,) = tries.see(children(answer("SUCCEEDED", attempt(5, 9, 70), attempt(30, 40, 0)), done), T + 40)
-    assert (first.failure, first.running, first.dollars_per_hour) == (FailureClass.HOST, 20.0, 72.0)
+    assert (first.failure, first.running, first.machines) == (FailureClass.HOST, 20.0, 2)
     assert "(child 0 of the array)" in first.message
-    assert first.cost == pytest.approx((4 + 20) * 36.0 / 3600)
-    assert (second.failure, second.running, second.dollars_per_hour) == (None, 10.0, 36.0)
+    assert first.billable_seconds == 4 + 20
+    assert (second.failure, second.running, second.machines) == (None, 10.0, 1)
 
 
 def test_an_arrays_cause_is_the_child_with_a_permanent_failure(spec, store) -> None:

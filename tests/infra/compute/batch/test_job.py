@@ -7,7 +7,6 @@ import pytest
 from infra.compute.batch.api import Definition, Queue
 from infra.compute.batch.job import (
     definition_of,
-    dollars_per_node_hour,
     evaluate_on_exit,
     job_name,
     layout_of,
@@ -18,7 +17,7 @@ from infra.compute.batch.job import (
     tag_value,
     tags_of,
 )
-from tasks.contracts.stages import Chore, Layout, Stage
+from tasks.contracts.stages import Chore, Layout, Stage, instance_of
 from tasks.worker.launch.container_position import processes_per_node
 from tests.support.workspace.specs import spec_of
 
@@ -52,14 +51,15 @@ def test_stages_without_a_model_go_to_the_cheap_queue(stage, queue) -> None:
 
 
 def test_infer_may_have_machines_of_its_own() -> None:
-    other = "{queue: q, definition: 'i-{stage}', processes_per_node: 2, dollars_per_node_hour: 0.758, target: inf2}"
+    other = "{queue: q, definition: 'i-{stage}', processes_per_node: 2, instance: inf2.xlarge, target: inf2}"
     infer, warmup = (
         spec_of(stage, 32, f"batch.infer={other}", "batch.processes_per_node=32")
         for stage in (Stage.infer, Stage.warmup)
     )
     batch = infer.config.batch
     assert (queue_of(Stage.infer, batch), definition_of(Stage.infer, batch)) == ("q", "i-infer")
-    assert (nodes_of(infer), dollars_per_node_hour(infer), processes_per_node(infer)) == (16, 0.758, 2)
+    assert (nodes_of(infer), processes_per_node(infer)) == (16, 2)
+    assert [instance_of(infer.config, stage) for stage in (Stage.infer, Stage.warmup)] == ["inf2.xlarge", None]
     assert (nodes_of(warmup), processes_per_node(warmup)) == (1, 32)
     assert definition_of(Stage.warmup, batch) == "millrace-warmup"
     assert queues_of(batch) == ("millrace-cpu", "millrace-accelerator", "q")

@@ -38,12 +38,12 @@ from tests.support.workspace.specs import written_spec
 def test_a_stage_runs_as_one_job_of_its_kind(batch, store, stage, workers, lines, hosts) -> None:
     body = 'say(f"{node} {index}"); open(f"{submitted}/at-{node}", "w"); node or workers < 2 or wait_for("at-1")'
     containers_do(store, f"workers = {workers if stage is Stage.health else 1}\n{body}")
-    spec = written_spec(store, stage, workers, "batch.accelerator_dollars_per_node_hour=3.0")
+    spec = written_spec(store, stage, workers)
     waiter = run(store, spec)
     assert lines <= set(waiter.lines)
     (only,) = waiter.tries
     assert (only.attempt, only.failure, len(only.hosts)) == (1, None, hosts)
-    assert only.cost == pytest.approx(0.0 if stage is Stage.validate else only.running * hosts * 3 / 3600, rel=0.9)
+    assert only.billable_seconds == pytest.approx(only.running * hosts, rel=0.9)
     (job,) = batch.jobs()
     assert (job["jobId"], job["status"]) == (only.job, "SUCCEEDED")
     assert job["tags"]["millrace-flow-run"] == "flow-run-1"
@@ -162,7 +162,7 @@ def test_no_machine_in_time_is_capacity_and_ends_the_job(batch, store) -> None:
     assert [job["status"] for job in batch.jobs()] == ["FAILED"]
     assert (state_of(store, spec), len(batch.lives())) == ("over", 0)
     (only,) = waiter.tries
-    assert (only.failure, only.cost, only.running) == (FailureClass.CAPACITY, 0.0, 0.0)
+    assert (only.failure, only.billable_seconds, only.running) == (FailureClass.CAPACITY, 0.0, 0.0)
     assert only.queued >= 1.0
 
 

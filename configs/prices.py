@@ -1,0 +1,110 @@
+"""Prices looked up: a team's own lists first, then prices.yaml. Nothing is looked up in the network or made up."""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from configs.schema.prices import LOCAL_WORKER, Basis, CostConfig, Price, PriceList
+from configs.yaml_files import read_yaml_file
+from tasks.foundation.errors import ConfigError
+
+PRICES = Path(__file__).with_name("prices.yaml")
+_LISTS = TypeAdapter(tuple[PriceList, ...])
+
+
+def read_prices(path: Path, label: str = "") -> tuple[PriceList, ...]:
+    """Return the price lists of a YAML file.
+
+    Raises:
+        ConfigError: the file can't be read, or is not a list of price lists; names file, entry and key.
+    """
+    try:
+        return _LISTS.validate_python(read_yaml_file(path, label))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise ConfigError(
+            f"{label}{path}: {where}: {first['msg']}; expected a list, as in `- {{basis: on_demand, region: us-east-1, "
+            "date: 2026-07-20, source: a page, dollars_per_hour: {trn1.32xlarge: 21.50}}`"
+        ) from None
+
+
+@cache
+def published() -> tuple[PriceList, ...]:
+    """Return the lists of prices.yaml."""
+    return read_prices(PRICES)
+
+
+def find_price(lists: Iterable[PriceList], instance: str, region: str, basis: Basis) -> Price | None:
+    """Return the newest price of an instance type in a region; None if no list has it."""
+    found = [one.price(instance) for one in lists if (one.region, one.basis) == (region, basis)]
+    return max((one for one in found if one is not None), key=lambda one: one.date, default=None)
+
+
+def price_of(instance: str | None, cost: CostConfig, lists: Sequence[PriceList] = ()) -> Price | None:
+    """Return the price that a run is charged with; None if it is not known.
+
+    Args:
+        instance: an instance type, or `LOCAL_WORKER`; None: the configuration names no type.
+        lists: lists over those of the configuration, for example of `--prices FILE`.
+    """
+    if instance is None:
+        return None
+    if instance == LOCAL_WORKER:
+        return _of_local_worker(cost)
+    for layer in (lists, cost.prices, published()):
+        price = find_price(layer, instance, cost.region, cost.basis)
+        if price is None and cost.basis == "sagemaker":
+            price = _on_sagemaker(find_price(layer, instance, cost.region, "on_demand"), cost.sagemaker_factor)
+        if price is not None:
+            return price
+    return None
+
+
+def take_in_prices(tree: dict[str, Any]) -> None:
+    """Put the lists of files that `cost.prices` names in their place, so that the configuration stands alone.
+
+    Raises:
+        ConfigError: a file can't be read; names it.
+    """
+    section = tree["cost"]
+    prices = section.get("prices") if isinstance(section, dict) else None
+    if isinstance(prices, str):
+        prices = [prices]
+    if isinstance(prices, list):
+        section["prices"] = [
+            entry for each in prices for entry in (_lists_in(each) if isinstance(each, str) else [each])
+        ]
+
+
+def _lists_in(name: str) -> list[Any]:
+    return [one.model_dump(mode="json") for one in read_prices(Path(name), "cost.prices: ")]
+
+
+def _of_local_worker(cost: CostConfig) -> Price | None:
+    if cost.dollars_per_worker_hour is None:
+        return None
+    return Price(
+        instance=LOCAL_WORKER,
+        region="",
+        basis="stated",
+        dollars_per_hour=cost.dollars_per_worker_hour,
+        date=dt.datetime.now(dt.UTC).date(),
+        source="cost.dollars_per_worker_hour",
+    )
+
+
+def _on_sagemaker(price: Price | None, factor: float) -> Price | None:
+    if price is None:
+        return None
+    return price.model_copy(
+        update={
+            "basis": "sagemaker",
+            "dollars_per_hour": round(price.dollars_per_hour * factor, 6),
+            "source": f"{factor:g} x {price.source}",
+        }
+    )
