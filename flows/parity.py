@@ -3,7 +3,7 @@
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
 
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from prefect import flow
 from prefect.states import Completed
@@ -15,19 +15,12 @@ from flows.presentation.parity_curves import draw
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.ended_states import show_rejection
 from flows.running.parameters import ConfigFile, Overrides, SpanName, Workspace
+from flows.running.sides import train_sides
 from infra.store.factory import open_store
-from tasks.contracts.runs import RunPlan
-from tasks.health import health
 from tasks.running.lineage_lock import hold_lineage
-from tasks.running.stage import StageTask
 from tasks.running.stage_output import logger
-from tasks.upkeep.parity_report import ParityReport, Trained, compare, save_report
-from tasks.upkeep.parity_runs import plan_parity_runs, train
-from tasks.validate import validate
-from tasks.warmup import warmup
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from tasks.upkeep.parity_report import ParityReport, compare, save_report, with_one_precision
+from tasks.upkeep.sides import plan_sides
 
 
 @flow(
@@ -64,20 +57,11 @@ def parity(
         Conflict: another process runs the same comparison.
         StageError: a stage or the planning failed, with its failure class.
     """
-    config = load_config(config_file, overrides)
+    config = with_one_precision(load_config(config_file, overrides))
     store = open_store(workspace)
-    runs = plan_parity_runs(store, config, span, left, right)
+    runs = plan_sides(store, config, span, (left, right))
     with hold_lineage(store, runs.lock, logger().warning):
-        plans = {"left": runs.left, "right": runs.right}
-        validated = validate(runs.common, catalogue=False)
-        # A problem of one side is found before the other has trained for hours.
-        healthy = {side: _on(side, plan, health, after=validated) for side, plan in plans.items()}
-        warm = {side: _on(side, plan, warmup, validated, after=healthy[side]) for side, plan in plans.items()}
-        trained = {
-            side: Trained(plan, warm[side].device, _on(side, plan, train, validated, warm[side]))
-            for side, plan in plans.items()
-        }
-        report = compare(runs.lineage, trained["left"], trained["right"])
+        report = compare(runs.lineage, *train_sides(runs))
         plot = draw(report)
         save_report(store, report, plot)
         publish(report, workspace, plot)
@@ -85,9 +69,3 @@ def parity(
         rejected: Any = Completed(name="Rejected", message=report.sentence, data=report)  # the caller gets the data
         return rejected
     return report
-
-
-def _on(side: str, plan: RunPlan, task: StageTask[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a stage of one side under a name with the side."""
-    name = f"{task.task.name} {plan.span.name} ({side}: {plan.config.accelerator})"
-    return task.called(name)(plan, *args, **kwargs)

@@ -27,6 +27,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "gate": "comparing.gating",
         "backfill": "backfilling",
         "try": "comparing.experiments",
+        "bakeoff": "comparing.bakeoff",
         "parity": "comparing.parity",
         "import-checkpoint": "importing",
     },

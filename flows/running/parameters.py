@@ -22,6 +22,8 @@ AnySpan = Annotated[
 ConfigFile = Annotated[str | None, WithJsonSchema({"type": "string"})]
 TimeZone = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Overrides = tuple[Annotated[str, Field(pattern=r"^[^=\s]+=")], ...]
+Sides = Annotated[tuple[str, ...], Field(min_length=1, max_length=8)]
+Seeds = Annotated[int, Field(ge=1, le=20)]
 Stages = Annotated[tuple[BackfillStage, ...], Field(min_length=1)]
 Parallel = Annotated[int, Field(ge=1, le=16)]
 Reason = Annotated[str, Field(max_length=500)]

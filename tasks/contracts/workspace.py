@@ -221,6 +221,8 @@ BACKFILL_STATE = Kind(
 EXPERIMENT = Kind("experiment", "experiments/{experiment}.json", "Experiment", "`millrace try`", EXISTS, Kept.always)
 PARITY = Kind("parity report", "parity/{key}/report.json", "ParityReport", "parity", EXISTS, Kept.always)
 PARITY_PLOT = Kind("parity plot", "parity/{key}/curves.svg", "SVG", "parity", EXISTS, Kept.always)
+BAKEOFF = Kind("bake-off report", "bakeoffs/{key}/report.json", "BakeoffReport", "bakeoff", EXISTS, Kept.always)
+BAKEOFF_PAGE = Kind("bake-off page", "bakeoffs/{key}/report.html", "HTML", "bakeoff", EXISTS, Kept.always)
 
 # Events, machines and pages
 SENT = Kind(

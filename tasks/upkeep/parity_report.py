@@ -1,23 +1,23 @@
 """The parity report: did two accelerators train the same model, step for step?
 
-It compares the curves of two finished trainings, which `parity_runs.py` plans.
+It compares the curves of two finished trainings, which `sides.py` plans.
 """
 
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import Field
 
+from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef, SpanRef
-from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import PARITY, PARITY_PLOT
 from tasks.foundation.errors import CodeError, DataError
 from tasks.foundation.records import Record
+from tasks.upkeep.sides import Trained
 
 THRESHOLD = 0.001
 
@@ -83,12 +83,11 @@ class ParityReport(Record):
         )
 
 
-class Trained(NamedTuple):
-    """One trained side; its plan names a lineage that no other run uses."""
-
-    plan: RunPlan
-    device: str
-    outcome: TrainOutcome
+def with_one_precision(config: Config) -> Config:
+    """Return the settings with `train.precision: fp32` for `auto`, which can mean a different one on each side."""
+    if config.train.precision != "auto":
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"precision": "fp32"})})
 
 
 def compare(lineage: str, left: Trained, right: Trained) -> ParityReport:

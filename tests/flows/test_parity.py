@@ -26,7 +26,7 @@ from tests.support.fakes.fake_runner import FakeRunner
 
 ENCODER = "model.scratch.layers=1"
 TASKS = ["validate 2021-Q1"] + [
-    f"{stage} 2021-Q1 ({side})" for stage in ("health", "warmup", "train") for side in ("left: cpu", "right: xla")
+    f"{stage} 2021-Q1 ({side})" for stage in ("health", "warmup", "train") for side in ("cpu", "xla")
 ]
 
 
@@ -164,7 +164,7 @@ def test_a_side_that_cannot_warm_up_stops_both_before_training(store, runner):
 
 def test_a_comparison_locks_itself_but_not_the_lineage(store, runner, impatient):
     compare(store)
-    (lock,) = {path.name for path in store.path(".locks").glob("lineages.*") if "parity" in path.name}
+    (lock,) = {path.name for path in store.path(".locks").glob("lineages.*") if "sides" in path.name}
     with store.lock(lock.replace("lineages.", "lineages/")):
         with pytest.raises(Conflict, match="is in use by process"):
             compare(store)

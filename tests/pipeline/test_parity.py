@@ -19,9 +19,9 @@ from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
 from tasks.runs.plan import save_plan
 from tasks.train import train
-from tasks.upkeep.parity_report import ParityReport, Trained, compare
-from tasks.upkeep.parity_runs import plan_parity_runs
-from tasks.upkeep.parity_runs import train as train_side
+from tasks.upkeep.parity_report import ParityReport, compare, with_one_precision
+from tasks.upkeep.sides import Trained, plan_sides
+from tasks.upkeep.sides import train as train_side
 from tasks.validate import validate
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import SPANS, Shop, open_shop
@@ -111,12 +111,11 @@ def test_a_comparison_leaves_only_its_report(compared: Compared) -> None:
 
 def test_a_planted_difference_is_refused(compared: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
     store = DirectoryStore(compared.shop.workspace)
-    sides = plan_parity_runs(store, load_config(compared.shop.config_file, SETTINGS), SPANS[1], "cpu", "cpu")
+    config = with_one_precision(load_config(compared.shop.config_file, SETTINGS))
+    sides = plan_sides(store, config, SPANS[1], ("cpu", "cpu"))
     validated = validate.fn(sides.common)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: PlantedRunner(store))
-    left, right = (
-        Trained(plan, "cpu", train_side.fn(plan, validated, COMPILES_NOTHING)) for plan in (sides.left, sides.right)
-    )
+    left, right = (Trained(run, "cpu", train_side.fn(run.plan, validated, COMPILES_NOTHING)) for run in sides.runs)
     assert left.plan.run_key == compared.output["report"]["left"]["run_key"]
     assert left.outcome.curve[0] == right.outcome.curve[0]
     report = compare("main", left, right)

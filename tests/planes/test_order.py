@@ -15,17 +15,17 @@ MOST_EDGES = 345
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
     flows.demo                    the demo: an invented shop through the same doors as a user
-    flows.cli.comparing           commands that compare runs: `try`, `compare`, `gate`, `parity`
+    flows.cli.comparing           commands that compare: `try`, `compare`, `gate`, `bakeoff`, `parity`
     flows.cli                     the command `millrace`: a file for each group of commands, which runs them and shows
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
     flows.cli.terminal            what all commands share: options, errors, progress bars
-    flows                         the flows: pipeline, backfill, parity, watch, reap, report
+    flows                         the flows: pipeline, backfill, bake-off, parity, watch, reap, report
     flows.running                 what every flow run does, backfills and the watch
     flows.presentation.history    the pipeline's history: its page and figures
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
     flows.presentation.stages     a stage: one file each, found by the stage's name
     flows.presentation            what is shown: the model, the words, the figures, three renderers
-    tasks.upkeep                  the surroundings checked, what nothing needs deleted, two accelerators compared
+    tasks.upkeep                  the surroundings checked, what nothing needs deleted, sides compared
     tasks.backfill                backfills: planned, timed, recorded
     tasks.monitoring              the past and the freshness of a lineage
     tasks                         the seven stages, control side

@@ -42,9 +42,9 @@ def parity(
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> ParityOutput:
     """Train one span on two accelerators from the same checkpoint, and compare the holdout metrics."""
-    from tasks.upkeep.parity_runs import plan_parity_runs  # loads Prefect
+    from tasks.upkeep.sides import plan_sides  # loads Prefect
 
-    plan_parity_runs(options.store, options.config(), span, left, right)  # report errors before a server starts
+    plan_sides(options.store, options.config(), span, (left, right))  # report errors before a server starts
     done = run_flow("parity", verbose, options.store.uri, span, left, right, *options.flow_settings())
     report = done.value
     assert isinstance(report, ParityReport)

@@ -252,6 +252,32 @@ def test_what_cannot_be_compared_is_refused_before_a_server_is_asked(
     assert message in result.err
 
 
+# --- bakeoff ----------------------------------------------------------------------------------------------------
+
+
+def test_a_bake_off_whose_process_is_killed_goes_on(server: Server, tmp_path: Path) -> None:
+    ingest(DirectoryStore(tmp_path), "2026-01")
+    over = (
+        "bakeoff",
+        "--span",
+        "2026-01",
+        "--side",
+        "cpu",
+        "--side",
+        "b:accelerator=cpu,compiler.optlevel=2",
+        "--json",
+    )
+    killed = run_command(server, tmp_path, *over, FAKE_FAIL="train:SIGKILL")
+    assert (killed.code, killed.out) == (-9, "")
+    priced = ("--set", "cost.dollars_per_worker_hour=3600")
+    done = run_command(server, tmp_path, *over, *priced)
+    assert done.code == 0, done.err
+    cpu, other = done.json["report"]["sides"]
+    assert (cpu["name"], other["name"]) == ("cpu", "b")
+    assert cpu["dollars"] == pytest.approx(cpu["billable_seconds"])
+    assert Path(done.json["page"]).read_bytes().startswith(b"<!")
+
+
 # --- ingest -----------------------------------------------------------------------------------------------------
 
 
@@ -509,6 +535,7 @@ NEEDED = {
     "backfill pause": ["b-1"],
     "backfill resume": ["b-1"],
     "backfill cancel": ["b-1"],
+    "bakeoff": ["--span", "2026-01"],
     "parity": ["--span", "2026-01"],
     "import-checkpoint": ["weights.pt"],
     "search": ["a lamp"],
@@ -591,6 +618,7 @@ def test_every_command_prints_the_documented_json(
     millrace: Command, runs: Runs, copied: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = run_command(server, copied, "parity", "--span", "2026-02", "--json")
+    baked = run_command(server, copied, "bakeoff", "--span", "2026-02", "--json")
     weights = copied / "weights.pt"
     weights.write_bytes(b"weights")
     imported = run_command(server, copied, "import-checkpoint", str(weights), "--set", "lineage=theirs", "--json")
@@ -598,6 +626,7 @@ def test_every_command_prints_the_documented_json(
     rows = source(copied, {**REVIEW, "when": "2022-11-03"})
     workspace = ["--workspace", str(runs.workspace)]
     assert compared.json["state"] == "Agreed"
+    assert len(baked.json["report"]["sides"]) == 2
     assert imported.json["lineage"] == "theirs"
     for arguments in (
         ("run", "--dry-run", "--span", "2026-04", "--json", *SMALL, *workspace),

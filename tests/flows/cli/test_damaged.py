@@ -56,7 +56,7 @@ READING = (
 )
 OTHERS = {  # commands of a workspace that are no probes
     "backfill", "backfill pause", "backfill resume", "backfill cancel",
-    "deploy", "gate", "import-checkpoint", "ingest", "parity", "publish", "refresh",
+    "bakeoff", "deploy", "gate", "import-checkpoint", "ingest", "parity", "publish", "refresh",
     "hold", "rollback", "skip",  # they write
     "doctor", "look", "reap", "serve",  # they look at more than the workspace, or do not end
 }  # fmt: skip

@@ -45,6 +45,7 @@ NAMES = [
     "pipeline/scheduled",
     "refresh/hourly",
     "backfill/by-hand",
+    "bakeoff/by-hand",
     "parity/by-hand",
     "watch/hourly",
     "report/daily",

@@ -1,4 +1,4 @@
-"""Two trained sides of a parity comparison, made up: curves without a training."""
+"""Trained sides of a comparison, made up: curves without a training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.upkeep.parity_report import Trained
+from tasks.upkeep.sides import SideRun, Trained
 from tests.support.fakes.fake_runner import small_config
 
 Curve = dict[int, dict[str, float]]  # step -> metrics
@@ -26,7 +26,7 @@ def changed(curve: Curve, step: int, metric: str, value: float) -> Curve:
 
 def side(accelerator: str, curve: Curve = CURVE, losses: Curve = LOSSES) -> Trained:
     span = SpanRef(name="2021-Q2", version=1)
-    config = small_config(f"accelerator={accelerator}", f"lineage=main-parity-0-{accelerator}")
+    config = small_config(f"accelerator={accelerator}", f"lineage=main-sides-0-{accelerator}")
     plan = RunPlan(
         run_key=f"key-of-{accelerator}",
         span=span,
@@ -50,7 +50,7 @@ def side(accelerator: str, curve: Curve = CURVE, losses: Curve = LOSSES) -> Trai
         graphs=None,
         environment={},
     )
-    return Trained(plan, accelerator, outcome)
+    return Trained(SideRun(accelerator, config.seed, plan), accelerator, outcome)
 
 
 def points(curve: Curve) -> tuple[CurvePoint, ...]:

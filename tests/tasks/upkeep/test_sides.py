@@ -1,3 +1,5 @@
+from typing import NamedTuple
+
 import pytest
 
 from infra.compute.batch.job import definition_of, queue_of
@@ -8,15 +10,26 @@ from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
-from tasks.upkeep.parity_runs import ParityRuns, drop_checkpoints, plan_parity_runs
+from tasks.upkeep.parity_report import with_one_precision
+from tasks.upkeep.sides import drop_checkpoints, plan_sides, read_side
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.fakes.stages import carry_out
 
 pytestmark = pytest.mark.usefixtures("runner")
 
 
-def sides(store: DirectoryStore, span: str, *overrides: str, left: str = "cpu", right: str = "xla") -> ParityRuns:
-    return plan_parity_runs(store, small_config(*overrides), span, left, right)
+class Planned(NamedTuple):
+    common: RunPlan
+    left: RunPlan
+    right: RunPlan
+    lineage: str
+    lock: str
+
+
+def sides(store: DirectoryStore, span: str, *overrides: str, left: str = "cpu", right: str = "xla") -> Planned:
+    runs = plan_sides(store, with_one_precision(small_config(*overrides)), span, (left, right))
+    first, second = (run.plan for run in runs.runs)
+    return Planned(runs.common, first, second, runs.lineage, runs.lock)
 
 
 def trained(store: DirectoryStore, *spans: str) -> list[RunPlan]:
@@ -46,7 +59,7 @@ GPUS = "{queue: g, definition: 'g-{stage}', processes_per_node: 8, instance: p4d
 def test_the_side_on_cuda_has_a_machine_with_gpus_of_its_own(store):
     """On Batch the other accelerators' machines have none."""
     settings = ("train.compute=batch", f"batch.cuda={GPUS}", "train.batch_rows=32", "batch.processes_per_node=16")
-    left, right = sides(store, "2021-Q1", *settings, right="cuda")[2:]
+    left, right = sides(store, "2021-Q1", *settings, right="cuda")[1:3]
     for stage, queue, definition in (("train", "g", "g-train"), ("validate", "millrace-cpu", "millrace-validate")):
         batch = right.config.batch
         assert (queue_of(Stage(stage), batch), definition_of(Stage(stage), batch)) == (queue, definition)
@@ -60,7 +73,7 @@ def test_the_side_on_cuda_has_a_machine_with_gpus_of_its_own(store):
 def test_both_sides_have_the_inputs_of_the_lineages_own_run(store, span: str):
     plans = {plan.span.name: plan for plan in trained(store, "2021-Q1", "2021-Q2")}
     own = plans.get(span) or plan_run(store, small_config(), span)
-    for plan in sides(store, span)[1:]:
+    for plan in sides(store, span)[1:3]:
         assert (plan.window, plan.history, plan.parent) == (own.window, own.history, own.parent)
 
 
@@ -79,7 +92,7 @@ def test_a_trained_span_keeps_its_version_when_a_correction_arrives(store):
 
 @pytest.mark.parametrize(("setting", "given"), [("auto", "fp32"), ("bf16", "bf16"), ("fp32", "fp32")])
 def test_auto_is_fp32_on_both_sides(store, setting: str, given: str):
-    for plan in sides(store, "2021-Q1", f"train.precision={setting}")[1:]:
+    for plan in sides(store, "2021-Q1", f"train.precision={setting}")[1:3]:
         assert plan.config.train.precision == given
 
 
@@ -93,7 +106,7 @@ def test_a_side_does_not_depend_on_the_other_side(store):
 
 def test_other_settings_have_other_lineages(store):
     one, other = sides(store, "2021-Q1"), sides(store, "2021-Q1", "train.learning_rate=0.1")
-    assert {plan.config.lineage for plan in one[1:]} & {plan.config.lineage for plan in other[1:]} == set()
+    assert {plan.config.lineage for plan in one[1:3]} & {plan.config.lineage for plan in other[1:3]} == set()
     assert one.lock != other.lock
 
 
@@ -130,10 +143,52 @@ def test_spans_trained_together_name_the_way_out(store):
 
 def test_dropping_a_sides_checkpoints_touches_no_other_lineage(store):
     trained(store, "2021-Q1")
-    left, right = sides(store, "2021-Q1", right="cpu")[2:]
+    left, right = sides(store, "2021-Q1", right="cpu")[1:3]
     for plan in (left, right):
         carry_out(plan)
     drop_checkpoints(store, left)
     assert lineage.head(store, left.config.lineage) is None
     assert lineage.head(store, right.config.lineage) is not None
     assert lineage.head(store, "main") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "settings"),
+    [
+        ("xla", "xla", ("accelerator=xla",)),
+        ("cpu bf16:train.precision=bf16", "cpu bf16", ("accelerator=cpu", "train.precision=bf16")),
+        ("fast:accelerator=xla, compiler.optlevel=2", "fast", ("accelerator=xla", "compiler.optlevel=2")),
+        ("g:batch.cuda={queue: a, definition: b},compute=batch", "g",
+         ("batch.cuda={queue: a, definition: b}", "compute=batch")),
+    ],
+)  # fmt: skip
+def test_a_side_is_a_name_and_settings(text: str, name: str, settings: tuple[str, ...]):
+    assert read_side(text) == (name, settings)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "tpu", "cpu:", "a:train.precision", "a:train.learning_rate=1", "a:seed=2", "a:lineage=main", "b:batch=1"],
+)
+def test_a_side_that_would_train_something_else_is_refused(text: str):
+    with pytest.raises(ConfigError):
+        read_side(text)
+
+
+def test_every_seed_has_a_lineage_of_its_own_and_the_first_ones_come_first(store):
+    runs = plan_sides(store, small_config(), "2021-Q1", ("cpu", "b:compiler.optlevel=2"), seeds=2)
+    assert [(run.side, run.seed) for run in runs.runs] == [("cpu", 17), ("b", 17), ("cpu", 18), ("b", 18)]
+    assert [run.plan.config.seed for run in runs.runs] == [17, 17, 18, 18]
+    assert len({run.plan.config.lineage for run in runs.runs}) == len({run.plan.run_key for run in runs.runs}) == 4
+    fewer = plan_sides(store, small_config(), "2021-Q1", ("b:compiler.optlevel=2",))
+    assert fewer.runs[0].plan == runs.runs[1].plan
+
+
+def test_machines_tell_sides_apart_and_prices_do_not(store):
+    """Machines decide no model, so they are not in a run's key; a price decides no training."""
+    one, other, dear = (
+        plan_sides(store, small_config(), "2021-Q1", (side,)).runs[0].plan
+        for side in ("cpu", "cpu b:batch.accelerator_queue=b", "cpu c:cost.dollars_per_worker_hour=9")
+    )
+    assert one.run_key != other.run_key
+    assert one.run_key == dear.run_key
