@@ -75,9 +75,16 @@ $(PEERS): $(INSTALLED)
 
 # Speed and memory compared with sentence-transformers, and a step on XLA compared with one without.
 # REVIEWS is the path of a reviews file, see docs/benchmarks.md. OMP_PROC_BIND: the stages bind their threads too.
+# With NAME=host, pairs per second of the host alone, without the peers.
+NAME ?=
+ifeq ($(NAME),)
 bench: install $(PEERS)
 	OMP_PROC_BIND=true $(BIN)/python -m tests.benchmarks.bench $(REVIEWS)
 	$(BIN)/python -m tests.benchmarks.xla_step
+else
+bench: install
+	$(BIN)/python -m tests.benchmarks.speed.$(NAME)
+endif
 
 # The orchestrator's overhead beyond its workers' own time, and the time of a fully cached run.
 overhead: install

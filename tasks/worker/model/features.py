@@ -104,6 +104,10 @@ class FeatureArrays:
     numeric: np.ndarray
     categorical: np.ndarray
 
+    def take(self, rows: np.ndarray) -> FeatureArrays:
+        """Return the features of the numbered rows, int64, in memory."""
+        return FeatureArrays(self.numeric[rows], self.categorical[rows])
+
     def at(self, rows: np.ndarray) -> FeatureArrays:
         """Return the features of the numbered rows, int64; zeros for row -1."""
         real = (rows >= 0)[:, None]

@@ -64,38 +64,121 @@ def pack(lengths: np.ndarray, tokens: int, sequences: int | None = None) -> Pack
         tokens: length of a sequence.
         sequences: number of sequences; a text that fits into none is truncated. None: as many as needed.
     """
-    room_for = segments_of(tokens)
-    sequence, segment, start, length = (np.zeros(len(lengths), dtype=np.int64) for _ in range(4))
-    # with_room[n] holds the sequences with n free tokens; bit n of `some` is set if one exists.
-    with_room: list[list[int]] = [[] for _ in range(tokens + 1)]
-    used, filled = [0] * (sequences or 0), [0] * (sequences or 0)
-    some = 0
-    if sequences:
-        with_room[tokens], some = list(range(sequences - 1, -1, -1)), 1 << tokens
-    for text in np.argsort(-lengths, kind="stable").tolist():
-        wanted = int(lengths[text])
-        if not wanted:
+    order = np.argsort(-lengths, kind="stable")
+    wanted = lengths[order[: np.count_nonzero(lengths)]]
+    free = _Free(tokens, sequences)
+    shorter, counts = np.unique(-wanted, return_counts=True)
+    for length, count in zip((-shorter).tolist(), counts.tolist(), strict=True):
+        if length < TOKENS_PER_SEGMENT or not free.place(length, count):
             break
-        fitting = some >> wanted
-        if fitting:
-            room = wanted + (fitting & -fitting).bit_length() - 1
-        elif sequences is None:
-            with_room[tokens].append(len(used))
-            used.append(0)
-            filled.append(0)
-            some |= 1 << tokens
-            room = tokens
-        elif some > 1:
-            room = wanted = some.bit_length() - 1
-        else:
-            continue  # not one token is free
-        place = with_room[room].pop()
-        if not with_room[room]:
-            some &= ~(1 << room)
-        sequence[text], segment[text], start[text], length[text] = place, filled[place], used[place], wanted
-        used[place] += wanted
-        filled[place] += 1
-        if filled[place] < room_for:
-            with_room[room - wanted].append(place)
-            some |= 1 << (room - wanted)
-    return Packing(sequence, segment, start, length, len(used))
+    cut = free.place_singly(wanted[len(free.places) :].tolist())
+    place = np.array(free.places, dtype=np.int64)
+    taken = wanted[: len(place)].copy()
+    taken[len(place) - len(cut) :] = cut
+    return _packing(len(lengths), order[: len(place)], place, taken, free.sequences)
+
+
+class _Free:
+    """The sequences by their free tokens: the last one of each list is used first."""
+
+    def __init__(self, tokens: int, sequences: int | None) -> None:
+        self.places: list[int] = []  # sequence of each text so far
+        self.sequences = 0
+        self._tokens, self._limited = tokens, sequences is not None
+        self._with_room: list[list[int]] = [[] for _ in range(tokens + 1)]
+        self._some = 0  # bit n is set if a sequence has n free tokens
+        if sequences:
+            self._open(sequences)
+
+    def _open(self, count: int) -> None:
+        """Add empty sequences."""
+        self._with_room[self._tokens] = list(range(self.sequences + count - 1, self.sequences - 1, -1))
+        self._some |= 1 << self._tokens
+        self.sequences += count
+
+    def place(self, length: int, count: int) -> bool:
+        """Place some texts of equal length; return False if not all fit.
+
+        A sequence with the least sufficient room keeps the least until its room is too short. So it takes as many of
+        the texts as it can, and all sequences with the same room take equally many.
+        """
+        with_room = self._with_room
+        while count:
+            fitting = self._some >> length
+            if not fitting:
+                if self._limited:
+                    return False
+                self._open(-(-count // (self._tokens // length)))
+                continue
+            room = length + (fitting & -fitting).bit_length() - 1
+            stack, each = with_room[room], room // length
+            full = min(len(stack), count // each)
+            if full:
+                chosen = stack[: -full - 1 : -1]
+                del stack[-full:]
+                self.places += chosen if each == 1 else [place for place in chosen for _ in range(each)]
+                count -= full * each
+                with_room[room - each * length] += chosen
+                self._some |= 1 << (room - each * length)
+            if stack and 0 < count < each:
+                self.places += [stack[-1]] * count
+                with_room[room - count * length].append(stack.pop())
+                self._some |= 1 << (room - count * length)
+                count = 0
+            if not stack:
+                self._some &= ~(1 << room)
+        return True
+
+    def place_singly(self, lengths: list[int]) -> list[int]:
+        """Place texts of descending lengths; return the tokens of each. Texts beyond these have no place.
+
+        Truncates texts that don't fit, and closes sequences with the most texts that they may hold.
+        """
+        taken: list[int] = []
+        if not lengths:
+            return taken
+        with_room, most = self._with_room, segments_of(self._tokens)
+        held = np.bincount(np.array(self.places, dtype=np.int64), minlength=self.sequences).tolist()
+        for room, stack in enumerate(with_room[:TOKENS_PER_SEGMENT]):  # others hold fewer texts
+            stack[:] = [place for place in stack if held[place] < most]
+            self._some &= ~((not stack) << room)
+        for wanted in lengths:
+            fitting = self._some >> wanted
+            if not fitting and not self._limited:
+                self._open(1)
+                held.append(0)
+                room = self._tokens
+            elif fitting:
+                room = wanted + (fitting & -fitting).bit_length() - 1
+            elif self._some > 1:
+                room = wanted = self._some.bit_length() - 1
+            else:
+                break  # not one token is free
+            place = with_room[room].pop()
+            if not with_room[room]:
+                self._some &= ~(1 << room)
+            self.places.append(place)
+            taken.append(wanted)
+            held[place] += 1
+            if held[place] < most:
+                with_room[room - wanted].append(place)
+                self._some |= 1 << (room - wanted)
+        return taken
+
+
+def _packing(texts: int, order: np.ndarray, place: np.ndarray, taken: np.ndarray, sequences: int) -> Packing:
+    """Return the packing of some texts, which follow each other in their sequences; the others have no place.
+
+    Args:
+        order, place, taken: int64 (placed,): number, sequence and tokens of each text.
+    """
+    together = np.argsort(place, kind="stable")
+    sizes = np.bincount(place, minlength=sequences)
+    firsts = np.cumsum(sizes) - sizes
+    before = np.cumsum(taken[together]) - taken[together]
+    sequence, segment, start, length = (np.zeros(texts, dtype=np.int64) for _ in range(4))
+    sequence[order], length[order] = place, taken
+    which = place[together]
+    segment[order[together]] = np.arange(len(place)) - firsts[which]
+    start[order[together]] = before - before[firsts[which]]
+    return Packing(sequence, segment, start, length, sequences)

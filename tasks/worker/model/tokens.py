@@ -3,6 +3,8 @@
 Only the `tokenizers` library and one `tokenizer.json`, which every checkpoint has, are needed.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,10 +46,15 @@ class TokenLists:
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of the texts at `rows` (-1: none), int32 (total,), and offsets int64 (len(rows) + 1,)."""
-        lengths = np.where(rows >= 0, self.lengths_of(rows), 0)
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        return self.ids[np.repeat(self.offsets[rows], lengths) + within], offsets
+        taken = self.take(rows, rows >= 0)
+        return taken.ids, taken.offsets
+
+    def take(self, rows: np.ndarray, wanted: np.ndarray) -> TokenLists:
+        """Return the texts at `rows`, in memory, without tokens unless `wanted`, bool (len(rows),)."""
+        lengths = np.where(wanted, self.lengths_of(rows), 0)
+        offsets = np.append(0, np.cumsum(lengths))
+        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return TokenLists(self.ids[places], offsets, self.pad)
 
 
 def train_tokenizer(texts: Iterator[str], vocab_size: int) -> Tokenizer:

@@ -20,10 +20,11 @@ from tasks.worker.model.features import concatenate_features
 from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
-from tasks.worker.training.plan import BatchPlan, map_in_pieces, split_by_worker
+from tasks.worker.training.plan import PADDING, BatchPlan, map_in_pieces, repeated, split_by_worker
 
 SAMPLED_ROWS = 16_384  # the shape is chosen by the run's first rows, so that warmup finds the same one, fast
 SAMPLED_BATCHES = 256
+READ_ROWS = 2**14  # rows that are read at once, for as many batches as they fill
 
 
 @dataclass(frozen=True)
@@ -157,22 +158,27 @@ def make_batch(
     label_class = np.where(real, pairs.label_class[whole], -1)
     labelled = label_class >= 0
     position = np.arange(len(whole))[mine]
-    excluded = np.broadcast_to(~real, (part, len(whole))).copy()
+    extra = _extra(negatives, whole, shape)
+    of_items = slice(0, len(whole))
+    excluded = np.empty((part, len(whole) + len(extra)), dtype=bool)
+    excluded[:, of_items], excluded[:, len(whole) :] = ~real, (extra < 0) | _stands_before(extra)
     # The query of a row that is no pair is no negative: the batch alone does not tell the items relevant to it.
     excluded_queries = np.tile(pair == 0, (part, 1)) if shape.both_ways else np.zeros((part, 0), dtype=bool)
-    extra = _extra(negatives, whole, shape)
-    excluded_extra = np.broadcast_to((extra < 0) | _stands_before(extra), (part, len(extra))).copy()
     for kind, (key, positives) in enumerate(zip((pairs.item_key, pairs.text_key), pairs.known, strict=True)):
         batch_key = key[whole]
-        excluded |= batch_key[mine, None] == batch_key[None, :]
-        excluded |= positives.among(pairs.query_key[rows], batch_key)
+        alike = np.flatnonzero(repeated(batch_key))
+        here = alike[(alike >= mine.start) & (alike < mine.stop)]
+        equal, places = batch_key[here, None] == batch_key[alike], np.ix_(here - mine.start, alike)
+        excluded[places] |= equal
+        excluded[positives.among(pairs.query_key[rows], batch_key)] = True
         if shape.both_ways:
-            excluded_queries |= batch_key[mine, None] == batch_key[None, :]
-            excluded_queries |= positives.among(pairs.query_key[whole], batch_key[mine]).T
+            excluded_queries[places] |= equal
+            excluded_queries[positives.among(pairs.query_key[whole], batch_key[mine])[::-1]] = True
         if negatives is not None:
             extra_key = (negatives.item_key, negatives.text_key)[kind][extra]
-            excluded_extra |= np.isin(extra_key, batch_key[real])
-            excluded_extra |= positives.among(pairs.query_key[rows], extra_key)
+            excluded[:, len(whole) :] |= np.isin(extra_key, batch_key[real])
+            row, column = positives.among(pairs.query_key[rows], extra_key)
+            excluded[row, len(whole) + column] = True
     excluded[np.arange(part), position] = False
     if shape.both_ways:
         excluded_queries[np.arange(part), position] = False
@@ -181,7 +187,7 @@ def make_batch(
         texts=_texts(pairs, rows, shape, negatives, extra.reshape(len(whole), shape.extra)[mine].reshape(-1)),
         label_class=torch.from_numpy(label_class[mine]),
         pair=torch.from_numpy((pair * weight)[mine]),
-        excluded=torch.from_numpy(np.hstack([excluded, excluded_extra])),
+        excluded=torch.from_numpy(excluded),
         excluded_queries=torch.from_numpy(excluded_queries),
         popularity=torch.from_numpy(popularity),
         popularity_queries=torch.from_numpy(popularity_queries),
@@ -230,19 +236,45 @@ class Batches:
     computed_tokens: int = 0  # tokens of the sequences, padding included
 
     def __iter__(self) -> Iterator[Batch]:
-        for number in self.numbers:
-            if number not in self.numbers:
+        at_once = max(1, READ_ROWS // self.plan.batch_rows)
+        for first in range(self.numbers.start, self.numbers.stop, at_once):
+            if first not in self.numbers:
                 return  # `end_before` has shortened the range
-            whole, tokens = self.plan.rows(number), self.plan.tokens
-            batch = make_batch(self.pairs, whole, tokens, self.shape, self.rank, self.negatives)
-            rows = split_by_worker(whole, tokens, self.rank.world)[self.rank.index]
-            real = int((batch.texts.segments >= 0).sum())
-            self.real_tokens += real
-            extra = _extra(self.negatives, rows, self.shape)
-            mined = self.negatives.tokens.lengths[extra[extra >= 0]].sum() if self.negatives is not None else 0
-            self.cut_tokens += int(tokens[rows[rows >= 0]].sum() + mined) - real
-            self.computed_tokens += batch.texts.segments.numel()
-            yield batch
+            numbers = self.numbers[first - self.numbers.start :][:at_once]
+            pairs, negatives, batches = self._read(numbers)
+            for number, whole in zip(numbers, batches, strict=True):
+                if number not in self.numbers:
+                    return
+                yield self._make(pairs, negatives, whole)
+
+    def _read(self, numbers: range) -> tuple[Pairs, HardNegatives | None, np.ndarray]:
+        """Read the rows of some batches into memory, once each; return them and each batch's places among them.
+
+        The last row of the run follows, in whose place padding stands.
+        """
+        planned = np.stack([self.plan.rows(number) for number in numbers])
+        rows = np.append(np.unique(planned[planned >= 0]), len(self.pairs) - 1)
+        whole = np.where(planned >= 0, np.searchsorted(rows[:-1], planned), PADDING)
+        tokens, own = self.plan.tokens[rows], np.zeros(len(rows), dtype=bool)
+        for batch in whole:
+            own[split_by_worker(batch, tokens, self.rank.world)[self.rank.index]] = True
+        asked = np.ones_like(own) if self.shape.both_ways else own
+        negatives = self.negatives
+        if negatives is not None:
+            negatives = replace(negatives, of_row=negatives.of_row[rows])
+        return self.pairs.take(rows, own, asked), negatives, whole
+
+    def _make(self, pairs: Pairs, negatives: HardNegatives | None, whole: np.ndarray) -> Batch:
+        """Make a batch and count its tokens."""
+        batch = make_batch(pairs, whole, pairs.tokens, self.shape, self.rank, negatives)
+        rows = split_by_worker(whole, pairs.tokens, self.rank.world)[self.rank.index]
+        real = int(np.count_nonzero(batch.texts.segments.numpy() >= 0))
+        self.real_tokens += real
+        extra = _extra(negatives, rows, self.shape)
+        mined = negatives.tokens.lengths_of(extra[extra >= 0]).sum() if negatives is not None else 0
+        self.cut_tokens += int(pairs.tokens[rows[rows >= 0]].sum() + mined - real)
+        self.computed_tokens += batch.texts.segments.numel()
+        return batch
 
     def end_before(self, number: int) -> None:
         """End the iteration before batch `number`."""

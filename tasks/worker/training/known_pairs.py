@@ -23,7 +23,7 @@ from tasks.contracts.references import RowsRef
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, read_rows
 from tasks.worker.process.job import Job
-from tasks.worker.training.positives import ROWS_AT_ONCE, Buckets, Positives, PositivesFile
+from tasks.worker.training.positives import ROWS_AT_ONCE, Buckets, Positives, PositivesFile, ranges
 from tasks.worker.training.tokenised import KEYS, id_keys, text_keys
 
 ROW_KEYS = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # a row's keys; True if it is a pair
@@ -36,6 +36,10 @@ class KnownPositives(NamedTuple):
 
     items: Positives
     texts: Positives
+
+    def part(self, queries: np.ndarray) -> KnownPositives:
+        """Return the relevant items of some queries, int64 (n,), distinct and ascending, in memory."""
+        return KnownPositives(self.items.part(queries), self.texts.part(queries))
 
     @classmethod
     def open(cls, folder: Path) -> KnownPositives:
@@ -131,8 +135,7 @@ def _expanded(number: np.ndarray, whose: np.ndarray, values: np.ndarray, lists: 
     counts = np.bincount(whose, minlength=lists)
     begins = np.cumsum(counts) - counts
     each = counts[number]
-    places = np.repeat(begins[number] - (np.cumsum(each) - each), each) + np.arange(each.sum())
-    return np.repeat(np.arange(len(number)), each), values[places]
+    return np.repeat(np.arange(len(number)), each), values[ranges(begins[number], each)]
 
 
 def _gathered(keys: Iterable[np.ndarray]) -> Iterator[np.ndarray]:

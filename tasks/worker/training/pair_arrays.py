@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,6 +113,26 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.query)
+
+    def take(self, rows: np.ndarray, own: np.ndarray, queries: np.ndarray) -> Pairs:
+        """Return some rows, in memory, with the tokens of `own` rows and the known items of `queries`.
+
+        Args:
+            rows: int64 (n,), ascending.
+            own, queries: bool (n,).
+        """
+        columns = ("tokens", "item_key", "text_key", "query_key", "pair", "label_class", "labels", "weight", "entity")
+        taken = {name: getattr(self, name)[rows] for name in columns}
+        return replace(
+            self,
+            **taken,
+            query=self.query.take(rows, own),
+            item=self.item.take(rows, own),
+            query_features=self.query_features.take(rows),
+            item_features=self.item_features.take(rows),
+            known=self.known.part(np.unique(taken["query_key"][queries])),
+            popularity=None if self.popularity is None else (self.popularity[0][rows], self.popularity[1][rows]),
+        )
 
 
 def row_type(features: FeatureTable, label_heads: int) -> np.dtype:

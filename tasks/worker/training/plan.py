@@ -7,6 +7,8 @@ locates a batch, so a resume neither repeats nor skips one. Batches are computed
 from __future__ import annotations
 
 import functools
+import heapq
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -81,7 +83,7 @@ class BatchPlan:
             rows = columns[:, batches].reshape(-1)
             rows = rows[rows >= 0]
             dealt = _deal(self.tokens[rows], len(batches), random)
-            _separate(dealt, [key[rows] for key in self.keys])
+            separate(dealt, [key[rows] for key in self.keys])
             for batch, members in zip(batches, dealt, strict=True):
                 found = members[members >= 0]
                 out[batch, : len(found)] = rows[found]
@@ -182,7 +184,7 @@ def _deal(tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.n
     return dealt
 
 
-def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
+def separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
     """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, if possible.
 
     Otherwise they are spread, e.g. the rows of an item that has more rows than there are batches.
@@ -192,9 +194,10 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
     """
     batches, strata = dealt.shape
     held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]
+    key_lists = [key.tolist() for key in keys]
 
     def keys_of(row: int) -> list[int]:
-        return [int(key[row]) for key in keys] if row >= 0 else []
+        return [key[row] for key in key_lists] if row >= 0 else []
 
     def fewer(batch: int, own: list[int], other: int, theirs: list[int]) -> int:
         """Return by how much an exchange reduces the pairs of rows with an equal key."""
@@ -211,25 +214,63 @@ def _separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
         for kind, key in enumerate(own):
             held[batch][kind][key] += by
 
-    for batch in range(batches):
-        for stratum in range(strata):
-            row = int(dealt[batch, stratum])
-            own = keys_of(row)
-            unwanted = sum(held[batch][kind][key] - 1 for kind, key in enumerate(own))
-            best, place = 0, batch
-            for other in [(batch + step) % batches for step in range(1, batches)] if unwanted else []:
-                found = fewer(batch, own, other, keys_of(int(dealt[other, stratum])))
-                if found > best:
-                    best, place = found, other
-                if found >= unwanted:
-                    break
-            if best:
-                theirs = keys_of(int(dealt[place, stratum]))
-                move(batch, own, -1)
-                move(place, own, 1)
-                move(place, theirs, -1)
-                move(batch, theirs, 1)
-                dealt[batch, stratum], dealt[place, stratum] = dealt[place, stratum], row
+    # Few rows share a key with another one of their batch, so only these are visited, in the order of their places.
+    waiting = [int(place) for place in np.flatnonzero(_alike(dealt, keys))]  # an ascending list is a heap
+    seen = -1
+
+    def wait_for(batch: int, own: list[int]) -> None:
+        """Visit the rows of a batch that got a second row with an equal key, if their turn is still to come."""
+        for kind, key in enumerate(own):
+            if held[batch][kind][key] > 1:
+                rows = dealt[batch]
+                for stratum in np.flatnonzero((keys[kind][rows] == key) & (rows >= 0)).tolist():
+                    if batch * strata + stratum > seen:
+                        heapq.heappush(waiting, batch * strata + stratum)
+
+    while waiting:
+        turn = heapq.heappop(waiting)
+        if turn == seen:
+            continue
+        seen = turn
+        batch, stratum = divmod(turn, strata)
+        row = int(dealt[batch, stratum])
+        own = keys_of(row)
+        unwanted = sum(held[batch][kind][key] - 1 for kind, key in enumerate(own))
+        best, place = 0, batch
+        for other in [(batch + step) % batches for step in range(1, batches)] if unwanted else []:
+            found = fewer(batch, own, other, keys_of(int(dealt[other, stratum])))
+            if found > best:
+                best, place = found, other
+            if found >= unwanted:
+                break
+        if best:
+            theirs = keys_of(int(dealt[place, stratum]))
+            move(batch, own, -1)
+            move(place, own, 1)
+            move(place, theirs, -1)
+            move(batch, theirs, 1)
+            dealt[batch, stratum], dealt[place, stratum] = dealt[place, stratum], row
+            wait_for(batch, theirs)
+            wait_for(place, own)
+
+
+def _alike(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Return bool (batches, strata): True for rows that share a key with another one of their batch."""
+    found = np.zeros(dealt.shape, dtype=bool)
+    for batch, rows in enumerate(dealt):
+        real = np.flatnonzero(rows >= 0)
+        for key in keys:
+            found[batch, real] |= repeated(key[rows[real]])
+    return found
+
+
+def repeated(values: np.ndarray) -> np.ndarray:
+    """Return bool: True for values that occur more than once."""
+    order = np.argsort(values, kind="stable")
+    same = np.flatnonzero(values[order[1:]] == values[order[:-1]])
+    found = np.zeros(len(values), dtype=bool)
+    found[order[same]] = found[order[same + 1]] = True
+    return found
 
 
 def split_by_worker(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:
@@ -241,9 +282,14 @@ def split_by_worker(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndar
     """
     lengths = np.where(rows >= 0, tokens[rows], -1)
     ranked = np.argsort(-lengths, kind="stable").reshape(-1, world)
-    totals, parts = np.zeros(world, dtype=np.int64), np.empty((world, len(ranked)), dtype=np.int64)
-    for turn, some in enumerate(ranked):
+    each = lengths[ranked]
+    totals, order = np.zeros(world, dtype=np.int64), np.empty_like(ranked)
+    # Rows of equal length, which most turns have, leave the order of the workers as it is.
+    uneven = np.flatnonzero((each != each[:, :1]).any(axis=1)).tolist()
+    for begin, end in itertools.pairwise([0, *(turn + 1 for turn in uneven), len(each)]):
         workers = np.argsort(totals, kind="stable")
-        parts[workers, turn] = rows[some]
-        totals[workers] += lengths[some]
+        order[begin:end] = workers
+        totals[workers] += each[begin:end].sum(axis=0)
+    parts = np.empty((world, len(ranked)), dtype=np.int64)
+    parts[order, np.arange(len(ranked))[:, None]] = rows[ranked]
     return parts

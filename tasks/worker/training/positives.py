@@ -55,24 +55,38 @@ class Positives:
         begins, counts = (np.zeros(len(queries), dtype=np.int64) for _ in range(2))
         begins[there] = self.offsets[place[there]]
         counts[there] = self.offsets[place[there] + 1] - begins[there]
-        places = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        return np.repeat(np.arange(len(queries)), counts), self.keys[places]
+        return np.repeat(np.arange(len(queries)), counts), self.keys[ranges(begins, counts)]
 
-    def among(self, query_key: np.ndarray, batch_key: np.ndarray) -> np.ndarray:
-        """Return bool (queries, items): True if the item of the batch is a positive of the query.
+    def among(self, query_key: np.ndarray, batch_key: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return places in `query_key` and in `batch_key`, int64: each query with an item that is its positive.
 
         Search time grows with the positives of these queries, not with the product of queries and items.
         """
         queries, row_of = np.unique(query_key, return_inverse=True)
         whose, wanted = self.lists(queries)
-        if not len(wanted) or not len(batch_key):
-            return np.zeros((len(query_key), len(batch_key)), dtype=bool)
-        keys, column_of = np.unique(batch_key, return_inverse=True)
-        column = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        hit = keys[column] == wanted
-        table = np.zeros((len(queries), len(keys)), dtype=bool)
-        table[whose[hit], column[hit]] = True
-        return table[row_of][:, column_of]
+        columns = np.argsort(batch_key, kind="stable")
+        keys = batch_key[columns]
+        first = np.searchsorted(keys, wanted)
+        hit = np.flatnonzero(np.append(keys, -1)[first] == wanted)  # keys are not negative
+        first, whose = first[hit], whose[hit]
+        same = np.searchsorted(keys, wanted[hit], side="right") - first
+        column, whose = columns[ranges(first, same)], np.repeat(whose, same)
+        rows = np.argsort(row_of, kind="stable")
+        asked = np.bincount(row_of, minlength=len(queries))
+        row = rows[ranges((np.cumsum(asked) - asked)[whose], asked[whose])]
+        return row, np.repeat(column, asked[whose])
+
+    def part(self, queries: np.ndarray) -> Positives:
+        """Return the positives of some queries, int64 (n,), distinct and ascending, in memory."""
+        whose, keys = self.lists(queries)
+        counts = np.bincount(whose, minlength=len(queries))
+        several = counts > 0
+        return Positives(queries[several], np.append(0, np.cumsum(counts[several])), keys)
+
+
+def ranges(begins: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the numbers of some ranges, one after the other, int64; `begins` and `counts` int64 (ranges,)."""
+    return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
 class PositivesFile:

@@ -16,8 +16,9 @@ from typing import overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-INDEXED = 512  # every 512th element of a sorted array is kept in memory as a search index
-REMEMBERED, MOST_REMEMBERED = 4, 2**14  # cached reads, and the largest number of records in one
+INDEXED = 128  # every 128th element of a sorted array is kept in memory as a search index
+NEAR_BYTES = 2048  # up to this distance, reading through a gap is faster than another read
+REMEMBERED, MOST_REMEMBERED = 4, 2**17  # cached reads, and the largest number of records in one
 
 
 class RecordFile:
@@ -37,20 +38,38 @@ class RecordFile:
         return self._bytes // self._kind.itemsize
 
     def at(self, places: np.ndarray) -> np.ndarray:
-        """Return the records at `places`, int64 (n,), not negative; neighbours are read together."""
+        """Return the records at `places`, int64 (n,), not negative; those close together are read at once."""
         name = places.tobytes() if len(places) <= MOST_REMEMBERED else b""
         remembered = self._remembered.get(name)  # another thread may drop it meanwhile
         if remembered is not None:
             return remembered
-        firsts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
-        counts = np.diff(firsts, append=len(places))
-        found = b"".join(map(self._read, places[firsts].tolist(), counts.tolist()))
-        records = np.frombuffer(found, self._kind)
+        if (places[1:] >= places[:-1]).all():
+            records = self._ascending(places)
+        else:
+            order = np.argsort(places, kind="stable")
+            back = np.empty_like(order)
+            back[order] = np.arange(len(order))
+            records = self._ascending(places[order])[back]
         if name:
             self._remembered[name] = records
             if len(self._remembered) > REMEMBERED:
                 self._remembered.popitem(last=False)
         return records
+
+    def _ascending(self, places: np.ndarray) -> np.ndarray:
+        if not len(places):
+            return np.zeros(0, self._kind)
+        steps = np.diff(places)
+        last = np.append(np.flatnonzero(steps > max(1, NEAR_BYTES // self._kind.itemsize)), len(places) - 1)
+        sizes = np.diff(last, prepend=-1)
+        firsts = places[last + 1 - sizes]
+        counts = places[last] + 1 - firsts
+        found = b"".join(map(self._read, firsts.tolist(), counts.tolist()))
+        records = np.frombuffer(found, self._kind)
+        if len(records) == len(places) and steps.all():
+            return records
+        shift = np.cumsum(counts) - counts - firsts  # from a place in the file to one among the records read
+        return records[places + np.repeat(shift, sizes)]
 
     def _read(self, first: int, count: int) -> bytes:
         size, begin = count * self._kind.itemsize, first * self._kind.itemsize
@@ -87,14 +106,15 @@ class Column:
 
     def searchsorted(self, values: np.ndarray, side: str = "left", sorter: None = None) -> np.ndarray:
         """Return the insertion places of `values` in this ascending column; called by `np.searchsorted`."""
+        if not len(self):
+            return np.zeros(len(values), dtype=np.int64)
         block_of = np.maximum(np.searchsorted(self._index, values) - 1, 0)
-        order = np.argsort(block_of, kind="stable")
-        blocks, firsts = np.unique(block_of[order], return_index=True)
-        found = np.zeros(len(values), dtype=np.int64)
-        for begin, here in zip((blocks * INDEXED).tolist(), np.split(order, firsts[1:]), strict=False):
-            some = self[np.arange(begin, min(begin + INDEXED, len(self)))]
-            found[here] = begin + np.searchsorted(some, values[here])
-        return found
+        blocks, number = np.unique(block_of, return_inverse=True)
+        begins = blocks * INDEXED
+        sizes = np.minimum(begins + INDEXED, len(self)) - begins
+        before = np.cumsum(sizes) - sizes  # elements of the blocks before, which are ascending together too
+        some = self[np.repeat(begins - before, sizes) + np.arange(sizes.sum())]
+        return (begins - before)[number] + np.searchsorted(some, values)
 
     @functools.cached_property
     def _index(self) -> np.ndarray:

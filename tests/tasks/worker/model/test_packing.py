@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.worker.model.packing import Packing, pack, segments_of
+from tests.support.models import one_by_one
 
 TOKENS = st.integers(1, 40)
 
@@ -59,6 +60,18 @@ def test_a_text_is_cut_only_if_it_fits_nowhere_and_then_as_little_as_can_be(
         if got:
             free[packing.sequence[text]] -= got
             texts_in[packing.sequence[text]] += 1
+
+
+@settings(deadline=None, max_examples=300)
+@given(texts(), st.none() | st.integers(0, 30))
+def test_equal_texts_placed_at_once_stand_where_each_would_stand_alone(
+    given_texts: tuple[np.ndarray, int], sequences: int | None
+):
+    lengths, tokens = given_texts
+    found, expected = pack(lengths, tokens, sequences), one_by_one.pack(lengths, tokens, sequences)
+    assert {name: np.asarray(value).tolist() for name, value in vars(found).items()} == {
+        name: np.asarray(value).tolist() for name, value in vars(expected).items()
+    }
 
 
 def test_a_text_goes_where_it_leaves_the_least_room():

@@ -6,7 +6,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tasks.worker.model.packing import pack
+from tasks.worker.training import plan as plans_module
 from tasks.worker.training.plan import PADDING, BatchPlan, split_by_worker
+from tests.support.models import one_by_one
 
 
 def review_lengths(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -148,6 +150,19 @@ def test_rows_of_a_heavy_item_are_spread_as_evenly_as_possible():
     heavy = np.where(np.arange(len(tokens)) < 100, -1, np.arange(len(tokens)))  # 100 rows over 40 batches
     rows = [int((heavy[batch] == -1).sum()) for batch in batches_of(plan_of(tokens, 16, keys=[heavy]))]
     assert max(rows) <= 3
+
+
+@settings(deadline=None, max_examples=40)
+@given(plans(), st.sampled_from([1, 2, 4]))
+def test_rows_are_exchanged_and_shared_out_as_if_each_was_looked_at(plan: BatchPlan, world: int):
+    rows = [plan.rows(number) for number in range(len(plan))]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plans_module, "separate", one_by_one.separate)
+        again = BatchPlan(plan.tokens, plan.keys, plan.batch_rows, plan.epochs, plan.seed)
+        assert [again.rows(number).tolist() for number in range(len(plan))] == [each.tolist() for each in rows]
+    for each in rows if plan.batch_rows % world == 0 else []:
+        expected = one_by_one.split_by_worker(each, plan.tokens, world)
+        assert split_by_worker(each, plan.tokens, world).tolist() == expected.tolist()
 
 
 @settings(deadline=None, max_examples=40)

@@ -35,11 +35,11 @@ def test_an_item_is_right_by_its_id_and_by_each_text_that_any_row_gives_it(
         named = set(text[np.isin(item, list(right))].tolist())
         of_rows += len(named - set(text[said["pair"] & (query == asked)].tolist()))
         by_item, by_text = (
-            found.items.among(queries[row : row + 1], items),
-            found.texts.among(queries[row : row + 1], texts),
+            found.items.among(queries[row : row + 1], items)[1],
+            found.texts.among(queries[row : row + 1], texts)[1],
         )
-        assert set(items[by_item[0]].tolist()) == (right if len(right) > 1 else set()), "a single one is a row's own"
-        assert set(texts[by_text[0]].tolist()) == (named if len(named) > 1 else set())
+        assert set(items[by_item].tolist()) == (right if len(right) > 1 else set()), "a single one is a row's own"
+        assert set(texts[by_text].tolist()) == (named if len(named) > 1 else set())
     assert of_rows > 10, "texts that no row pairs with the query"
 
 

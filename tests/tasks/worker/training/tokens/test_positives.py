@@ -20,7 +20,12 @@ def test_positives_are_those_of_all_rows_and_not_only_of_the_batch(queries: int,
     batch = random.permutation(30)[:8]
     found = Positives.of(query[pair], key[pair])
     expected = [[(one, other) in known and one not in alone for other in key[batch]] for one in query[batch]]
-    assert found.among(query[batch], key[batch]).tolist() == expected
+    hits = np.zeros((8, 8), dtype=bool)
+    hits[found.among(query[batch], key[batch])] = True
+    assert hits.tolist() == expected
+    part = found.part(np.unique(query[batch]))
+    for one, other in zip(part.among(query[batch], key[batch]), found.among(query[batch], key[batch]), strict=True):
+        assert one.tolist() == other.tolist()
     asked = np.unique(np.append(query[batch], 99))
     whose, keys = found.lists(asked)
     assert set(zip(asked[whose], keys, strict=True)) == {

@@ -25,21 +25,22 @@ def test_a_field_is_indexed_like_an_array(tmp_path: Path, records: np.ndarray, f
     column, array = Column(RecordFile(tmp_path / "records", KIND), field)[part], records[field][part]
     (tmp_path / "records").unlink()
     assert len(column) == len(array)
-    for rows in (np.array([5, 0, 5, -1, 26]), np.array([], dtype=np.int64), np.arange(len(array))):
+    for rows in (np.array([5, 0, 5, -1, 26]), np.array([], dtype=np.int64), np.arange(len(array)), np.array([0, 9, 9])):
         assert column[rows].dtype == array.dtype
         assert column[rows].tolist() == array[rows].tolist()
     assert np.asarray(column).tolist() == array.tolist()
 
 
 def test_neighbours_of_a_file_of_numbers_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(token_columns, "NEAR_BYTES", 40)
     values = np.arange(100, 200, dtype=np.int32)
     values.tofile(tmp_path / "ids")
     column, reads = Column(RecordFile(tmp_path / "ids", np.int32)), []
     read = token_columns.os.pread
     monkeypatch.setattr(token_columns.os, "pread", lambda *arguments: reads.append(arguments) or read(*arguments))
-    rows = np.array([7, 8, 9, 50, 51, 3])
+    rows = np.array([7, 8, 18, 50, 51, 3, 8])
     assert column[rows].tolist() == values[rows].tolist()
-    assert len(reads) == 3
+    assert len(reads) == 2
 
 
 def test_the_fields_of_a_batch_are_read_at_once(tmp_path: Path, records: np.ndarray, monkeypatch: pytest.MonkeyPatch):
