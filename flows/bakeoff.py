@@ -13,6 +13,7 @@ from flows.running.sides import train_sides
 from infra.store.factory import open_store
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
+from tasks.upkeep.bakeoff_published import published_lines
 from tasks.upkeep.bakeoff_report import BakeoffReport, report_bakeoff, save_report
 from tasks.upkeep.sides import plan_sides
 
@@ -24,6 +25,7 @@ def bakeoff(
     span: SpanName,
     sides: Sides = ("cpu", "xla"),
     seeds: Seeds = 1,
+    published: bool = False,
     config_file: ConfigFile = "",
     overrides: Overrides = (),
 ) -> BakeoffReport:
@@ -38,6 +40,7 @@ def bakeoff(
         span: for example 2022-Q4.
         sides: NAME[:key=value,...] each, as in cpu, or in bf16:accelerator=cpu,train.precision=bf16.
         seeds: trainings of each side; the first has the configuration's seed, the next ones count up.
+        published: true: also show figures that AWS and MLPerf published, at the same prices.
         config_file: a YAML file with settings that override base.yaml; its path on the worker.
         overrides: single settings over both, as in train.evaluate_every_steps=10.
 
@@ -46,9 +49,11 @@ def bakeoff(
         StageError: a stage or the planning failed, with its failure class.
     """
     store = open_store(workspace)
-    runs = plan_sides(store, load_config(config_file, overrides), span, sides, seeds)
+    config = load_config(config_file, overrides)
+    runs = plan_sides(store, config, span, sides, seeds)
+    others = published_lines(config.cost) if published else ()
     with hold_lineage(store, runs.lock, logger().warning):
-        report = report_bakeoff(store, runs, train_sides(runs))
+        report = report_bakeoff(store, runs, train_sides(runs), others)
         save_report(store, report, render_page(report, workspace))
         publish(report, workspace)
     return report

@@ -58,6 +58,7 @@ def sections(report: BakeoffReport) -> tuple[Section, ...]:
     return (
         Section("Speed and quality", report.sentences[1:], id="quality", tables=tuple(_quality(report))),
         Section("Time and dollars", tuple(_notes(report)), id="dollars", tables=(_dollars(report), _prices(report))),
+        *_published(report),
         Section("Curves", id="curves", figures=tuple(_figures(report)), tables=(_points(report),)),
     )
 
@@ -120,9 +121,30 @@ def _prices(report: BakeoffReport) -> Table:
     return table("Prices", ("side", "~price of one node", "~source"), rows)
 
 
+def _published(report: BakeoffReport) -> Iterator[Section]:
+    """Yield the trainings of others, if they were asked for."""
+    if not report.published:
+        return
+    rows = [
+        (
+            one.training.name,
+            one.training.instance,
+            str(one.training.nodes),
+            count(one.billable_seconds),
+            dollars(one.dollars),
+            one.price.says if one.price is not None else "not known",
+            f"{one.training.date}, {one.training.source}",
+        )
+        for one in report.published
+    ]
+    columns = ("training", "instance", ">nodes", ">billable s", ">$", "~price of one node", "~published")
+    about = "Others published these seconds, of other models and data. Their prices are looked up as those above."
+    yield Section("Published by others", (about,), id="published", tables=(table("", columns, rows),))
+
+
 def _notes(report: BakeoffReport) -> Iterator[str]:
     yield (
-        "Billable seconds are those in which machines were held for health, warmup and one training, added up over the "
+        "Billable: seconds in which machines were held for health, warmup and one training, added up over the "
         "machines; validate, which the sides share, is not in them. Without start: without booting and compiling."
     )
     for side in report.sides:

@@ -28,6 +28,7 @@ from tasks.foundation.records import Record
 from tasks.runs import branches, ledger
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.results import read_result
+from tasks.upkeep.bakeoff_published import PublishedLine
 from tasks.upkeep.parity_report import THRESHOLD, ParityPoint, paired, percent, relative_difference
 from tasks.upkeep.sides import SideRuns, Trained
 
@@ -120,6 +121,7 @@ class BakeoffReport(Record):
     threshold: float = Field(description="relative difference below which qualities are equal")
     sides: tuple[BakeoffSide, ...]
     pairs: tuple[BakeoffPair, ...] = Field(description="each other side against the first")
+    published: tuple[PublishedLine, ...] = Field(description="figures of others; empty: not asked for")
 
     @property
     def page(self) -> str:
@@ -159,8 +161,13 @@ def save_report(store: Store, report: BakeoffReport, page: bytes) -> None:
     store.write(BAKEOFF.key(key=report.key), report.to_json())
 
 
-def report_bakeoff(store: Store, runs: SideRuns, trained: Iterable[Trained]) -> BakeoffReport:
+def report_bakeoff(
+    store: Store, runs: SideRuns, trained: Iterable[Trained], published: Sequence[PublishedLine] = ()
+) -> BakeoffReport:
     """Measure and price the trained sides.
+
+    Args:
+        published: figures of others to stand beside them.
 
     Raises:
         CodeError: the sides took different steps.
@@ -189,6 +196,7 @@ def report_bakeoff(store: Store, runs: SideRuns, trained: Iterable[Trained]) -> 
         threshold=THRESHOLD,
         sides=sides,
         pairs=tuple(_pair(by_side[first], by_side[other], metric) for other in others),
+        published=tuple(published),
     )
 
 
@@ -329,12 +337,12 @@ def _training(trained: Trained, records: Sequence[LedgerRecord]) -> SideTraining
 
 
 def _clock(record: LedgerRecord) -> float:
-    """Return the seconds of an attempt by the clock, without those of waiting and of lost work."""
+    """Return the seconds of an attempt by the clock, without waiting and lost work."""
     return record.seconds.paid - record.seconds.lost
 
 
 def _kept(record: LedgerRecord) -> float:
-    """Return the machine-seconds of an attempt without those of lost work."""
+    """Return the machine-seconds of an attempt without lost work."""
     return record.billable_seconds - _lost(record)
 
 

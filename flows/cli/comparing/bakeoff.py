@@ -47,6 +47,9 @@ def bakeoff(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=20, help="Trainings of each side, each with its own seed.")] = 1,
     prices: Annotated[Path | None, typer.Option(help="YAML file with price lists, over configs/prices.yaml.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also show figures of AWS and MLPerf, at the same prices.")
+    ] = False,
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> BakeoffOutput:
     """Train one span on several machines or precisions from one checkpoint; compare speed, quality and dollars."""
@@ -56,7 +59,7 @@ def bakeoff(
         options = RunOptions(options.store, options.config_file, (*options.overrides, f"cost.prices=[{prices}]"))
     sides = tuple(side or ("cpu", "xla"))
     plan_sides(options.store, options.config(), span, sides, seeds)  # report errors before a server starts
-    done = run_flow("bakeoff", verbose, options.store.uri, span, sides, seeds, *options.flow_settings())
+    done = run_flow("bakeoff", verbose, options.store.uri, span, sides, seeds, published, *options.flow_settings())
     report = done.value
     assert isinstance(report, BakeoffReport)
     return BakeoffOutput(

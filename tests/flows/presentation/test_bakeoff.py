@@ -7,10 +7,12 @@ import re
 import pytest
 from rich.console import Console
 
+from configs.load import load_config
 from configs.schema.prices import Price
 from flows.presentation import terminal
 from flows.presentation.bakeoff import bakeoff_page, render_page
 from tasks.contracts.references import SpanRef
+from tasks.upkeep.bakeoff_published import published_lines
 from tasks.upkeep.bakeoff_report import BakeoffPair, BakeoffReport, BakeoffSide, SidePoint
 
 TRN1 = Price(
@@ -84,6 +86,7 @@ def report(price: Price | None = TRN1) -> BakeoffReport:
         threshold=0.001,
         sides=(side("small fp32", TRN1, 3600.0), side("large batch bf16", price, 1800.0)),
         pairs=(pair,),
+        published=published_lines(load_config().cost),
     )
 
 
@@ -120,3 +123,11 @@ def test_a_terminal_of_80_columns_shows_every_number():
 @pytest.mark.parametrize(("price", "figures"), [(TRN1, 3), (None, 2)])
 def test_curves_over_dollars_need_all_prices(price: Price | None, figures: int):
     assert render_page(report(price), "/w").decode().count("data:image/svg+xml") == figures
+
+
+def test_published_figures_are_marked_and_priced():
+    told = shown(report(), 250)
+    price = r"\$25\.25/h sagemaker, us-east-1, 2026-07-20"
+    row = rf"^SageMaker article, p4d +p4d\.24xlarge +1 +6,553 +\$45\.96 +{price} +2023-03-15"
+    assert re.search(row, told, re.M)
+    assert "Others published these seconds" in told

@@ -64,6 +64,7 @@ def test_the_side_on_cuda_has_a_machine_with_gpus_of_its_own(store):
         batch = right.config.batch
         assert (queue_of(Stage(stage), batch), definition_of(Stage(stage), batch)) == (queue, definition)
     assert (right.config.train.workers, right.config.batch.processes_per_node) == (8, 8)
+    assert right.config.batch.accelerator_instance == "p4d.24xlarge"
     assert left.config.batch.processes_per_node == 16
     with pytest.raises(ConfigError, match=r"train.batch_rows 30 .* multiples of batch.cuda.processes_per_node 8"):
         sides(store, "2021-Q1", *settings, "train.batch_rows=30", right="cuda")
