@@ -160,7 +160,8 @@ class ReleaseConfig(StageConfig):
         description="lowest cosine between a released vector and the exported folder's vector, made in a fresh process"
     )
     probe_rows: Positive = Field(
-        description="number of items, and of queries, that are encoded again with the exported folder"
+        description="number of items, by chance, and of queries that are encoded again with the exported folder; "
+        "fewer are all encoded. 688 show with a probability of 99.9 % that 1 % of the vectors are wrong"
     )
     queries: Positive = Field(
         default=2000, description="number of newest holdout queries that search all vectors of the release"

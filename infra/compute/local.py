@@ -13,14 +13,16 @@ import threading
 import time
 from pathlib import Path
 
+from configs.schema.config import Config
 from infra import prefect_password
 from infra.compute.scratch import ATTEMPT, scratch_folder
-from infra.compute.warm_parents import ForkedWorker, fork_worker
+from infra.compute.warm_parents import ForkedWorker, begin, fork_worker
 from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
 from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import Waiter
+from tasks.contracts.stages import Stage, Work, compute_of, workers_of
 from tasks.contracts.workspace import SPEC
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +45,8 @@ class LocalRunner:
         processes: list[Process] = []
         tail = LogTail()
         with scratch_folder(ATTEMPT) as scratch:
+            if spec.stage is Stage.validate:
+                _begin_warm_parents(spec.config, scratch)
             try:
                 # extend, not a comprehension: if a start fails, the processes already in the list are ended.
                 processes.extend(self._start(spec, each) for each in _environments(spec.workers, scratch))
@@ -55,9 +59,7 @@ class LocalRunner:
 
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> Process:
         words = (spec.stage.value, "--spec", f"{self.store.uri}#{SPEC.of(spec)}#{spec.sha256}")
-        # XLA and CUDA start threads and devices that a fork would share.
-        may_fork = spec.stage.traits.forked and spec.config.accelerator == "cpu"
-        forked = fork_worker(words, environment) if may_fork else None
+        forked = fork_worker(words, environment) if _may_fork(spec.config, spec.stage) else None
         return forked or subprocess.Popen(
             [sys.executable, "-P", "-m", "tasks.worker", *words],
             env=environment,
@@ -67,6 +69,19 @@ class LocalRunner:
             text=True,
             errors="replace",
         )
+
+
+def _may_fork(config: Config, work: Work) -> bool:
+    """Return False on XLA and CUDA too: they start threads and devices that a fork would share."""
+    return work.traits.forked and config.accelerator == "cpu"
+
+
+def _begin_warm_parents(config: Config, scratch: Path) -> None:
+    """Let the libraries of the next stage load while validate runs, which needs few of them."""
+    following = next((one for one in Stage if _may_fork(config, one) and compute_of(config, one) == "local"), None)
+    if following is not None:
+        for environment in _environments(workers_of(config, following), scratch):
+            begin(environment)
 
 
 def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:

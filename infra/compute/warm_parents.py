@@ -135,11 +135,8 @@ class _WarmParent:
         socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
 
     def kill(self) -> None:
+        """End the process, which may still load torch, and its workers with it."""
         self._process.kill()
-        self.end()
-
-    def end(self) -> None:
-        """Close the channel, by which the process ends, and its workers with it."""
         self._channel.close()
         self._process.wait()
 
@@ -149,20 +146,26 @@ _parents: dict[_Key, _WarmParent] = {}
 _lock = threading.Lock()  # a backfill runs several stages at a time
 
 
+def begin(environment: Mapping[str, str]) -> None:
+    """Start the warm parent of later workers with these variables, unless it runs already."""
+    if sys.platform == "linux":
+        with _lock, contextlib.suppress(OSError):
+            _parent_with(environment)
+
+
 def fork_worker(words: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
     """Return a worker of `python -m tasks.worker WORDS`, forked from a warm parent; None if this machine has no forks.
 
-    The first call starts the warm parent, which takes as long to load torch as a worker would.
+    Unless `begin` has started the warm parent, the first call does; it takes as long to load torch as a worker would.
 
     Args:
         environment: the worker's variables.
     """
     if sys.platform != "linux":
         return None
-    lasting = {name: value for name, value in environment.items() if not _varies(name)}
     with _lock:
         try:
-            parent = _parent_with(lasting, environment)
+            parent = _parent_with(environment)
             worker = ForkedWorker(parent, words, environment)
         except OSError:
             return None
@@ -174,11 +177,12 @@ def _varies(name: str) -> bool:
     return name in _OF_A_WORKER or name.startswith(_OF_OURS)
 
 
-def _parent_with(lasting: Mapping[str, str], environment: Mapping[str, str]) -> _WarmParent:
+def _parent_with(environment: Mapping[str, str]) -> _WarmParent:
+    lasting = {name: value for name, value in environment.items() if not _varies(name)}
     key = (*sorted(lasting.items()), ("", str(Path.cwd())))
     for other, parent in list(_parents.items()):
         if not parent.alive or (not parent.workers and _machine(other) != _machine(key)):
-            _parents.pop(other).end()
+            _parents.pop(other).kill()
     if key not in _parents:
         _parents[key] = _WarmParent(environment)
     return _parents[key]
@@ -192,4 +196,4 @@ def _machine(key: _Key) -> _Key:
 def end_all() -> None:
     """End the warm parents, and their workers with them."""
     while _parents:
-        _parents.popitem()[1].end()
+        _parents.popitem()[1].kill()

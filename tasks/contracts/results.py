@@ -21,10 +21,12 @@ class Phases(Record):
     """
 
     queued: float = Field(default=0.0, description="seconds of waiting for machines, which cost nothing")
-    booting: float = Field(default=0.0, description="seconds of starting and ending containers and processes")
+    booting: float = Field(
+        default=0.0, description="seconds of starting and ending containers and processes, of imports and checks"
+    )
     compiling: float = Field(default=0.0, description="seconds of making graphs, or of reading compiled ones back")
     restoring: float = Field(default=0.0, description="seconds of reading the model, the checkpoint and the rows")
-    productive: float = Field(default=0.0, description="seconds of work that was kept")
+    productive: float = Field(default=0.0, description="seconds of work on steps, rows and vectors that was kept")
     lost: float = Field(default=0.0, description="seconds of a failed attempt's work that is done again")
 
     @property

@@ -83,6 +83,7 @@ class Stage(_WithTraits):
     )
     health = Traits(
         "health",
+        forked=True,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,

@@ -10,12 +10,13 @@ _SURE = 0.7  # least probability of a language
 
 def languages(texts: Sequence[str]) -> list[str]:
     """Return the ISO 639 code of each text's language, or UNSURE. Raises ImportError: py3langid is not installed."""
-    classify = _identifier().classify
+    classify = load_identifier().classify
     return [UNSURE if (found := classify(text)[0]) in ("und", "zxx") else found for text in texts]
 
 
 @lru_cache(maxsize=1)
-def _identifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # its model takes a second to load
+def load_identifier() -> Any:
+    """Load the model, which takes half a second; later calls return the same."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True, min_confidence=_SURE)

@@ -63,10 +63,22 @@ def run(job: Job) -> EvaluateOutcome:
         with job.clock.phase("restoring"):
             compile_cache.reuse(accelerator, job.store, inputs.compiled)
             model = open_model(job, accelerator, specs[0], None)
-        assert model is not None, "only new weights may not be there"
-        data = _data(job, accelerator, inputs, specs)
-        found = list(_measure_all(job, accelerator, specs, model, data))
-        whole = _whole(job, accelerator, inputs, data, found)
+            assert model is not None, "only new weights may not be there"
+            data = _data(job, accelerator, inputs, specs)
+        with job.clock.phase("productive"):
+            found = list(_measure_all(job, accelerator, specs, model, data))
+            whole = _whole(job, accelerator, inputs, data, found)
+    with job.clock.phase("productive"):
+        return _outcome(job, inputs, data, found, whole)
+
+
+def _outcome(
+    job: Job,
+    inputs: EvaluateInputs,
+    data: EvaluationData,
+    found: Sequence[EvaluatedModel],
+    whole: WholeRanks | None,
+) -> EvaluateOutcome:
     results = _keep(job, data, found, whole)
     champion = next((each for each in found if each.spec.is_champion), None)
     measured = int((~results.golden).sum())
@@ -98,8 +110,7 @@ def run(job: Job) -> EvaluateOutcome:
 def _data(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, specs: Sequence[ModelSpec]) -> EvaluationData:
     """Return the rows, the items, and each row's relevant items."""
     features = feature_names(job, specs)
-    with job.clock.phase("restoring"):
-        rows = with_golden_set(job, read_holdout(job, inputs, features), inputs.golden)
+    rows = with_golden_set(job, read_holdout(job, inputs, features), inputs.golden)
     corpus = choose_corpus(job, accelerator, inputs, rows, features)
     live = rows.where(pc.is_in(rows.table[ITEM_ID], value_set=corpus[ITEM_ID].combine_chunks()))
     held, left = pc.sum(rows.holdout).as_py(), pc.sum(live.holdout).as_py() or 0

@@ -76,8 +76,9 @@ def run(job: Job) -> ImportOutcome:
         curve=(),
     )
     writer = CheckpointWriter(job.store, parts, torch.optim.AdamW(parts.model.parameters()))  # without a step
-    writer.save(state)
-    checkpoint = writer.wait()
+    with job.clock.phase("productive"):
+        writer.save(state)
+        checkpoint = writer.wait()
     assert checkpoint is not None, "it was just written"
     print(f"ignored: {', '.join(match.ignored)}\nnew: {', '.join(match.missing)}", flush=True)
     return ImportOutcome(

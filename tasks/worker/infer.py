@@ -58,7 +58,7 @@ def run(job: Job) -> InferOutcome:
                 try:
                     with hold(job.store, shards.lease(number), LEASE_SECONDS) as lease:
                         if not shards.done(number):
-                            with embedder.shard(number) as (path, note):
+                            with job.clock.phase("productive"), embedder.shard(number) as (path, note):
                                 shards.commit(number, path, note, lease)
                 except Conflict:
                     continue  # another worker has it

@@ -37,7 +37,7 @@ def run(job: Job) -> PublishOutcome:
     with job.clock.phase("restoring"):
         release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
     table = table_name(inputs.target, inputs.release, release.sha256)
-    with contextlib.closing(open_target(settings)) as target:
+    with contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()
         if _overtaken(job.store, inputs):
             return _left_alone(release, before)

@@ -59,23 +59,25 @@ def run(job: Job) -> ReleaseOutcome:
         with job.clock.phase("restoring"):
             parts = load_parts(store, inputs.model.checkpoint)
             manifest = read_manifest(store, inputs.vectors)
+            index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
+            queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
+            folder_before = _folder_before(store, inputs)
         if manifest.facts["catalogue"] != inputs.catalogue.model_dump():
             raise CodeError(
                 f"the vectors in {store.uri}/{inputs.vectors} are not those of the items in "
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
-        folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
-        index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
-        queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
-        proof = prove(job, inputs, manifest.files[0], parts, queries, folder, _folder_before(store, inputs))
-        probed = queries.slice(0, job.config.release.probe_rows)
-        of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
-        of_labels = label_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
-        if folder == scratch:
-            commit(
-                store, prefix, folder, MODEL_KIND, {"model_version": inputs.model.version, "width": parts.model.width}
-            )
-        searched, compared = _search(job, inputs, queries, index, proof)
+        with job.clock.phase("productive"):
+            folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
+            proof = prove(job, inputs, index, parts, queries, folder, folder_before)
+            probed = queries.slice(0, job.config.release.probe_rows)
+            of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
+            of_labels = label_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
+            if folder == scratch:
+                facts = {"model_version": inputs.model.version, "width": parts.model.width}
+                commit(store, prefix, folder, MODEL_KIND, facts)
+            searched, compared = _search(job, inputs, queries, index, proof)
+            changes = _write_changes(job, inputs, compared, searched, queries)
     return ReleaseOutcome(
         model=prefix,
         min_cosine=float(proof.items.min()),
@@ -87,7 +89,7 @@ def run(job: Job) -> ReleaseOutcome:
         metrics=searched.metrics,
         before=inputs.before.number if inputs.before else None,
         shared=compared.shared if compared else None,
-        changes=_write_changes(job, inputs, compared, searched, queries),
+        changes=changes,
         code=code_version(),
         libraries={name: importlib.metadata.version(name) for name in LIBRARIES},
     )

@@ -78,8 +78,8 @@ def run(job: Job) -> TrainOutcome:
             precision = accelerator.choose_precision(config.train.precision)
             start = make_start(job, inputs, source, parts, accelerator, precision)
             failures = _failures(job)
+            pairs = open_pairs(job, training, read_replayed_rows(job, inputs), known, parts, accelerator.barrier)
         state = start.state
-        pairs = open_pairs(job, training, read_replayed_rows(job, inputs), known, parts, accelerator.barrier)
         plan = make_plan(config, state.first_step, pairs)
         shape = choose_shape(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
         negatives = negative_arrays(mined.found, len(pairs), parts, config) if mined else None
@@ -97,6 +97,7 @@ def run(job: Job) -> TrainOutcome:
             contextlib.closing(
                 LoopRecorder(job, accelerator, start.released, writer, interval, replicas, state, last_step, folder)
             ) as recorder,
+            job.clock.phase("productive"),
         ):
             holdout = sample_holdout(held, parts, config)
             development = read_development_rows(job, inputs)

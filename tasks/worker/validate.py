@@ -24,7 +24,9 @@ from tasks.contracts.workspace import HELD, SIDES
 from tasks.data.events import with_labels
 from tasks.data.rows import has_ids_alone
 from tasks.foundation.errors import CodeError
+from tasks.foundation.languages import load_identifier
 from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.quality.expectations import load_great_expectations
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import Sources, build
 from tasks.worker.catalogue.item_checks import item_checks
@@ -62,15 +64,19 @@ def run(job: Job) -> ValidateOutcome:
     config = job.config
     _try_pretrained(job, inputs)
     if not inputs.window:  # a refresh: no new rows, but perhaps new items
-        return _only_catalogue(job, inputs)
+        with job.clock.phase("productive"):
+            return _only_catalogue(job, inputs)
+    load_great_expectations()
+    load_identifier()
     own = OwnExpectations(config.validate_.expectations)
-    spans = {span: open_span(job.store, span) for span in inputs.window}
-    earlier = read_earlier(job.store, inputs.history, config)
-    known = read_known(job.store, inputs.parent) if inputs.parent else None
+    with job.clock.phase("restoring"):
+        spans = {span: open_span(job.store, span) for span in inputs.window}
+        earlier = read_earlier(job.store, inputs.history, config)
+        known = read_known(job.store, inputs.parent) if inputs.parent else None
     entity = (config.features.entity,) if config.features.entity else ()
     features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical, *entity)))
     counts = WindowCounts()
-    with job.scratch() as scratch:
+    with job.scratch() as scratch, job.clock.phase("productive"):
         filled = _with_texts(job, inputs, spans, scratch)
         spans |= {span: each.parts for span, each in filled.items()}
         late, takes_late = LateRows(None, None), next(iter(filled), None)

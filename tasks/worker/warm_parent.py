@@ -2,111 +2,114 @@
 
 `python -m tasks.worker.warm_parent FD ROOM`: FD is the socket of the runner, `infra.compute.warm_parents`, and
 its end is the end of this process; ROOM only makes its command long enough for a worker's. No stage runs in it: a
-worker's crash, memory, threads and signals are its own.
+worker's crash, memory, threads and signals are its own. Between the libraries and the pipeline's modules it forks a
+process for the consumers of a release, which must not have those modules.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
-import json
 import os
-import select
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from tasks.contracts.stages import Stage
-from tasks.worker.__main__ import end_process
 from tasks.worker.process import sigterm
+from tasks.worker.process.fork_server import Handlers, name_process, serve
 from tasks.worker.process.threads import BINDING, QUIET, THREADS, bind_threads, name_user
 
-REQUEST_BYTES = 1 << 18  # more than a socket of this kind takes
-LATE = ("pandas", "sklearn.linear_model")  # imported by stages in the middle of their work
+LIBRARIES = ("transformers.modeling_utils", "pandas", "sklearn.linear_model")  # the first brings torch
 
 
-def serve(channel: socket.socket) -> NoReturn:
-    """Fork a worker for each request until the runner ends."""
+def main(channel: socket.socket) -> NoReturn:
+    """Load everything, then fork a worker for each request until the runner ends."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in handlers:  # sent to the whole group; the runner decides when its workers end
         signal.signal(number, signal.SIG_IGN)
     os.environ.update(QUIET)
     name_user()
     bind_threads("cpu")
-    load()
     name_process(("python", "-m", "tasks.worker.warm_parent"))
-    running: dict[int, tuple[int, socket.socket]] = {}  # by the worker's pidfd: its pid, and the socket for its end
-    while True:
-        ready, _, _ = select.select([channel.fileno(), *running], [], [])
-        for pidfd in set(ready) & set(running):
-            pid, news = running.pop(pidfd)
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            os.close(pidfd)
-            with news, contextlib.suppress(OSError):  # the runner no longer listens
-                news.send(str(code).encode())
-        if channel.fileno() not in ready:
-            continue
-        message, descriptors, _, _ = socket.recv_fds(channel, REQUEST_BYTES, 2)
-        if not message:
-            os._exit(0)
-        output, news = descriptors[0], socket.socket(fileno=descriptors[1])
-        pid = os.fork()
-        if pid == 0:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            for own in (channel, news, *(end for _, end in running.values())):
-                own.close()
-            for pidfd in running:
-                os.close(pidfd)
-            _work(output, **json.loads(message))
-        os.close(output)
-        pidfd = os.pidfd_open(pid)
-        running[pidfd] = (pid, news)
-        with contextlib.suppress(OSError):
-            socket.send_fds(news, [b"begun"], [pidfd])
+    _import(LIBRARIES)
+    consumers = _start_consumers(channel, handlers)
+    from tasks.contracts.stages import Stage  # the pipeline's modules from here on
+
+    _import(f"tasks.worker.{stage.name}" for stage in Stage if stage.traits.forked)
+    from tasks.worker.search import consumer
+
+    consumer.forks = consumers
+    _freeze()
+    serve(channel, _work, handlers)
 
 
-def load() -> None:
-    """Import the stages and their libraries, without their threads or devices."""
-    stages = [f"tasks.worker.{stage.name}" for stage in Stage if stage.traits.forked]
-    for module in (*stages, *LATE):
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
         with contextlib.suppress(Exception):  # the worker fails at the same import, and says so
             importlib.import_module(module)
+
+
+def _freeze() -> None:
     gc.collect()
-    gc.freeze()  # a collection in a worker would copy all pages
+    gc.freeze()  # a collection in a forked process would copy all pages
 
 
-def _work(output: int, words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def _start_consumers(channel: socket.socket, handlers: Handlers) -> socket.socket:
+    """Fork the process of the consumers, which loads their library meanwhile; return the socket for requests.
+
+    It ends with this process and its workers, which hold the socket.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        channel.close()
+        ours.close()
+        name_process(("python", "-m", "tasks.worker.search.encode_released"))
+        _import(["sentence_transformers"])
+        _freeze()
+        serve(theirs, _consume, handlers)
+    theirs.close()
+    return ours
+
+
+def _consume(arguments: list[str], folder: str, environment: Mapping[str, str]) -> NoReturn:
+    """Be `encode_released.py ARGUMENTS` in a folder: end with its exit code."""
+    from tasks.worker.search import encode_released
+
+    _live_in(environment)
+    os.chdir(folder)
+    code = 1
+    try:
+        encode_released.main(arguments)
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _work(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Be `python -m tasks.worker WORDS`: end with its exit code."""
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    threads = {name: os.environ[name] for name in (THREADS, *BINDING) if name in os.environ}
-    os.environ.clear()
-    os.environ.update({**environment, **threads})
-    tempfile.tempdir = None  # of the old TMPDIR
+    from tasks.worker.__main__ import end_process
+
+    _live_in(environment)
     sigterm.forked_from = os.getppid()
     sys.argv = ["tasks.worker", *words]
     name_process(("python", "-m", *sys.argv))
     end_process()
 
 
-def name_process(words: Sequence[str]) -> None:
-    """Show `words` as this process's command in `ps`: write over its own, cut to the same length.
-
-    Not by setproctitle, which also writes over the variables in /proc/PID/environ.
-    """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, see proc(5)
-    text = b"\0".join(word.encode() for word in words)[: end - start - 1]
-    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+def _live_in(environment: Mapping[str, str]) -> None:
+    threads = {name: os.environ[name] for name in (THREADS, *BINDING) if name in os.environ}
+    os.environ.clear()
+    os.environ.update({**environment, **threads})
+    tempfile.tempdir = None  # of the old TMPDIR
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    main(socket.socket(fileno=int(sys.argv[1])))

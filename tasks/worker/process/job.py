@@ -79,11 +79,11 @@ class Rank:
 
 
 class PhaseClock:
-    """Adds up the seconds of each phase. Outside any phase the time counts as productive."""
+    """Adds up the seconds of each phase. Outside any phase the time counts as booting: imports, checks, the end."""
 
     def __init__(self, booting: float) -> None:
         self._seconds: dict[Phase, float] = {"booting": booting, "compiling": 0.0, "restoring": 0.0, "productive": 0.0}
-        self._phase: Phase = "productive"
+        self._phase: Phase = "booting"
         self._since = time.monotonic()
 
     @contextlib.contextmanager

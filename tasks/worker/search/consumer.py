@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,17 +18,23 @@ from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError, HostError
 from tasks.worker.model.features import FILE, FeatureTable
 from tasks.worker.model.released_code import needs_trust
+from tasks.worker.process.fork_server import Ended, run_forked
 from tasks.worker.process.threads import QUIET
 from tasks.worker.search import encode_released
 
+forks: socket.socket | None = None  # of a process with the library alone, set by the warm parent
 _LAST_LINES = 3  # lines of a failed process's output in the message
 
 
 class Encoded(NamedTuple):
-    """Vectors of the exported model, unchanged, float32 (entries, width); width 0 without an entry."""
+    """Vectors of the exported model, unchanged, float32 (entries, width); width 0 without an entry.
+
+    `loading`: seconds in which its process loaded the library.
+    """
 
     items: np.ndarray
     queries: np.ndarray
+    loading: float
 
 
 class Consumer:
@@ -56,9 +63,9 @@ class Given(NamedTuple):
 
 
 def encode_apart(*given: Given) -> tuple[Encoded, ...]:
-    """Encode with exported models in a fresh process, which imports sentence-transformers but nothing of the pipeline.
+    """Encode with exported models in a fresh process, which has sentence-transformers but nothing of the pipeline.
 
-    One process serves all models, because it takes seconds to start.
+    One process serves all models: if it can't be forked from one with the library, it takes seconds to start.
 
     Raises:
         ConfigError: the code in a folder is not this installation's own; nothing was opened.
@@ -86,26 +93,37 @@ def encode_apart(*given: Given) -> tuple[Encoded, ...]:
 
 def _run_apart(arguments: list[str], folder: str) -> None:
     """Run encode_released.py in a new process, in this folder. Raises like `encode_apart`."""
-    done = subprocess.run(
-        [sys.executable, "-P", inspect.getfile(encode_released), *arguments],
-        cwd=folder,
-        env={**os.environ, **QUIET},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, **QUIET}
+    if forks is not None:
+        try:
+            ended = run_forked(forks, arguments=arguments, folder=folder, environment=environment)
+        except OSError as error:
+            raise HostError(
+                f"the process with sentence-transformers was ended while a release was made: {error}"
+            ) from error
+    else:
+        done = subprocess.run(
+            [sys.executable, "-P", inspect.getfile(encode_released), *arguments],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        ended = Ended(done.returncode, done.stdout)
     models = " and ".join(arguments[::3])
-    if done.returncode < 0:
-        raise HostError(f"the process that encoded with {models} was ended by signal {-done.returncode}")
-    if done.returncode:
-        why = " ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+    if ended.code < 0:
+        raise HostError(f"the process that encoded with {models} was ended by signal {-ended.code}")
+    if ended.code:
+        why = " ".join(ended.output.strip().splitlines()[-_LAST_LINES:])
         raise CodeError(f"the exported model in {models} can't be used by a program of its own: {why}")
 
 
 def _read(path: Path) -> Encoded:
     with np.load(path) as found:
-        return Encoded(items=found["items"], queries=found["queries"])
+        return Encoded(items=found["items"], queries=found["queries"], loading=found["loading"].item())
 
 
 class _Features(NamedTuple):

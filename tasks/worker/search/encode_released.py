@@ -3,11 +3,13 @@
 `python encode_released.py FOLDER ENTRIES VECTORS ...`, three arguments per model. ENTRIES is a JSON file with the lists
 `queries` and `items` (texts, or dicts with features), `query_entities` and `item_entities` (the entity of each, or
 null), and `trust`: true if the folder's code is the pipeline's own. VECTORS is the .npz file to write, with `queries`
-and `items`, float32 (entries, width). Nothing of the pipeline is imported, and no vector is changed.
+and `items`, float32 (entries, width), and `loading`, the seconds of importing the library. Nothing of the pipeline is
+imported, and no vector is changed.
 """
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +23,10 @@ def main(arguments: list[str]) -> None:
 
 def encode(folder: Path, entries: Path, vectors: Path) -> None:
     """Encode the entries with the model in a folder, and write the vectors."""
+    began = time.monotonic()
     from sentence_transformers import SentenceTransformer
 
+    loading = time.monotonic() - began
     given = json.loads(entries.read_text())
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=given["trust"])
     found = {}
@@ -40,7 +44,7 @@ def encode(folder: Path, entries: Path, vectors: Path) -> None:
             made = made if made.size else np.zeros((len(names), some.shape[1]), dtype=np.float32)
             made[own] = some
         found[side] = made
-    np.savez(vectors, **found)
+    np.savez(vectors, **found, loading=loading)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet as pq
 
-from infra.store.base import Store, sha256_of
-from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry
+from infra.store.base import Store
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.data.items import VECTOR, partition_of
+from tasks.data.items import partition_of
 from tasks.data.rows import ITEM_ID, QUERY
 from tasks.foundation.errors import CodeError
 from tasks.worker.catalogue.records import Catalogue
-from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
@@ -26,9 +23,11 @@ from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Job
 from tasks.worker.search.consumer import Given, encode_apart
+from tasks.worker.search.index import Index
 from tasks.worker.training.checkpoint import ModelParts
 
 NORM_TOLERANCE = 1e-3
+BATCH_ITEMS = 8192
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 
@@ -48,16 +47,16 @@ class Proof(NamedTuple):
 def prove(
     job: Job,
     inputs: ReleaseInputs,
-    shard: FileEntry,
+    index: Index,
     parts: ModelParts,
     queries: pa.Table,
     folder: Path,
     folder_before: Path | None,
 ) -> Proof:
-    """Compare the vectors of the first items of a shard and of the first queries; encode all queries.
+    """Compare the vectors of `release.probe_rows` items, by chance, and of the first queries; encode all queries.
 
     Args:
-        shard: a file of the released vectors.
+        index: the released vectors.
         queries: from `holdout_queries`.
         folder: the exported model.
         folder_before: the previous release's model, which encodes all queries too; None: no previous release.
@@ -66,10 +65,11 @@ def prove(
         CodeError: a cosine is below `release.min_cosine`, a vector is not of unit length, or the folder can't be used.
     """
     rows = job.config.release.probe_rows
-    items, released = _sample(job.store, inputs, shard, rows)
+    items, released = _sample(job.store, inputs, index, rows)
     entity = job.config.features.entity
     before = [] if folder_before is None else [Given(folder_before, queries, entity=entity)]
     exported, *earlier = encode_apart(Given(folder, queries, items, parts.features.entity), *before)
+    job.clock.count_as("booting", exported.loading)
     vectors_before = earlier[0].queries if earlier else None
     released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
     of_items = _compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
@@ -113,14 +113,21 @@ def _compared(
     return cosines
 
 
-def _sample(store: Store, inputs: ReleaseInputs, shard: FileEntry, rows: int) -> tuple[pa.Table, np.ndarray]:
-    """Return the first items of a shard with their features, and their released vectors, float32 (items, width)."""
-    path = store.local(f"{inputs.vectors}/{shard.name}")
-    if not path.is_file() or sha256_of(path) != shard.sha256:
-        raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}; run infer again")
-    vectors = next(pq.ParquetFile(path).iter_batches(rows, columns=[ITEM_ID, VECTOR]))
-    catalogue = Catalogue(store, inputs.catalogue)
-    items = next(catalogue.items(partition_of(vectors[ITEM_ID][0].as_py(), inputs.catalogue.partitions), 2 * rows))
-    items = items.filter(pc.is_in(items[ITEM_ID], value_set=vectors[ITEM_ID]))  # bad items have no vector
-    sample = vectors.take(pc.index_in(items[ITEM_ID].combine_chunks(), value_set=vectors[ITEM_ID]))
-    return items, as_matrix(pa.chunked_array([sample[VECTOR]])).astype(np.float32)
+def _sample(store: Store, inputs: ReleaseInputs, index: Index, rows: int) -> tuple[pa.Table, np.ndarray]:
+    """Return random items of all shards with their features, and their released vectors, float32 (items, width).
+
+    All items if they are at most `rows`. The same release gives the same sample.
+    """
+    chance = np.random.default_rng(int(inputs.model.checkpoint.sha256[:16], 16))
+    places = np.arange(index.vectors)
+    if index.vectors > rows:
+        places = np.sort(chance.choice(index.vectors, rows, replace=False))
+    chosen = index.items(places)
+    ids = pa.array([chosen[place].item_id for place in places.tolist()], pa.string())
+    catalogue, found = Catalogue(store, inputs.catalogue), list[pa.Table]()
+    for number in sorted({partition_of(item, inputs.catalogue.partitions) for item in ids.to_pylist()}):
+        found += [
+            table.filter(pc.is_in(table[ITEM_ID], value_set=ids)) for table in catalogue.items(number, BATCH_ITEMS)
+        ]
+    items = pa.concat_tables(found)
+    return items, index.at(places[pc.index_in(items[ITEM_ID].combine_chunks(), value_set=ids).to_numpy()])

@@ -13,6 +13,7 @@ import infra.compute.local
 from infra.compute import warm_parents
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import HealthInputs, ValidateInputs
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CancelledError, CodeError, ConfigError, DataError, HostError, StageError
@@ -36,8 +37,8 @@ def store(tmp_path) -> DirectoryStore:
 @pytest.fixture
 def stand_in(request, monkeypatch, tmp_path):
     """Run `body` in workers that are forked, or with the mark `both_ways` also in processes of their own."""
-    if getattr(request, "param", "forked") == "forked":
-        monkeypatch.setattr(Stage.health, "traits", dataclasses.replace(Stage.health.traits, forked=True))
+    if getattr(request, "param", "forked") != "forked":
+        monkeypatch.setattr(Stage.health, "traits", dataclasses.replace(Stage.health.traits, forked=False))
     yield lambda body: replace_health(monkeypatch, tmp_path / "site", body)
     warm_parents.end_all()
 
@@ -75,6 +76,45 @@ def test_a_killed_worker_leaves_no_temporary_files(store, stand_in, tmp_path, mo
     assert isinstance(failure(store, listener=heard), HostError)
     assert heard.numbers("folder"), "it made one"
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@on_linux
+def test_the_libraries_load_while_validate_runs(store, stand_in):
+    stand_in(
+        """
+        def run(job):
+            say(f"parent {os.getppid()}")
+            return outcome()
+        """
+    )
+    inputs = ValidateInputs(window=(), history=(), feeds=(), bases=(), others=())
+    spec = health_spec(store).model_copy(update={"inputs": inputs})
+    store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    heard = Heard()
+    LocalRunner(store).run(spec, heard, tries=1)
+    [parent] = warm_parents._parents.values()
+    spec = spec.model_copy(update={"inputs": HealthInputs()})
+    store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
+    LocalRunner(store).run(spec, heard, tries=1)
+    assert heard.numbers("parent") == [os.getpid(), parent._process.pid]
+
+
+@on_linux
+def test_a_consumers_process_has_no_module_of_the_pipeline(store, stand_in, tmp_path):
+    (tmp_path / "entries").write_text('{"trust": false}')
+    stand_in(
+        f"""
+        def run(job):
+            from tasks.worker.search import consumer
+            assert consumer.forks is not None
+            consumer._run_apart(["model", "entries", "vectors"], {str(tmp_path)!r})
+        """
+    )
+    modules = str(failure(store)).partition("ImportError: ")[2].split()
+    assert "tasks.worker.search.encode_released" in modules
+    assert not [
+        name for name in modules if name.startswith(("infra", "configs", "tasks.contracts", "tasks.foundation"))
+    ]
 
 
 @both_ways
@@ -261,7 +301,8 @@ def test_the_error_of_a_worker_that_exits_silently_has_its_last_lines(store, sta
     assert "the last thing I did" in str(error)
 
 
-def test_a_missing_spec_is_a_config_error(store, tmp_path):
+def test_a_missing_spec_is_a_config_error(store, stand_in):
+    stand_in("def run(job): return outcome()")
     spec = health_spec(store)
     store.delete(f"{spec.attempt_prefix}/spec.json")
     with pytest.raises(ConfigError, match=r"no job spec at .*runs/run/health/attempt-1/spec.json"):

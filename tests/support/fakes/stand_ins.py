@@ -22,9 +22,15 @@ _SITE = """
 import sys, types
 for stage in ("warmup", "train", "evaluate", "infer", "release"):  # a warm parent would load torch for them
     sys.modules["tasks.worker." + stage] = types.ModuleType(stage)
-sys.modules["sklearn.linear_model"] = types.ModuleType("unused")
+for library in ("transformers.modeling_utils", "sklearn.linear_model"):
+    sys.modules[library] = types.ModuleType("unused")
+library = types.ModuleType("sentence_transformers")
+sys.modules[library.__name__] = library
+def own_modules(*arguments, **named):
+    raise ImportError(" ".join(sorted(name for name in sys.modules if name.startswith(("tasks", "infra", "configs")))))
+library.SentenceTransformer = own_modules
 stand_in = types.ModuleType("tasks.worker.health")
-sys.modules[stand_in.__name__] = stand_in
+sys.modules[stand_in.__name__] = sys.modules["tasks.worker.validate"] = stand_in
 exec(compile({body!r}, "stand-in", "exec"), stand_in.__dict__)
 """
 _HEAD = """

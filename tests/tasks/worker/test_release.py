@@ -19,12 +19,14 @@ from tasks.contracts.jobs import EvaluateInputs, ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.contracts.search import Changes
+from tasks.data.items import partition_of
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import evaluate, release
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.search import proof
 from tasks.worker.search.changes import holdout_queries
 from tasks.worker.search.consumer import Encoded, Given, encode_apart
+from tasks.worker.search.index import Index
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 from tests.support.fakes.encoding import encode_here
 from tests.support.workspace.jobs import (
@@ -189,7 +191,7 @@ def test_a_release_names_its_model_and_configuration(releases):
     assert made.outcome.min_cosine > 0.9999
     assert made.outcome.min_query_cosine is not None
     assert made.outcome.min_query_cosine > 0.9999
-    assert made.outcome.probed == pq.read_metadata(made.first_shard).num_rows, "fewer than the probe rows"
+    assert made.outcome.probed == made.vectors.vectors == 70, "fewer than the probe rows"
     assert read_manifest(made.store, made.outcome.model).facts == {"model_version": made.model.version, "width": 24}
     facts = json.loads((Path(made.folder) / "millrace.json").read_text())
     assert facts["model_version"] == made.model.version
@@ -383,6 +385,17 @@ def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypa
     with pytest.raises(CodeError, match="nothing was released"):
         unreleased.release()
     assert not unreleased.store.list("models")
+
+
+def test_the_proof_samples_items_of_all_shards_each_with_its_own_vector(releases):
+    made: Released = releases("mean")
+    inputs = ReleaseInputs(model=made.model, vectors=made.vectors.prefix, catalogue=made.catalogue)
+    items, vectors = proof._sample(made.store, inputs, Index(made.store, inputs.vectors, made.model.version), 40)
+    ids = items["item_id"].to_pylist()
+    assert len(set(ids)) == 40
+    assert len({partition_of(each, made.catalogue.partitions) for each in ids}) == made.catalogue.partitions > 1
+    vector_of = dict(zip(made.items["item_id"].to_pylist(), made.released_vectors, strict=True))
+    assert (vectors == np.stack([vector_of[each] for each in ids])).all()
 
 
 def test_vectors_of_another_catalogue_are_refused(unreleased: Released, tmp_path: Path):
