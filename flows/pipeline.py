@@ -11,6 +11,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.deciding import follow_decision
 from flows.refresh import refresh_after_rejection
 from flows.running.announcing import announce_plan, announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
@@ -21,7 +22,7 @@ from flows.running.recorded_invocation import record_invocation
 from flows.running.undecided import take_up_undecided
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.runs import Release
+from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer, infer_to_judge
@@ -62,7 +63,8 @@ def pipeline(
     Finished stages are not run again: they show as Cached. If the model is refused, the run ends in the state Rejected,
     with the run as its data; its span is trained again with the next one. While a person holds releases, a run with
     an accepted model ends as Held: its release waits. A scheduled run first runs missed earlier spans, and ends as
-    NothingToDo if its span is skipped or waits for more rows.
+    NothingToDo if its span is skipped or waits for more rows; with `decide.scheduled`, as Postponed if training is not
+    worth it yet.
 
     Args:
         workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
@@ -83,7 +85,8 @@ def pipeline(
         span = span or due_span(store, scheduled, scheduled_in)
         for earlier in missed(store, config, span):
             if earlier != span:
-                repeat_until_served(partial(pipeline, workspace, earlier, config_file, overrides))
+                zone = scheduled_in if config.decide.scheduled else ""  # then each of them is decided
+                repeat_until_served(partial(pipeline, workspace, earlier, config_file, overrides, zone))
         span = run_of(store, config, require_arrived(store, span))
     with lineage_turn(store, config.lineage):
         take_up_undecided(store, config)
@@ -94,6 +97,11 @@ def pipeline(
                 raise
             nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)
             return nothing
+        if scheduled is not None and config.decide.scheduled:
+            decided = follow_decision(store, config, plan)
+            if not isinstance(decided, RunPlan):
+                return decided
+            plan = decided
         save_plan(store, plan)
         with record_invocation(store, plan, scheduled.isoformat() if scheduled else None) as recorded:
             announce_plan(store, plan)

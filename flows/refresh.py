@@ -1,7 +1,7 @@
 """The refresh between trainings: embed new and changed items with the released model, in a new release."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from prefect import flow
@@ -19,6 +19,7 @@ from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.undecided import take_up_undecided
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
+from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.infer import infer
 from tasks.publish import publish_release
@@ -98,11 +99,34 @@ def refresh_after_rejection(store: Store, config: Config, trained_on: str) -> No
         _carry_out(store, planned)
 
 
+def refresh_with(store: Store, config: Config, waiting: Sequence[SpanRef]) -> str:
+    """Embed the items of spans that wait for their training, in the current flow run; return a sentence about it.
+
+    Raises:
+        Conflict: another process refreshes this lineage.
+        StageError: a stage failed, for example because the rows of a span can't be used.
+    """
+    if (hold := releases.hold_of(store)) is not None:
+        return f"Its items wait too. {hold.sentence}"
+    with contextlib.ExitStack() as held, override_context(page_maker=make_stage_page):
+        try:
+            planned = held.enter_context(_planned(store, config, waiting=waiting))
+        except NothingToDo as reason:
+            return f"Its items need no refresh: {reason}."
+        made = _carry_out(store, planned)
+    sum_up_refreshes(store)
+    if isinstance(made, Release):
+        return f"Refreshed as release {made.number}, with {made.vectors:,} vectors."
+    return f"The refresh was rejected, so the current release stays: {made.why}"
+
+
 @contextlib.contextmanager
-def _planned(store: Store, config: Config, trained_on: str | None = None) -> Iterator[Refresh]:
+def _planned(
+    store: Store, config: Config, trained_on: str | None = None, waiting: Sequence[SpanRef] = ()
+) -> Iterator[Refresh]:
     """Plan a refresh, and lock out other refreshes of the lineage inside the block. Raises NothingToDo, Conflict."""
     with hold_lineage(store, f"lineages/{config.lineage}.refresh", logger().warning):
-        yield plan_refresh(store, config, trained_on)
+        yield plan_refresh(store, config, trained_on, waiting)
 
 
 def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:

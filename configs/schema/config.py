@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from configs.schema.compute import AcceleratorName, BatchConfig, CompilerConfig, Compute, RetryConfig
 from configs.schema.metrics import METRICS
 from configs.schema.model import FeaturesConfig, ModelConfig
-from configs.schema.operations import FreshnessConfig, LinksConfig, ScheduleConfig
+from configs.schema.operations import DecideConfig, FreshnessConfig, LinksConfig, ScheduleConfig
 from configs.schema.prices import CostConfig
 from configs.schema.publishing import PublishConfig
 from configs.schema.stages import (
@@ -62,6 +62,7 @@ class Config(Record):
     retry: RetryConfig = beside()
     cost: CostConfig = beside()
     schedule: ScheduleConfig = beside()
+    decide: DecideConfig = beside(DecideConfig())
     freshness: FreshnessConfig = beside()
     links: LinksConfig = beside()
     publish: PublishConfig = beside()

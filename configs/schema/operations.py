@@ -1,4 +1,4 @@
-"""The configuration of operation: the schedule of runs, the age of vectors, addresses of pages.
+"""The configuration of operation: the schedule of runs, the decision before each, the age of vectors, addresses.
 
 Nothing here changes a run's model or vectors, so none of it is part of a run's key.
 """
@@ -42,6 +42,50 @@ class FreshnessConfig(Record):
     deadline_hours: Annotated[float, Field(gt=0)] = Field(
         description="longest time from a run's scheduled time (its start if it has none) to its end, in hours"
     )
+
+
+class DecideConfig(Record):
+    """The decision before each scheduled run: train the span, train it longer, or let it wait for the next one.
+
+    A point is 0.01 of recall@10 on the span after, which the model has not seen.
+    """
+
+    scheduled: bool = Field(
+        default=False,
+        description="true: scheduled runs follow the decision; false: they train each span, and only `millrace decide` "
+        "shows it",
+    )
+    scores: Annotated[int, Field(ge=1)] = Field(
+        default=4, description="newest forward scores whose mean is expected of the next training"
+    )
+    least_scores: Annotated[int, Field(ge=1)] = Field(
+        default=2, description="least number of forward scores to decide by; with fewer the span is trained"
+    )
+    least_points: float = Field(
+        default=0.5, description="least points expected of a training; with fewer the span waits for the next one"
+    )
+    least_points_per_dollar: float | None = Field(
+        default=None,
+        gt=0,
+        description="least points expected for each dollar of a training; null, or unknown prices: points alone decide",
+    )
+    most_waiting: Annotated[int, Field(ge=0)] = Field(
+        default=2, description="most spans that wait; one more, and all are trained in any case"
+    )
+    longer_least_points: float | None = Field(
+        default=None,
+        gt=0,
+        description="least points expected of twice the epochs, for which a training is longer; null: never",
+    )
+
+    @model_validator(mode="after")
+    def _enough_can_be_known(self) -> Self:
+        if self.least_scores > self.scores:
+            raise ValueError(
+                f"decide.least_scores {self.least_scores} is more than decide.scores {self.scores}, the number that is "
+                "read"
+            )
+        return self
 
 
 class LinksConfig(Record):

@@ -23,6 +23,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "ingest": "ingesting",
         "run": "running",
         "skip": "ingesting",
+        "decide": "deciding",
         "refresh": "running",
         "gate": "comparing.gating",
         "backfill": "backfilling",

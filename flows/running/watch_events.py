@@ -23,6 +23,7 @@ _OVER = (
     "Held",
     "Rejected",
     "Skipped",
+    "Postponed",
     "Corrected",
     "Unfinished",
 )  # states of a span that needs no run

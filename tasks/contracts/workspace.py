@@ -187,6 +187,11 @@ SKIP = Kind(
     Kept.always,
 )
 
+DECISION = Kind(
+    "decision", "lineages/{lineage}/decisions/{span}-v{version:d}.json", "Decision",
+    "a scheduled run with `decide.scheduled`, `millrace decide --overrule`", EXISTS, Kept.always,
+)  # fmt: skip
+
 # Shared by many runs
 COMPILED = Kind("compiled graphs", "compile/{key}/", "graphs", "warmup", "manifest that says `complete`", Kept.reached)
 COMPILE_LEASE = Kind("lease of a compilation", "compile/{key}.lease", "Lease", "warmup", "expires", Kept.done)

@@ -44,9 +44,16 @@ class Policy(NamedTuple):
     delay_seconds: float
     meaning: str
 
+    @property
+    def loses_work(self) -> bool:
+        """True if a retry repeats work since the last checkpoint; without a machine nothing had begun."""
+        return self.transient and self.exit_code != _CAPACITY
+
+
+_CAPACITY = 69
 
 POLICIES: dict[FailureClass, Policy] = {
-    FailureClass.CAPACITY: Policy(69, True, True, 60.0, "no machine was available in time"),
+    FailureClass.CAPACITY: Policy(_CAPACITY, True, True, 60.0, "no machine was available in time"),
     FailureClass.HOST: Policy(70, True, True, 10.0, "the machine or a worker process was lost"),
     FailureClass.HANG: Policy(71, True, True, 10.0, "the workers stopped making progress"),
     FailureClass.OOM: Policy(72, False, False, 0.0, "memory ran out; lower train.batch_rows or infer.batch_sequences"),

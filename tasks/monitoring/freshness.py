@@ -21,7 +21,7 @@ from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks
 from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held_up_by, may_pass
 from tasks.monitoring.schedule import last_fire
-from tasks.monitoring.span_progress import SpanRow, Survey, span_end, span_rows, survey
+from tasks.monitoring.span_progress import SpanRow, Survey, postponed, span_end, span_rows, survey
 from tasks.planning import scheduled_span
 from tasks.runs.invocations import Invocation, is_held
 from tasks.runs.snapshot import Snapshot
@@ -112,7 +112,7 @@ def freshness_seen(
     continued = config.model_copy(update={"lineage": seen.continues})
     late = scheduled_span.missed(store, continued, due_now) if due_now else []
     missed = [span for span in late if span not in running]
-    rows = span_rows(snapshot, seen, missed)
+    rows = span_rows(snapshot, seen, missed, postponed(store, continued, seen))
     late_runs = clocks(snapshot, _current(seen), at)
     gaps = [span for span in seen.calendar if span not in seen.versions]
     again = _catch_up(seen, missed, rows, working)

@@ -22,7 +22,7 @@ from tasks.contracts.workspace import RELEASE
 from tasks.foundation.errors import FailureClass, StageError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
-from tasks.monitoring.span_progress import SpanRow, span_end, span_rows, survey
+from tasks.monitoring.span_progress import SpanRow, postponed, span_end, span_rows, survey
 from tasks.runs import branches, releases
 from tasks.runs.experiments import read_all
 from tasks.runs.ledger import Totals, totals
@@ -186,7 +186,8 @@ def _spans(snapshot: Snapshot, config: Config | None) -> tuple[SpanRow, ...]:
     """Return the newest spans of the lineage of the last run, oldest first."""
     if config is None:
         return ()
-    return tuple(span_rows(snapshot, survey(snapshot, config.lineage, due=None), missed=()))
+    seen = survey(snapshot, config.lineage, due=None)
+    return tuple(span_rows(snapshot, seen, missed=(), waits=postponed(snapshot.store, config, seen)))
 
 
 def _tried(read: Callable[[], T], problems: list[str]) -> T | None:

@@ -17,7 +17,7 @@ from tasks.monitoring.span_progress import SpanRow, Survey
 
 Kind = Literal[
     "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",
-    "hole", "too late", "corrected", "skipped", "catalogue stale", "held",
+    "hole", "too late", "corrected", "skipped", "postponed", "catalogue stale", "held",
 ]  # fmt: skip
 _LIFT = "Lift it once what serves may change again: millrace hold --off"
 _MOST = 240  # characters of a message
@@ -28,6 +28,7 @@ _WAITS_FOR = {
     "Absent": ("{span} has not arrived", "Once it has, its run starts by itself: millrace ingest"),
     "Arrived": ("the run over {span} is not due yet", "It starts by itself; at once by: millrace run --span {span}"),
     "Skipped": ("{span} is skipped", "Ask for a corrected version, then: millrace ingest"),
+    "Postponed": ("{span} waits for the next span, by a decision", "To train it now: millrace run --span {span}"),
     "Missed": ("{span} was missed", "By hand: millrace run --span {span}"),
     "Running": ("the run over {span} is still going on", "Its report: millrace report --span {span}"),
     "Lost": ("the run over {span} was lost", "Go on with: millrace run --span {span}"),
@@ -104,6 +105,7 @@ def find_problems(
         *_of_gaps(seen, gaps),
         *_of_the_past(seen),
         *_of_skips(rows),
+        *_of_waits(rows),
     ]
     return sorted(found, key=lambda problem: not problem.urgent)
 
@@ -278,6 +280,13 @@ def _of_skips(rows: Sequence[SpanRow]) -> Iterator[Problem]:
         if row.state == "Skipped":
             sentence = f"{row.span} v{row.version} is skipped: {row.message}"
             yield _known("skipped", (row.span,), sentence, "A corrected version is not skipped: millrace ingest")
+
+
+def _of_waits(rows: Sequence[SpanRow]) -> Iterator[Problem]:
+    for row in rows:
+        if row.state == "Postponed":
+            sentence = f"{row.span} v{row.version} waits for the next span: {row.message}"
+            yield _known("postponed", (row.span,), sentence, f"To train it now: millrace run --span {row.span}")
 
 
 def _urgent(kind: Kind, spans: tuple[str, ...], sentence: str, way_out: str) -> Problem:

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from configs.schema.config import Config
+from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunState
@@ -18,6 +20,8 @@ from tasks.contracts.workspace import SPAN, VERDICTS
 from tasks.data import span_versions
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
+from tasks.planning import decisions
+from tasks.planning.decisions import Decision
 from tasks.planning.skips import Skip, skips
 from tasks.planning.start import is_after_rejection
 from tasks.runs import branches, lineage
@@ -28,10 +32,11 @@ from tasks.runs.snapshot import Snapshot
 ROWS = 60  # newest spans only: two months of days, more than a year of weeks
 LONGEST_HOLE = 400  # consecutive missing spans: more than a year of days
 
-# Skipped: a person left it out. Corrected: a version came after the run that is named.
+# Skipped: a person left it out. Postponed: it waits for the next span, by a decision. Corrected: a version came after
+# the run that is named.
 State = Literal[
-    "Absent", "Arrived", "Skipped", "Missed", "Running", "Lost", "Failed", "Cancelled", "Unfinished", "Rejected",
-    "Corrected", "Held", "Released",
+    "Absent", "Arrived", "Skipped", "Postponed", "Missed", "Running", "Lost", "Failed", "Cancelled", "Unfinished",
+    "Rejected", "Corrected", "Held", "Released",
 ]  # fmt: skip
 
 _SHOWN = tuple(stage for stage in Stage if stage.traits.shown_by_span)
@@ -53,7 +58,7 @@ class SpanRow(Record):
     released_at: str | None
     run_key: str | None = Field(description="key of the run that trained it, else of the last one requested")
     failure: FailureClass | None = Field(description="failure class of a run that failed or was cancelled")
-    message: str = Field(description="reason of a failure or skip; else empty")
+    message: str = Field(description="reason of a failure, a skip or a wait; else empty")
     page: str = Field(description="address of the last flow run's page; empty: not known")
 
 
@@ -116,7 +121,14 @@ def survey(snapshot: Snapshot, name: str, due: str | None) -> Survey:
     return found._replace(invocations=_invocations(snapshot, found))
 
 
-def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str]) -> list[SpanRow]:
+def postponed(store: Store, config: Config, seen: Survey) -> dict[str, Decision]:
+    """Return the decisions by which newest spans wait, by span. Raises StoreError: one is not readable."""
+    open_ones = [name for name in seen.newest if name in seen.versions and name not in seen.consumed]
+    refs = [SpanRef(name=name, version=seen.versions[name]) for name in open_ones]
+    return {ref.name: each for ref, each in decisions.waiting(store, config, refs).items()}
+
+
+def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str], waits: Mapping[str, Decision]) -> list[SpanRow]:
     """Return a row for each of the newest spans, oldest first."""
     by_run = {one.run_key: one for one in seen.invocations}
     by_span = {one.span: one for one in seen.invocations}  # the last one to begin
@@ -138,6 +150,8 @@ def span_rows(snapshot: Snapshot, seen: Survey, missed: Sequence[str]) -> list[S
         ended = {stage: _ended(run.stage(stage)) for stage in _SHOWN} if run is not None else {}
         failed = one if state in ("Failed", "Cancelled") else None
         message = failed.message if failed else seen.skipped[span].reason if state == "Skipped" else ""
+        if state == "Arrived" and span in waits:
+            state, message = "Postponed", waits[span].why
         rows.append(
             SpanRow(
                 span=span,

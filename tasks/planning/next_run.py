@@ -16,6 +16,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.data import span_versions
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
+from tasks.planning import decisions
 from tasks.planning.skips import skips
 from tasks.planning.start import Start, consumed, find_start, on_active, plan_from
 from tasks.planning.waiting import after, first_windows, position, windows
@@ -54,7 +55,8 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
             return _again(store, config, wanted, trained, state.consumed[-1].span.name)
         with contextlib.suppress(ConfigError):  # its data or the settings have changed since it was rejected
             return _again(store, config, wanted, trained, state.consumed[-1].span.name)
-    return plan_from(store, config, start, _next_window(store, config, spans, start, wanted))
+    window = _next_window(store, config, spans, start, wanted)
+    return plan_from(store, decisions.as_decided(store, config, window[-1]), start, window)
 
 
 def plan_work(store: Store, config: Config, span: str) -> RunPlan:
@@ -126,7 +128,7 @@ def _first_window(store: Store, config: Config, spans: Sequence[SpanRef], wanted
         return spans[: spans.index(wanted) + 1]
     if found := first_windows(store, config, spans):
         return found[0]
-    raise NothingToDo(_waits(config, spans))
+    raise NothingToDo(_waits(store, config, spans))
 
 
 def _next_window(
@@ -142,20 +144,25 @@ def _next_window(
     again = [span for span in after(spans, consumed(start.parent)) if span not in later]
     if wanted is not None and wanted in again:
         return again[: again.index(wanted) + 1]
-    following = next(iter(windows(store, config, later)), None)
+    following = next(iter(windows(store, config, later, wanted=wanted)), None)
     if wanted is None:
         if following is not None:
             return [*again, *following]
         if again and tuple(again) != start.rejected:
             return again
-        raise NothingToDo(_waits(config, later) if later else _nothing_left(config, spans, start))
+        raise NothingToDo(_waits(store, config, later) if later else _nothing_left(config, spans, start))
     if following is not None and wanted == following[-1]:
         return [*again, *following]
-    raise _not_next(config, start, later, following, wanted)
+    raise _not_next(store, config, start, later, following, wanted)
 
 
 def _not_next(
-    config: Config, start: Start, later: list[SpanRef], following: list[SpanRef] | None, wanted: SpanRef
+    store: Store,
+    config: Config,
+    start: Start,
+    later: list[SpanRef],
+    following: list[SpanRef] | None,
+    wanted: SpanRef,
 ) -> ConfigError:
     """Return the error that names the reason why the wanted span can't come next, and the spans that can."""
     watermark = max(consumed(start.head), key=position).name
@@ -166,7 +173,7 @@ def _not_next(
             f"{BACKFILL.format(first=wanted.name, last=watermark)}, or {NEW_LINEAGE}"
         )
     if following is None:
-        return NothingToDo(_waits(config, later))
+        return NothingToDo(_waits(store, config, later))
     if wanted in following:
         return NothingToDo(
             f"nothing to do: {wanted.name} has fewer rows than validate.min_rows {config.validate_.min_rows}, so it is "
@@ -179,7 +186,13 @@ def _not_next(
     )
 
 
-def _waits(config: Config, spans: Sequence[SpanRef]) -> str:
+def _waits(store: Store, config: Config, spans: Sequence[SpanRef]) -> str:
+    if postponed := decisions.waiting(store, config, spans):
+        last = max(postponed, key=position)
+        return (
+            f"nothing to do yet: {listed([span.name for span in postponed])} waits for the next span, by the decision "
+            f"of {postponed[last].at[:10]}: {postponed[last].why} To train now: millrace run --span {last.name}"
+        )
     names = listed([span.name for span in spans])
     have = "has" if len(spans) == 1 else "have together"
     return (
@@ -218,7 +231,7 @@ def _again(store: Store, config: Config, wanted: SpanRef, trained: SpanRef, last
             f"{BACKFILL.format(first=wanted.name, last=last)}, or {NEW_LINEAGE}"
         )
     plan = _plan_that_trained(store, config.lineage, trained)
-    asked = _in_the_lineage_of(plan, config)
+    asked = _in_the_lineage_of(plan, decisions.as_decided(store, config, plan.span))
     if not asked.same_work_as(plan.config):
         raise ConfigError(
             f"span {wanted.name} was trained by run {plan.run_key} with other settings: "
@@ -251,7 +264,7 @@ def _unfinished(store: Store, config: Config, state: CheckpointState) -> RunPlan
     if not run.unfinished:
         return None
     plan = read_plan(store, run.run_key)
-    asked = _in_the_lineage_of(plan, config)
+    asked = _in_the_lineage_of(plan, decisions.as_decided(store, config, plan.span))
     if not asked.same_work_as(plan.config):
         return None
     return plan.model_copy(update={"workspace": store.uri, "config": asked})

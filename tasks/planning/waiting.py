@@ -7,6 +7,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day
+from tasks.planning import decisions
 from tasks.runs.estimates import rows_of
 
 
@@ -21,23 +22,35 @@ def after(spans: Sequence[SpanRef], trained: Sequence[SpanRef]) -> list[SpanRef]
     return [span for span in spans if newest is None or position(span) > newest]
 
 
-def windows(store: Store, config: Config, spans: Sequence[SpanRef], merge: bool | None = None) -> list[list[SpanRef]]:
-    """Return the windows in which runs train these consecutive spans: one span each, unless small ones merge.
+def windows(
+    store: Store,
+    config: Config,
+    spans: Sequence[SpanRef],
+    merge: bool | None = None,
+    wanted: SpanRef | None = None,
+) -> list[list[SpanRef]]:
+    """Return the windows in which runs train these consecutive spans: one span each, unless some wait for the next.
 
-    A span with fewer ingested rows than `validate.min_rows` is merged with the spans after it until they have enough.
-    The last spans are left out if they have too few rows together: they wait for the next one.
+    A span with fewer ingested rows than `validate.min_rows` may be merged with the spans after it until they have
+    enough. A span that waits by a decision is merged with the next one. The last spans are left out if they wait.
 
     Args:
         merge: True to merge small spans; None: as in `validate.small_spans`.
+        wanted: span that does not wait, whatever was decided, because a person or the schedule names it.
+
+    Raises:
+        StoreError: a decision is not readable.
     """
-    if not (config.validate_.small_spans == "merge" if merge is None else merge):
+    merge = config.validate_.small_spans == "merge" if merge is None else merge
+    postponed = [span for span in decisions.waiting(store, config, spans) if span != wanted]
+    if not merge and not postponed:
         return [[span] for span in spans]
     found: list[list[SpanRef]] = []
     window: list[SpanRef] = []
     for span in spans:
         window.append(span)
-        rows = rows_of(store, window)
-        if rows is None or sum(rows) >= config.validate_.min_rows:
+        rows = rows_of(store, window) if merge else None
+        if span not in postponed and (rows is None or sum(rows) >= config.validate_.min_rows):
             found.append(window)
             window = []
     return found

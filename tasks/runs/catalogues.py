@@ -6,6 +6,7 @@ from typing import NamedTuple
 from infra.store.base import Store
 from infra.store.manifest import read_fact
 from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.kinds import ROOTS
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef, newest_rows
 from tasks.contracts.runs import Release, RunPlan
@@ -114,7 +115,8 @@ def _released_rows(
         known: references that need not be read from the workspace.
     """
     by_prefix = {rows.prefix: rows for rows in (*made_by.history, *known)}
-    prefixes = [prefix for prefix in _sources(store, release.catalogue) if prefix.startswith("runs/")]
+    roots = tuple(f"{root}/" for root in ROOTS)  # a refresh has rows of its own for a span that waits
+    prefixes = [prefix for prefix in _sources(store, release.catalogue) if prefix.startswith(roots)]
     return tuple(by_prefix.get(prefix) or _rows_of(store, prefix) for prefix in prefixes)
 
 

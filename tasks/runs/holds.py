@@ -23,7 +23,7 @@ def hold(store: Store, reason: str) -> Hold:
     """
     if not reason.strip():
         raise ConfigError('a hold has a reason, which others see: millrace hold --reason "why"')
-    made = Hold(by=_me(), at=now(), reason=reason.strip())
+    made = Hold(by=me(), at=now(), reason=reason.strip())
     while True:
         raw, pointer = _pointer(store)
         if pointer.hold is not None:
@@ -47,7 +47,7 @@ def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
             raise ConfigError(f"releases of {store.uri} are not held")
         if _moved(store, raw, pointer, None):
             break
-    lifted = pointer.hold.model_copy(update={"lifted_by": _me(), "lifted_at": now()})
+    lifted = pointer.hold.model_copy(update={"lifted_by": me(), "lifted_at": now()})
     store.write(HOLD.key(at=lifted.at.replace(":", "")), lifted.to_json())
     return lifted, tuple(read(store, number) for number in pointer.undecided if is_made(store, number))
 
@@ -67,7 +67,7 @@ def _moved(store: Store, raw: bytes | None, pointer: Pointer, hold: Hold | None)
     return True
 
 
-def _me() -> str:
+def me() -> str:
     """Return the current user and host, as in `ana@build-7`."""
     try:
         user = getpass.getuser()

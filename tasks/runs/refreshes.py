@@ -9,7 +9,7 @@ from configs.load import config_hash
 from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
 from tasks.contracts.kinds import REFRESH
-from tasks.contracts.references import FeedRef, RowsRef
+from tasks.contracts.references import FeedRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.runs import releases
 from tasks.runs.catalogues import known_items
@@ -23,7 +23,9 @@ class Refresh(NamedTuple):
     release: Release
 
 
-def plan_refresh(store: Store, config: Config, trained_on: str | None = None) -> Refresh:
+def plan_refresh(
+    store: Store, config: Config, trained_on: str | None = None, waiting: Sequence[SpanRef] = ()
+) -> Refresh:
     """Plan the refresh of the current release.
 
     The settings come from the run that trained the model; `config` decides compute, retries and gates.
@@ -31,6 +33,7 @@ def plan_refresh(store: Store, config: Config, trained_on: str | None = None) ->
     Args:
         trained_on: the lineage with the newest rows, such as a branch of a backfill with a rejected model; default:
             the active branch of the release's lineage.
+        waiting: spans that are not trained yet, whose items are taken too.
 
     Raises:
         NothingToDo: the released catalogue has all rows and item feeds, or there is no release yet.
@@ -41,13 +44,14 @@ def plan_refresh(store: Store, config: Config, trained_on: str | None = None) ->
         raise NothingToDo(f"nothing to do: {store.uri} has no release to refresh; first: millrace run")
     made_by = read_plan(store, release.run_key)
     known = known_items(store, release, trained_on)
-    if known.all_released:
+    new = tuple(span for span in waiting if span not in [rows.span for rows in known.rows])
+    if known.all_released and not new:
         raise NothingToDo(f"nothing to do: release {release.number} holds every item that the workspace knows")
     settings = _settings(made_by.config, config)
     plan = RunPlan(
-        run_key=_run_key(settings, release, known.rows, known.feeds),
+        run_key=_run_key(settings, release, (*known.rows, *known.feeds, *new)),
         span=release.span,
-        window=(),
+        window=new,
         history=known.rows,
         parent=release.model.checkpoint,
         workspace=store.uri,
@@ -63,11 +67,11 @@ def _settings(made_with: Config, now: Config) -> Config:
     return made_with.model_copy(update={**places, "infer": infer, "release": gates})
 
 
-def _run_key(config: Config, release: Release, rows: Sequence[RowsRef], feeds: Sequence[FeedRef]) -> str:
+def _run_key(config: Config, release: Release, sources: Sequence[RowsRef | FeedRef | SpanRef]) -> str:
     work = {
         "pipeline": config.pipeline,
         "config": config_hash(config),
         "model": release.model.version,
-        "sources": sorted(each.prefix for each in (*rows, *feeds)),
+        "sources": sorted(each.prefix for each in sources),
     }
     return f"{REFRESH}{hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]}"

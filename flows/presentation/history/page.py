@@ -269,7 +269,8 @@ def _spans(history: History) -> Section | None:
         "embedded",
         "released",
     )
-    skipped = [f"{row.span} is skipped: {row.message}" for row in history.spans if row.state == "Skipped"]
+    words = {"Skipped": "is skipped", "Postponed": "waits for the next span"}
+    skipped = [f"{row.span} {words[row.state]}: {row.message}" for row in history.spans if row.state in words]
     lines = (
         "What is due, missed or late: millrace freshness",
         "The time of its validation links to the page of its data.",

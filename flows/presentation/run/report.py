@@ -17,7 +17,7 @@ from flows.presentation.model import (
     state,
     unreadable,
 )
-from flows.presentation.run import account, beside, origin
+from flows.presentation.run import account, beside, decision, origin
 from flows.presentation.run.data_page import data_html
 from flows.presentation.run.rows_page import ROWS_PAGE, judged_rows
 from flows.presentation.stages import data_failure, failure
@@ -85,6 +85,7 @@ def run_page(store: Store, run_key: str) -> Page:
     failed, more_problems = _failures(store, run)
     changes, unread_changes = _changes(store, run)
     published, unpublished, unread_targets = _publications(store, run)
+    decided, unread_decisions = _decisions(store, run)
     stages = _stages(store, run)
     return Page(
         title=f"{run.span}: {run.state} (run {run_key})",
@@ -96,10 +97,10 @@ def run_page(store: Store, run_key: str) -> Page:
         state=state(run.state, ended_as(run.state, run.release.number if run.release else None, run.failure)),
         tiles=tuple(_tiles(run)),
         boxes=(*_overridden(run), *_trouble(store, run), *unpublished,
-               *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets))),
+               *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets, *unread_decisions))),
         sections=(*stages, *published, *changes,
                   *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts), *failed,
-                  *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
+                  *decided, *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
         near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(store, run)),
     )  # fmt: skip
 
@@ -148,6 +149,14 @@ def _changes(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ..
     except StoreError as error:
         return (), (str(error),)
     return ((changes_section(changes),) if changes else ()), ()
+
+
+def _decisions(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ...]]:
+    """Return the decisions on record about the run's spans, and a sentence for a record that can't be read."""
+    try:
+        return decision.sections_of(store, run.plan) if run.plan is not None else (), ()
+    except StoreError as error:
+        return (), (str(error),)
 
 
 def _publications(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[Section, ...], tuple[str, ...]]:

@@ -21,7 +21,7 @@ from infra.store.records import read_record
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import CheckpointUse
 from tasks.contracts.workspace import CHECKPOINT
-from tasks.foundation.errors import POLICIES, CodeError, FailureClass, StoreError
+from tasks.foundation.errors import POLICIES, CodeError, StoreError
 from tasks.runs.lineage import PRUNED
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -110,15 +110,10 @@ def recorded_failures(store: Store, name: str, run_key: str) -> Failures:
     found = [attempt for run in runs for attempt in run.stage(Stage.train).attempts]
     ended = [record for record in found if record.ended_at is not None]
     return Failures(
-        failed=sum(_loses_work(record.failure) for record in ended),
+        failed=sum(record.failure is not None and POLICIES[record.failure].loses_work for record in ended),
         attempts=len(ended),
         seconds=sum(record.wall_seconds - record.seconds.queued for record in ended),
     )
-
-
-def _loses_work(failure: FailureClass | None) -> bool:
-    """Return True if an attempt with this failure is retried from a checkpoint; CAPACITY failed before it began."""
-    return failure is not None and POLICIES[failure].transient and failure is not FailureClass.CAPACITY
 
 
 def _newest_runs(store: Store, name: str, run_key: str) -> list[str]:

@@ -17,12 +17,14 @@ from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.spans import after
 from tasks.contracts.stages import Stage
+from tasks.costs.weekly import decide
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, HostError
 from tasks.monitoring import span_progress
 from tasks.monitoring.freshness import FreshnessReport, freshness
 from tasks.monitoring.problems import Problem, named, together
 from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import ROWS, SpanRow
+from tasks.planning.decisions import Action, overrule
 from tasks.planning.next_run import plan_run
 from tasks.planning.skips import skip
 from tasks.running.lineage_lock import confirm_lineages, hold_lineage
@@ -183,6 +185,17 @@ def test_a_skipped_span_is_known_with_its_reason_and_not_missed(store, runner: F
     assert (row(report, "2026-11-11").state, row(report, "2026-11-11").message) == ("Skipped", "five rows")
     assert problems_of(report) == [("skipped", ("2026-11-11",))]
     assert problem(report, "skipped").sentence == "2026-11-11 v1 is skipped: five rows"
+
+
+def test_a_span_that_waits_by_a_decision_is_known_and_not_missed(store, runner: FakeRunner, config):
+    train(store, config, "2026-11-10")
+    ingest(store, "2026-11-11")
+    deciding = config.model_copy(update={"decide": config.decide.model_copy(update={"scheduled": True})})
+    overrule(store, decide(store, deciding), Action.skip, "nothing new")
+    report = look(store, deciding)
+    assert (row(report, "2026-11-11").state, report.missed, report.catch_up) == ("Postponed", (), None)
+    assert "nothing new" in problem(report, "postponed").sentence
+    assert row(look(store, config), "2026-11-11").state == "Missed"
 
 
 def test_a_workspace_without_spans_or_without_a_release_is_a_problem(store, runner: FakeRunner, config):

@@ -1,0 +1,94 @@
+"""The decision about a span: its answer, its arithmetic, and its evidence."""
+
+from collections.abc import Sequence
+
+from flows.presentation.model import Cell, Command, Section, Table, table
+from flows.presentation.wording import MINUS, NONE, dollars, duration, moment
+from infra.store.base import Store
+from tasks.contracts.runs import RunPlan
+from tasks.planning.decisions import Action, Decision, Option, Worth, find
+
+_SAYS = {
+    Action.train: "Train {0}",
+    Action.longer: "Train {0} longer, with twice the epochs",
+    Action.refresh: "Let {0} wait for the next span, and refresh",
+    Action.skip: "Let {0} wait for the next span, and refresh nothing",
+}
+POINT = "A point is 0.01 of recall@10 on the span after a training, which its model has not seen."
+
+
+def decision_section(decision: Decision) -> Section:
+    """Return the decision with the four answers and the trainings that it is based on."""
+    ruled = ()
+    if decision.overruled is not None:
+        ruled = (f"The rule says: {decision.action}. {decision.reason}",)
+    forecast = "" if decision.arrived else f"{decision.span.name} has not arrived; it is taken to be as the last span."
+    waits = f"It would be trained together with {', '.join(decision.window[:-1])}." if decision.window[1:] else ""
+    over = Command(
+        "To overrule it, with any of train, longer, refresh, skip:",
+        (f'millrace decide --span {decision.span.name} --overrule train --reason "..."',),
+    )
+    return Section(
+        _SAYS[decision.taken].format(decision.span.name),
+        tuple(filter(None, (decision.why, *ruled, " ".join(filter(None, (waits, forecast))), POINT))),
+        id="decision",
+        short="Decision",
+        tables=(_options(decision), *_evidence(decision.evidence)),
+        commands=(over,) if decision.taken.waits or not decision.arrived else (),
+    )
+
+
+def sections_of(store: Store, plan: RunPlan) -> tuple[Section, ...]:
+    """Return the decisions on record about the spans of a run, oldest first.
+
+    Raises:
+        StoreError: a decision is not readable.
+    """
+    found = (find(store, plan.config.lineage, span) for span in plan.window)
+    return tuple(
+        Section(made.title, made.lines, id=f"decision-{one.span.name}", short=f"Decision {one.span.name}",
+                tables=made.tables)
+        for one in found
+        if one is not None and (made := decision_section(one))
+    )  # fmt: skip
+
+
+def _options(decision: Decision) -> Table:
+    rows = [_option(one, decision) for one in decision.options]
+    return table(
+        f"Decided {moment(decision.at)} UTC", ("answer", ">points", ">time", ">cost", ">points a dollar"), rows
+    )
+
+
+def _option(one: Option, decision: Decision) -> tuple[Cell | str, ...]:
+    taken = one.action is decision.taken
+    rate = one.points / one.dollars if one.points and one.dollars else None
+    return (
+        Cell(one.action.value, "→" if taken else "", "going" if taken else ""),
+        points(one.points) if one.points else NONE,
+        duration(one.seconds) if one.seconds else NONE,
+        dollars(one.dollars) if one.dollars else NONE,
+        NONE if rate is None else f"{rate:,.1f}".replace("-", MINUS),
+    )
+
+
+def _evidence(evidence: Sequence[Worth]) -> tuple[Table, ...]:
+    if not evidence:
+        return ()
+    rows = [
+        (
+            str(one.release),
+            one.span,
+            str(one.spans),
+            points(one.points),
+            NONE if one.low is None or one.high is None else f"{points(one.low)} to {points(one.high)}",
+        )
+        for one in evidence
+    ]
+    columns = (">release", "on the span after it", ">spans trained", ">points", "95 % interval")
+    return (table("Worth of the last trainings", columns, rows),)
+
+
+def points(value: float | None) -> str:
+    """Format points with their sign, as in `+1.5`."""
+    return NONE if value is None else f"{value:+.2f}".replace("-", MINUS)

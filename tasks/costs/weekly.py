@@ -1,0 +1,234 @@
+"""The decision before each span is trained: train, train longer, or let it wait with or without a refresh.
+
+Points that training was worth are set against its cost. The rule's settings are in the section `decide`.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from configs.prices import price_of
+from configs.schema.config import Config
+from configs.schema.operations import DecideConfig
+from infra.store.base import Store
+from tasks.contracts.references import SpanRef
+from tasks.contracts.spans import after as span_after
+from tasks.contracts.stages import Stage, instance_of, machines_of, workers_of
+from tasks.costs.worth import new_items, newest_runs, points_of_more_steps, worth_of_trainings
+from tasks.foundation.clock import now
+from tasks.planning.decisions import LONGER, Action, Decision, Option, Worth, find
+from tasks.planning.next_run import plan_run
+from tasks.planning.skips import spans_to_train
+from tasks.planning.start import Start, consumed, find_start, on_active
+from tasks.planning.waiting import after, position
+from tasks.runs import branches, releases
+from tasks.runs.estimates import Estimate, Past, estimate_stage, past, rows_of
+from tasks.runs.plan import NothingToDo, listed
+from tasks.runs.refreshes import plan_refresh
+from tasks.runs.snapshot import Snapshot
+
+
+class _Case(NamedTuple):
+    """The window to decide about, with the rows of each span if known."""
+
+    span: SpanRef
+    window: tuple[str, ...]
+    rows: tuple[int, ...] | None
+    arrived: tuple[SpanRef, ...]
+    forecast: bool
+
+
+def decide(store: Store, config: Config, span: str | None = None) -> Decision:
+    """Decide about a span, by default the oldest one not decided yet; without one, about the next that will arrive.
+
+    A decision on record is returned as it is. Nothing is written.
+
+    Raises:
+        ConfigError: no span exists, or the span is unknown or can't come next.
+        StoreError: a checkpoint, a release or a decision is not readable.
+    """
+    active = on_active(store, config)
+    start = find_start(store, active)
+    case = _case(store, config, active, start, span)
+    known = find(store, config.lineage, case.span)
+    if known is not None and (known.arrived or case.forecast):
+        return known
+    made = _decided(store, config, active, start, case)
+    return made.model_copy(update={"overruled": known.overruled}) if known is not None else made
+
+
+def _case(store: Store, config: Config, active: Config, start: Start, span: str | None) -> _Case:
+    trained = consumed(start.head)
+    waits = after(spans_to_train(store, active.lineage), consumed(start.parent))
+    coming = span_after(max((*waits, *trained), key=position).name) if trained else None
+    try:
+        if span is None or span != coming:
+            plan = plan_run(store, config, span)
+            window = tuple(each.name for each in plan.window)
+            return _Case(plan.span, window, rows_of(store, plan.window), plan.window, False)
+    except NothingToDo:
+        later = [each for each in waits if each not in trained]
+        if later:  # all of them wait: the last decision is shown
+            return _Case(later[-1], tuple(each.name for each in waits), rows_of(store, waits), tuple(waits), False)
+        if coming is None:
+            raise
+    assert coming is not None, "only a lineage that has trained knows the span after"
+    rows = rows_of(store, (*waits, trained[-1]))
+    return _Case(SpanRef(name=coming, version=1), (*(each.name for each in waits), coming), rows, (), True)
+
+
+def _decided(store: Store, config: Config, active: Config, start: Start, case: _Case) -> Decision:
+    rule, snapshot = config.decide, Snapshot(store)
+    state = start.head[1] if start.head is not None else None
+    runs = list(newest_runs(snapshot, state, rule.scores)) if state is not None else []
+    evidence = worth_of_trainings(store, runs, rule.scores)
+    mean = sum(each.points for each in evidence) / sum(each.spans for each in evidence) if evidence else None
+    more = points_of_more_steps(runs, rule.scores)
+    known = past(snapshot, state.consumed if state is not None else ())
+    rest, why_not = _without_training(store, config, case)
+    options = _options(store, active, known, case, mean, more, rest)
+    action, reason = _answer(rule, case, evidence, mean, more, options, rest)
+    if action.waits and why_not:
+        reason = f"{reason} {why_not}"
+    if case.span in consumed(start.head):
+        action, reason = Action.train, f"{case.span.name} is trained already; its run goes on."
+    return Decision(
+        lineage=branches.root(store, config.lineage),
+        span=case.span,
+        arrived=not case.forecast,
+        window=case.window,
+        at=now(),
+        action=action,
+        reason=reason,
+        evidence=evidence,
+        points_per_span=mean,
+        options=options,
+    )
+
+
+def _without_training(store: Store, config: Config, case: _Case) -> tuple[Action, str]:
+    """Return what can be done instead of a training, and the reason if that is nothing."""
+    if (hold := releases.hold_of(store)) is not None:
+        return Action.skip, f"Nothing is refreshed meanwhile: {hold.sentence}"
+    try:
+        if not case.forecast:
+            plan_refresh(store, config, waiting=case.arrived)
+    except NothingToDo:
+        return Action.skip, "Nothing is refreshed meanwhile, since the release holds every known item."
+    return Action.refresh, ""
+
+
+def _answer(
+    rule: DecideConfig,
+    case: _Case,
+    evidence: Sequence[Worth],
+    mean: float | None,
+    more: float | None,
+    options: Sequence[Option],
+    rest: Action,
+) -> tuple[Action, str]:
+    """Return the rule's answer and its arithmetic."""
+    if mean is None or len(evidence) < rule.least_scores:
+        seen = f"{len(evidence)} forward score{'s' * (len(evidence) != 1)} with a release before it"
+        return Action.train, f"Too little history: {seen}, of decide.least_scores {rule.least_scores}."
+    spans, names = len(case.window), listed(case.window)
+    by = {option.action: option for option in options}
+    expected, extra = mean * spans, _extra(by, Action.train, rest)
+    of = f"{mean:.2f} x {spans} = {expected:.2f} for {names}" if spans > 1 else f"{expected:.2f} for {names}"
+    said = f"Training was worth {mean:.2f} points a span (mean of {len(evidence)} forward scores): {of}."
+    if spans > rule.most_waiting:
+        return Action.train, f"{said} {_enough_waited(rule.most_waiting)}, so it is trained in any case."
+    if expected < rule.least_points:
+        return rest, f"{said} That is below decide.least_points {rule.least_points:g}."
+    said = f"{said} That is at least decide.least_points {rule.least_points:g}."
+    if extra is None:
+        return _perhaps_longer(rule, more, by, f"{said} Its price is not known, so points alone decide.")
+    least, rate = rule.least_points_per_dollar, expected / extra
+    said = f"{said} It costs {_dollars(extra)} more than to {rest}: {rate:.2f} points a dollar"
+    if least is not None and rate < least:
+        return rest, f"{said}, below decide.least_points_per_dollar {least:g}."
+    said = f"{said}." if least is None else f"{said}, at least decide.least_points_per_dollar {least:g}."
+    return _perhaps_longer(rule, more, by, said)
+
+
+def _enough_waited(most: int) -> str:
+    if most == 0:
+        return "No span may wait (decide.most_waiting is 0)"
+    return f"No more than {most} may wait (decide.most_waiting)"
+
+
+def _perhaps_longer(rule: DecideConfig, more: float | None, by: dict[Action, Option], said: str) -> tuple[Action, str]:
+    if rule.longer_least_points is None:
+        return Action.train, said
+    if more is None:
+        return Action.train, f"{said} No curve shows what more steps are worth."
+    gain = f"The second half of the steps gained {more:.2f} points, expected again of twice the epochs"
+    if more < rule.longer_least_points:
+        return Action.train, f"{said} {gain}: below decide.longer_least_points {rule.longer_least_points:g}."
+    extra = _extra(by, Action.longer, Action.train)
+    if extra is not None and rule.least_points_per_dollar is not None and more / extra < rule.least_points_per_dollar:
+        return Action.train, f"{said} {gain}, for {_dollars(extra)}: below decide.least_points_per_dollar."
+    return Action.longer, f"{said} {gain}: at least decide.longer_least_points {rule.longer_least_points:g}."
+
+
+def _extra(by: dict[Action, Option], action: Action, instead: Action) -> float | None:
+    """Return the dollars that an answer costs more than another; None if a price is not known, or it costs no more."""
+    this, other = by[action].dollars, by[instead].dollars
+    return this - other if this is not None and other is not None and this > other else None
+
+
+def _options(
+    store: Store,
+    config: Config,
+    known: Past,
+    case: _Case,
+    mean: float | None,
+    more: float | None,
+    rest: Action,
+) -> tuple[Option, ...]:
+    """Return the answers with points, time and cost. A refresh validates, embeds new items and releases."""
+    points = None if mean is None else mean * len(case.window)
+    train = _cost(known, config, dict.fromkeys(Stage, 1.0), case.rows)
+    longer = _cost(known, config, dict.fromkeys(Stage, 1.0) | {Stage.train: float(LONGER)}, case.rows)
+    share = new_items(store)
+    work = {Stage.validate: 1.0, Stage.infer: 1.0 if share is None else share, Stage.release: 1.0}
+    refresh = _cost(known, config, work, case.rows)
+    both = None if points is None or more is None else points + more
+    return (
+        Option(action=Action.train, points=points, seconds=train[0], dollars=train[1]),
+        Option(action=Action.longer, points=both, seconds=longer[0], dollars=longer[1]),
+        Option(action=Action.refresh, points=0.0, seconds=refresh[0], dollars=refresh[1]),
+        Option(action=Action.skip, points=0.0, seconds=0.0, dollars=0.0),
+    )
+
+
+def _cost(
+    known: Past, config: Config, work: dict[Stage, float], rows: Sequence[int] | None
+) -> tuple[float | None, float | None]:
+    """Return seconds and dollars of stages, each so many times; None if a stage was never done, or has no price."""
+    each = [
+        (stage, estimate_stage(known, stage, rows, workers_of(config, stage)), times) for stage, times in work.items()
+    ]
+    seconds = _sum(None if one is None else one.seconds * times for _, one, times in each)
+    return seconds, _sum(_priced(config, stage, one, times) for stage, one, times in each)
+
+
+def _priced(config: Config, stage: Stage, expected: Estimate | None, times: float) -> float | None:
+    """Return the dollars of a stage: as earlier attempts paid, else by the price of its machines now."""
+    if expected is None:
+        return None
+    if expected.dollars is not None:
+        return expected.dollars * times
+    price = price_of(instance_of(config, stage), config.cost)
+    held = machines_of(config, stage, workers_of(config, stage)) * expected.seconds
+    return None if price is None else price.dollars(held * times)
+
+
+def _dollars(value: float) -> str:
+    """Format dollars; below ten cents with two significant digits, so that no cost looks like none."""
+    return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    known = [each for each in found if each is not None]
+    return sum(known) if len(known) == len(found) else None

@@ -1,0 +1,105 @@
+"""The worth of earlier trainings in points: by their forward scores, and by the end of their curves.
+
+A point is 0.01 of recall@10.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from infra.store.base import Store
+from tasks.contracts.checkpoints import CheckpointState, CurvePoint
+from tasks.contracts.evaluation import MAIN, ForwardScore
+from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.runs import Release
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import StoreError
+from tasks.planning.decisions import Worth
+from tasks.runs import releases
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
+
+POINT = 0.01  # of MAIN
+_MOST_RUNS = 3  # runs to read for each score that is wanted: some measured none
+
+
+def newest_runs(snapshot: Snapshot, state: CheckpointState, most: int) -> Iterator[Run]:
+    """Yield the runs that trained a lineage, newest first; at most so many as may hold `most` scores."""
+    keys = dict.fromkeys(rows.prefix.split("/")[1] for rows in reversed(state.consumed))
+    for key in list(keys)[: most * _MOST_RUNS]:
+        yield Run(snapshot, key)
+
+
+def worth_of_trainings(store: Store, runs: Sequence[Run], most: int) -> tuple[Worth, ...]:
+    """Return the worth of the newest trainings, oldest first, at most `most`.
+
+    A score without a release before it says nothing about one training, and is left out.
+
+    Args:
+        runs: runs of the lineage, newest first.
+
+    Raises:
+        StoreError: a release is not readable.
+    """
+    found: list[Worth] = []
+    for run in runs:
+        score = run.judgement.forward if run.judgement is not None else None
+        if score is None or score.previous is None or score.previous_value is None or score.metric != MAIN:
+            continue
+        found.append(_worth(store, score, score.previous, score.previous_value))
+        if len(found) == most:
+            break
+    return tuple(reversed(found))
+
+
+def points_of_more_steps(runs: Sequence[Run], most: int) -> float | None:
+    """Return the points expected of twice the steps: the mean gain over the second half of the newest trainings.
+
+    Metrics grow with the logarithm of the steps, about, so the next doubling gains as much as the last one. None if no
+    training measured its holdout near its middle.
+
+    Args:
+        runs: runs of the lineage, newest first.
+    """
+    gains: list[float] = []
+    for run in runs:
+        outcome = run.outcome(Stage.train) if not run.rejected else None
+        gain = _last_half(outcome.curve) if isinstance(outcome, TrainOutcome) else None
+        gains += [gain] if gain is not None else []
+        if len(gains) == most:
+            break
+    return statistics.fmean(gains) if gains else None
+
+
+def _worth(store: Store, score: ForwardScore, previous: int, previous_value: float) -> Worth:
+    new, before = _spans(releases.read(store, score.release)), _spans(releases.read(store, previous))
+    return Worth(
+        release=score.release,
+        span=score.span,
+        spans=max(1, len(new - before)),
+        points=(score.value - previous_value) / POINT,
+        low=None if score.low is None else score.low / POINT,
+        high=None if score.high is None else score.high / POINT,
+    )
+
+
+def _spans(release: Release) -> set[str]:
+    return {rows.span.name for rows in release.rows}
+
+
+def _last_half(curve: Sequence[CurvePoint]) -> float | None:
+    """Return the gain in points from the middle of the steps to the end; None without a point in between."""
+    points = [(point.step, point.metrics[MAIN]) for point in curve if MAIN in point.metrics]
+    if len(points) < 3:
+        return None
+    (first, _), (last, value) = points[0], points[-1]
+    _, middle = min(points[1:-1], key=lambda point: abs(point[0] - (first + last) / 2))
+    return (value - middle) / POINT
+
+
+def new_items(store: Store) -> float | None:
+    """Return the share of the current catalogue that came with the last training's spans; None if not known."""
+    try:
+        found = [release.catalogue.items for _, release in zip(range(2), releases.with_new_models(store), strict=False)]
+    except StoreError:
+        return None
+    return max(0, found[0] - found[1]) / found[0] if len(found) == 2 and found[0] else None

@@ -1,0 +1,167 @@
+"""Decisions about spans before they are trained: their record, and a person's word over it.
+
+The rule is in tasks/costs/weekly.py. A span that waits is not lost: it is trained in one window with the next span.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field
+
+from configs.schema.config import Config
+from infra.store.base import Conflict, Store
+from infra.store.records import find_record
+from tasks.contracts.references import SpanRef
+from tasks.contracts.workspace import DECISION
+from tasks.foundation.clock import Moment, now
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.runs import branches
+from tasks.runs.holds import me
+
+LONGER = 2  # times the epochs of a longer training
+
+
+class Action(StrEnum):
+    """The four answers, from the most work to none."""
+
+    longer = "train longer"
+    train = "train"
+    refresh = "refresh"
+    skip = "skip"
+
+    @property
+    def waits(self) -> bool:
+        """True if the span is not trained now, and waits for the next one."""
+        return self in (Action.refresh, Action.skip)
+
+
+class Worth(Record):
+    """The worth of one earlier training, by its forward score."""
+
+    release: int = Field(description="number of the release that the training made")
+    span: str = Field(description="span after it, on which it and the release before it were measured")
+    spans: int = Field(ge=1, description="spans that it was trained on and the release before it was not")
+    points: float = Field(description="gain over the release before it, in points; one is 0.01 of recall@10")
+    low: float | None = Field(description="lower bound of the gain; null: not known")
+    high: float | None = Field(description="upper bound of the gain; both together with 95 % confidence")
+
+
+class Option(Record):
+    """One of the answers, with the points and the cost expected of it."""
+
+    action: Action
+    points: float | None = Field(description="expected points, compared with no training; null: not known")
+    seconds: float | None = Field(description="expected wall time; null: one of its stages was never done")
+    dollars: float | None = Field(description="expected cost; null: the price, or the time, is not known")
+
+
+class Overruling(Record):
+    """A person's word over a decision."""
+
+    action: Action
+    reason: str
+    by: str = Field(description="user and machine")
+    at: Moment
+
+
+class Decision(Record):
+    """`lineages/<lineage>/decisions/<span>-v<version>.json`: the decision about one version of a span."""
+
+    version: Literal[1] = 1
+    lineage: str
+    span: SpanRef
+    arrived: bool = Field(description="false: a forecast, with the rows of the span before it")
+    window: tuple[str, ...] = Field(description="spans that would be trained together, oldest first")
+    at: Moment
+    action: Action = Field(description="answer of the rule")
+    reason: str = Field(description="arithmetic of the answer, in sentences")
+    evidence: tuple[Worth, ...] = Field(description="worth of the newest trainings, oldest first")
+    points_per_span: float | None = Field(description="mean of the evidence, in points a span; null: no evidence")
+    options: tuple[Option, ...]
+    overruled: Overruling | None = Field(default=None, description="null: the rule's answer holds")
+
+    @property
+    def taken(self) -> Action:
+        """The answer that holds: a person's, else the rule's."""
+        return self.overruled.action if self.overruled is not None else self.action
+
+    @property
+    def why(self) -> str:
+        """The reason of the answer that holds."""
+        if self.overruled is None:
+            return self.reason
+        day = self.overruled.at[:10]
+        return f"{self.overruled.by} overruled {self.action} on {day}: {self.overruled.reason.rstrip('.')}."
+
+
+def find(store: Store, lineage: str, span: SpanRef) -> Decision | None:
+    """Return the decision on record about a version of a span; None if it was not decided.
+
+    Args:
+        lineage: a lineage, or a branch of it.
+
+    Raises:
+        StoreError: the record is not readable; names the file.
+    """
+    return find_record(store, _key(store, lineage, span), Decision, "delete it: the span is then decided again")
+
+
+def keep(store: Store, decision: Decision) -> Decision:
+    """Write a decision down, unless a person overruled it meanwhile; return the one on record.
+
+    Raises:
+        StoreError: as `find`.
+    """
+    key = _key(store, decision.lineage, decision.span)
+    try:
+        store.create(key, decision.to_json())
+    except Conflict:
+        there = find(store, decision.lineage, decision.span)
+        if there is not None and (there.arrived or there.overruled != decision.overruled):
+            return there
+        store.write(key, decision.to_json())  # the forecast becomes a decision
+    return decision
+
+
+def overrule(store: Store, decision: Decision, action: Action, reason: str) -> Decision:
+    """Write down a person's word over a decision; return both.
+
+    Raises:
+        ConfigError: no reason is given.
+    """
+    if not reason.strip():
+        raise ConfigError(f"say why {decision.span.name} gets another decision: --reason TEXT")
+    word = Overruling(action=action, reason=reason.strip(), by=me(), at=now())
+    made = decision.model_copy(update={"overruled": word})
+    store.write(_key(store, decision.lineage, decision.span), made.to_json())
+    return made
+
+
+def waiting(store: Store, config: Config, spans: Iterable[SpanRef]) -> dict[SpanRef, Decision]:
+    """Return the decisions about those of the spans that wait; none unless `decide.scheduled`.
+
+    Raises:
+        StoreError: a decision is not readable; names the file.
+    """
+    if not config.decide.scheduled:
+        return {}
+    found = {span: find(store, config.lineage, span) for span in spans}
+    return {span: one for span, one in found.items() if one is not None and one.taken.waits}
+
+
+def as_decided(store: Store, config: Config, span: SpanRef) -> Config:
+    """Return the settings by which a span is trained: with LONGER times the epochs if so decided.
+
+    Raises:
+        StoreError: the decision is not readable; names the file.
+    """
+    made = find(store, config.lineage, span) if config.decide.scheduled else None
+    if made is None or made.taken is not Action.longer:
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"epochs": LONGER * config.train.epochs})})
+
+
+def _key(store: Store, lineage: str, span: SpanRef) -> str:
+    return DECISION.key(lineage=branches.root(store, lineage), span=span.name, version=span.version)
