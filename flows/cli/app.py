@@ -24,6 +24,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "run": "running",
         "skip": "ingesting",
         "decide": "deciding",
+        "goodput": "goodput",
         "refresh": "running",
         "gate": "comparing.gating",
         "backfill": "backfilling",

@@ -18,7 +18,7 @@ RUNS = 400  # simulated trainings
 STEADY = 100  # failures of a training by which intervals are compared
 OCTAVES = 1  # intervals are sought from half of Young's to twice it
 STEPS = 4  # intervals to an octave
-MOST_ATTEMPTS = 20_000  # of one training; one that needs more is taken never to end
+MOST_ATTEMPTS = 20_000  # a training that needs more is taken never to end
 MOST_MEANS = 50  # times the mean time between failures; nothing that takes longer is ever done without one
 
 

@@ -141,9 +141,10 @@ def _answer(
         return rest, f"{said} That is below decide.least_points {rule.least_points:g}."
     said = f"{said} That is at least decide.least_points {rule.least_points:g}."
     if extra is None:
-        return _perhaps_longer(rule, more, by, f"{said} Its price is not known, so points alone decide.")
+        lacking = "time" if by[Action.train].seconds is None else "price"
+        return _perhaps_longer(rule, more, by, f"{said} Its {lacking} is not known, so points alone decide.")
     least, rate = rule.least_points_per_dollar, expected / extra
-    said = f"{said} It costs {_dollars(extra)} more than to {rest}: {rate:.2f} points a dollar"
+    said = f"{said} It costs {_dollars(extra)} more than to {rest}: {rate:,.2f} points a dollar"
     if least is not None and rate < least:
         return rest, f"{said}, below decide.least_points_per_dollar {least:g}."
     said = f"{said}." if least is None else f"{said}, at least decide.least_points_per_dollar {least:g}."

@@ -18,7 +18,7 @@ from tasks.runs import releases
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
-POINT = 0.01  # of MAIN
+POINT = 0.01  # one point, in units of MAIN
 _MOST_RUNS = 3  # runs to read for each score that is wanted: some measured none
 
 

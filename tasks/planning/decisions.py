@@ -140,7 +140,7 @@ def overrule(store: Store, decision: Decision, action: Action, reason: str) -> D
 
 
 def waiting(store: Store, config: Config, spans: Iterable[SpanRef]) -> dict[SpanRef, Decision]:
-    """Return the decisions about those of the spans that wait; none unless `decide.scheduled`.
+    """Return the spans that wait, with their decisions; none unless `decide.scheduled`.
 
     Raises:
         StoreError: a decision is not readable; names the file.
