@@ -82,6 +82,14 @@ class Communication(Record):
         return self.seconds / self.step_seconds
 
     @property
+    def efficiency(self) -> float:
+        """Speed of the workers over the sum of as many alone, by communication: rows per worker and step are equal.
+
+        A measured communication includes the wait for slower workers; an estimate gives a lower bound.
+        """
+        return max(0.0, 1 - self.share)
+
+    @property
     def warning(self) -> str:
         """A warning if communication takes too much of a step; else empty."""
         if self.share <= MOST_COMMUNICATION:

@@ -32,7 +32,7 @@ def section(of: StageFacts) -> Section:
         ("resumed at step", "not at all" if value.resumed_at_step is None else count(value.resumed_at_step)),
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
         *_rate(value.learning_rate),
-        *_communication(value.communication),
+        *_communication(value.communication, config.train.workers if config else None),
         *_tokens(value.tokens),
         *_mined(value.mined),
         *_checkpoints(value.checkpoints),
@@ -80,12 +80,15 @@ def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:
         yield "tokens cut for want of room", f"{count(use.cut)} of {count(use.real + use.cut)}"
 
 
-def _communication(use: Communication | None) -> Iterator[tuple[str, str | Cell]]:
-    """Yield the communication share of a step, marked if too high."""
+def _communication(use: Communication | None, workers: int | None) -> Iterator[tuple[str, str | Cell]]:
+    """Yield the communication share of a step, marked if too high, and the scaling efficiency that it leaves."""
     if use is not None:
         how = "" if use.measured else ", estimated from the rates of health"
         said = f"{share(use.share)} of {use.step_seconds:.3g} s{how}"
         yield "communication in a step", Cell(said, "!", "refused") if use.warning else said
+        of = f" of {workers} workers alone" if workers else ""
+        least = "" if use.measured else "at least "
+        yield "scaling efficiency", f"{least}{share(use.efficiency)}{of}, by communication"
 
 
 def _against_forgetting(value: TrainOutcome) -> Iterator[tuple[str, str]]:

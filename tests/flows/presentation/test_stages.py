@@ -218,6 +218,7 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
         ["8", "1,234.6", "2.0", "1,200 rx_drops"],
     ]
     assert row(made, "communication in a step") == ["! 30.0 % of 1 s, estimated from the rates of health"]
+    assert row(made, "scaling efficiency")[0].startswith("at least 70.0 % of ")
     assert row(made, "learning rate at the last step") == ["! 4e-06, 8.0 % of its peak"]
     assert "more than 25%: raise train.batch_rows" in " ".join(map(str, made.lines))
     assert "8.0% of its peak" in " ".join(map(str, made.lines))

@@ -9,6 +9,7 @@ import pytest
 import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.contracts.goodput import Assumed, FailureModel
+from tasks.contracts.stages import Stage
 from tasks.costs.failure_model import PUBLISHED_HOURS, failure_model
 from tasks.costs.goodput import NODES, best_interval, closed_form, expect_goodput, simulate, young
 from tasks.foundation.errors import CapacityError, HangError, HostError
@@ -83,7 +84,7 @@ def test_rate_and_cost_of_failures_come_from_the_ledger(tmp_path, monkeypatch):
     assert before.node_hours_between.value == PUBLISHED_HOURS
     assert "arXiv" in before.node_hours_between.source
     for error in (HostError("lost"), CapacityError("none"), HangError("silent"), HostError("lost")):
-        runner.fail("train", error)
+        runner.fail(Stage.train, error)
         with pytest.raises(type(error)):
             carry_out(plan_run(store, small_config()))
     carry_out(plan_run(store, small_config()))
