@@ -112,7 +112,7 @@ class ForkedWorker:
 
 class _WarmParent:
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.workers: set[ForkedWorker] = set()  # that have not ended
+        self.workers: set[ForkedWorker] = set()  # still running
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(self._channel.close)

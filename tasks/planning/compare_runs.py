@@ -35,7 +35,7 @@ from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, truths
 from tasks.quality.selection import slices_of
 from tasks.runs.run import Run
 
-DOUBT = 0.05  # of an interval, half of it at each end
+DOUBT = 0.05  # share outside an interval, half of it at each end
 MOST_QUERIES = 8  # in each direction
 LABELS = "ABCDEFGH"
 

@@ -32,7 +32,7 @@ from tasks.upkeep.bakeoff_published import PublishedLine
 from tasks.upkeep.parity_report import THRESHOLD, ParityPoint, paired, percent, relative_difference
 from tasks.upkeep.sides import SideRuns, Trained
 
-DOUBT = 0.05  # of an interval over seeds, half of it at each end
+DOUBT = 0.05  # share outside an interval over seeds, half of it at each end
 
 
 class SideTraining(Record):

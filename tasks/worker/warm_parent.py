@@ -108,7 +108,7 @@ def _live_in(environment: Mapping[str, str]) -> None:
     threads = {name: os.environ[name] for name in (THREADS, *BINDING) if name in os.environ}
     os.environ.clear()
     os.environ.update({**environment, **threads})
-    tempfile.tempdir = None  # of the old TMPDIR
+    tempfile.tempdir = None  # it was in the old TMPDIR
 
 
 if __name__ == "__main__":

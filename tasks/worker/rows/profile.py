@@ -22,7 +22,7 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 SAMPLE_ROWS = 50_000
 _TOP = 20
-_BARS = 24  # of a histogram
+_BARS = 24  # bars of a histogram
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 

@@ -22,7 +22,7 @@ from tasks.worker.process.fork_server import Ended, run_forked
 from tasks.worker.process.threads import QUIET
 from tasks.worker.search import encode_released
 
-forks: socket.socket | None = None  # of a process with the library alone, set by the warm parent
+forks: socket.socket | None = None  # to a process with the library alone, set by the warm parent
 _LAST_LINES = 3  # lines of a failed process's output in the message
 
 
