@@ -56,19 +56,20 @@ def sections_of(store: Store, plan: RunPlan) -> tuple[Section, ...]:
 def _options(decision: Decision) -> Table:
     rows = [_option(one, decision) for one in decision.options]
     return table(
-        f"Decided {moment(decision.at)} UTC", ("answer", ">points", ">time", ">cost", ">points a dollar"), rows
+        f"Decided {moment(decision.at)} UTC", ("answer", ">points", ">time", ">cost", ">above a refresh"), rows
     )
 
 
 def _option(one: Option, decision: Decision) -> tuple[Cell | str, ...]:
     taken = one.action is decision.taken
-    rate = one.points / one.dollars if one.points and one.dollars else None
+    refresh = next((each.dollars for each in decision.options if each.action is Action.refresh), None)
+    above = one.dollars - refresh if one.dollars and refresh else None
     return (
         Cell(one.action.value, "→" if taken else "", "going" if taken else ""),
         points(one.points) if one.points else NONE,
         duration(one.seconds) if one.seconds else NONE,
         dollars(one.dollars) if one.dollars else NONE,
-        NONE if rate is None else f"{rate:,.1f}".replace("-", MINUS),
+        dollars(above) if above is not None and above > 0 else NONE,
     )
 
 
