@@ -406,7 +406,9 @@ def _won(report: BakeoffReport) -> str:
 def _amount(report: BakeoffReport, side: BakeoffSide) -> str:
     if side.target_seconds is None:
         return "does not reach it"
-    return f"${side.target_dollars:.2g}" if report.priced else f"{side.target_seconds:,.1f} s"
+    if not report.priced or side.target_dollars is None:
+        return f"{side.target_seconds:,.1f} s"
+    return f"${side.target_dollars:,.2f}" if side.target_dollars >= 1 else f"${side.target_dollars:.3g}"
 
 
 def _lead(report: BakeoffReport, winner: BakeoffSide, other: BakeoffSide) -> str:

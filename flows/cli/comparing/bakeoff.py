@@ -14,6 +14,7 @@ from flows.presentation import bakeoff as presentation
 from flows.presentation import terminal
 from tasks.foundation.records import Record
 from tasks.upkeep.bakeoff_report import BakeoffReport
+from tasks.upkeep.sides import plan_sides
 
 
 class BakeoffOutput(Record):
@@ -53,8 +54,6 @@ def bakeoff(
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> BakeoffOutput:
     """Train one span on several machines or precisions from one checkpoint; compare speed, quality and dollars."""
-    from tasks.upkeep.sides import plan_sides  # loads Prefect
-
     if prices is not None:
         options = RunOptions(options.store, options.config_file, (*options.overrides, f"cost.prices=[{prices}]"))
     sides = tuple(side or ("cpu", "xla"))

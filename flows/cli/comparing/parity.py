@@ -13,6 +13,7 @@ from flows.presentation import parity as presentation
 from flows.presentation import terminal
 from tasks.foundation.records import Record
 from tasks.upkeep.parity_report import ParityReport
+from tasks.upkeep.sides import plan_sides
 
 
 class ParityOutput(Record):
@@ -42,8 +43,6 @@ def parity(
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> ParityOutput:
     """Train one span on two accelerators from the same checkpoint, and compare the holdout metrics."""
-    from tasks.upkeep.sides import plan_sides  # loads Prefect
-
     plan_sides(options.store, options.config(), span, (left, right))  # report errors before a server starts
     done = run_flow("parity", verbose, options.store.uri, span, left, right, *options.flow_settings())
     report = done.value

@@ -150,7 +150,8 @@ def test_nothing_to_do_needs_no_server(copied: Path) -> None:
 
 
 def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
-    code = "import sys, flows.cli.running, flows.cli.comparing.parity; print('prefect' in sys.modules)"
+    modules = "flows.cli.running, flows.cli.comparing.parity, flows.cli.comparing.bakeoff"
+    code = f"import sys, {modules}; print('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 
 

@@ -102,7 +102,9 @@ def test_every_price_has_its_basis_region_date_and_source():
     told = shown(report(), 160)
     assert len(re.findall(r"\$21\.50/h on demand, us-east-1, 2026-07-20 +a page of prices", told)) == 2
     assert re.search(r"^large batch bf16 +1,800\.0 +\$10\.75 +1,800\.0 +\$10\.75 +\$10\.63", told, re.M)
-    assert "large batch bf16 needs the fewest dollars to recall@10 0.5900: $11; small fp32 $22 (50 % less)." in told
+    assert (
+        "large batch bf16 needs the fewest dollars to recall@10 0.5900: $10.75; small fp32 $21.50 (50 % less)." in told
+    )
 
 
 def test_an_unknown_price_is_no_zero():
