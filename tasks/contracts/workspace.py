@@ -64,6 +64,14 @@ OWNER = Kind(
     "owner", "runs/{run}/{stage}/attempt-{attempt:d}/owner.json", "the job's id",
     "on AWS Batch, the launcher of the job that took the attempt", EXISTS, Kept.always,
 )  # fmt: skip
+FINISHED = Kind(
+    "finished stage", "runs/{run}/{stage}/attempt-{attempt:d}/finished.json", "Finished",
+    "on AWS Batch, the launcher of a job that waits for another stage", EXISTS, Kept.always,
+)  # fmt: skip
+NEXT = Kind(
+    "next stage of a job", "runs/{run}/{stage}/attempt-{attempt:d}/next.json", "Next",
+    "on AWS Batch, the next stage's task, or the launcher that ends the job", EXISTS, Kept.always,
+)  # fmt: skip
 WAITER = Kind(
     "waiter", "runs/{run}/{stage}/attempt-{attempt:d}/waiter.json", "Lease",
     "on AWS Batch, the process that waits for the job", "expires", Kept.always,

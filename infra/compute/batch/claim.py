@@ -3,11 +3,11 @@
 It records that a job exists or may exist, and that a process asked for its end.
 """
 
-import json
 from typing import Literal, get_args
 
 from pydantic import Field
 
+from infra.handover import find_owner
 from infra.store.base import Conflict, Store
 from infra.store.records import find_with_bytes
 from tasks.foundation.records import Record
@@ -15,7 +15,6 @@ from tasks.foundation.records import Record
 State = Literal["claimed", "submitted", "ending", "over"]
 
 _FILE = "job.json"
-_OWNER = "owner.json"  # written by the launcher: the job that runs the attempt, in case two were submitted
 _ORDER: tuple[State, ...] = get_args(State)
 _ROUNDS = 5
 
@@ -86,11 +85,8 @@ def claims_below(store: Store, prefix: str) -> dict[str, Claim]:
 
 def owner_of(store: Store, prefix: str) -> str | None:
     """Return the id of the job whose containers have begun the attempt; None if no job has."""
-    try:
-        owner: str | None = json.loads(store.read(f"{prefix}/{_OWNER}")).get("job")
-    except (FileNotFoundError, ValueError, AttributeError):
-        return None
-    return owner
+    owner = find_owner(store, prefix)
+    return owner.job if owner else None
 
 
 def _read(store: Store, prefix: str) -> tuple[bytes | None, Claim | None]:

@@ -11,6 +11,7 @@ from infra.compute.batch.api import Api
 from infra.compute.batch.claim import advance, read_claim
 from infra.compute.batch.job import TAG, find_jobs
 from infra.compute.batch.job_detail import JobDetail
+from infra.handover import attempts_of_job
 from infra.store.base import Store
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.stages import Chore, Stage
@@ -73,12 +74,13 @@ def live_jobs(api: Api, queues: Iterable[str]) -> list[JobDetail]:
 
 
 def end_job(api: Api, store: Store, job: JobDetail, reason: str) -> None:
-    """Ask AWS Batch to end a job. First mark its claim, so that no process waits for it again.
+    """Ask AWS Batch to end a job. First mark the claims on it, so that no process waits for it again.
 
     Raises:
         ConfigError, HostError, StoreError: AWS Batch or the workspace could not be asked.
     """
-    if (prefix := attempt_prefix_of(job)) is not None:
+    first = attempt_prefix_of(job)
+    for prefix in attempts_of_job(store, first) if first is not None else []:
         claim = read_claim(store, prefix)
         if claim is not None and job.id == (claim.job_id or job.id):
             advance(store, prefix, "ending", job.id)

@@ -5,29 +5,26 @@ writes the cause to `ending.json` and exits with the failure class's code, by wh
 """
 
 import argparse
-import contextlib
 import http.client
-import json
 import os
 import re
 import socket
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 
 from infra.root_cause import Ending, ending_key
-from infra.store.base import Conflict, Store
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Chore, Stage
-from tasks.contracts.workspace import OWNER, SPEC
-from tasks.foundation.errors import POLICIES, CancelledError, StoreError, classify, from_exit_code
-from tasks.runs.host_records import excluded, given_up
-from tasks.worker.launch.child_node import ChildNode
-from tasks.worker.launch.container_position import ContainerPosition, check_position
-from tasks.worker.launch.main_node import MainNode
-from tasks.worker.launch.processes import StopSignals, Workers, torchrun_command, torchrun_environment
+from tasks.contracts.workspace import SPEC
+from tasks.foundation.errors import POLICIES, StoreError, classify, from_exit_code
+from tasks.runs.host_records import given_up
+from tasks.worker.launch.attempt import claim_attempt, spec_of_try
+from tasks.worker.launch.container_position import ContainerPosition
+from tasks.worker.launch.processes import StopSignals
+from tasks.worker.launch.turns import Turns
 from tasks.worker.process.job import read_spec
 
 HOLD_SECONDS = 120.0  # a machine ends within this time; meanwhile it gets no other job
@@ -71,43 +68,6 @@ def terminate_machine(host: str, why: str, signals: StopSignals) -> None:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def claim_attempt(store: Store, spec: JobSpec, position: ContainerPosition) -> None:
-    """Claim the attempt for this job, all its tries and children.
-
-    Raises:
-        CancelledError: another job owns the attempt; this job is a second submission.
-        StoreError: the owner's record is not readable.
-    """
-    key = OWNER.key(run=spec.run_key, stage=spec.stage, attempt=spec.submitted_as)
-    try:
-        store.create(key, json.dumps({"job": position.job}).encode())
-        return
-    except Conflict:
-        pass
-    try:
-        owner = json.loads(store.read(key))["job"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"{store.uri}/{key} does not name the job that owns the attempt; delete it and try again"
-        ) from error
-    if owner != position.job:
-        raise CancelledError(
-            f"{spec.job_prefix} belongs to job {owner}; job {position.job} is a second submission of it and ends"
-        )
-
-
-def spec_of_try(spec: JobSpec, position: ContainerPosition) -> JobSpec:
-    """Return the spec for this try: Batch's own retries count up from the submitted attempt."""
-    return spec.model_copy(update={"attempt": spec.submitted_as + position.try_number - 1})
-
-
-def write_spec(store: Store, spec: JobSpec) -> None:
-    """Write the spec of a later try for its workers; the first try's spec exists already."""
-    if spec.attempt != spec.submitted_as:
-        with contextlib.suppress(Conflict):  # another child of the array was first
-            store.create(SPEC.of(spec), spec.to_json())
 
 
 def write_ending(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> None:
@@ -163,53 +123,22 @@ def main() -> int:
         return _fail(error)
     host = this_host()
     ending = None
+    submitted = key.partition("#")[2] if spec.attempt == spec.submitted_as else spec.sha256
+    turns = Turns(position, store, spec, f"{SPEC.of(spec)}#{submitted}", host, signals, started_at)
     try:
-        submitted = key.partition("#")[2] if spec.attempt == spec.submitted_as else spec.sha256
-        uri = f"{store.uri}#{SPEC.of(spec)}#{submitted}"
-        code, ending = _launch(position, store, spec, uri, host, signals, started_at)
+        code, ending = turns.run()
     except Exception as error:
         code = POLICIES[classify(error)].exit_code
-        if position.is_main:
+        if position.is_main and not turns.waits:
             ending = Ending(failure=classify(error), message=_text(error), node=position.index, at=time.time())
         else:
             _fail(error)
     why = termination_reason(store, host, started_at, code)
     if ending is not None:
-        _end(store, spec, position, ending.model_copy(update={"leaves": why is not None}))
+        _end(store, turns.spec, position, ending.model_copy(update={"leaves": why is not None}))
     if why is not None:
         terminate_machine(host, why, signals)
     return code
-
-
-def _launch(
-    position: ContainerPosition,
-    store: Store,
-    spec: JobSpec,
-    uri: str,
-    host: str,
-    signals: StopSignals,
-    started_at: float,
-) -> tuple[int, Ending | None]:
-    """Return the exit code and, on the main node, the job's failure. The workers' spec is at `uri`."""
-    check_position(position, spec)
-    unfit = excluded(store, host, time.time()) or ""
-    start, rendezvous_timeout_seconds = (
-        _starter(position, uri, spec, host, started_at),
-        spec.config.batch.rendezvous_timeout_seconds,
-    )
-    if not position.is_main:
-        return ChildNode(position, spec, host, signals, unfit, start, rendezvous_timeout_seconds).run(), None
-    write_spec(store, spec)
-    ending = MainNode(position, store, spec, host, signals, unfit, start, rendezvous_timeout_seconds).run()
-    return (0 if ending is None else POLICIES[ending.failure].exit_code), ending
-
-
-def _starter(
-    position: ContainerPosition, uri: str, spec: JobSpec, host: str, started_at: float
-) -> Callable[[], Workers]:
-    command = torchrun_command(position, spec, uri)
-    environment = torchrun_environment(position, spec, host, started_at)
-    return lambda: Workers(command, environment)
 
 
 def _end(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> None:

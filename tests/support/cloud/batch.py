@@ -16,7 +16,9 @@ from tests.support.cloud.requests import definitions, requests
 from tests.support.cloud.template import resources
 
 _ROOT = Path(__file__).resolve().parents[3]
-STAGES = ("validate", "health", "warmup", "train", "evaluate", "infer", "release", "import-checkpoint", "publish")
+STAGES = (
+    *("validate", "health", "warmup", "train", "evaluate", "nodes", "infer", "release", "import-checkpoint", "publish"),
+)
 CPU_QUEUE, ACCELERATOR_QUEUE = "millrace-cpu", "millrace-accelerator"
 _SECONDS = 30.0
 

@@ -4,7 +4,7 @@ import pytest
 
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError, StoreError
-from tasks.worker.launch.__main__ import claim_attempt, spec_of_try, write_spec
+from tasks.worker.launch.attempt import claim_attempt, spec_of_try, write_spec
 from tasks.worker.launch.container_position import ContainerPosition
 from tests.support.fakes.stand_ins import health_spec
 
