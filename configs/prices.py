@@ -8,10 +8,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from configs.schema.prices import LOCAL_WORKER, Basis, CostConfig, Price, PriceList
+from configs.schema.prices import LOCAL_WORKER, Basis, Charge, CostConfig, Price, PriceList
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 
+UNNAMED = "unnamed machine"  # its `batch.*_instance` is null
 PRICES = Path(__file__).with_name("prices.yaml")
 _LISTS = TypeAdapter(tuple[PriceList, ...])
 
@@ -63,6 +64,69 @@ def price_of(instance: str | None, cost: CostConfig, lists: Sequence[PriceList] 
         if price is not None:
             return price
     return None
+
+
+def cost_of(charges: Iterable[Charge]) -> float | None:
+    """Return the dollars of charges; None if the price of one is not known."""
+    return sum_dollars(one.cost for one in charges)
+
+
+def sum_dollars(dollars: Iterable[float | None]) -> float | None:
+    """Return the sum; None if one of them is not known."""
+    each = list(dollars)
+    known = [one for one in each if one is not None]
+    return sum(known) if len(known) == len(each) else None
+
+
+def merged(charges: Iterable[Charge]) -> tuple[Charge, ...]:
+    """Return the charges added up by instance and price."""
+    found: dict[tuple[str | None, Price | None], float] = {}
+    for one in charges:
+        key = one.instance, one.price
+        found[key] = found.get(key, 0.0) + one.billable_seconds
+    return tuple(
+        Charge(instance=instance, price=price, billable_seconds=round(seconds, 3))
+        for (instance, price), seconds in found.items()
+    )
+
+
+def unpriced(charges: Iterable[Charge]) -> tuple[str, ...]:
+    """Return the instances whose price is not known, each once; a machine that no setting names is `unnamed`."""
+    return tuple(dict.fromkeys(one.instance or UNNAMED for one in charges if one.price is None))
+
+
+def basis_of(charges: Iterable[Charge]) -> str:
+    """Return basis, region and dates of the prices, as in `on demand, us-east-1, 2026-07-20`; or the machines
+    without a price, as in `no price for trn2.48xlarge`. Empty without charges.
+    """
+    charges = tuple(charges)
+    if missing := unpriced(charges):
+        return f"no price for {', '.join(missing)}"
+    dates: dict[str, list[dt.date]] = {}
+    for price in (one.price for one in charges):
+        if price is not None:
+            words = ", ".join(filter(None, (price.basis.replace("_", " "), price.region)))
+            dates.setdefault(words, []).append(price.date)
+    return "; ".join(
+        f"{words}, {min(days)}" + (f" to {max(days)}" if min(days) < max(days) else "") for words, days in dates.items()
+    )
+
+
+def repriced(charges: Iterable[Charge], lists: Sequence[PriceList]) -> tuple[Charge, ...]:
+    """Return the charges at the prices of other lists: of the same basis and region if these have it, else the newest.
+
+    A machine that no list has loses its price, so that a sum never mixes two times.
+    """
+    return merged(one.model_copy(update={"price": _listed(one, lists)}) for one in charges)
+
+
+def _listed(charge: Charge, lists: Sequence[PriceList]) -> Price | None:
+    if charge.instance is None:
+        return None
+    then = charge.price
+    same = find_price(lists, charge.instance, then.region, then.basis) if then is not None else None
+    found = [price for one in lists if (price := one.price(charge.instance)) is not None]
+    return same or max(found, key=lambda one: one.date, default=None)
 
 
 def take_in_prices(tree: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from prefect.states import Completed
 from configs.load import load_config
 from flows.deciding import follow_decision
 from flows.refresh import refresh_after_rejection
-from flows.running.announcing import announce_plan, announce_rejection, announce_release
+from flows.running.announcing import announce_budgets, announce_plan, announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.ended_states import ended, show_rejection
 from flows.running.lineage_queue import lineage_turn
@@ -26,6 +26,7 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer, infer_to_judge
+from tasks.planning.budgets import require_budget
 from tasks.planning.next_run import plan_run
 from tasks.planning.scheduled_span import due_span, missed, require_arrived, run_of
 from tasks.planning.start import adopt_branch, next_start
@@ -102,6 +103,7 @@ def pipeline(
             if not isinstance(decided, RunPlan):
                 return decided
             plan = decided
+        announce_budgets(store, plan, require_budget(store, plan))
         save_plan(store, plan)
         with record_invocation(store, plan, scheduled.isoformat() if scheduled else None) as recorded:
             announce_plan(store, plan)

@@ -36,6 +36,19 @@ class Price(Record):
         return f"${self.dollars_per_hour:,.2f}/h {self.basis.replace('_', ' ')}, {where}{self.date}"
 
 
+class Charge(Record):
+    """Machine-seconds of one instance type at one price: of an attempt, or added up."""
+
+    instance: str | None = Field(description="instance type; null: the configuration names none")
+    price: Price | None = Field(description="price of one machine at that time; null: not known")
+    billable_seconds: float = Field(description="seconds that machines were held, added up over the machines")
+
+    @property
+    def cost(self) -> float | None:
+        """The cost in dollars; None if the price is not known."""
+        return None if self.price is None else self.price.dollars(self.billable_seconds)
+
+
 class PriceList(Record):
     """Prices of one basis, region, date and source."""
 

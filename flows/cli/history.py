@@ -8,24 +8,26 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+from configs.prices import read_prices
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import write
 from flows.presentation import terminal
+from flows.presentation.costs import priced
 from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.history.ledger import run_ledger, whole_ledger
 from flows.presentation.history.page import history_html
 from flows.presentation.model import Cell, ended_as, state
 from flows.presentation.releases import published_as
-from flows.presentation.wording import NO_PRICES, NONE, ON_HOLDOUT, count, dollars, duration, moment, now, number, share
+from flows.presentation.wording import ON_HOLDOUT, count, dollars, duration, moment, now, number, share
 from infra.store.base import Store
 from tasks.contracts.evaluation import ForwardScore, main_metric
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, age_seconds, line_of, read_history
-from tasks.monitoring.ledger_report import LedgerReport, read_ledger, read_run_ledger
+from tasks.monitoring.ledger_report import LedgerReport, at_prices, read_ledger, read_run_ledger
 from tasks.monitoring.prometheus import metrics_text
 from tasks.runs.ledger import Totals
 from tasks.runs.plan import find_run
@@ -40,7 +42,7 @@ class HistoryLine(RunLine):
 
     seconds: float
     goodput: float | None = Field(description="productive share of its seconds on machines")
-    cost: float | None = Field(description="cost in dollars; null: prices are not configured")
+    cost: float | None = Field(description="cost in dollars; null: a machine has no price")
     attempts: int
     metrics: dict[str, float]
 
@@ -83,8 +85,8 @@ def show(output: HistoryOutput | LedgerReport, run_key: str | None) -> None:
     metric = main_metric(name for run in reversed(output.runs) for name in run.metrics)
     columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", f">{metric or 'metric'}")
     show_table(columns, (_row(run, metric) for run in output.runs[-MOST_LINES:]))
-    if any(run.cost is None and run.attempts for run in output.runs[-MOST_LINES:]):
-        say(f"cost {NONE}: {NO_PRICES}")
+    if output.runs:
+        say(f"cost of all runs: {priced(output.totals.cost, output.totals.charges)}")
     if len(output.runs) > MOST_LINES:
         say(f"the newest {MOST_LINES} of {len(output.runs)} runs")
     _show_releases(output)
@@ -120,15 +122,21 @@ def history(
     prometheus: Annotated[
         Path | None, typer.Option(help="Write metrics for Prometheus to this file instead; - prints them.")
     ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="With --ledger: a YAML file of price lists; shows costs at these prices too.")
+    ] = None,
     as_json: bool = False,
 ) -> HistoryOutput | LedgerReport | None:
     """Show all runs with results, times and costs, and how fresh the released data is; or sums over their attempts."""
-    if not ledger and (run_key is not None or since is not None):
-        raise ConfigError("history: --run and --since go with --ledger; one run in full: millrace report --run KEY")
+    if not ledger and (run_key is not None or since is not None or prices is not None):
+        raise ConfigError(
+            "history: --run, --since and --prices go with --ledger; one run in full: millrace report --run KEY"
+        )
     if sum((ledger, prometheus is not None, html is not None)) > 1:
         raise ConfigError("history: give one of --ledger, --prometheus and --html")
     if ledger:
-        return _ledger(store, run_key, since)
+        found = _ledger(store, run_key, since)
+        return found if prices is None else at_prices(found, read_prices(prices, "--prices "))
     if prometheus is not None:
         _write_metrics(store, prometheus)
         return None

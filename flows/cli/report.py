@@ -1,11 +1,14 @@
 """`millrace report`: one run in full, read from the workspace; Prefect is never asked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from pydantic import Field
 
+from configs.prices import read_prices
+from configs.schema.prices import PriceList
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.options import write
@@ -23,6 +26,7 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
+from tasks.monitoring.costs import Costs, costs_of
 from tasks.monitoring.history import RunLine, line_of
 from tasks.runs.host_findings import last_findings
 from tasks.runs.ledger import PricedAttempt
@@ -51,7 +55,7 @@ class RunReport(RunLine):
     model_version: str | None = Field(description="model version of the release")
     vectors: int | None = Field(description="vectors of the release")
     seconds: float = Field(description="wall time of all attempts of all stages, in seconds")
-    cost: float | None = Field(description="cost of all attempts, in dollars; null: prices are not configured")
+    cost: float | None = Field(description="cost of all attempts, in dollars; null: a machine has no price")
     cached: tuple[Stage, ...] = Field(description="stages that were done before this invocation")
 
 
@@ -92,6 +96,7 @@ class ReportOutput(Record):
     graphs: tuple[StageGraphs, ...] = Field(
         description="compiled graphs of warmup and train; empty on devices that don't compile"
     )
+    costs: Costs = Field(description="dollars by stage and purpose, and the prices behind them")
     ledger: tuple[PricedAttempt, ...] = Field(description="attempts, one record each")
 
 
@@ -105,8 +110,8 @@ def last_run(store: Store, span: str | None) -> str:
     return max(runs, key=lambda run: run.attempts[-1].started_at if run.attempts else "").run_key
 
 
-def of_run(store: Store, run_key: str) -> ReportOutput:
-    """Return all of one run, also of one that has not ended.
+def of_run(store: Store, run_key: str, prices: Sequence[PriceList] = ()) -> ReportOutput:
+    """Return all of one run, also of one that has not ended; `prices` are lists at which its cost is shown too.
 
     Raises:
         ConfigError: there is no such run.
@@ -129,7 +134,8 @@ def of_run(store: Store, run_key: str) -> ReportOutput:
         rows_replayed=trained.rows_replayed if trained else 0,
         graphs=tuple(graphs for result in results for graphs in _graphs(result)),
         slices=judged.slices if judged else (),
-        ledger=tuple(map(PricedAttempt.of, run.attempts)),
+        costs=costs_of([run]).at(prices) if prices else costs_of([run]),
+        ledger=tuple(PricedAttempt.of(one, prices) for one in run.attempts),
     )
 
 
@@ -168,19 +174,23 @@ def report(
     full: Annotated[
         bool, typer.Option("--full", help="Print each stage, costs, settings and files too.", show_default=False)
     ] = False,
+    prices: Annotated[
+        Path | None, typer.Option(help="A YAML file of price lists; shows the cost at these prices too.")
+    ] = None,
     as_json: bool = False,
 ) -> ReportOutput | None:
     """Show one run: its end, gates, stages and what to do; with --full everything."""
     if span is not None and run_key is not None:
         raise ConfigError("report: give --span or --run, not both")
+    lists = () if prices is None else read_prices(prices, "--prices ")
     key = last_run(store, span) if run_key is None else find_run(store, run_key)
     if html is not None:
-        write(html, run_html(store, key))
+        write(html, run_html(store, key, lists))
     if as_json:
-        return of_run(store, key)
+        return of_run(store, key, lists)
     if html is None:
-        page = run_page(store, key)
-        console.show(terminal.page(page if full else shortened_page(read_run(Snapshot(store), key), page)))
+        page = run_page(store, key, lists)
+        console.show(terminal.page(page if full else shortened_page(read_run(Snapshot(store), key), page, bool(lists))))
     return None
 
 

@@ -1,5 +1,6 @@
 """Output of `millrace status`: the spans, the lineages, the current release, and the sums over all attempts."""
 
+import datetime as dt
 from collections.abc import Iterable
 
 from pydantic import Field
@@ -7,8 +8,9 @@ from pydantic import Field
 from flows.cli.publishing import show_targets
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
+from flows.presentation.costs import priced
 from flows.presentation.model import ended_as
-from flows.presentation.wording import NO_PRICES, dollars, seconds, share
+from flows.presentation.wording import dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
 from tasks.contracts.outcomes import InferOutcome
@@ -20,8 +22,9 @@ from tasks.contracts.stages import Stage
 from tasks.data import span_versions
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.monitoring.history import RunLine, line_of
+from tasks.monitoring.history import RunLine, last_config, line_of
 from tasks.monitoring.work_sums import added, work_sums
+from tasks.planning.budgets import Budget, budgets_seen
 from tasks.planning.skips import skips
 from tasks.planning.start import consumed
 from tasks.runs import branches, experiments, lineage
@@ -72,6 +75,9 @@ class StatusOutput(Record):
         description="hold, during which no run or refresh changes the current release; null: none"
     )
     targets: tuple[Served, ...] = Field(description="state of each target at its last publication or check")
+    budgets: tuple[Budget, ...] = Field(
+        default=(), description="budgets of the last run and of this week, in the settings of the last run"
+    )
     totals: Totals = Field(description="sums over all attempts that have ended")
 
 
@@ -101,13 +107,14 @@ def show(output: StatusOutput) -> None:
     show_targets(output.targets, output.release.number if output.release else None)
     totals = output.totals
     per_million = totals.dollars_per_million_vectors
-    cost = dollars(totals.cost) if totals.cost is not None else f"cost unknown: {NO_PRICES}"
+    cost = f"cost {priced(totals.cost, totals.charges)}"
     say(
         f"ledger: {totals.runs} runs, {totals.attempts} attempts, {share(totals.success_rate)} succeeded"
         + (f", {totals.running} running or lost" if totals.running else "")
         + f"; goodput {share(totals.goodput)}; {cost}"
         + (f", {dollars(per_million)} per million vectors" if per_million is not None else "")
     )
+    say(*(f"budget: {each.sentence}" for each in output.budgets))
     say(f"seconds: {_phases(totals.seconds)}")
     if totals.attempts_by_class:
         show_table(
@@ -136,6 +143,7 @@ def status(store: Store) -> StatusOutput:
     heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
     seen = {name: consumed(head) for name, head in heads.items()}
     left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
+    config = last_config(runs, apart)
     current, of_runs = snapshot.current, _of_runs(snapshot)
     numbers = (release.number for release in snapshot.releases_of_runs.values())
     others = work_sums(store, numbers, newest(store, current.number) if current is not None else None)
@@ -172,6 +180,7 @@ def status(store: Store) -> StatusOutput:
         release=current,
         hold=snapshot.hold,
         targets=of_all_targets(store),
+        budgets=budgets_seen(config, runs, runs[-1], dt.datetime.now(dt.UTC)) if config is not None else (),
         totals=added(of_runs, others.rows.values(), _vectors(runs)),
     )
 

@@ -62,9 +62,6 @@ def moment(iso: str | None) -> str:
     return dt.datetime.fromisoformat(iso).astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M") if iso else NONE
 
 
-NO_PRICES = "no prices configured"  # the reason of an unknown cost
-
-
 def dollars(value: float | None) -> str:
     """Format dollars with cents; below ten cents with two significant digits. An unknown cost is never $0.00."""
     if value is None:

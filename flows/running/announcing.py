@@ -4,13 +4,14 @@ An announcement of a model's fate never fails the caller.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from flows.presentation.wording import plural
 from flows.running.events import send_once
-from flows.running.release_events import made, rejected, rolled_back
+from flows.running.release_events import made, near_budget, rejected, rolled_back
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
+from tasks.planning.budgets import Budget
 from tasks.planning.start import unfinished_before
 from tasks.running.stage_output import logger
 from tasks.runs import releases
@@ -32,6 +33,15 @@ def announce_plan(store: Store, plan: RunPlan) -> None:
             unfinished,
             unfinished,
         )
+
+
+def announce_budgets(store: Store, plan: RunPlan, budgets: Iterable[Budget]) -> None:
+    """Log budgets that are nearly used or can't be checked; send the event of each that is nearly used, once."""
+    for each in budgets:
+        logger().warning("%s", each.sentence)
+        if each.near:
+            with _only_logged(f"the budget of {each.of} {each.name}"):
+                send_once(store, near_budget(plan, each))
 
 
 def announce_release(store: Store, plan: RunPlan, release: Release) -> None:

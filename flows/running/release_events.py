@@ -4,12 +4,14 @@ from flows.running.events import Event, Severity
 from tasks.contracts.kinds import REFRESH
 from tasks.contracts.runs import Release, RunPlan
 from tasks.foundation.clock import now
+from tasks.planning.budgets import Budget
 from tasks.runs.results import Judgement, Refusal
 
 RELEASED = "millrace.release.released"
 REFRESHED = "millrace.release.refreshed"
 REJECTED = "millrace.release.rejected"
 ROLLED_BACK = "millrace.release.rolled-back"
+NEAR_BUDGET = "millrace.budget.near"
 
 
 def made(release: Release, current: int | None, lineage: str) -> Event:
@@ -61,6 +63,24 @@ def rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = "") ->
 
 def _named(release: Release) -> str:
     return f"{release.number} of {release.span.name} (model {release.model.version})"
+
+
+def near_budget(plan: RunPlan, budget: Budget) -> Event:
+    """Return the event of a budget of which 80 % is used, by what was spent and is planned."""
+    return Event(
+        what=f"budget-{budget.of}-{budget.name}",
+        event=NEAR_BUDGET,
+        severity="warning",
+        lineage=plan.config.lineage,
+        resource={
+            "prefect.resource.id": f"millrace.budget.{plan.config.lineage}.{budget.of}",
+            "prefect.resource.name": budget.name,
+            "millrace.span": plan.span.name,
+            "millrace.lineage": plan.config.lineage,
+        },
+        sentence=budget.sentence,
+        payload=budget.model_dump(mode="json"),
+    )
 
 
 def _event(event: str, what: str, release: Release, current: int | None, lineage: str, sentence: str) -> Event:

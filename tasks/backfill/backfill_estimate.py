@@ -4,13 +4,13 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from configs.prices import sum_dollars
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.stages import BackfillPhase, stages_in
 from tasks.contracts.workspace import RESULT
 from tasks.runs.estimates import Estimate, Past, estimate_work, rows_of
-from tasks.runs.ledger import sum_dollars
 
 
 class BackfillEstimate(NamedTuple):

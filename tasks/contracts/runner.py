@@ -60,6 +60,9 @@ class BatchAttempt(Record):
     booting: float = Field(description="seconds from then until the workers' command began")
     running: float = Field(description="seconds that the command ran; the longest of several jobs")
     machines: int = Field(description="machines that it had")
+    instance: str | None = Field(
+        default=None, description="instance type that AWS Batch names, as for jobs of several nodes; null: none"
+    )
     billable_seconds: float = Field(description="seconds that each machine was held, added up over the machines")
     job: str
     hosts: tuple[str, ...]

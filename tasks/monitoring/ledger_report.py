@@ -5,9 +5,12 @@ It is read from the records of attempts and invocations; nothing is measured her
 
 import datetime as dt
 from collections.abc import Sequence
+from typing import TypeVar
 
 from pydantic import Field
 
+from configs.prices import cost_of, repriced
+from configs.schema.prices import Charge, PriceList
 from infra.store.base import Store
 from tasks.contracts.results import Phases
 from tasks.foundation.clock import Moment
@@ -19,6 +22,8 @@ from tasks.monitoring.work_sums import WorkSums, added, work_sums
 from tasks.runs.ledger import LedgerRecord, PricedAttempt, Totals, totals
 from tasks.runs.run import Run, read_attempts, read_run
 from tasks.runs.snapshot import Snapshot
+
+Sums = TypeVar("Sums", bound="LedgerSums")
 
 
 class LedgerSums(Record):
@@ -43,9 +48,12 @@ class LedgerSums(Record):
     mean_seconds_to_recover: float | None = Field(
         description="mean length of the outages that are over, in seconds, waiting for people included"
     )
-    cost: float | None = Field(
-        description="cost in dollars; null: the price of an attempt's machines is not configured"
+    cost: float | None = Field(description="cost in dollars; null: the price of an attempt's machines is not known")
+    charges: tuple[Charge, ...] = Field(description="machine-seconds by instance and price, which the cost adds up")
+    repriced: float | None = Field(
+        default=None, description="cost at the prices of --prices; null: not asked for, or a machine has no price there"
     )
+    repriced_charges: tuple[Charge, ...] = Field(default=(), description="the charges at the prices of --prices")
 
 
 class LedgerWeek(LedgerSums):
@@ -94,6 +102,23 @@ def read_ledger(store: Store, since: str | None = None) -> LedgerReport:
     report = ledger_of(store.uri, past, since)
     unreadable = tuple(dict.fromkeys((*past.problems, *snapshot.problems, *work.problems)))
     return report.model_copy(update={"other": other, "unreadable": unreadable})
+
+
+def at_prices(report: LedgerReport, lists: Sequence[PriceList]) -> LedgerReport:
+    """Return the ledger with second sums, at the prices of other lists."""
+
+    def again(sums: Sums) -> Sums:
+        now = repriced(sums.charges, lists)
+        return sums.model_copy(update={"repriced": cost_of(now) if now else None, "repriced_charges": now})
+
+    changes = {
+        "whole": again(report.whole),
+        "weeks": tuple(map(again, report.weeks)),
+        "runs": tuple(map(again, report.runs)),
+        "other": None if report.other is None else again(report.other),
+        "attempts": tuple(PricedAttempt.of(one, lists) for one in report.attempts),
+    }
+    return report.model_copy(update=changes)
 
 
 def read_run_ledger(store: Store, run_key: str) -> LedgerReport:
@@ -170,6 +195,7 @@ def _of_totals(summed: Totals, took: Sequence[float], unrecovered: int, over: Se
         unrecovered=unrecovered,
         mean_seconds_to_recover=round(sum(took) / len(took), 3) if took else None,
         cost=summed.cost,
+        charges=summed.charges,
     )
 
 

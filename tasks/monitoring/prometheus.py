@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from configs.prices import basis_of, unpriced
 from infra.store.base import Store
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.results import Phases
@@ -19,6 +20,7 @@ from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import METRICS
 from tasks.foundation.errors import FailureClass, StageError
+from tasks.monitoring.costs import Costs, costs_of
 from tasks.monitoring.freshness import freshness_seen
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.problems import Kind
@@ -100,6 +102,10 @@ def _sums(history: History) -> Iterator[Metric]:
     yield _gauge("millrace_goodput_ratio", "Productive seconds over those on machines.", summed.goodput)
     if summed.cost is not None:
         yield CounterMetricFamily("millrace_cost_dollars", "What all attempts cost.", value=summed.cost)
+    yield from _costs("millrace", "of all runs", costs_of(history.runs))
+    missing = dict.fromkeys(unpriced(summed.charges), 1.0)
+    text = "Machines without a price, for which costs are not known; always 1."
+    yield _by_label(GaugeMetricFamily, "millrace_unpriced_machine", text, "instance", missing)
     yield CounterMetricFamily("millrace_vectors", "Vectors that all runs made.", value=history.vectors)
 
 
@@ -158,6 +164,7 @@ def _last_run(run: Run) -> Iterator[Metric]:
             seconds.add_metric([stage.value, phase], sum(of_phase))
     yield seconds
     yield _gauge("millrace_last_run_cost_dollars", "What the run that began last has cost.", run.totals.cost)
+    yield from _costs("millrace_last_run", "of the run that began last", costs_of([run]))
     queued = "How long the run that began last waited for machines."
     yield _gauge("millrace_last_run_queued_seconds", queued, run.totals.seconds.queued)
     if isinstance(trained := run.outcome(Stage.train), TrainOutcome):
@@ -166,6 +173,27 @@ def _last_run(run: Run) -> Iterator[Metric]:
     if isinstance(inferred := run.outcome(Stage.infer), InferOutcome):
         speed = "Inference speed of the run that began last."
         yield _gauge("millrace_last_run_inference_texts_per_second", speed, inferred.texts_per_second)
+
+
+def _costs(prefix: str, of: str, costs: Costs) -> Iterator[Metric]:
+    """Yield the dollars by stage and purpose and for a unit of work, and the prices; nothing without a known cost."""
+    if costs.cost is None:
+        return
+    text = f"Dollars {of}, by stage."
+    yield _by_label(GaugeMetricFamily, f"{prefix}_stage_cost_dollars", text, "stage", _known(costs.by_stage))
+    purposes = {name: getattr(costs, name) for name in ("failed", "booting", "compiling", "idle")}
+    text = f"Dollars {of}, by purpose; failed has all of attempts that failed."
+    yield _by_label(GaugeMetricFamily, f"{prefix}_purpose_cost_dollars", text, "purpose", _known(purposes))
+    units = {"million_vectors": costs.per_million_vectors, "million_pairs": costs.per_million_pairs,
+             "point": costs.per_point, "release": costs.per_release}  # fmt: skip
+    text = f"Dollars {of} for a million vectors, a million pairs, a point of recall@10 gained, a release."
+    yield _by_label(GaugeMetricFamily, f"{prefix}_unit_cost_dollars", text, "unit", _known(units))
+    names = {"basis": basis_of(costs.charges)}
+    yield _info(f"{prefix}_cost_info", f"Basis, region and dates of the prices {of}; always 1.", names)
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _gauge(name: str, text: str, value: float | None) -> Metric:

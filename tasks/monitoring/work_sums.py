@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
+from configs.prices import cost_of, merged
+from configs.schema.prices import Charge
 from infra.store.base import Conflict, Store
 from tasks.contracts.kinds import REFRESH
 from tasks.contracts.outcomes import InferOutcome, Outcome
@@ -40,8 +42,7 @@ class WorkSums(Record):
     running: int = Field(default=0, description="attempts without an end on record")
     succeeded: int = 0
     seconds: Phases = Phases()
-    cost: float = 0.0
-    priced: bool = Field(default=True, description="false: the price of an attempt's machines is not known")
+    charges: tuple[Charge, ...] = Field(default=(), description="machine-seconds by instance and price")
     attempts_by_class: dict[FailureClass, int] = Field(default={})
     seconds_by_class: dict[FailureClass, float] = Field(default={})
     recoveries: tuple[float, ...] = Field(default=(), description="seconds of each outage that is over")
@@ -117,8 +118,8 @@ def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
     }
     seconds, attempts = Phases(**phases), runs.attempts + sum(row.attempts for row in others)
     succeeded = runs.succeeded + sum(row.succeeded for row in others)
-    priced = all(row.priced for row in others) and (runs.cost is not None or not runs.attempts)
-    cost = (runs.cost or 0.0) + sum(row.cost for row in others) if priced and attempts else None
+    charges = merged((*runs.charges, *(each for row in others for each in row.charges)))
+    cost = cost_of(charges) if attempts else None
     vectors += sum(row.vectors for row in others)
     counts, walls = dict(runs.attempts_by_class), dict(runs.seconds_by_class)
     for row in others:
@@ -133,6 +134,7 @@ def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
         success_rate=succeeded / attempts if attempts else None,
         goodput=seconds.productive / seconds.paid if seconds.paid else None,
         cost=cost,
+        charges=charges,
         dollars_per_million_vectors=cost / vectors * 1e6 if vectors and cost is not None else None,
         seconds=seconds,
         attempts_by_class=counts,
@@ -199,8 +201,7 @@ def _sums(run_key: str, records: Sequence[LedgerRecord], number: Numbered | None
         running=summed.running,
         succeeded=summed.succeeded,
         seconds=summed.seconds,
-        cost=sum(record.cost or 0.0 for record in records),
-        priced=all(record.price is not None for record in records),
+        charges=summed.charges,
         attempts_by_class=summed.attempts_by_class,
         seconds_by_class=summed.seconds_by_class,
         recoveries=tuple(took),

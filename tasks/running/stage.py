@@ -206,7 +206,7 @@ def _attempt(
         output.ended(classify(error))
         if isinstance(error, SupersededError):  # the process that took over has closed the record
             raise
-        last = _record_failure(store, record, output, time.monotonic() - began, error)
+        last = _record_failure(store, record, output, time.monotonic() - began, error, spec)
         budget.use(last)
         output.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
         if isinstance(error, StageError) or not isinstance(error, Exception):
@@ -215,19 +215,24 @@ def _attempt(
         raise ERRORS[classify(error)](said) from error
     output.ended()
     if output.tries:
-        ledger.end_tries(store, record, output.tries)
+        ledger.end_tries(store, record, output.tries, spec.config.cost)
     else:
         ledger.end(store, record, time.monotonic() - began)
     return outcome
 
 
 def _record_failure(
-    store: Store, record: ledger.LedgerRecord, output: StageOutput, wall_seconds: float, error: BaseException
+    store: Store,
+    record: ledger.LedgerRecord,
+    output: StageOutput,
+    wall_seconds: float,
+    error: BaseException,
+    spec: JobSpec,
 ) -> int:
     """Close the records of all tries, and return the number of the last one."""
     tries = output.tries
     try:
-        ledger.end_tries(store, record, tries)
+        ledger.end_tries(store, record, tries, spec.config.cost)
         if tries and tries[-1].failure == classify(error):
             return tries[-1].attempt
         # The error belongs to no reported try, so it ended the one after them.

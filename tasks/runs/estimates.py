@@ -11,6 +11,7 @@ from typing import NamedTuple, assert_never
 
 from pydantic import Field
 
+from configs.prices import sum_dollars
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_manifest
@@ -21,7 +22,7 @@ from tasks.contracts.stages import Rows, Stage, workers_of
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.runs import releases
-from tasks.runs.ledger import LedgerRecord, sum_dollars
+from tasks.runs.ledger import LedgerRecord
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -98,13 +99,18 @@ def estimate_work(
 
 def estimate_run(store: Store, plan: RunPlan) -> float | None:
     """Estimate the remaining seconds of a run; None if a remaining stage was never done."""
+    expected = estimate_rest(store, plan)
+    return expected.seconds if expected else None
+
+
+def estimate_rest(store: Store, plan: RunPlan) -> Estimate | None:
+    """Estimate the remaining stages of a run; None if one was never done."""
     snapshot = Snapshot(store)
     run = Run(snapshot, plan.run_key)
     left = [stage for stage in Stage if not run.stage(stage).done]
     if not left:
-        return 0.0
-    expected = estimate_work(past(snapshot, plan.history), plan.config, left, rows_of(store, plan.window))
-    return expected.seconds if expected else None
+        return Estimate(seconds=0.0, dollars=0.0, attempts_seen=0)
+    return estimate_work(past(snapshot, plan.history), plan.config, left, rows_of(store, plan.window))
 
 
 def rows_of(store: Store, window: Iterable[SpanRef]) -> tuple[int, ...] | None:

@@ -10,8 +10,8 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from configs.prices import price_of
-from configs.schema.prices import Price
+from configs.prices import cost_of, merged, price_of, repriced
+from configs.schema.prices import Charge, CostConfig, Price, PriceList
 from infra.root_cause import worker_failures
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
@@ -43,6 +43,9 @@ class LedgerRecord(Record):
     workers: int
     machines: int = Field(description="machines that it held; a local worker counts as one")
     instance: str | None = Field(description="instance type of its machines; null: the configuration names none")
+    instance_seen: bool = Field(
+        default=False, description="true: AWS Batch named the instance type; false: it is the configured one"
+    )
     price: Price | None = Field(description="price of one machine at that time; null: not known")
     billable_seconds: float = Field(
         default=0.0, description="seconds that the machines were held, added up over the machines; without the queue"
@@ -55,9 +58,13 @@ class LedgerRecord(Record):
         return self.seconds.total
 
     @property
+    def charge(self) -> Charge:
+        return Charge(instance=self.instance, price=self.price, billable_seconds=self.billable_seconds)
+
+    @property
     def cost(self) -> float | None:
         """The cost in dollars, at the price of that time; None if the price of its machines is not known."""
-        return None if self.price is None else self.price.dollars(self.billable_seconds)
+        return self.charge.cost
 
 
 class PricedAttempt(LedgerRecord):
@@ -67,9 +74,15 @@ class PricedAttempt(LedgerRecord):
         alias="cost", description="cost in dollars, at the price of that time; null: the price is not known"
     )
 
+    repriced: float | None = Field(
+        default=None, description="cost at the prices of --prices; null: not asked for, or the machine has none there"
+    )
+
     @classmethod
-    def of(cls, record: LedgerRecord) -> Self:
-        return cls(**dict(record), cost=record.cost)
+    def of(cls, record: LedgerRecord, lists: Sequence[PriceList] = ()) -> Self:
+        own = {name: getattr(record, name) for name in LedgerRecord.model_fields}
+        again = cost_of(repriced([record.charge], lists)) if lists else None
+        return cls(**own, cost=record.cost, repriced=again)
 
 
 class SignOfLife(Record):
@@ -94,6 +107,7 @@ class Totals(Record):
     cost: float | None = Field(
         description="cost in dollars; null: no attempt, or the price of an attempt's machines is not known"
     )
+    charges: tuple[Charge, ...] = Field(description="machine-seconds by instance and price, which the cost adds up")
     dollars_per_million_vectors: float | None
     seconds: Phases = Field(description="seconds by phase")
     attempts_by_class: dict[FailureClass, int]
@@ -141,7 +155,7 @@ def end(store: Store, record: LedgerRecord, wall_seconds: float, error: BaseExce
     return _close(store, record, classify(error), str(error) or type(error).__name__, phases, wall_seconds)
 
 
-def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) -> None:
+def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt], cost: CostConfig) -> None:
     """Close the record of an attempt that was made on rented machines, and write closed ones for its retries.
 
     Ends of earlier retries are counted back from now, by the clock of AWS.
@@ -164,7 +178,11 @@ def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt]) 
         if retry is not tries[0]:
             started_at = ended_at - dt.timedelta(seconds=seconds.total)
             record = record.model_copy(update={"started_at": started_at.isoformat(timespec="microseconds")})
+        seen = retry.instance or first.instance
         changes = {
+            "instance": seen,
+            "instance_seen": retry.instance is not None,
+            "price": first.price if seen == first.instance else price_of(seen, cost),
             "failure": retry.failure,
             "message": retry.message,
             "ended_at": ended_at.isoformat(timespec="microseconds"),
@@ -206,7 +224,8 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
     seconds = Phases(
         **{phase: round(sum(getattr(r.seconds, phase) for r in ended), 3) for phase in Phases.model_fields}
     )
-    cost = sum_dollars(record.cost for record in ended) if ended else None
+    charges = merged(record.charge for record in ended)
+    cost = cost_of(charges) if ended else None
     by_class: dict[FailureClass, list[float]] = {}
     for record in ended:
         if record.failure is not None:
@@ -219,18 +238,12 @@ def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
         success_rate=succeeded / len(ended) if ended else None,
         goodput=seconds.productive / seconds.paid if seconds.paid else None,
         cost=cost,
+        charges=charges,
         dollars_per_million_vectors=cost / vectors * 1e6 if vectors and cost is not None else None,
         seconds=seconds,
         attempts_by_class={failure: len(walls) for failure, walls in by_class.items()},
         seconds_by_class={failure: round(sum(walls), 3) for failure, walls in by_class.items()},
     )
-
-
-def sum_dollars(dollars: Iterable[float | None]) -> float | None:
-    """Return the sum; None if one of them is not known."""
-    each = list(dollars)
-    known = [one for one in each if one is not None]
-    return sum(known) if len(known) == len(each) else None
 
 
 def _close(

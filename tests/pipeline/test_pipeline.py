@@ -21,6 +21,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from flows.cli.serving.pages import Pages
+from flows.presentation.wording import dollars
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.contracts import workspace
@@ -433,7 +434,7 @@ def test_every_stage_was_one_job_of_its_kind(places: Places, cloud: Cloud) -> No
 
 
 @pytest.mark.proof
-def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None:
+def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places, tmp_path: Path) -> None:
     report = places.distant.millrace("report", "--json").json
     assert [(one["stage"], one["attempt"], one["failure"]) for one in report["ledger"]] == [
         (stage, 1, None) for stage in STAGES
@@ -449,6 +450,12 @@ def test_the_ledger_has_jobs_machines_and_what_they_cost(places: Places) -> None
         assert one["billable_seconds"] > 0
         assert one["cost"] == pytest.approx(one["billable_seconds"] / 3600 * price)
     assert report["report"]["cost"] == pytest.approx(sum(one["cost"] for one in report["ledger"]))
+    by_hand = sum(one["billable_seconds"] / 3600 * one["price"]["dollars_per_hour"] for one in report["ledger"])
+    for words in (("report", "--full"), ("history", "--ledger"), ("history",), ("status",)):
+        shown = " ".join(places.distant.millrace(*words).out.split())
+        assert f"{dollars(by_hand)} (on demand, us-east-1, 2026-07-20)" in shown
+    places.distant.millrace("report", "--html", str(tmp_path / "report.html"))
+    assert f"{dollars(by_hand)} (on demand, us-east-1, 2026-07-20)" in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.proof

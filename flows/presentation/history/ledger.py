@@ -1,8 +1,9 @@
 """The ledger as sections: outcomes of runs and attempts, their seconds by activity, and the trend by week."""
 
+from flows.presentation.costs import priced
 from flows.presentation.model import Cell, Section, Table, ended_as, facts, state, table
 from flows.presentation.run import account
-from flows.presentation.wording import NO_PRICES, NONE, dollars, duration, moment, plural, share
+from flows.presentation.wording import NONE, dollars, duration, moment, plural, share
 from tasks.contracts.results import Phases
 from tasks.monitoring.ledger_report import LedgerReport, LedgerSums
 
@@ -50,7 +51,9 @@ def ledger_section(report: LedgerReport) -> Section:
     if report.other is not None:
         rest = f"{plural(report.other.attempts, 'attempt')}, {duration(report.other.seconds.paid)} on machines"
         what = "Refreshes, publications, comparisons and imports, which are not in the sums above"
-        tables.append(facts([("other work", rest), ("their cost", dollars(report.other.cost))], what))
+        tables.append(
+            facts([("other work", rest), ("their cost", priced(report.other.cost, report.other.charges))], what)
+        )
     return Section("Ledger", lines, id="ledger", tables=tuple(tables))
 
 
@@ -86,7 +89,8 @@ def _facts(sums: LedgerSums) -> list[tuple[str, Cell | str]]:
         ("attempts that succeeded", tried + (f"; failed: {classes}" if classes else "")),
         ("goodput", f"{share(sums.goodput)} of {duration(sums.seconds.paid)} on machines"),
         ("mean time to recover", "; ".join(filter(None, (recovered if sums.recoveries else "", still)))),
-        ("cost", NO_PRICES if sums.cost is None else dollars(sums.cost)),
+        ("cost", priced(sums.cost, sums.charges)),
+        ("at the prices given", priced(sums.repriced, sums.repriced_charges) if sums.repriced_charges else ""),
     ]
 
 

@@ -2,7 +2,9 @@
 
 import datetime as dt
 
+from configs.prices import basis_of
 from flows.presentation import html
+from flows.presentation.costs import budget_boxes, cost_section
 from flows.presentation.history import figures
 from flows.presentation.history.forward import forward_figure, forward_section
 from flows.presentation.history.ledger import ledger_section
@@ -10,7 +12,6 @@ from flows.presentation.history.quality import quality
 from flows.presentation.history.releases import releases_section
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.wording import (
-    NO_PRICES,
     NONE,
     ON_HOLDOUT,
     count,
@@ -28,8 +29,10 @@ from infra.store.base import Store
 from tasks.contracts.evaluation import main_metric
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
+from tasks.monitoring.costs import costs_of
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
+from tasks.planning.budgets import budgets_seen
 from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
 
@@ -79,7 +82,7 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
     succeeded, over = history.judged_runs
     current, last = history.current, history.last
     made = f"span {current.span.name}, made {moment(current.created_at)}" if current else "none yet"
-    per_million = summed.dollars_per_million_vectors
+    per_million, basis = summed.dollars_per_million_vectors, basis_of(summed.charges)
     tiles = [
         _freshness_tile(history, at),
         *_catalogue_tile(history, at),
@@ -98,7 +101,7 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
         Tile(
             "Cost",
             Cell(dollars(summed.cost)),
-            NO_PRICES if summed.cost is None else f"{dollars(per_million)} per million vectors" if per_million else "",
+            f"{dollars(per_million)} per million vectors; {basis}" if per_million else basis,
         ),
     ]
     if last is not None:
@@ -135,7 +138,8 @@ def _waited_too_long(history: History, at: dt.datetime) -> bool:
 
 def _boxes(history: History, at: dt.datetime) -> list[Section]:
     """Return the warnings at the top of the page."""
-    boxes = []
+    seen = budgets_seen(history.config, history.runs, history.last, at) if history.config is not None else ()
+    boxes = [*budget_boxes(seen)]
     age, target, current = age_seconds(history.current, at), history.target_hours, history.current
     if age is not None and target is not None and age > target * 3600:
         lines = (
@@ -178,6 +182,7 @@ def _sections(workspace: str, history: History, summed: Totals, at: dt.datetime)
         forward_section(history),
         releases_section(history),
         Section("What runs take", id="effort", figures=tuple(figure for figure in money if figure)) if money else None,
+        *cost_section(costs_of(runs)),
         _failures(summed),
         _runs(history),
         ledger_section(ledger_of(workspace, history)),

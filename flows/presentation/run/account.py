@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from configs.prices import basis_of
 from flows.presentation.figures import PHASES, legend
 from flows.presentation.model import Cell, Figure, Section, table
 from flows.presentation.stages import checks, data_failure
@@ -51,7 +52,12 @@ def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
     return (
         Section(
             "Seconds and dollars",
-            (f"{plural(len(records), 'attempt')}, {failed or 'none'} failed.",),
+            tuple(
+                filter(
+                    None,
+                    (f"{plural(len(records), 'attempt')}, {failed or 'none'} failed.", _prices(records)),
+                )
+            ),
             id="attempts",
             short="Attempts",
             tables=(
@@ -146,6 +152,12 @@ def _figure(records: Sequence[LedgerRecord]) -> Figure:
     return Figure(
         "Where the time went", sentence("each attempt, cut into phases") + cut, alt, draw, 70 + 24 * len(shown)
     )
+
+
+def _prices(records: Sequence[LedgerRecord]) -> str:
+    """Return basis and dates of the prices, or the machines without a price, as a sentence."""
+    basis = basis_of(record.charge for record in records)
+    return f"Cost: {basis}." if basis else ""
 
 
 def _took(record: LedgerRecord) -> str:

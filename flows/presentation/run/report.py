@@ -1,9 +1,15 @@
 """The report of one run, made from the workspace alone, also of a run that failed or is not over."""
 
+import datetime as dt
+from collections.abc import Sequence
+
 from pydantic import ValidationError
 
+from configs.prices import basis_of
+from configs.schema.prices import PriceList
 from flows.presentation import html, publications
 from flows.presentation.changes import changes_section
+from flows.presentation.costs import budget_boxes, cost_section
 from flows.presentation.model import (
     HISTORY_KEY,
     Cell,
@@ -24,7 +30,6 @@ from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.evaluate import by_human
 from flows.presentation.stages.facts import StageFacts, section_of
 from flows.presentation.wording import (
-    NO_PRICES,
     count,
     dollars,
     duration,
@@ -41,6 +46,8 @@ from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
+from tasks.monitoring.costs import Costs, costs_of
+from tasks.planning.budgets import Budget, budgets_seen
 from tasks.planning.start import next_start
 from tasks.runs import branches
 from tasks.runs.lineage import STATE
@@ -67,13 +74,13 @@ def write_run_report(store: Store, run_key: str) -> str | None:
     return REPORT.key(run=run_key)
 
 
-def run_html(store: Store, run_key: str) -> bytes:
-    """Return the report of one run as HTML. Raises as `run_page`."""
-    return html.render(run_page(store, run_key))
+def run_html(store: Store, run_key: str, prices: Sequence[PriceList] = ()) -> bytes:
+    """Return the report of one run as HTML. Takes and raises the same as `run_page`."""
+    return html.render(run_page(store, run_key, prices))
 
 
-def run_page(store: Store, run_key: str) -> Page:
-    """Return the report of one run.
+def run_page(store: Store, run_key: str, prices: Sequence[PriceList] = ()) -> Page:
+    """Return the report of one run; `prices` are lists at which its cost is shown too.
 
     Raises:
         ConfigError: there is no such run.
@@ -96,13 +103,25 @@ def run_page(store: Store, run_key: str) -> Page:
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
         state=state(run.state, ended_as(run.state, run.release.number if run.release else None, run.failure)),
         tiles=tuple(_tiles(run)),
-        boxes=(*_overridden(run), *_trouble(store, run), *unpublished,
+        boxes=(*_overridden(run), *_trouble(store, run), *budget_boxes(_budgets(run)), *unpublished,
                *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets, *unread_decisions))),
         sections=(*stages, *published, *changes,
-                  *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts), *failed,
+                  *cost_section(_costs(run, prices)), *account.by_stage(run.attempts, run.results),
+                  *account.attempts(run.attempts), *failed,
                   *decided, *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
         near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(store, run)),
     )  # fmt: skip
+
+
+def _budgets(run: Run) -> tuple[Budget, ...]:
+    """Return the budget of the run, without that of the week."""
+    seen = budgets_seen(run.plan.config, [], run, dt.datetime.now(dt.UTC)) if run.plan else ()
+    return tuple(each for each in seen if each.of == "run")
+
+
+def _costs(run: Run, prices: Sequence[PriceList]) -> Costs:
+    costs = costs_of([run], dt.datetime.now(dt.UTC) if run.state is RunState.RUNNING else None)
+    return costs.at(prices) if prices else costs
 
 
 def _stages(store: Store, run: Run) -> tuple[Section, ...]:
@@ -215,7 +234,7 @@ def _tiles(run: Run) -> list[Tile]:
         Tile("Time", Cell(duration(run.wall_seconds)), f"begun {moment(run.began_at)}" if run.began_at else ""),
         Tile("Goodput", Cell(share(summed.goodput)), f"{duration(summed.seconds.queued)} in queues besides"),
         Tile("Attempts", Cell(str(len(run.attempts))), f"{failed or 'none'} failed"),
-        Tile("Cost", Cell(dollars(summed.cost)), "" if summed.cost is not None else NO_PRICES),
+        Tile("Cost", Cell(dollars(summed.cost)), basis_of(summed.charges)),
     ]
     judged = [verdict for verdict in (run.judgement.verdicts if run.judgement else ()) if verdict.of == "challenger"]
     first_of = {verdict.metric: verdict for verdict in reversed(judged)}

@@ -12,11 +12,12 @@ from tasks.runs.run import Run
 DONE, OPEN = Cell("done", "✓", "good"), Cell("not reached", "○", "quiet")
 
 
-def shortened_page(run: Run, page: Page) -> Page:
-    """Return the top of a run's page, its gates and its stages; `page` is the whole one."""
+def shortened_page(run: Run, page: Page, with_costs: bool = False) -> Page:
+    """Return the top of a run's page, its gates, its stages and, on request, its cost; `page` is the whole one."""
     title = {section.id: section.title.partition(": ")[2] for section in page.sections}
     failures = tuple(_without_good_news(each) for each in page.sections if each.id == "failures")
-    return page._replace(sections=(*failures, *_gates(run), _stages(run, title), _more(run, page)))
+    costs = tuple(each._replace(tables=each.tables[:1]) for each in page.sections if with_costs and each.id == "cost")
+    return page._replace(sections=(*failures, *_gates(run), _stages(run, title), *costs, _more(run, page)))
 
 
 def _without_good_news(section: Section) -> Section:

@@ -85,6 +85,7 @@ class BatchAttempts:
             booting=longest.booting,
             running=longest.running,
             machines=machines,
+            instance=next((part.detail.instance for part in taking_part if part.detail.instance), None),
             billable_seconds=round(held, 3),
             job=self.job,
             hosts=tuple(dict.fromkeys(hosts)),

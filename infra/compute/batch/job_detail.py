@@ -37,6 +37,7 @@ class JobDetail:
     runs: tuple[Run, ...]  # ended attempts, in order
     now: Run
     image: str
+    instance: str  # instance type that a multi-node job asks for; empty: not told
     main_node: int  # index; used for multi-node jobs
     asked_to_end: bool
     tags: Mapping[str, str]
@@ -63,7 +64,8 @@ def detail_of(answer: Mapping[str, Any]) -> JobDetail:
         stopped_at=_seconds(answer.get("stoppedAt")),
         runs=tuple(runs),
         now=_run(container, answer),
-        image=container.get("image", "") or _image_of_nodes(answer),
+        image=container.get("image", "") or _of_nodes(answer, "image"),
+        instance=container.get("instanceType", "") or _of_nodes(answer, "instanceType"),
         main_node=answer.get("nodeProperties", {}).get("mainNode", 0),
         asked_to_end=bool(
             answer.get("isTerminated") or answer.get("isCancelled") or BY_QUEUE in answer.get("statusReason", "")
@@ -81,7 +83,8 @@ def add_main_node(job: JobDetail, main: JobDetail | None) -> JobDetail:
         runs = tuple(_filled(theirs, ours) for ours, theirs in pairs)
     else:
         runs = main.runs if job.over or not main.over else ()  # between the two, Batch decides whether to repeat it
-    return replace(job, runs=runs, now=_filled(main.now, job.now), image=job.image or main.image)
+    image, instance = job.image or main.image, job.instance or main.instance
+    return replace(job, runs=runs, now=_filled(main.now, job.now), image=image, instance=instance)
 
 
 def _filled(run: Run, other: Run) -> Run:
@@ -102,9 +105,9 @@ def _run(container: Mapping[str, Any], times: Mapping[str, Any]) -> Run:
     )
 
 
-def _image_of_nodes(answer: Mapping[str, Any]) -> str:
+def _of_nodes(answer: Mapping[str, Any], name: str) -> str:
     ranges = answer.get("nodeProperties", {}).get("nodeRangeProperties", ())
-    return next((one["container"].get("image", "") for one in ranges if "container" in one), "")
+    return next((one["container"].get(name, "") for one in ranges if "container" in one), "")
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -5,6 +5,7 @@ A surface that computes such a fact by itself, or by other settings, fails here.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from flows.cli.serving.pages import Pages
 from flows.presentation import markdown
 from flows.presentation.model import ended_as
 from flows.presentation.run.pages import stage_page
-from flows.presentation.wording import NO_PRICES, ON_HOLDOUT, SIGNS, dollars, duration, number
+from flows.presentation.wording import ON_HOLDOUT, SIGNS, dollars, duration, number
 from flows.running.ended_states import ended
 from infra.store.directory import DirectoryStore
 from tasks.contracts.kinds import REFRESH
@@ -201,7 +202,7 @@ def test_a_run_has_one_cost(shown: Shown) -> None:
             "ledger": dollars(shown.json["ledger"]["runs"][at]["cost"]),
             "report": dollars(shown.json[f"report {at}"]["report"]["cost"]),
             "history, terminal": shown.line("history", shown.keys[at]).split()[-2],
-            "report, terminal": shown.line(f"report {at}", "Cost ").split()[-1],
+            "report, terminal": shown.line(f"report {at}", "Cost ").split("Cost ")[1].split(";")[0].strip(),
             "report page": shown.report(at).text.partition(" Cost ")[2].split()[0],
             "history page": shown.run_row(at)[7],
         }
@@ -213,8 +214,8 @@ def test_a_run_has_one_cost(shown: Shown) -> None:
         "history": dollars(shown.json["history"]["totals"]["cost"]),
         "ledger": dollars(shown.json["ledger"]["whole"]["cost"]),
         "metrics": dollars(shown.metrics["millrace_cost_dollars_total", ""]),
-        "history page": shown.rows("cost")[0][1],
-        "status, terminal": shown.line("status", "ledger: ").rpartition("; ")[2].split(",")[0],
+        "history page": shown.rows("cost")[0][1].split()[0],
+        "status, terminal": shown.line("status", "ledger: ").partition("; cost ")[2].split()[0],
     }
     one(sums)
     rates = {name: shown.json[name]["totals"]["dollars_per_million_vectors"] for name in ("status", "history")}
@@ -233,10 +234,52 @@ def test_a_cost_without_prices_is_unknown_and_never_nothing(
     commands = (["status"], ["history"], ["history", "--ledger"], ["report"])
     texts += [command.call(capsys, *words, "--workspace", store.uri).out for words in commands]
     for text in texts:
-        assert "$0" not in text
-        assert NO_PRICES in text
+        assert "$" not in text
+        assert "no price for m7i.2xlarge, trn1.32xlarge" in " ".join(text.split())
     metrics = command.call(capsys, "history", "--prometheus", "-", "--workspace", store.uri).out.splitlines()
     assert not [line for line in metrics if "cost_dollars" in line and not line.startswith("#")]
+    assert 'millrace_unpriced_machine{instance="trn1.32xlarge"} 1.0' in metrics
+
+
+def test_no_cost_is_shown_without_the_basis_and_the_date_of_its_prices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = DirectoryStore(tmp_path / "workspace")
+    write_run(store, 0)
+    pages = Pages(store)
+    found = [pages.page(path) for path in ("/history", "/runs/000000005eed0000/report.html")]
+    texts = [Page(each.body).text for each in found if each is not None]
+    commands = (["status"], ["history"], ["history", "--ledger"], ["history", "--ledger", "--run", "0000"], ["report"])
+    texts += [command.call(capsys, *words, "--workspace", store.uri).out for words in commands]
+    for text in texts:
+        assert "$" in text
+        assert "on demand, us-east-1, 2026-07-20" in " ".join(text.split())
+    metrics = command.call(capsys, "history", "--prometheus", "-", "--workspace", store.uri).out
+    assert 'millrace_cost_info{basis="on demand, us-east-1, 2026-07-20"} 1.0' in metrics
+
+
+def test_a_cost_is_shown_at_the_prices_then_and_at_those_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, file = DirectoryStore(tmp_path / "workspace"), tmp_path / "now.yaml"
+    write_run(store, 0)
+    file.write_text(
+        "- {basis: on_demand, region: us-east-1, date: 2026-11-01, source: a quote, "
+        "dollars_per_hour: {trn1.32xlarge: 43, m7i.2xlarge: 1.8}}"  # twice the prices then
+    )
+    at = ("--prices", str(file), "--workspace", store.uri)
+    for words in (["history", "--ledger"], ["report"], ["report", "--full"]):
+        text = " ".join(command.call(capsys, *words, *at).out.split())
+        assert "on demand, us-east-1, 2026-07-20" in text
+        assert "on demand, us-east-1, 2026-11-01" in text
+    for sums in (
+        json.loads(command.call(capsys, "history", "--ledger", "--json", *at).out)["whole"],
+        json.loads(command.call(capsys, "report", "--json", *at).out)["costs"],
+    ):
+        assert sums["repriced"] == pytest.approx(2 * sums["cost"])
+    file.write_text(file.read_text().replace("trn1.32xlarge", "trn2.48xlarge"))
+    text = " ".join(command.call(capsys, "report", *at).out.split())
+    assert "unknown: no price for trn1.32xlarge" in text
 
 
 def test_the_released_data_has_one_age_and_one_target(shown: Shown) -> None:

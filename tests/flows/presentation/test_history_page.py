@@ -190,7 +190,7 @@ def test_runs_without_prices_have_no_figure_of_costs(past: Past) -> None:
     history = read_history(Snapshot(past.store))
     runs = tuple(free(run) for run in history.runs)
     found = Page(html.render(page("w", history._replace(runs=runs), SOON)))
-    assert "no prices configured" in found.text
+    assert "no price for m7i.2xlarge, trn1.32xlarge" in found.text
     assert not any(image["alt"].startswith("Cost") for image in found.all("img"))
 
 

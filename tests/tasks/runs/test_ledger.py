@@ -205,6 +205,7 @@ def test_totals_add_up_all_attempts(store):
         success_rate=0.25,
         goodput=0.6,
         cost=found.cost,
+        charges=found.charges,
         dollars_per_million_vectors=found.dollars_per_million_vectors,
         seconds=Phases(booting=5.0, productive=60.0, lost=35.0),
         attempts_by_class={FailureClass.HOST: 2, FailureClass.DATA: 1},
@@ -238,7 +239,7 @@ def test_each_try_of_a_rented_machine_is_a_separate_attempt(store):
     record = ledger.begin(store, spec)
     third = spec.model_copy(update={"attempt": 3})
     write_result(store, third, Phases(booting=2.0, restoring=3.0, productive=10.0))
-    ledger.end_tries(store, record, [a_try(2, FailureClass.HOST), a_try(3)])
+    ledger.end_tries(store, record, [a_try(2, FailureClass.HOST), a_try(3)], spec.config.cost)
     lost, done = sorted(ledger.records(store), key=lambda record: record.attempt)
     assert (lost.attempt, lost.failure, lost.message) == (2, FailureClass.HOST, "the host went away")
     assert lost.seconds == Phases(queued=100.0, booting=30.0, lost=20.0)
@@ -256,7 +257,7 @@ def test_the_tries_of_a_job_follow_each_other_in_time(store):
         a_try(1, FailureClass.HOST).model_copy(update={"stopped_at": 1000.0}),
         a_try(2).model_copy(update={"stopped_at": 1150.0}),
     ]
-    ledger.end_tries(store, ledger.begin(store, spec), tries)
+    ledger.end_tries(store, ledger.begin(store, spec), tries, spec.config.cost)
     first, second = sorted(ledger.records(store), key=lambda record: record.attempt)
     assert first.ended_at is not None
     assert second.ended_at is not None
@@ -265,11 +266,21 @@ def test_the_tries_of_a_job_follow_each_other_in_time(store):
     assert took.total_seconds() == second.wall_seconds == 150.0
 
 
+def test_the_instance_that_batch_names_is_charged(store):
+    spec = job()
+    tries = [a_try(1, FailureClass.HOST), a_try(2).model_copy(update={"instance": "trn1.2xlarge"})]
+    ledger.end_tries(store, ledger.begin(store, spec), tries, spec.config.cost)
+    first, second = sorted(ledger.records(store), key=lambda record: record.attempt)
+    assert (first.instance, first.instance_seen, first.cost) == (LOCAL_WORKER, False, None)
+    assert (second.instance, second.instance_seen) == ("trn1.2xlarge", True)
+    assert second.cost == pytest.approx(50 / 3600 * 1.34375)
+
+
 def test_the_productive_time_of_a_lost_try_is_lost(store):
     spec = job()
     record = ledger.begin(store, spec)
     write_failure(store, spec, rank=0, at=5.0, phases=Phases(booting=1.0, compiling=4.0, productive=12.0))
-    ledger.end_tries(store, record, [a_try(1, FailureClass.HOST)])
+    ledger.end_tries(store, record, [a_try(1, FailureClass.HOST)], spec.config.cost)
     assert only(store).seconds == Phases(queued=100.0, booting=34.0, compiling=4.0, lost=12.0)
 
 
