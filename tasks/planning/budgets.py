@@ -24,7 +24,7 @@ NEAR = 0.8  # share of a budget that is warned of
 class Budget(Record):
     """One budget, with the dollars spent and planned under it."""
 
-    of: Literal["run", "week"]
+    of: Literal["run", "week"] = Field(description="work that it limits: `run` or `week`")
     name: str = Field(description="run key, or ISO week in UTC, for example 2026-W47")
     dollars: float = Field(description="the budget, in dollars")
     spent: float = Field(description="dollars of ended attempts whose machines have a price")

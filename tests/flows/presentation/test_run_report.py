@@ -152,7 +152,7 @@ def test_stages_that_never_began_have_no_section(store: DirectoryStore) -> None:
     shutil.rmtree(Path(store.uri) / "runs" / key / "invocations")
     page = run_page(store, key)
     assert [section.id for section in page.sections] == [
-        "time", "attempts", "failures", "settings", "origin", "files",
+        "cost", "time", "attempts", "failures", "settings", "origin", "files",
     ]  # fmt: skip
     assert page.boxes[0].title == "Validate failed with DATA"
 
