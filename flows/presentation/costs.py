@@ -11,7 +11,7 @@ from tasks.planning.budgets import Budget
 
 
 def cost_section(costs: Costs) -> tuple[Section, ...]:
-    """Return what the ended attempts cost, at which prices and for which purposes; nothing without attempts."""
+    """Return the dollars of the ended attempts, with prices and purposes; nothing without attempts."""
     if not costs.charges and costs.open_dollars is None:
         return ()
     rows: list[tuple[str, Cell | str]] = [("cost", priced(costs.cost, costs.charges))]
@@ -20,10 +20,10 @@ def cost_section(costs: Costs) -> tuple[Section, ...]:
     if costs.open_dollars is not None:
         rows.append(("attempts that go on", f"at most {dollars(costs.open_dollars)} more until now"))
     rows += [
-        ("of attempts that failed", _some(costs.failed)),
-        ("of booting", _some(costs.booting)),
-        ("of compiling", _some(costs.compiling)),
-        ("of idle or lost machine time", _some(costs.idle)),
+        ("failed attempts", _some(costs.failed)),
+        ("booting", _some(costs.booting)),
+        ("compiling", _some(costs.compiling)),
+        ("idle or lost machine time", _some(costs.idle)),
         ("a million vectors, infer alone", _some(costs.per_million_vectors)),
         ("a million pairs, train alone", _some(costs.per_million_pairs)),
         ("a point of recall@10 gained", _some(costs.per_point)),

@@ -18,7 +18,7 @@ from tasks.runs.ledger import LedgerRecord
 from tasks.runs.run import Run
 
 POINT_METRIC = "recall@10"
-POINT = 0.01  # of recall@10 on the holdout, against the champion
+POINT = 0.01  # gain of recall@10 on the holdout, against the champion
 MILLION = 1e6
 
 
