@@ -11,7 +11,7 @@ from configs.prices import PRICES
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
-PLACES = sorted({*BASE.parent.glob("*.yaml")} - {BASE, PRICES})
+PLACES = sorted({*BASE.parent.glob("*.yaml")} - {BASE, PRICES, PRICES.with_name("published_trainings.yaml")})
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 
 
