@@ -24,7 +24,7 @@ from tasks.worker.training.plan import PADDING, BatchPlan, map_in_pieces, repeat
 
 SAMPLED_ROWS = 16_384  # the shape is chosen by the run's first rows, so that warmup finds the same one, fast
 SAMPLED_BATCHES = 256
-READ_ROWS = 2**14  # rows that are read at once, for as many batches as they fill
+READ_ROWS, READ_BATCHES = 2**14, 16  # rows and batches at most that are read at once, but at least one batch
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Batches:
     computed_tokens: int = 0  # tokens of the sequences, padding included
 
     def __iter__(self) -> Iterator[Batch]:
-        at_once = max(1, READ_ROWS // self.plan.batch_rows)
+        at_once = max(1, min(READ_BATCHES, READ_ROWS // self.plan.batch_rows))
         for first in range(self.numbers.start, self.numbers.stop, at_once):
             if first not in self.numbers:
                 return  # `end_before` has shortened the range
