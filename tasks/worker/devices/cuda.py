@@ -1,11 +1,15 @@
 """One NVIDIA GPU per process: NCCL between GPUs, bf16 autocast."""
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 import torch
 from torch import nn
 
 from tasks.foundation.errors import ConfigError
+from tasks.worker.devices.ahead import FlatBatch, make_ahead
+from tasks.worker.devices.base import M
 from tasks.worker.devices.gradient_buckets import OverlappedGradients
 from tasks.worker.process.job import Rank
 
@@ -41,6 +45,17 @@ class CudaAccelerator(OverlappedGradients):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
+
+    def feed(self, batches: Iterable[M]) -> Iterator[M]:
+        """Make batches in a thread, in pinned memory, and copy each to the GPU without waiting for it."""
+
+        def pinned(batch: M) -> FlatBatch:
+            with torch.cuda.device(self.device):  # each thread has its own current GPU
+                return FlatBatch.of(batch, pinned=True)
+
+        with contextlib.closing(make_ahead(batches, pinned)) as made:
+            for batch in made:
+                yield batch.to(self.device)
 
     def free_memory_bytes(self) -> int:
         return torch.cuda.mem_get_info(self.device)[0]
