@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.evaluation import Verdict, refused
-from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.jobs import Carried, ReleaseInputs
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
@@ -49,6 +49,7 @@ def release(
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         before=before.ref if before else None,
         overrides=judged.overrides,
+        carried=_carried(judged) if isinstance(judged, Release) else None,
     )
     exported = run_stage(plan, inputs, ReleaseOutcome)
     verdicts = _judge(store, plan, exported, inferred.vectors, judged)
@@ -78,6 +79,11 @@ def release(
 def _before(store: Store, plan: RunPlan) -> Release | None:
     """Return the release to compare with: the current one, or the one before it if that is this run's own."""
     return next((one for one in releases.current_and_before(store) if one.run_key != plan.run_key), None)
+
+
+def _carried(refreshed: Release) -> Carried:
+    metrics = {name: value for name, value in refreshed.catalogue_metrics.items() if math.isfinite(value)}
+    return Carried(release=refreshed.ref, metrics=metrics, unsearched=refreshed.unsearched)
 
 
 def _judge(

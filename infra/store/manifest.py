@@ -1,7 +1,8 @@
 """Manifest last: a folder of the workspace exists for readers only once its MANIFEST.json does.
 
 Every artifact (span, validated rows, checkpoint, vectors, model) is written with `commit` and read with
-`open_folder`; nothing else decides that a folder is complete.
+`open_folder`; nothing else decides that a folder is complete. A manifest may also name files of other folders, which
+are not written again: always by the place where they truly lie, so nobody follows a chain.
 """
 
 import functools
@@ -18,6 +19,7 @@ from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 
 MANIFEST = "MANIFEST.json"
+PRUNED = "PRUNED.json"  # the manifest of a folder that lost files, and keeps some for the manifests that name them
 T = TypeVar("T")
 
 
@@ -33,6 +35,19 @@ class FileEntry(Record):
     name: str
     bytes: int = Field(ge=0)
     sha256: str
+    at: str | None = Field(
+        default=None,
+        exclude_if=lambda at: at is None,  # else the checksums of manifests without such files would change
+        description="key of the file, such as catalogue/1f2e/part-00003.parquet; null: it lies in the folder",
+    )
+
+    def key(self, prefix: str) -> str:
+        """Return the key of the file, for a manifest of the folder `prefix`."""
+        return self.at or f"{prefix}/{self.name}"
+
+    def named_from(self, prefix: str) -> "FileEntry":
+        """Return the entry for a manifest of another folder than `prefix`."""
+        return self.model_copy(update={"at": self.key(prefix)})
 
 
 class Manifest(Record):
@@ -102,6 +117,30 @@ def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, fac
     return manifest
 
 
+def place_beside(store: Store, source: Path, prefix: str, entry: FileEntry) -> FileEntry:
+    """Upload a file of a folder whose files other manifests may name; return its entry.
+
+    In a folder that lost its manifest, a file with other content than before does not take the place of one that may
+    still be named.
+    """
+    former = find_record(store, f"{prefix}/{PRUNED}", Manifest, error=CorruptFolder)
+    if former is not None and entry not in former.files:
+        entry = entry.model_copy(update={"at": f"{prefix}/{entry.sha256[:16]}/{entry.name}"})
+    place(store, source, entry.key(prefix))
+    return entry
+
+
+def retire(store: Store, prefix: str) -> None:
+    """Record a folder's manifest in PRUNED.json, before the manifest goes and the files that others name stay."""
+    try:
+        former = read_manifest(store, prefix)
+    except StoreError:
+        if store.exists(f"{prefix}/{PRUNED}"):
+            return
+        former = Manifest(kind="unknown", files=(), facts={})
+    store.write(f"{prefix}/{PRUNED}", former.to_json())
+
+
 def read_manifest(store: Store, prefix: str) -> Manifest:
     """Return the manifest of a complete folder.
 
@@ -140,10 +179,23 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
         MissingFolder, CorruptFolder: the message names the file.
     """
     manifest = open_manifest(store, prefix, kind)
-    folder = store.local(prefix)
-    for entry in manifest.files:
-        _check(folder / entry.name, entry)
-    return folder, manifest
+    _checked(store, prefix, manifest)
+    return store.local(prefix), manifest
+
+
+def open_files(store: Store, prefix: str, kind: str) -> list[Path]:
+    """Return the local paths of a folder's files, also of those in other folders. Raises like `open_folder`."""
+    return _checked(store, prefix, open_manifest(store, prefix, kind))
+
+
+def local_files(store: Store, prefix: str, manifest: Manifest) -> list[Path]:
+    """Return the local paths of a folder's files in the manifest's order, not checked; whole folders are fetched."""
+    places = [
+        (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), entry.at.rpartition("/")[2])
+        for entry in manifest.files
+    ]
+    folders = {folder: store.local(folder) for folder in dict.fromkeys(folder for folder, _ in places)}
+    return [folders[folder] / name for folder, name in places]
 
 
 def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
@@ -151,9 +203,20 @@ def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
     entry = next((entry for entry in manifest.files if entry.name == name), None)
     if entry is None:
         raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} names no {name}; restore it from a backup")
-    path = store.local(f"{prefix}/{name}")
+    path = store.local(entry.key(prefix))
     _check(path, entry)
     return path
+
+
+def _checked(store: Store, prefix: str, manifest: Manifest) -> list[Path]:
+    paths = local_files(store, prefix, manifest)
+    for path, entry in zip(paths, manifest.files, strict=True):
+        _check(path, entry)
+    return paths
+
+
+def _folder_of(key: str) -> str:
+    return key.rpartition("/")[0]
 
 
 def open_manifest(store: Store, prefix: str, kind: str) -> Manifest:
@@ -191,16 +254,28 @@ def check_sizes(store: Store, prefix: str) -> Manifest:
     Raises:
         MissingFolder, CorruptFolder: the message names the file.
     """
-    manifest, sizes = read_manifest(store, prefix), store.sizes(prefix)
+    manifest = read_manifest(store, prefix)
+    sizes = _sizes(store, prefix, manifest)
     for entry in manifest.files:
-        found = sizes.get(f"{prefix}/{entry.name}")
+        key = entry.key(prefix)
+        found = sizes.get(key)
         if found is None:
-            raise CorruptFolder(f"{store.uri}/{prefix}/{entry.name} is gone, though {MANIFEST} names it")
+            raise CorruptFolder(f"{store.uri}/{key} is gone, though {MANIFEST} names it")
         if found != entry.bytes:
-            raise CorruptFolder(
-                f"{store.uri}/{prefix}/{entry.name} has {found} bytes, but {MANIFEST} says {entry.bytes}"
-            )
+            raise CorruptFolder(f"{store.uri}/{key} has {found} bytes, but {MANIFEST} says {entry.bytes}")
     return manifest
+
+
+def _sizes(store: Store, prefix: str, manifest: Manifest) -> dict[str, int]:
+    """Return the bytes of the objects in the folder, and of its neighbours if it names files of theirs.
+
+    A folder after a year of refreshes names files of hundreds of others: one listing of all is fewer requests.
+    """
+    others = {_folder_of(_folder_of(entry.at)) for entry in manifest.files if entry.at is not None}
+    sizes: dict[str, int] = {}
+    for folder in others or {prefix}:
+        sizes |= store.sizes(folder)
+    return sizes if _folder_of(prefix) in others or not others else sizes | store.sizes(prefix)
 
 
 def quarantine(store: Store, prefix: str) -> str:
@@ -213,10 +288,19 @@ def quarantine(store: Store, prefix: str) -> str:
 
 
 def _sealed_alike(store: Store, prefix: str, manifest: Manifest) -> bool:
-    """Return True if the folder is already complete with exactly this content; raise Conflict for other content."""
+    """Return True if the folder is already complete with exactly this content; raise Conflict for other content.
+
+    Equal files count as one, wherever they lie: another process may have named those of another folder.
+    """
     key = f"{prefix}/{MANIFEST}"
     if not store.exists(key):
         return False
-    if store.read(key) != manifest.to_json():
+    raw = store.read(key)
+    if raw != manifest.to_json() and _placeless(read_manifest(store, prefix)) != _placeless(manifest):
         raise Conflict(f"{store.uri}/{prefix} is complete and holds something else; nothing was written")
     return True
+
+
+def _placeless(manifest: Manifest) -> Manifest:
+    files = tuple(entry.model_copy(update={"at": None}) for entry in manifest.files)
+    return manifest.model_copy(update={"files": files})

@@ -132,8 +132,19 @@ class InferInputs(Record):
         return VECTORS.key(**self.vectors_of)
 
 
+class Carried(Record):
+    """The release that a refresh brings up to date, with the measurements that hold on if few items have changed."""
+
+    release: ReleasedRef
+    metrics: dict[str, float] = Field(description="metrics of holdout queries against all vectors")
+    unsearched: int = Field(description="items that have changed since these were measured")
+
+
 class ReleaseInputs(Record):
-    """All vectors, and the vectors of the release `before`, are searched with the holdout queries of `rows`."""
+    """All vectors, and the vectors of the release `before`, are searched with the holdout queries of `rows`.
+
+    Not so for a refresh with `carried` measurements, unless many items have changed.
+    """
 
     stage: Literal[Stage.release] = Stage.release
     model: ModelRef
@@ -143,6 +154,7 @@ class ReleaseInputs(Record):
     metrics: dict[str, float] = beside(default={}, description="metrics of the evaluation, for the model card")
     before: ReleasedRef | None = beside(default=None, description="previous release; null: none, or without catalogue")
     overrides: tuple[Override, ...] = beside(default=(), description="overrides of the gates, for the model card")
+    carried: Carried | None = beside(default=None, description="release that is refreshed; null: a new model")
 
 
 class ImportInputs(Record):

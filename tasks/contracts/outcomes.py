@@ -285,6 +285,9 @@ class ReleaseOutcome(Record):
         default=None, description="comparison of both models among the same items; null: no release before"
     )
     changes: str | None = Field(default=None, description="key of the record of the changes since that release")
+    unsearched: int = Field(
+        default=0, description="items changed since the metrics were measured; 0: all vectors were searched here"
+    )
     code: str = Field(description="version of Millrace, with a hash of its source")
     libraries: dict[str, str] = Field(description="versions of the libraries that made the vectors")
 

@@ -101,6 +101,7 @@ class Release(Record):
     catalogue_metrics: dict[str, float] = Field(
         default={}, description="metrics of holdout queries against all vectors"
     )
+    unsearched: int = Field(default=0, description="items changed by refreshes since `catalogue_metrics` were measured")
     verdicts: tuple[Verdict, ...] = Field(default=(), description="verdicts of the gates of evaluate and release")
     overrides: tuple[Override, ...] = Field(
         default=(), description="decisions of people to release although gates refused"

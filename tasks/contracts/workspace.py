@@ -18,6 +18,10 @@ SPAN = Kind("span", "spans/{span}/v{version:d}/", "rows", "`millrace ingest`", M
 FEED = Kind("item feed", "items/{span}/v{version:d}/", "items", "`millrace ingest --items`", MANIFEST, Kept.always)
 GOLDEN = Kind("golden set", "golden/{key}.parquet", "rows", "validate, evaluate: their tasks", EXISTS, Kept.always)
 CATALOGUE = Kind("catalogue", "catalogue/{key}/", "items", "validate", MANIFEST, Kept.reached)
+PRUNED_CATALOGUE = Kind(
+    "pruned catalogue", "catalogue/{key}/PRUNED.json", "Manifest",
+    "`prune`, instead of the manifest: files that others name stay", EXISTS, Kept.reached,
+)  # fmt: skip
 
 # A run
 PLAN = Kind("plan", "runs/{run}/plan.json", "RunPlan", "the flow, before the first stage", EXISTS, Kept.always)
@@ -210,6 +214,10 @@ TOKENS = Kind(
 NEGATIVES = Kind("hard negatives", "negatives/{key}/", "rows", "train", MANIFEST, Kept.reached)
 MODEL = Kind("model", "models/{version}/", "weights", "release", MANIFEST, Kept.reached)
 VECTORS = Kind("vectors", "vectors/{version}/{catalogue}/", "vectors", "infer", MANIFEST, Kept.reached)
+PRUNED_VECTORS = Kind(
+    "pruned vectors", "vectors/{version}/{catalogue}/PRUNED.json", "Manifest",
+    "`prune`, instead of the manifest: files that others name stay", EXISTS, Kept.reached,
+)  # fmt: skip
 
 # Releases
 RELEASE = Kind("release", "releases/{number:d}.json", "Release", "release: its task", EXISTS, Kept.always)

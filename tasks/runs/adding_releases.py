@@ -77,6 +77,7 @@ def add(
                 ids_sha256=inferred.ids_sha256,
                 metrics=metrics,
                 catalogue_metrics=exported.metrics,
+                unsearched=exported.unsearched,
                 verdicts=tuple(verdicts),
                 overrides=tuple(overrides),
                 rows=tuple(rows),

@@ -9,15 +9,14 @@ import hashlib
 from collections.abc import Iterator
 
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, MissingFolder, read_manifest
+from infra.store.manifest import MANIFEST, PRUNED, CorruptFolder, Manifest, MissingFolder, read_manifest
 from infra.store.records import parse_record, read_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef
-from tasks.contracts.workspace import CHECKPOINT, PRUNED_CHECKPOINT
+from tasks.contracts.workspace import CHECKPOINT
 from tasks.runs.branches import branch_of
 
 STATE = "state.json"
-PRUNED = PRUNED_CHECKPOINT.pattern.rpartition("/")[2]  # the former manifest of a checkpoint whose weights were deleted
 
 _WAY_OUT = "restore the folder from a backup, or move it out of lineages/: the one before is then the last"
 

@@ -7,7 +7,7 @@ complete.
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, MissingFolder, quarantine, read_manifest
+from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, check_sizes, quarantine, retire
 from infra.store.records import find_record, read_record
 from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict, refusals, refused
 from tasks.contracts.jobs import Inputs, JobSpec
@@ -22,7 +22,7 @@ from tasks.contracts.outcomes import (
 from tasks.contracts.results import StageResult
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Chore, Stage
-from tasks.contracts.workspace import CHANGED, RESULT, SPEC, VERDICTS
+from tasks.contracts.workspace import CATALOGUE, CHANGED, RESULT, SPEC, VECTORS, VERDICTS
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record, decides
 
@@ -156,12 +156,15 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
     """
     for prefix in outcome.outputs:
         try:
-            manifest = read_manifest(store, prefix)
-            present = set(store.list(prefix))
-            if lost := [entry.name for entry in manifest.files if f"{prefix}/{entry.name}" not in present]:
-                raise CorruptFolder(f"{store.uri}/{prefix}/{lost[0]} is gone, though the manifest names it")
+            manifest = check_sizes(store, prefix)
         except CorruptFolder as error:
-            raise CorruptFolder(f"{error}; the folder is in {quarantine(store, prefix)} now") from error
+            # Other releases may name files of a catalogue or of vectors, so these stay; they are checked when they are
+            # made again.
+            shared = prefix in (CATALOGUE.folder_of(prefix), VECTORS.folder_of(prefix))
+            if shared:
+                retire(store, prefix)
+            moved = quarantine(store, f"{prefix}/{MANIFEST}" if shared else prefix)
+            raise CorruptFolder(f"{error}; {'its manifest' if shared else 'the folder'} is in {moved} now") from error
         if isinstance(outcome, WarmupOutcome) and not manifest.facts.get("complete"):
             raise CorruptFolder(f"{store.uri}/{prefix} lost compiled graphs since")
         if isinstance(outcome, TrainOutcome | ImportOutcome) and manifest.sha256 != outcome.checkpoint.sha256:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 from infra.store.base import Conflict, Store
 from infra.store.checked import CheckedStore
-from infra.store.manifest import MANIFEST
+from infra.store.manifest import MANIFEST, PRUNED, retire
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
@@ -87,5 +87,12 @@ def _delete(store: Store, folder: Folder) -> None:
     if folder.kind == "checkpoints":
         lineage.prune_checkpoint(store, folder.folder)
         return
+    if not folder.named:
+        store.delete(f"{folder.folder}/{MANIFEST}")
+        store.delete(folder.folder)
+        return
+    retire(store, folder.folder)
     store.delete(f"{folder.folder}/{MANIFEST}")
-    store.delete(folder.folder)
+    for key in store.list(folder.folder):
+        if key not in (*folder.named, f"{folder.folder}/{PRUNED}"):
+            store.delete(key)

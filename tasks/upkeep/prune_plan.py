@@ -3,38 +3,39 @@
 Spans and item feeds are never listed, nor are runs without a plan, which are the sides of a comparison.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, read_fact, read_manifest
+from infra.store.manifest import MANIFEST, PRUNED, MissingFolder, read_fact, read_manifest
 from tasks.contracts import workspace
 from tasks.contracts.kinds import Kept
 from tasks.foundation.records import Record
-from tasks.runs.lineage import PRUNED, STATE
+from tasks.runs.lineage import STATE
 from tasks.upkeep.reach import Reach
 
 Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
 
 _SHARED: Mapping[Kind, workspace.Kind] = {
     "models": workspace.MODEL,
-    "vectors": workspace.VECTORS,
-    "catalogue": workspace.CATALOGUE,
     "compile": workspace.COMPILED,
     "negatives": workspace.NEGATIVES,
 }
+_PARTLY: Mapping[Kind, workspace.Kind] = {"vectors": workspace.VECTORS, "catalogue": workspace.CATALOGUE}
 _OF_A_RUN = tuple(kind for kind in workspace.TABLE if "run" in kind.names and kind.kept in (Kept.reached, Kept.shown))
 
 
 class Folder(Record):
-    """A folder that nothing needs."""
+    """A folder that nothing needs, but for files that needed catalogues or vectors name."""
 
     kind: Kind = Field(description="kind of folder")
     folder: str = Field(description="key of the folder in the workspace")
-    files: int
+    files: int = Field(description="number of files to delete")
     bytes: int
+    named: tuple[str, ...] = Field(default=(), description="keys of its files that others name, which stay")
 
 
 class PrunePlan(Record):
@@ -55,7 +56,7 @@ def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[
     Args:
         whole: number of each complete release -> the folders of its model and vectors.
     """
-    found = [folder for folder in _folders(store, reach) if folder.folder not in reach.folders]
+    found = [*_folders(store, reach, _named(store, reach))]
     gone = {folder.folder for folder in found}
     totals: dict[Kind, int] = {}
     for folder in found:
@@ -71,8 +72,39 @@ def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[
     )
 
 
-def _folders(store: Store, reach: Reach) -> Iterator[Folder]:
-    """Yield all folders that may be deleted unless something needs them."""
+def _named(store: Store, reach: Reach) -> frozenset[str]:
+    """Return the keys of the files that needed catalogues and vectors name in other folders.
+
+    Raises:
+        CorruptFolder: a manifest is not readable.
+    """
+    found: set[str] = set()
+    for folder in reach.folders:
+        if folder in (workspace.CATALOGUE.folder_of(folder), workspace.VECTORS.folder_of(folder)):
+            with contextlib.suppress(MissingFolder):  # of an unfinished run
+                found.update(entry.at for entry in read_manifest(store, folder).files if entry.at is not None)
+    return frozenset(found)
+
+
+def _folders(store: Store, reach: Reach, named: frozenset[str]) -> Iterator[Folder]:
+    """Yield the folders that nothing needs.
+
+    Args:
+        named: keys of files that stay.
+    """
+    for folder in _candidates(store, reach):
+        if folder.folder not in reach.folders:
+            yield folder
+    for kind, of in _PARTLY.items():
+        for folder, sizes in _grouped(store.sizes(kind), of).items():
+            stay = tuple(sorted(named & sizes.keys()))
+            gone = {key: size for key, size in sizes.items() if key not in stay and key != f"{folder}/{PRUNED}"}
+            if folder not in reach.folders and (gone or not stay):
+                yield _folder(kind, folder, gone).model_copy(update={"named": stay})
+
+
+def _candidates(store: Store, reach: Reach) -> Iterator[Folder]:
+    """Yield all folders that may be deleted whole unless something needs them."""
     for kind, of in _SHARED.items():
         if kind == "negatives" and reach.unfinished:
             continue  # one of these runs may use them, and they can't be mined again during training

@@ -197,7 +197,7 @@ def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str
         if (found_in := SPEC.match(key)) and found_in["stage"] == Stage.infer:  # some of its vectors may be complete
             spec = read_record(store, key, JobSpec, "move the run's folder away")
             if isinstance(spec.inputs, InferInputs):
-                found |= {spec.inputs.vectors}
+                found |= {spec.inputs.vectors, *filter(None, [spec.inputs.reuse])}
     return found
 
 

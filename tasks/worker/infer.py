@@ -21,7 +21,6 @@ from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.catalogue.shards import Shards
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Job
-from tasks.worker.training import compile_cache
 from tasks.worker.training.checkpoint import load_parts
 
 LEASE_SECONDS = 20.0  # before a lost worker's partition is reassigned
@@ -46,7 +45,10 @@ def run(job: Job) -> InferOutcome:
     config = with_infer_compiler(job.config)
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
-            compile_cache.reuse(accelerator, job.store, inputs.compiled)
+            if inputs.compiled is not None:
+                from tasks.worker.training import compile_cache  # made by warmup, with the modules of training
+
+                compile_cache.reuse(accelerator, job.store, inputs.compiled)
             parts = load_parts(job.shared, inputs.model.checkpoint)
             accelerator.to_device(parts.model)
             catalogue = Catalogue(job.store, inputs.catalogue, job.shared)

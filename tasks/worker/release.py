@@ -33,6 +33,7 @@ from tasks.worker.search.measure import (
     search,
 )
 from tasks.worker.search.proof import Proof, prove
+from tasks.worker.search.refreshed import FewChanges, few_changes, prove_changes
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
 VECTORS_KEPT_BYTES = 0  # the few searches read the shards, so that memory does not grow with the catalogue
@@ -59,14 +60,18 @@ def run(job: Job) -> ReleaseOutcome:
         with job.clock.phase("restoring"):
             parts = load_parts(store, inputs.model.checkpoint)
             manifest = read_manifest(store, inputs.vectors)
-            index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
-            queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
-            folder_before = _folder_before(store, inputs)
         if manifest.facts["catalogue"] != inputs.catalogue.model_dump():
             raise CodeError(
                 f"the vectors in {store.uri}/{inputs.vectors} are not those of the items in "
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
+        if (few := few_changes(store, inputs)) is not None:
+            with job.clock.phase("productive"):
+                return _refreshed(job, inputs, few, parts)
+        with job.clock.phase("restoring"):
+            index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
+            queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
+            folder_before = _folder_before(store, inputs)
         with job.clock.phase("productive"):
             folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
             proof = prove(job, inputs, index, parts, queries, folder, folder_before)
@@ -91,8 +96,27 @@ def run(job: Job) -> ReleaseOutcome:
         shared=compared.shared if compared else None,
         changes=changes,
         code=code_version(),
-        libraries={name: importlib.metadata.version(name) for name in LIBRARIES},
+        libraries=_versions(),
     )
+
+
+def _refreshed(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelParts) -> ReleaseOutcome:
+    """Return the outcome of a refresh that changes few items: the model is released, and its measurements hold on."""
+    assert inputs.carried is not None
+    cosines = prove_changes(job, inputs, few, parts)
+    return ReleaseOutcome(
+        model=inputs.carried.release.model_prefix,
+        min_cosine=float(cosines.min()),
+        probed=len(cosines),
+        metrics=inputs.carried.metrics,
+        unsearched=few.unsearched,
+        code=code_version(),
+        libraries=_versions(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {name: importlib.metadata.version(name) for name in LIBRARIES}
 
 
 def _committed(store: Store, prefix: str) -> Path | None:

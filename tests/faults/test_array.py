@@ -18,7 +18,7 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.results import StageResult
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker import infer
-from tasks.worker.catalogue.shards import ShardNote
+from tasks.worker.catalogue.earlier_shards import ShardNote
 from tasks.worker.process.job import Job, PhaseClock, Rank, Share
 from tests.support.cloud.s3 import S3Server
 from tests.support.processes.kills import Kill, infer_and_die, work_as_child

@@ -11,11 +11,17 @@ def assert_complete(workspace: Path, spans: Sequence[str]) -> None:
     """Compare the current release with the clean rows of these spans and with all item feeds."""
     number = json.loads((workspace / "releases" / "CURRENT").read_text())["release"]
     release = json.loads((workspace / "releases" / f"{number}.json").read_text())
-    vectors = str(workspace / release["vectors_prefix"] / "*.parquet")
+    vectors = files_of(workspace, release["vectors_prefix"])
     found = duckdb.connect().sql("SELECT item_id, model_version FROM read_parquet(?)", params=[vectors]).fetchall()
     assert len(found) == release["vectors"] == release["catalogue"]["items"]
     assert sorted(item_id for item_id, _ in found) == sorted(live_items(workspace, spans))
     assert {model for _, model in found} == {release["model"]["version"]}
+
+
+def files_of(workspace: Path, folder: str) -> list[str]:
+    """Return the files that a manifest names, wherever they lie, as docs/data.md says."""
+    entries = json.loads((workspace / folder / "MANIFEST.json").read_text())["files"]
+    return [str(workspace / entry.get("at", f"{folder}/{entry['name']}")) for entry in entries]
 
 
 def live_items(workspace: Path, spans: Sequence[str]) -> set[str]:

@@ -1,7 +1,8 @@
 """Builds a catalogue: every live item with its newest text and features, in partitions by item id.
 
 DuckDB reads the sources in batches. The records are split into partitions on disk, and each partition is merged on its
-own, so memory does not grow with the number of items.
+own, so memory does not grow with the number of items. Partitions of an earlier catalogue to which nothing is added are
+named, neither read nor written.
 """
 
 import hashlib
@@ -18,8 +19,17 @@ import pyarrow.parquet as pq
 
 from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
-from infra.store.manifest import FileEntry, MissingFolder, open_folder, read_fact, read_manifest, seal
-from infra.store.placing import place
+from infra.store.manifest import (
+    CorruptFolder,
+    FileEntry,
+    MissingFolder,
+    check_sizes,
+    open_files,
+    place_beside,
+    read_fact,
+    read_manifest,
+    seal,
+)
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
 from tasks.contracts.runner import report
 from tasks.contracts.workspace import CATALOGUE
@@ -30,15 +40,14 @@ from tasks.data.items import (
     FEED_KIND,
     UPDATED_AT,
     deleted_name,
-    is_deleted_name,
     part_name,
 )
 from tasks.data.rows import ROWS_KIND, has_ids_alone
+from tasks.worker.catalogue.kept import Kept, feature_names, feature_types, whole
 from tasks.worker.catalogue.records import (
     SCATTERED,
     Source,
     connect,
-    from_catalogue,
     from_feed,
     from_rows,
     newest,
@@ -81,29 +90,34 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     except MissingFolder:
         pass
     base, left = on_base(store, bases, sources, features)
+    added = [*inputs_of(store, left, None)]
+    count = _partitions(store, left, base, config.infer.shard_rows)
+    kept = Kept.open(store, base, count, added, config) if base is not None else None
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch:
-        inputs = [*inputs_of(store, left, base)]
-        count = _partitions(store, left, base, config.infer.shard_rows)
+        inputs = added if kept is not None or base is None else [*added, *whole(store, base)]
+        types = kept.types if kept is not None else feature_types(inputs, config)
         with connect(Path(scratch)) as database:
             database.execute("SET threads = 1")  # each thread needs own buffers, and a partition is too small to share
-            scatter(_records(database, inputs, feature_types(inputs, config), count), Path(scratch), count)
+            scatter(_records(database, inputs, types, count), Path(scratch), count)
+            target = _Target(store, prefix, Path(scratch), kept)
             entries, items, deleted = [], 0, 0
             for number in range(count):
-                for entry, live, gone in _merge(database, store, prefix, features, number, Path(scratch)):
+                records = scattered(Path(scratch), number)
+                if kept is not None and records is None:
+                    entries += kept.named(number)
+                    continue
+                if kept is not None and records is not None:
+                    records, live, gone = kept.merged(database, records, number)
+                    items, deleted = items - live, deleted - gone
+                for entry, live, gone in _merge(database, target, features, number, records):
                     entries.append(entry)
                     items, deleted = items + live, deleted + gone
                 report("partitions of the catalogue", number + 1, count, f"{items:,} items")
+    if kept is not None:
+        items, deleted = items + kept.facts["items"], deleted + kept.facts["deleted"]
     facts = {"items": items, "deleted": deleted, "partitions": count, "features": features, "sources": sources.names}
     seal(store, prefix, tuple(entries), CATALOGUE_KIND, facts)
     return reference(store, prefix)
-
-
-def feature_names(config: Config) -> list[str]:
-    """Return the feature columns of each item."""
-    features = config.features
-    return list(
-        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
-    )
 
 
 def reference(store: Store, prefix: str) -> CatalogueRef:
@@ -119,8 +133,8 @@ def on_base(
     """Return the first usable base, and the sources that it lacks."""
     for base in bases:
         try:
-            facts = read_manifest(store, base.prefix).facts
-        except MissingFolder:
+            facts = check_sizes(store, base.prefix).facts
+        except (MissingFolder, CorruptFolder):
             continue
         there = set(facts["sources"])
         if there <= set(sources.names) and facts["features"] == features:
@@ -130,22 +144,14 @@ def on_base(
     return None, sources  # also if a source was corrected: its old version must not stay
 
 
-def _files(store: Store, prefix: str, kind: str) -> list[Path]:
-    folder, manifest = open_folder(store, prefix, kind)
-    return [folder / entry.name for entry in manifest.files]
-
-
 def inputs_of(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterator[Source]:
     for rows in sources.rows:
         if not has_ids_alone(store, rows):  # else its texts are the feed's, which may be newer
-            yield from_rows(_files(store, rows.prefix, ROWS_KIND))
+            yield from_rows(open_files(store, rows.prefix, ROWS_KIND))
     for feed in sources.feeds:
-        yield from_feed(_files(store, feed.prefix, FEED_KIND))
+        yield from_feed(open_files(store, feed.prefix, FEED_KIND))
     if base is not None:
-        files = _files(store, base.prefix, CATALOGUE_KIND)
-        for deleted in (False, True):
-            if some := [path for path in files if is_deleted_name(path.name) is deleted]:
-                yield from_catalogue(some, deleted)
+        yield from whole(store, base)
 
 
 def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_rows: int) -> int:
@@ -159,22 +165,6 @@ def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_ro
     return count
 
 
-def feature_types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
-    """Return the DuckDB type of each feature; a category keeps its type if all files agree, and is text otherwise."""
-    return column_types(inputs, config.features.numeric, feature_names(config))
-
-
-def column_types(inputs: Sequence[Source], numeric: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Return the DuckDB type of each column, as `feature_types` does."""
-    kinds = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
-    schemas = [pq.read_schema(path) for source in inputs for path in source.files]
-    types = {name: "DOUBLE" for name in numeric if name in names}
-    for name in names:
-        found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
-        types.setdefault(name, kinds.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
-    return types
-
-
 def _records(
     database: duckdb.DuckDBPyConnection, inputs: Sequence[Source], types: dict[str, str], count: int
 ) -> Iterator[pa.RecordBatch]:
@@ -182,23 +172,29 @@ def _records(
         yield from database.sql(records_of(source, types, count)).to_arrow_reader(BATCH_RECORDS)
 
 
+class _Target(NamedTuple):
+    store: Store
+    prefix: str
+    scratch: Path
+    kept: Kept | None
+
+
 def _merge(
-    database: duckdb.DuckDBPyConnection, store: Store, prefix: str, features: Sequence[str], number: int, scratch: Path
+    database: duckdb.DuckDBPyConnection, to: _Target, features: Sequence[str], number: int, records: pa.Table | None
 ) -> Iterator[tuple[FileEntry, int, int]]:
     """Write the files of a partition; yield each file's entry with its numbers of live and deleted items."""
-    records = scattered(scratch, number)
     if records is None:  # by chance no item falls into it
         return
-    live, gone = scratch / part_name(number), scratch / deleted_name(number)
+    live, gone = to.scratch / part_name(number), to.scratch / deleted_name(number)
     database.register(SCATTERED, records)
     rows = _split(database.sql(newest(features)).to_arrow_reader(BATCH_ITEMS), live, gone)
     database.unregister(SCATTERED)
-    remove(scratch, number)
+    remove(to.scratch, number)
     for path, live_items, deleted_items in ((live, rows[0], 0), (gone, 0, rows[1])):
         if live_items + deleted_items:
-            place(store, path, f"{prefix}/{path.name}")
             entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
-            yield entry, live_items, deleted_items
+            same = to.kept.same(entry) if to.kept is not None else None
+            yield same or place_beside(to.store, path, to.prefix, entry), live_items, deleted_items
         path.unlink()
 
 

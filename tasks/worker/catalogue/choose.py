@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_folder
+from infra.store.manifest import open_files
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import CATALOGUE_KIND, CONTENT, TEXT, is_deleted_name
 from tasks.data.rows import ITEM_ID
@@ -30,8 +30,7 @@ def choose(store: Store, ref: CatalogueRef, named: Sequence[str], others: int, f
     Raises:
         MissingFolder, CorruptFolder: the catalogue is missing or damaged.
     """
-    folder, manifest = open_folder(store, ref.prefix, CATALOGUE_KIND)
-    files = [folder / entry.name for entry in manifest.files if not is_deleted_name(entry.name)]
+    files = [path for path in open_files(store, ref.prefix, CATALOGUE_KIND) if not is_deleted_name(path.name)]
     there = set(pq.read_schema(files[0]).names)
     columns = [ITEM_ID, TEXT, CONTENT, *dict.fromkeys(features)]
     selected = ", ".join(quoted(name) if name in there else f"NULL::DOUBLE AS {quoted(name)}" for name in columns)

@@ -15,9 +15,9 @@ from infra.store.manifest import FileEntry
 from tasks.data.items import CONTENT, MODEL_VERSION, TEXT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import CodeError
+from tasks.worker.catalogue.earlier_shards import BadItem, ShardNote
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import EarlierVectors
-from tasks.worker.catalogue.shards import BadItem, ShardNote
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features

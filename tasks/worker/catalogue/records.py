@@ -13,8 +13,8 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store.base import Store, sha256_of
-from infra.store.manifest import MANIFEST, CorruptFolder, read_manifest
+from infra.store.base import Store
+from infra.store.manifest import open_file, read_manifest
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import CONTENT, DELETED, FEED_AT, TEXT, UPDATED_AT, part_name
 from tasks.data.rows import ITEM, ITEM_ID, TIME
@@ -41,7 +41,8 @@ class Catalogue:
         """Read the manifest; from `manifests` if given: the same workspace, shared by several workers."""
         self.ref = ref
         self._store = store
-        self._files = {entry.name: entry for entry in read_manifest(manifests or store, ref.prefix).files}
+        self._manifest = read_manifest(manifests or store, ref.prefix)
+        self._files = {entry.name for entry in self._manifest.files}
 
     def items(self, partition: int, batch_items: int) -> Iterator[pa.Table]:
         """Yield the live items of a partition by item id, at most `batch_items` at a time.
@@ -49,13 +50,9 @@ class Catalogue:
         Raises:
             CorruptFolder: the file does not match the manifest's checksum.
         """
-        entry = self._files.get(part_name(partition))
-        if entry is None:  # no item falls into this partition
+        if (name := part_name(partition)) not in self._files:  # no item falls into this partition
             return
-        path = self._store.local(f"{self.ref.prefix}/{entry.name}")
-        if not path.is_file() or sha256_of(path) != entry.sha256:
-            raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(open_file(self._store, self.ref.prefix, self._manifest, name)) as file:
             for batch in file.iter_batches(batch_items):
                 yield pa.Table.from_batches([batch])
 

@@ -1,6 +1,7 @@
 """Vectors of an earlier release of the same model, reused for unchanged items."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from infra.store.base import Store, sha256_of
 from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, read_manifest
 from tasks.data.items import CONTENT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
-from tasks.worker.catalogue.shards import expect_vectors
+from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.process.job import Share
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -41,7 +42,11 @@ class EarlierVectors:
             self.max_tokens = manifest.facts["max_tokens"]
 
     def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
-        """Return (item id, content hash) -> vector of the earlier partition with these items."""
+        """Return (item id, content hash) -> vector of the earlier partition with these items; empty if damaged."""
+        entry = self._entry(number)
+        if entry is not None and not self._whole(entry):
+            print(f"{self._local(entry)} is damaged: its items are embedded again", flush=True)
+            return {}
         table = self.table_of_partition(number, [ITEM_ID, CONTENT])
         return {} if table is None else dict(zip(_keys(table, CONTENT), as_matrix(table[VECTOR]), strict=True))
 
@@ -50,17 +55,14 @@ class EarlierVectors:
 
         Partitions are only ever split, so `number` modulo the earlier count finds it.
         """
-        name = part_name(number % self._partitions)
-        if name not in {entry.name for entry in self._files}:
-            return None
-        return pq.read_table(self._store.local(f"{self._prefix}/{name}"), columns=[*columns, VECTOR])
+        entry = self._entry(number)
+        return None if entry is None else pq.read_table(self._local(entry), columns=[*columns, VECTOR])
 
     def check(self, share: Share) -> None:
         """Compare this worker's share of the files with their checksums. Raises CorruptFolder: names the file."""
         for entry in self._files[share.index :: share.of]:
-            path = self._store.local(f"{self._prefix}/{entry.name}")
-            if not path.is_file() or sha256_of(path) != entry.sha256:
-                raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
+            if not self._whole(entry):
+                raise CorruptFolder(f"{self._local(entry)} does not match its checksum in {MANIFEST}")
 
     def of_items(self, items: pa.Table, by: str, width: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
         """Find the vectors of items in this worker's share of the files.
@@ -85,14 +87,26 @@ class EarlierVectors:
         """Return bool (ids,): True for an id in this worker's share of the files, with any content."""
         found = np.zeros(len(ids), dtype=bool)
         for entry in self._files[share.index :: share.of]:
-            there = pq.read_table(self._store.local(f"{self._prefix}/{entry.name}"), columns=[ITEM_ID])[ITEM_ID]
+            there = pq.read_table(self._local(entry), columns=[ITEM_ID])[ITEM_ID]
             found |= pc.is_in(ids, value_set=there.combine_chunks()).to_numpy()
         return found
+
+    def _entry(self, number: int) -> FileEntry | None:
+        name = part_name(number % self._partitions)
+        return next((entry for entry in self._files if entry.name == name), None)
+
+    def _whole(self, entry: FileEntry) -> bool:
+        path = self._local(entry)
+        return path.is_file() and sha256_of(path) == entry.sha256
+
+    def _local(self, entry: FileEntry) -> Path:
+        assert self._prefix is not None
+        return self._store.local(entry.key(self._prefix))
 
     def _batches(self, column: str, share: Share) -> Iterator[pa.Table]:
         """Yield batches of vectors with their item ids and another column."""
         for entry in self._files[share.index :: share.of]:
-            with pq.ParquetFile(self._store.local(f"{self._prefix}/{entry.name}"), pre_buffer=False) as file:
+            with pq.ParquetFile(self._local(entry), pre_buffer=False) as file:
                 for batch in file.iter_batches(BATCH_VECTORS, columns=list({ITEM_ID, column, VECTOR})):
                     yield pa.Table.from_batches([batch])
 

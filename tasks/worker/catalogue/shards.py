@@ -8,51 +8,22 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field
 
-from infra.store.base import Store, sha256_of
+from infra.store.base import sha256_of
 from infra.store.lease import HeldLease
-from infra.store.manifest import CorruptFolder, FileEntry, Manifest, commit, seal
-from infra.store.placing import place, settle
+from infra.store.manifest import commit, place_beside, seal
+from infra.store.placing import settle
 from infra.store.records import read_record
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.workspace import BAD_ITEMS, SHARD, SHARD_LEASE
 from tasks.data.items import VECTORS_KIND
 from tasks.foundation.errors import CodeError, StoreError
-from tasks.foundation.records import Record
+from tasks.worker.catalogue.earlier_shards import BadItem, Counted, ShardNote, earlier_shards
 from tasks.worker.process.job import Job
-
-
-def expect_vectors(store: Store, prefix: str, manifest: Manifest, model_version: str) -> None:
-    """Raise CorruptFolder, which names both models, unless a folder holds vectors by this model."""
-    by = manifest.facts.get("model_version")
-    if manifest.kind != VECTORS_KIND or by != model_version:
-        what = f"{store.uri}/{prefix} holds {manifest.kind} by {by}"
-        raise CorruptFolder(f"{what}, expected {VECTORS_KIND} by {model_version}")
-
 
 QUARANTINE_KIND = "quarantine"
 _SHOWN = 3  # bad items in an error's sentence
-
-
-class BadItem(Record):
-    item_id: str
-    reason: str
-
-
-class ShardNote(Record):
-    """`runs/<run key>/infer/shards/<model>/<catalogue>/<number>.json`: the shard of one partition is complete."""
-
-    file: FileEntry | None = Field(description="null: the partition has no item with a vector")
-    attempt: int
-    worker: int
-    vectors: int
-    reused: int = Field(description="from earlier vectors of the same model")
-    width: int
-    bad: tuple[BadItem, ...]
-    ids_sha256: str = Field(description="over the item ids, one on each line")
-    seconds: float
 
 
 class Shards:
@@ -65,14 +36,15 @@ class Shards:
         self.prefix = inputs.vectors
         self._of = {"run": job.spec.run_key, **inputs.vectors_of}
         self._notes = SHARD.within(**self._of)
+        self._earlier = earlier_shards(job)
 
     def open(self) -> list[int]:
-        """Return the partitions without a note; each worker starts at a different one."""
+        """Return the partitions without a shard; each worker starts at a different one."""
         there = set(self._store.list(self._notes))
         count = self._inputs.catalogue.partitions
         first = self._job.share.index * count // self._job.share.of
         numbers = [(first + number) % count for number in range(count)]
-        return [number for number in numbers if self._note(number) not in there]
+        return [number for number in numbers if number not in self._earlier and self._note(number) not in there]
 
     def check_earlier(self) -> None:
         """Delete the notes of an earlier attempt's damaged shards; each worker checks its share."""
@@ -89,7 +61,7 @@ class Shards:
     def _whole(self, note: ShardNote) -> bool:
         if note.file is None:
             return True
-        path = self._store.local(f"{self.prefix}/{note.file.name}")
+        path = self._store.local(note.file.key(self.prefix))
         return path.is_file() and sha256_of(path) == note.file.sha256
 
     def done(self, number: int) -> bool:
@@ -104,7 +76,7 @@ class Shards:
         """Upload a shard, then its note. Raises StoreError: the lease was lost; another worker has the partition."""
         lease.check()
         if note.file is not None:
-            place(self._store, path, f"{self.prefix}/{note.file.name}")
+            note = note.model_copy(update={"file": place_beside(self._store, path, self.prefix, note.file)})
         settle(self._store, self._note(number), note.to_json())
 
     def seal(self) -> InferOutcome:
@@ -115,7 +87,7 @@ class Shards:
             StoreError: the shards don't contain every item of the catalogue exactly once.
         """
         catalogue, spec = self._inputs.catalogue, self._job.spec
-        notes = [self._read(number) for number in range(catalogue.partitions)]
+        notes = [self._earlier.get(number) or self._read(number) for number in range(catalogue.partitions)]
         bad = [item for note in notes for item in note.bad]
         vectors = sum(note.vectors for note in notes)
         self._refuse(bad, vectors)
@@ -129,6 +101,7 @@ class Shards:
             "type": self._job.config.infer.vectors,
             "max_tokens": self._job.config.infer.max_tokens,
             "ids_sha256": ids,
+            "shards": [list(Counted(note.vectors, len(note.bad), note.ids_sha256)) for note in notes],
         }
         files = tuple(note.file for note in notes if note.file is not None)
         seal(self._store, self.prefix, files, VECTORS_KIND, facts)
@@ -147,7 +120,7 @@ class Shards:
             bad=len(bad),
             quarantine=self._quarantine(bad),
             ids_sha256=ids,
-            texts_per_second=round(embedded / max(seconds.values()), 2),
+            texts_per_second=round(embedded / max(seconds.values()), 2) if embedded else 0.0,
         )
 
     def _refuse(self, bad: list[BadItem], vectors: int) -> None:

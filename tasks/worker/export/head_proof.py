@@ -11,7 +11,7 @@ from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.export.head import exported_outputs, score
 from tasks.worker.model.classify import classify, label_outputs
 from tasks.worker.process.job import Job
-from tasks.worker.search.proof import trained_queries
+from tasks.worker.search.proof import trained_vectors
 from tasks.worker.training.checkpoint import ModelParts
 
 MOST_DIFFERENCE = 1e-3  # probability; vectors with a cosine of 0.9999 differ by less
@@ -32,7 +32,7 @@ def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np
     model = parts.model
     if model.classifier is None or not queries.num_rows:
         return None
-    ours = trained_queries(job, parts, queries)
+    ours = trained_vectors(job, parts, queries, "query")
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         trained = classify(model, accelerator, ours, ours[::-1])
     differences = np.abs(trained - score(folder, exported, exported[::-1]))
@@ -59,7 +59,7 @@ def label_difference(
     there = [name for name in model.shape.label_heads if (folder / name).is_dir()]
     if not there or not queries.num_rows:
         return None
-    ours = trained_queries(job, parts, queries)
+    ours = trained_vectors(job, parts, queries, "query")
     for name in there:
         with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
             trained = label_outputs(model, name, accelerator, ours, ours[::-1])

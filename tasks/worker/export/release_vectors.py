@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from infra.store.base import Store, sha256_of
-from infra.store.manifest import MANIFEST, CorruptFolder, check_sizes, expect_manifest
+from infra.store.base import Store
+from infra.store.manifest import check_sizes, expect_manifest, open_file
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
+from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.catalogue.shards import expect_vectors
 from tasks.worker.export.target import PARTITION, Shape
 
 
@@ -39,7 +39,7 @@ class ReleaseVectors:
         self.partitions: int = facts["catalogue"]["partitions"]
         self.ids_sha256: str = facts["ids_sha256"]
         self.shape = Shape(facts["width"], facts["type"] == "fp16")
-        self._store, self._prefix = store, prefix
+        self._store, self._prefix, self._manifest = store, prefix, manifest
         self._files = {entry.name: entry for entry in manifest.files}
 
     def rows_by_partition(self) -> dict[int, int]:
@@ -53,9 +53,7 @@ class ReleaseVectors:
         Raises:
             CorruptFolder: the file does not match the manifest's checksum.
         """
-        path = self._store.local(self._key(partition))
-        if not path.is_file() or sha256_of(path) != self._files[part_name(partition)].sha256:
-            raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}; release again: millrace run")
+        path = open_file(self._store, self._prefix, self._manifest, part_name(partition))
         table = pq.read_table(path, columns=[ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
         version = table[MODEL_VERSION].cast(pa.string())
         table = table.set_column(table.column_names.index(MODEL_VERSION), MODEL_VERSION, version)
@@ -70,4 +68,4 @@ class ReleaseVectors:
                 yield table[ITEM_ID], found / np.linalg.norm(found, axis=1, keepdims=True)  # float16 rounds
 
     def _key(self, partition: int) -> str:
-        return f"{self._prefix}/{part_name(partition)}"
+        return self._files[part_name(partition)].key(self._prefix)

@@ -13,12 +13,12 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, check_sizes, expect_manifest, read_fact
+from infra.store.manifest import CorruptFolder, check_sizes, expect_manifest, local_files, read_fact
 from tasks.contracts.search import Hit, ListedItem
 from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
+from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.catalogue.shards import expect_vectors
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -66,8 +66,7 @@ class Index:
         manifest = check_sizes(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
         expect_vectors(store, prefix, manifest, model_version)
-        folder = store.local(prefix)
-        self.paths = [folder / entry.name for entry in manifest.files]
+        self.paths = local_files(store, prefix, manifest)
         self.width = read_fact(store, prefix, "width", int)
         self.max_tokens = read_fact(store, prefix, "max_tokens", int)  # texts were truncated to this length
         rows = [_rows_in(path) for path in self.paths]

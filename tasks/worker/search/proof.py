@@ -12,13 +12,13 @@ import pyarrow.compute
 
 from infra.store.base import Store
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.data.items import partition_of
+from tasks.data.items import TEXT, partition_of
 from tasks.data.rows import ITEM_ID, QUERY
 from tasks.foundation.errors import CodeError
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
-from tasks.worker.model.features import encode_features
+from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.prompts import prompts_of
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Job
@@ -72,27 +72,28 @@ def prove(
     job.clock.count_as("booting", exported.loading)
     vectors_before = earlier[0].queries if earlier else None
     released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
-    of_items = _compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
+    of_items = compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
     if not queries.num_rows:
         return Proof(of_items, np.zeros(0, dtype=np.float32), exported.queries, vectors_before)
     first = queries.slice(0, rows)
-    trained = trained_queries(job, parts, first)
-    of_queries = _compared(job, exported.queries[:rows], trained, "query", first[QUERY], "that of the trained one")
+    trained = trained_vectors(job, parts, first, "query")
+    of_queries = compared(job, exported.queries[:rows], trained, "query", first[QUERY], "that of the trained one")
     return Proof(of_items, of_queries, exported.queries, vectors_before)
 
 
-def trained_queries(job: Job, parts: ModelParts, queries: pa.Table) -> np.ndarray:
-    """Return the trained model's unit vectors of queries, float32 (queries, width)."""
+def trained_vectors(job: Job, parts: ModelParts, table: pa.Table, side: Side) -> np.ndarray:
+    """Return the trained model's unit vectors of queries or items, float32 (rows, width)."""
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
         longest = job.config.infer.max_tokens
-        prompt = prompts_of(queries, "query", parts.model.shape.prompts, parts.features.entity)
-        tokens = tokenize(parts.tokenizer, queries[QUERY].to_pylist(), longest, parts.model.pad, prompt)
-        features = encode_features(parts.features, queries, "query")
+        prompt = prompts_of(table, side, parts.model.shape.prompts, parts.features.entity)
+        texts = table[QUERY if side == "query" else TEXT].to_pylist()
+        tokens = tokenize(parts.tokenizer, texts, longest, parts.model.pad, prompt)
+        features = encode_features(parts.features, table, side)
         return embed(parts.model, accelerator, tokens, features, settings, shared=False)
 
 
-def _compared(
+def compared(
     job: Job, exported: np.ndarray, ours: np.ndarray, what: str, names: pa.ChunkedArray, compared: str
 ) -> np.ndarray:
     """Return the cosines of vectors, float32 (entries,); `ours` are unit vectors. Raises like `prove`."""

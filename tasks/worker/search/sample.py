@@ -15,9 +15,9 @@ from infra.store.manifest import expect_manifest, open_file, read_manifest
 from tasks.contracts.runs import Release
 from tasks.data.items import CONTENT, TEXT, VECTOR, part_name, partition_of
 from tasks.data.rows import ITEM_ID
+from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.catalogue.shards import expect_vectors
 
 MOST_ITEMS = 5000  # a page with more is slow to draw, and comparing all with all takes seconds
 BATCH_ITEMS = 8192

@@ -28,7 +28,6 @@ from tasks.worker.model import features, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.model.model_shape import ModelShape
-from tasks.worker.training.optimizer import optimizer_tensors, restore_optimizer
 from tasks.worker.training.tokenised import TokenizerSettings, read_settings, write_settings
 
 KIND = "checkpoint"
@@ -88,6 +87,8 @@ def load_optimizer(
     store: Store, ref: CheckpointRef, model: EmbeddingModel, optimizer: torch.optim.AdamW
 ) -> CheckpointState:
     """Restore the optimiser state of a checkpoint; return the checkpoint's state."""
+    from tasks.worker.training.optimizer import restore_optimizer  # a refresh has none
+
     folder = _verified(store, ref)
     restore_optimizer(model, optimizer, load_file(folder / "optimizer.safetensors"))
     return CheckpointState.model_validate_json((folder / "state.json").read_text())
@@ -194,6 +195,8 @@ class CheckpointWriter:
         began = time.monotonic()
         self.wait()
         model = self.parts.model
+        from tasks.worker.training.optimizer import optimizer_tensors  # a refresh has none
+
         tensors: Files = {RELEASED: weights_on_host(self.released.model)}
         if self.released.model is not model:
             tensors[TRAINED] = weights_on_host(model)

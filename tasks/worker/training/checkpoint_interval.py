@@ -16,13 +16,12 @@ from torch import nn
 
 from configs.schema.checkpoints import interval_of
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, Manifest
+from infra.store.manifest import MANIFEST, PRUNED, Manifest
 from infra.store.records import read_record
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import CheckpointUse
 from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import POLICIES, CodeError, StoreError
-from tasks.runs.lineage import PRUNED
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 from tasks.worker.devices.accelerators import Accelerator

@@ -118,7 +118,7 @@ def damaged(store: Store, prefix: str) -> Iterator[str]:
     """Yield files of a folder that its manifest does not describe."""
     manifest = _json(store, f"{prefix}/MANIFEST.json")
     for entry in manifest["files"]:
-        key = f"{prefix}/{entry['name']}"
+        key = entry.get("at", f"{prefix}/{entry['name']}")
         if not store.exists(key) or hashlib.sha256(store.read(key)).hexdigest() != entry["sha256"]:
             yield f"{key} is not what its manifest names"
 
@@ -131,7 +131,8 @@ def _ids(store: Store, prefix: str) -> Counter[str]:
 
 
 def _parts(store: Store, prefix: str) -> list[str]:
-    return [key for key in store.list(prefix) if key.endswith(".parquet")]
+    entries = _json(store, f"{prefix}/MANIFEST.json")["files"]
+    return [entry.get("at", f"{prefix}/{entry['name']}") for entry in entries if entry["name"].endswith(".parquet")]
 
 
 def _json(store: Store, key: str) -> Any:

@@ -26,9 +26,11 @@ import pyarrow.parquet as pq
 
 from flows.demo.search_log import Row, month_start, write_shop
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import open_files
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_REPORT
+from tasks.data.items import VECTORS_KIND
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs
 from tasks.runs.results import read_judgement, read_result
@@ -151,7 +153,7 @@ def _recall(store: DirectoryStore) -> float:
     rows: list[Row] = clean_rows()[:QUERIES]
     table = pa.table({name: [row[name] for row in rows] for name in ("query", "locale")})
     queries = Consumer(store.local(release.model_prefix)).queries(table)
-    files = sorted(store.path(release.vectors_prefix).glob("part-*.parquet"))
+    files = open_files(store, release.vectors_prefix, VECTORS_KIND)
     items = pa.concat_tables([pq.read_table(file, columns=["item_id", "vector"]) for file in files])
     vectors = np.stack(items["vector"].to_numpy()).astype(np.float32)
     nearest = np.argpartition(-(queries @ vectors.T), TOP, axis=1)[:, :TOP]

@@ -34,8 +34,9 @@ def files_of(read: Read, folder: str) -> dict[str, bytes]:
     """All files of a folder by its manifest."""
     files = {}
     for entry in json.loads(read(f"{folder}/MANIFEST.json"))["files"]:
-        files[entry["name"]] = read(f"{folder}/{entry['name']}")
-        assert len(files[entry["name"]]) == entry["bytes"], f"{folder}/{entry['name']} is not whole"
+        key = entry.get("at", f"{folder}/{entry['name']}")
+        files[entry["name"]] = read(key)
+        assert len(files[entry["name"]]) == entry["bytes"], f"{key} is not whole"
     return files
 
 

@@ -13,12 +13,12 @@ import torch
 
 from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import MissingFolder, open_folder, read_manifest
+from infra.store.manifest import MissingFolder, open_files, open_folder, read_manifest
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
 from tasks.contracts.results import KeptWork
-from tasks.data.items import partition_of
+from tasks.data.items import part_name, partition_of
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
 from tasks.worker.catalogue import embedder
@@ -79,8 +79,7 @@ def of_items(workspace: Workspace, change: Callable[[pa.Table], pa.Table], folde
 
 
 def read(store: DirectoryStore, prefix: str) -> pa.Table:
-    folder, manifest = open_folder(store, prefix, "vectors")
-    return pa.concat_tables(pq.read_table(folder / entry.name) for entry in manifest.files)
+    return pa.concat_tables(pq.read_table(path) for path in open_files(store, prefix, "vectors"))
 
 
 def vectors_of(table: pa.Table) -> np.ndarray:
@@ -167,6 +166,54 @@ def test_vectors_of_unchanged_items_are_reused(workspace: Workspace, tmp_path: P
     same = [each for each in after if known.get(each["item_id"], {}).get("content_sha256") == each["content_sha256"]]
     assert len(same) == 97
     assert all(each["vector"] == known[each["item_id"]]["vector"] for each in same)
+
+
+def test_shards_of_unchanged_partitions_are_named_where_they_truly_lie(workspace: Workspace, tmp_path: Path):
+    """A chain of refreshes, each with one changed item: no manifest names a manifest, and all vectors are there."""
+    outcome, store, rows = run(workspace), workspace.store, workspace.rows
+    places = {f"{outcome.prefix}/part-{number:05d}.parquet" for number in range(4)}
+    catalogue = workspace.inputs.catalogue
+    for step in range(3):
+        item_id = sorted(set(pq.read_table(store.path(rows.prefix) / "part-00000.parquet")["item_id"].to_pylist()))[
+            step
+        ]
+
+        def changed(table: pa.Table, item_id: str = item_id) -> pa.Table:
+            pairs = zip(table["item_id"].to_pylist(), table["item"].to_pylist(), strict=True)
+            texts = [f"{text} again" if each == item_id else text for each, text in pairs]
+            return table.set_column(table.column_names.index("item"), "item", pa.array(texts))
+
+        (tmp_path / str(step)).mkdir()
+        rows = change_rows(store, rows, f"2026-{4 + step:02d}", changed, tmp_path / str(step))
+        catalogue = make_catalogue(store, CONFIG, rows)
+        number = partition_of(item_id, 4)
+        before, outcome = outcome, run(workspace, catalogue=catalogue, reuse=outcome.prefix)
+        assert (outcome.vectors, outcome.vectors_reused, outcome.bad) == (100, 99, 0)
+        assert store.list(outcome.prefix) == [
+            f"{outcome.prefix}/MANIFEST.json",
+            f"{outcome.prefix}/part-{number:05d}.parquet",
+        ]
+        entries = read_manifest(store, outcome.prefix).files
+        places = {each for each in places if not each.endswith(part_name(number))}
+        places.add(f"{outcome.prefix}/{part_name(number)}")
+        assert {entry.key(outcome.prefix) for entry in entries} == places
+        assert len(set(read(store, outcome.prefix)["item_id"].to_pylist())) == 100
+        assert outcome.ids_sha256 == before.ids_sha256
+
+
+@pytest.mark.parametrize("damage", ["gone", "catalogue gone", "other settings"])
+def test_shards_are_made_again_unless_the_earlier_ones_fit(workspace: Workspace, tmp_path: Path, damage: str):
+    store, first = workspace.store, run(workspace)
+    config = tiny_config(*FEATURES, "infer.vectors=fp16") if damage == "other settings" else CONFIG
+    catalogue = of_items(workspace, lambda rows: rows.filter(pc.not_equal(rows["item_id"], "i1")), tmp_path)
+    if damage == "gone":
+        store.delete(f"{first.prefix}/part-00001.parquet")
+    if damage == "catalogue gone":
+        store.delete(workspace.inputs.catalogue.prefix)
+    inputs = workspace.inputs.model_copy(update={"catalogue": catalogue, "reuse": first.prefix})
+    outcome = infer.run(make_job(store, config, inputs, attempt=2))
+    assert not any(entry.at for entry in read_manifest(store, outcome.prefix).files)
+    assert read(store, outcome.prefix).num_rows == outcome.vectors == catalogue.items
 
 
 def test_vectors_of_another_model_are_never_reused(workspace: Workspace):

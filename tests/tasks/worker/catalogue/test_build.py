@@ -12,9 +12,9 @@ import pytest
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import CorruptFolder, commit, open_folder
+from infra.store.manifest import CorruptFolder, commit, open_folder, read_manifest
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef
-from tasks.data.items import FEED_KIND, is_deleted_name, partition_of
+from tasks.data.items import FEED_KIND, deleted_name, is_deleted_name, part_name, partition_of
 from tasks.data.rows import ROWS_KIND
 from tasks.worker.catalogue import build as building
 from tasks.worker.catalogue.build import Sources, build
@@ -239,3 +239,59 @@ def test_a_damaged_partition_is_found_when_it_is_read(world: World):
     with pytest.raises(CorruptFolder, match="does not match its checksum") as caught:
         world.items(ref)
     assert str(path) in str(caught.value)
+
+
+def test_one_item_is_written_with_its_partition_alone(world: World):
+    rows = [{"id": f"i{number}", "text": f"text {number}", "day": 1, "colour": "red"} for number in range(60)]
+    first = world.build(one := world.rows(*rows), settings=("infer.shard_rows=8",))
+    assert first.partitions == 8
+    feed = world.feed({"id": "i7", "text": "changed", "day": 9}, {"id": "i8", "day": 9, "deleted": True})
+    bases, sources = (first,), [one, feed]
+    for step in range(3):
+        changed = world.build(*sources, bases=bases, settings=("infer.shard_rows=8",))
+        entries = read_manifest(world.store, changed.prefix).files
+        own = [entry.name for entry in entries if entry.at is None]
+        if step == 0:
+            seven, eight = partition_of("i7", 8), partition_of("i8", 8)
+            assert sorted(own) == sorted({part_name(seven), part_name(eight), deleted_name(eight)})
+        else:
+            assert own == [part_name(partition_of(f"new {step - 1}", 8))]
+        assert all(world.store.exists(entry.key(changed.prefix)) for entry in entries), "the true places"
+        items = world.items(changed)
+        assert (len(items), items["i7"]["text"], "i8" in items) == (59 + step, "changed", False)
+        sources.append(world.feed({"id": f"new {step}", "text": "new", "day": 10}))
+        bases = (changed,)
+
+
+def test_content_that_stays_is_named_though_its_partition_was_read(world: World):
+    one = world.rows({"id": "a", "text": "newest", "day": 9})
+    first = world.build(one)
+    again = world.build(one, world.rows({"id": "a", "text": "older", "day": 2}), bases=(first,))
+    (entry,) = read_manifest(world.store, again.prefix).files
+    assert entry.at == f"{first.prefix}/part-00000.parquet"
+    assert world.store.list(again.prefix) == [f"{again.prefix}/MANIFEST.json"]
+
+
+def test_a_feature_of_another_type_writes_all_partitions(world: World):
+    """The content hash is over the values: a category that was a text everywhere stays one."""
+    one = world.rows({"id": "a", "text": "one", "day": 1, "colour": "red"})
+    first = world.build(one)
+    numbers = world.rows({"id": "b", "text": "two", "day": 2})
+    path = world.store.path(numbers.prefix) / "part-00000.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(4, "colour", pa.array([1.5])), source := world.folder / "numbers.parquet")
+    folder = world.folder / "numbers"
+    folder.mkdir()
+    source.rename(folder / "part-00000.parquet")
+    commit(world.store, "runs/r9/validate/rows/2026-01", folder, ROWS_KIND, {"rows": 1})
+    other = numbers.model_copy(update={"prefix": "runs/r9/validate/rows/2026-01"})
+    assert world.items(world.build(one, other, bases=(first,)))["b"]["colour"] == "1.5"
+
+
+def test_a_damaged_base_is_built_again_from_the_sources(world: World):
+    one, two = world.rows({"id": "a", "text": "one", "day": 1}), world.rows({"id": "b", "text": "two", "day": 1})
+    first = world.build(one)
+    world.store.delete(f"{first.prefix}/part-00000.parquet")
+    built = world.build(one, two, bases=(first,))
+    assert set(world.items(built)) == {"a", "b"}
+    assert not any(entry.at for entry in read_manifest(world.store, built.prefix).files)

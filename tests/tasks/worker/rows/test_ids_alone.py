@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import read_manifest
+from infra.store.manifest import open_files, read_manifest
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.rows import read_rows
@@ -110,7 +110,7 @@ def test_the_catalogue_has_the_feeds_newest_text_not_that_of_a_later_row(
     second = validated(store, feed, LATER, window=[APRIL], history=first.rows)
     assert second.catalogue is not None
     items = pa.concat_tables(
-        pq.read_table(path) for path in (store.root / second.catalogue.prefix).glob("part-*.parquet")
+        pq.read_table(path) for path in open_files(store, second.catalogue.prefix, "catalogue")
     ).to_pylist()
     assert len(items) == 40
     assert {each["text"] for each in items if each["item_id"] == "i7"} == {"Renamed lamp"}

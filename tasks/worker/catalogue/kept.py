@@ -1,0 +1,111 @@
+"""The partitions of an earlier catalogue, for one that adds a little to it.
+
+A partition to which nothing is added stays as it is. Another is merged with its additions, and read alone for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from infra.store.manifest import FileEntry, Manifest, open_file, open_files, read_manifest
+from tasks.contracts.references import CatalogueRef
+from tasks.data.items import CATALOGUE_KIND, deleted_name, is_deleted_name, part_name
+from tasks.worker.catalogue.records import Source, from_catalogue, records_of
+
+_KINDS = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}  # Arrow's name of a type -> DuckDB's
+
+
+class Kept(NamedTuple):
+    """An earlier catalogue with as many partitions as the new one, and the same types of features."""
+
+    store: Store
+    prefix: str
+    manifest: Manifest
+    files: dict[str, FileEntry]  # by name
+    types: dict[str, str]  # feature -> DuckDB type
+
+    @classmethod
+    def open(cls, store: Store, base: CatalogueRef, count: int, added: Sequence[Source], config: Config) -> Kept | None:
+        """Open the earlier catalogue; None if no partition can stay as it is.
+
+        Args:
+            count: partitions of the new catalogue.
+            added: sources that the earlier one lacks.
+
+        Raises:
+            MissingFolder, CorruptFolder: it is missing or damaged.
+        """
+        manifest = read_manifest(store, base.prefix)
+        live = next((entry.name for entry in manifest.files if not is_deleted_name(entry.name)), None)
+        if base.partitions != count or live is None:
+            return None
+        path = open_file(store, base.prefix, manifest, live)
+        types = feature_types([*added, from_catalogue([path], deleted=False)], config)
+        schema = pq.read_schema(path)
+        if any(_KINDS.get(str(schema.field(name).type)) != kind for name, kind in types.items()):
+            return None  # a feature has values of another type now, which changes the contents of all items
+        return cls(store, base.prefix, manifest, {entry.name: entry for entry in manifest.files}, types)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.manifest.facts
+
+    def named(self, number: int) -> list[FileEntry]:
+        """Return the entries of a partition, for the manifest of the new catalogue."""
+        names = (part_name(number), deleted_name(number))
+        return [self.files[name].named_from(self.prefix) for name in names if name in self.files]
+
+    def same(self, entry: FileEntry) -> FileEntry | None:
+        """Return the entry of the earlier file with the name and the content of a new one; None: it is another."""
+        mine = self.files.get(entry.name)
+        return mine.named_from(self.prefix) if mine is not None and mine.sha256 == entry.sha256 else None
+
+    def merged(self, database: duckdb.DuckDBPyConnection, added: pa.Table, number: int) -> tuple[pa.Table, int, int]:
+        """Return the records of a partition with the added ones, and its earlier numbers of live and deleted items."""
+        tables, counts = [added], {False: 0, True: 0}
+        for name in (part_name(number), deleted_name(number)):
+            if name in self.files:
+                path = open_file(self.store, self.prefix, self.manifest, name)
+                source = from_catalogue([path], is_deleted_name(name))
+                query = records_of(source, self.types, self.manifest.facts["partitions"])
+                tables.append(database.sql(query).to_arrow_table().cast(added.schema))
+                counts[is_deleted_name(name)] = tables[-1].num_rows
+        return pa.concat_tables(tables), counts[False], counts[True]
+
+
+def whole(store: Store, base: CatalogueRef) -> Iterator[Source]:
+    """Yield all items of a catalogue as sources. Raises MissingFolder, CorruptFolder."""
+    files = open_files(store, base.prefix, CATALOGUE_KIND)
+    for deleted in (False, True):
+        if some := [path for path in files if is_deleted_name(path.name) is deleted]:
+            yield from_catalogue(some, deleted)
+
+
+def feature_names(config: Config) -> list[str]:
+    """Return the feature columns of each item."""
+    features = config.features
+    return list(
+        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
+    )
+
+
+def feature_types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
+    """Return the DuckDB type of each feature; a category keeps its type if all files agree, and is text otherwise."""
+    return column_types(inputs, config.features.numeric, feature_names(config))
+
+
+def column_types(inputs: Sequence[Source], numeric: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the DuckDB type of each column, as `feature_types` does."""
+    schemas = [pq.read_schema(path) for source in inputs for path in source.files]
+    types = {name: "DOUBLE" for name in numeric if name in names}
+    for name in names:
+        found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
+        types.setdefault(name, _KINDS.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
+    return types

@@ -1,0 +1,131 @@
+"""The proof of a refresh: that of its changed shards. The others are the files of the release that it refreshes.
+
+Until one in a hundred items has changed, holdout queries do not search all vectors again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.parquet as pq
+
+from infra.store.base import Store
+from infra.store.manifest import (
+    CorruptFolder,
+    FileEntry,
+    Manifest,
+    MissingFolder,
+    check_sizes,
+    expect_manifest,
+    open_file,
+)
+from tasks.contracts.jobs import ReleaseInputs
+from tasks.data.items import CONTENT, VECTOR, part_name
+from tasks.data.rows import ITEM_ID
+from tasks.foundation.errors import CodeError
+from tasks.worker.catalogue.records import Catalogue
+from tasks.worker.catalogue.reuse import as_matrix
+from tasks.worker.process.job import Job
+from tasks.worker.search.proof import compared, trained_vectors
+from tasks.worker.training.checkpoint import ModelParts
+
+UNSEARCHED_SHARE = 0.01  # of the vectors: beyond it, the metrics of the release before say too little
+_BATCH = 8192
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+
+class FewChanges(NamedTuple):
+    """The shards that differ from those of the refreshed release."""
+
+    vectors: Manifest
+    shards: tuple[FileEntry, ...]  # new ones; the first of all if only items without a vector have changed
+    unsearched: int  # items that have changed since all vectors were searched
+
+
+def few_changes(store: Store, inputs: ReleaseInputs) -> FewChanges | None:
+    """Return the changed shards of a refresh; None if all vectors must be searched, as for a new model.
+
+    Raises:
+        MissingFolder, CorruptFolder: the vectors are not complete, or a file that they name is gone.
+    """
+    if inputs.carried is None:
+        return None
+    of, now = inputs.carried.release, check_sizes(store, inputs.vectors)
+    try:
+        expect_manifest(store, of.model_prefix, check_sizes(store, of.model_prefix), of.model_sha256)
+        before = check_sizes(store, of.vectors_prefix)
+        expect_manifest(store, of.vectors_prefix, before, of.vectors_sha256)
+        old, new = ({entry.name: entry for entry in each.files} for each in (before, now))
+        same = {name for name in old.keys() & new.keys() if old[name].sha256 == new[name].sha256}
+        if before.facts["catalogue"]["partitions"] != now.facts["catalogue"]["partitions"]:
+            return None
+        names = sorted((old.keys() | new.keys()) - same)
+        unsearched = inputs.carried.unsearched
+        for name in names:
+            unsearched += _changed(
+                _read(store, of.vectors_prefix, before, name) if name in old else None,
+                _read(store, inputs.vectors, now, name) if name in new else None,
+            )
+            if unsearched > UNSEARCHED_SHARE * now.facts["vectors"]:
+                return None
+    except (MissingFolder, CorruptFolder) as error:
+        print(f"all vectors are searched, since release {of.number} is damaged: {error}", flush=True)
+        return None
+    shards = tuple(new[name] for name in names if name in new) or now.files[:1]
+    return FewChanges(now, shards, unsearched)
+
+
+def _read(store: Store, prefix: str, manifest: Manifest, name: str) -> pa.Table:
+    return pq.read_table(open_file(store, prefix, manifest, name), columns=[ITEM_ID, CONTENT])
+
+
+def _changed(before: pa.Table | None, now: pa.Table | None) -> int:
+    """Return the number of items that are new, gone, or have another content."""
+    old, new = (
+        set() if each is None else set(zip(each[ITEM_ID].to_pylist(), each[CONTENT].to_pylist(), strict=True))
+        for each in (before, now)
+    )
+    return len({item_id for item_id, _ in old ^ new})
+
+
+def prove_changes(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelParts) -> np.ndarray:
+    """Check the items and vectors of the changed shards, and embed a sample of them again.
+
+    Returns:
+        Cosines, float32 (items,), between the vectors that the model gives the sample now and the released ones.
+
+    Raises:
+        CodeError: a shard lacks an item or has another, a vector is not of unit length, or a cosine is below
+            `release.min_cosine`; nothing was released.
+        CorruptFolder: a shard is damaged.
+    """
+    catalogue, left = Catalogue(job.store, inputs.catalogue), job.config.release.probe_rows
+    samples: list[tuple[pa.Table, np.ndarray]] = []
+    bad = {number: counted[1] for number, counted in enumerate(few.vectors.facts["shards"])}
+    number_of = {part_name(number): number for number in bad}
+    for shard in few.shards:
+        number = number_of[shard.name]
+        path = open_file(job.store, inputs.vectors, few.vectors, shard.name)
+        table = pq.read_table(path, columns=[ITEM_ID, CONTENT, VECTOR])
+        every = pa.concat_tables(
+            [table.schema.empty_table(), *catalogue.items(number, _BATCH)], promote_options="default"
+        )
+        items = every.filter(pc.is_in(every[ITEM_ID], value_set=table[ITEM_ID].combine_chunks()))
+        whole = every.num_rows == table.num_rows + bad[number]
+        if not whole or items[CONTENT].to_pylist() != table[CONTENT].to_pylist():
+            raise CodeError(
+                f"{path} has vectors of other items than {job.store.uri}/{inputs.catalogue.prefix}; run infer again; "
+                "nothing was released"
+            )
+        if left:
+            samples.append((items.slice(0, left), as_matrix(table[VECTOR].slice(0, left)).astype(np.float32)))
+            left -= samples[-1][0].num_rows
+    items = pa.concat_tables([table for table, _ in samples])
+    released = np.concatenate([vectors for _, vectors in samples])
+    released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
+    return compared(
+        job, trained_vectors(job, parts, items, "item"), released, "item", items[ITEM_ID], "the released one"
+    )
