@@ -184,7 +184,7 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
 
 
 def open_files(store: Store, prefix: str, kind: str) -> list[Path]:
-    """Return the local paths of a folder's files, also of those in other folders. Raises like `open_folder`."""
+    """Return the local paths of a folder's files, in other folders too. Raises like `open_folder`."""
     return _checked(store, prefix, open_manifest(store, prefix, kind))
 
 
@@ -290,7 +290,7 @@ def quarantine(store: Store, prefix: str) -> str:
 def _sealed_alike(store: Store, prefix: str, manifest: Manifest) -> bool:
     """Return True if the folder is already complete with exactly this content; raise Conflict for other content.
 
-    Equal files count as one, wherever they lie: another process may have named those of another folder.
+    Equal files count as one, wherever they lie: another process may have named other places.
     """
     key = f"{prefix}/{MANIFEST}"
     if not store.exists(key):

@@ -160,7 +160,7 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
         except CorruptFolder as error:
             # Other releases may name files of a catalogue or of vectors, so these stay; they are checked when they are
             # made again.
-            shared = prefix in (CATALOGUE.folder_of(prefix), VECTORS.folder_of(prefix))
+            shared = any(kind.match(f"{prefix}/{MANIFEST}") for kind in (CATALOGUE, VECTORS))
             if shared:
                 retire(store, prefix)
             moved = quarantine(store, f"{prefix}/{MANIFEST}" if shared else prefix)

@@ -80,7 +80,7 @@ def _named(store: Store, reach: Reach) -> frozenset[str]:
     """
     found: set[str] = set()
     for folder in reach.folders:
-        if folder in (workspace.CATALOGUE.folder_of(folder), workspace.VECTORS.folder_of(folder)):
+        if any(kind.match(f"{folder}/{MANIFEST}") for kind in _PARTLY.values()):
             with contextlib.suppress(MissingFolder):  # of an unfinished run
                 found.update(entry.at for entry in read_manifest(store, folder).files if entry.at is not None)
     return frozenset(found)

@@ -1,4 +1,4 @@
-"""The shards of earlier vectors that new vectors name: those of partitions whose items have not changed."""
+"""The shards of earlier vectors that new vectors name, of partitions whose items have not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof of a refresh: that of its changed shards. The others are the files of the release that it refreshes.
+"""The proof of a refresh, of its changed shards alone. The others are the files of the release that it refreshes.
 
 Until one in a hundred items has changed, holdout queries do not search all vectors again.
 """
@@ -38,7 +38,7 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 
 
 class FewChanges(NamedTuple):
-    """The shards that differ from those of the refreshed release."""
+    """The shards that the refreshed release lacks."""
 
     vectors: Manifest
     shards: tuple[FileEntry, ...]  # new ones; the first of all if only items without a vector have changed
