@@ -81,7 +81,7 @@ def _named(store: Store, reach: Reach) -> frozenset[str]:
     found: set[str] = set()
     for folder in reach.folders:
         if any(kind.match(f"{folder}/{MANIFEST}") for kind in _PARTLY.values()):
-            with contextlib.suppress(MissingFolder):  # of an unfinished run
+            with contextlib.suppress(MissingFolder):  # an unfinished run has none
                 found.update(entry.at for entry in read_manifest(store, folder).files if entry.at is not None)
     return frozenset(found)
 

@@ -32,7 +32,7 @@ from tasks.worker.process.job import Job
 from tasks.worker.search.proof import compared, trained_vectors
 from tasks.worker.training.checkpoint import ModelParts
 
-UNSEARCHED_SHARE = 0.01  # of the vectors: beyond it, the metrics of the release before say too little
+UNSEARCHED_SHARE = 0.01  # share of the vectors; beyond it, the metrics of the release before say too little
 _BATCH = 8192
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

@@ -1,0 +1,117 @@
+"""The release of a refresh: its changed shards are proved; all vectors are searched only after many changes."""
+
+import sys
+from pathlib import Path
+from subprocess import run as run_process
+
+import pyarrow as pa
+import pytest
+
+from infra.store.manifest import read_manifest
+from tasks.contracts.jobs import Carried, InferInputs, ReleaseInputs
+from tasks.contracts.outcomes import ReleaseOutcome
+from tasks.contracts.references import CatalogueRef, ReleasedRef, RowsRef
+from tasks.foundation.errors import CodeError, StoreError
+from tasks.worker import infer, release
+from tasks.worker.search import refreshed
+from tests.support.fakes.encoding import encode_here
+from tests.support.workspace.jobs import (
+    FEATURES,
+    change_rows,
+    make_catalogue,
+    make_job,
+    make_workspace,
+    model_of,
+    tiny_config,
+    train_model,
+    with_held,
+)
+
+CONFIG = tiny_config(*FEATURES)
+
+
+class World:
+    """A release of 100 items, and its refresh with one other text."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.rows = make_workspace(folder, rows=130, distinct=100)
+        self.model = model_of(train_model(self.store, CONFIG, self.rows))
+        self.before = self.embedded(self.rows, None)
+        made = self.released(self.before[0], self.before[1])
+        self.carried = Carried(release=self.named(made), metrics=made.metrics, unsearched=0)
+        self.after = self.embedded(change_rows(self.store, self.rows, "2026-04", _renamed, folder), self.before[1])
+
+    def embedded(self, rows: RowsRef, reuse: str | None) -> tuple[CatalogueRef, str]:
+        catalogue = make_catalogue(self.store, CONFIG, rows)
+        inputs = InferInputs(catalogue=catalogue, model=self.model, reuse=reuse)
+        return catalogue, infer.run(make_job(self.store, CONFIG, inputs)).prefix
+
+    def named(self, made: ReleaseOutcome) -> ReleasedRef:
+        return ReleasedRef(
+            number=1,
+            model_version=self.model.version,
+            model_prefix=made.model,
+            vectors_prefix=self.before[1],
+            model_sha256=read_manifest(self.store, made.model).sha256,
+            vectors_sha256=read_manifest(self.store, self.before[1]).sha256,
+        )
+
+    def released(self, catalogue: CatalogueRef, vectors: str, carried: Carried | None = None) -> ReleaseOutcome:
+        rows = with_held(self.store, CONFIG, self.rows)
+        inputs = ReleaseInputs(model=self.model, vectors=vectors, catalogue=catalogue, rows=rows, carried=carried)
+        with pytest.MonkeyPatch.context() as patch:
+            encode_here(patch)
+            return release.run(make_job(self.store, CONFIG, inputs))
+
+    def refreshed(self, unsearched: int = 0) -> ReleaseOutcome:
+        return self.released(*self.after, self.carried.model_copy(update={"unsearched": unsearched}))
+
+
+def _renamed(table: pa.Table) -> pa.Table:
+    first = min(table["item_id"].to_pylist())
+    pairs = zip(table["item_id"].to_pylist(), table["item"].to_pylist(), strict=True)
+    texts = pa.array([f"{text} again" if each == first else text for each, text in pairs])
+    return table.set_column(table.column_names.index("item"), "item", texts)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_few_changes_are_proved_alone_and_many_search_all_vectors(world: World, monkeypatch: pytest.MonkeyPatch):
+    few = world.refreshed()
+    assert (few.queries, few.unsearched, few.metrics) == (0, 1, world.carried.metrics)
+    assert few.probed > 0
+    assert few.min_cosine > 0.999
+    many = world.refreshed(unsearched=1)  # two of a hundred
+    assert (many.queries > 0, many.unsearched) == (True, 0)
+
+
+def test_a_shard_with_other_items_or_vectors_is_not_released(world: World, monkeypatch: pytest.MonkeyPatch):
+    inputs = ReleaseInputs(model=world.model, vectors=world.after[1], catalogue=world.before[0], carried=world.carried)
+    few = refreshed.few_changes(world.store, inputs)
+    assert few is not None
+    job = make_job(world.store, CONFIG, inputs)
+    with pytest.raises(CodeError, match="vectors of other items"):
+        refreshed.prove_changes(job, inputs, few, None)  # type: ignore[arg-type]
+    world.store.path(few.shards[0].key(world.after[1])).write_bytes(b"damaged")
+    with pytest.raises(StoreError, match="bytes, but"):
+        world.refreshed()
+
+
+@pytest.mark.parametrize("lost", ["vectors", "model"])
+def test_without_the_refreshed_release_all_vectors_are_searched(world: World, lost: str):
+    of = world.carried.release
+    world.store.delete(of.model_prefix if lost == "model" else f"{of.vectors_prefix}/MANIFEST.json")
+    assert world.refreshed().queries > 0
+
+
+def test_a_refresh_loads_no_module_of_training():
+    code = (
+        "import sys, tasks.worker.infer, tasks.worker.release; "
+        "print(*(m for m in sys.modules if m.split('.')[0] in ('sentence_transformers', 'sklearn') "
+        "or m in ('tasks.worker.training.optimizer', 'tasks.worker.training.losses', 'tasks.worker.training.batches')))"
+    )
+    done = run_process([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
