@@ -38,7 +38,7 @@ ORDER = """
     tasks.worker.rows             the rows of a span: profiled, compared, judged; its holdout and its duplicates
     tasks.worker.catalogue        every live item, partition by partition, and its vectors, shard by shard
     tasks.worker.training         batches, losses, steps, checkpoints, forgetting; graphs compiled ahead of time
-    tasks.costs                   the worth of a training against its price; failures simulated before a run
+    tasks.costs                   what runs cost: planned, simulated, decided; the worth of a training against its price
     tasks.planning                what the next run trains, what it is compared with and judged by, what fails early
     tasks.worker.checks           checks of machines
     tasks.worker.model            the model, its heads of labels, and the rank of an item among others

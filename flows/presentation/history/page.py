@@ -28,7 +28,7 @@ from infra.store.base import Store
 from tasks.contracts.evaluation import main_metric
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
-from tasks.monitoring.history import History, age_seconds, read_history
+from tasks.monitoring.history import PLANS, History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
 from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
@@ -101,6 +101,10 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
             NO_PRICES if summed.cost is None else f"{dollars(per_million)} per million vectors" if per_million else "",
         ),
     ]
+    if history.plan_error is not None:
+        tiles.append(
+            Tile("Planned time", Cell(f"{share(history.plan_error)} off"), f"median of the last {PLANS} runs at most")
+        )
     if last is not None:
         tiles.insert(0, Tile("Last run", state(last.state), f"{last.span}, begun {moment(last.began_at)}"))
     return tiles

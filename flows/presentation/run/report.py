@@ -17,7 +17,7 @@ from flows.presentation.model import (
     state,
     unreadable,
 )
-from flows.presentation.run import account, beside, decision, origin
+from flows.presentation.run import account, beside, decision, origin, planned
 from flows.presentation.run.data_page import data_html
 from flows.presentation.run.rows_page import ROWS_PAGE, judged_rows
 from flows.presentation.stages import data_failure, failure
@@ -99,7 +99,8 @@ def run_page(store: Store, run_key: str) -> Page:
         boxes=(*_overridden(run), *_trouble(store, run), *unpublished,
                *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets, *unread_decisions))),
         sections=(*stages, *published, *changes,
-                  *account.by_stage(run.attempts, run.results), *account.attempts(run.attempts), *failed,
+                  *account.by_stage(run.attempts, run.results), *planned.against_actual(run),
+                  *account.attempts(run.attempts), *failed,
                   *decided, *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
         near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(store, run)),
     )  # fmt: skip
