@@ -90,10 +90,10 @@ class TrainMemory(Record):
 class Speed(Record):
     """The speed of one machine, alone."""
 
-    operations_per_second: float
+    operations_per_second: float = Field(description="multiplications and additions a second")
     mfu: float | None = Field(description="share of the machine's peak; null: its peak is not known")
-    basis: Basis
-    source: str
+    basis: Basis = Field(description="kind of its source, as in StageCost")
+    source: str = Field(description="origin of the speed, in words")
 
 
 class AllReduce(Record):
@@ -146,7 +146,7 @@ class Choice(Record):
 
     instance: str | None = Field(description="instance type of the training; null: the configuration names none")
     nodes: int = Field(description="machines of the training; a local worker counts as one")
-    cost: RunCost
+    cost: RunCost = Field(description="cost of the run there")
     in_time: bool | None = Field(description="true: it ends within freshness.deadline_hours; null: not known")
 
 
@@ -158,7 +158,7 @@ class CostPlan(Record):
     rows: int = Field(description="ingested rows of the window")
     batch_rows: int = Field(description="rows of the global batch, the same on any number of machines")
     deadline_hours: float = Field(description="freshness.deadline_hours")
-    choices: tuple[Choice, ...]
+    choices: tuple[Choice, ...] = Field(description="the run on each number of machines, in the order asked for")
     cheapest: int | None = Field(description="nodes of the cheapest choice; null: no cost is known")
     fewest_in_time: int | None = Field(description="nodes of the smallest choice within the deadline; null: none")
 

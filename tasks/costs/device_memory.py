@@ -1,7 +1,7 @@
 """The memory of a training worker by part, from the settings, without loading a model; or as the last run measured it.
 
-Activations follow Korthikanti et al. 2022 (arXiv:2205.05198, table 2), without recomputation: an upper bound on devices,
-since fused attention keeps less. Features, heads and projections are small beside the encoder, and left out.
+Activations follow Korthikanti et al. 2022 (arXiv:2205.05198, table 2), without recomputation: an upper bound on
+a device, since fused attention keeps less. Features, heads and projections are small beside the encoder, and left out.
 """
 
 import math

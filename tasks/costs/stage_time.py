@@ -195,8 +195,8 @@ def scaled(known: Past, record: LedgerRecord, stage: Stage, load: Load, encoding
     productive = record.seconds.productive
     if encoded is None or encoding is None:
         return record.seconds.model_copy(update={"productive": productive * ratio})
-    if stage is Stage.infer:  # to read and write vectors takes as long as there are items
-        ratio = encoding.amount / encoded.amount
+    if stage is Stage.infer:  # its shards are read, embedded and written in the encoder's seconds
+        ratio = 1.0
     rest = max(0.0, productive - encoded.seconds)
     return record.seconds.model_copy(update={"productive": rest * ratio + encoding.seconds})
 

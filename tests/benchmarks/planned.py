@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks.planned [--only demo|reviews|batch] [--reviews path/to/reviews.jsonl.gz]
 
-Each subject is a lineage of spans through the installed command: the demo's shop, product reviews from MiniLM's weights,
-and the shop on the emulated AWS Batch. Prints tables as Markdown; a figure beyond its limit is marked, and the exit code
-is then 1. Timings need a quiet machine.
+Each subject is a lineage of spans: the demo's shop, product reviews from MiniLM's weights, and the shop on the emulated
+AWS Batch. Prints tables as Markdown; a figure beyond its limit is marked, and the exit code is then 1. Timings need a
+quiet machine.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def measure(title: str, folder: Path, reviews: Path) -> bool:
 
 
 def show(title: str, span: str, compared: tuple[Against, ...]) -> bool:
-    """Print a run's stages; return True if the whole is beyond its limit. Single stages have none: some take a second."""
+    """Print a run's stages; return True if the whole is beyond its limit. Single stages have none."""
     for each in compared:
         error = marked(each.error, SECONDS_LIMIT if each is compared[-1] else None)
         print(

@@ -52,8 +52,9 @@ def test_a_first_run_on_aws_is_planned_by_published_figures(store: DirectoryStor
     cost = run_cost(store, plan, enough(store, plan))
     found = by_stage(cost.stages)
     assert all(each.phases is not None and each.phases.booting == 300 for each in cost.stages)
-    assert found[Stage.warmup].phases is not None
-    assert found[Stage.warmup].phases.compiling == 780
+    compiling = found[Stage.warmup].phases
+    assert compiling is not None
+    assert compiling.compiling == 780
     assert {each.basis for each in cost.stages} == {"assumed"}, "a tiny encoder is far from every published row"
     assert cost.dollars == pytest.approx(sum(each.dollars or 0 for each in cost.stages))
     assert cost.training is not None

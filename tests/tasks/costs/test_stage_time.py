@@ -1,7 +1,5 @@
 """How long work should take, with known medians."""
 
-from typing import Any
-
 import pytest
 
 from configs.schema.prices import LOCAL_WORKER
@@ -56,9 +54,9 @@ def estimate(
     stage: Stage = Stage.train,
     rows: tuple[int, ...] | None = None,
     workers: int = 1,
-    **settings: Any,
+    settings: tuple[str, ...] = (),
 ) -> StageCost:
-    config = small_config(f"train.workers={workers}", *(f"{key}={value}" for key, value in settings.items()))
+    config = small_config(f"train.workers={workers}", *settings)
     facts = {key: Facts(config, None, each, {}) for key, each in (past_rows or {}).items()}
     return stage_cost(Past(records, facts), config, stage, Load(rows=rows))
 
@@ -100,7 +98,9 @@ def test_infer_grows_with_the_last_span_and_health_not_at_all(stage, seconds):
 def test_dollars_are_of_the_machines_time_without_the_queue_at_todays_price():
     """A cost of an unpriced machine is unknown, never 0."""
     known = [record(1, 10, overhead=10, workers=2)]
-    found = estimate(*known, past_rows={"r1": (100,)}, rows=(300,), workers=2, **{"cost.dollars_per_worker_hour": 36})
+    found = estimate(
+        *known, past_rows={"r1": (100,)}, rows=(300,), workers=2, settings=("cost.dollars_per_worker_hour=36",)
+    )
     assert (found.seconds, found.dollars) == (40.0, pytest.approx(30 * 2 * 36 / 3600))
     assert estimate(*known).dollars is None
 

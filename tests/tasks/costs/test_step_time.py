@@ -1,4 +1,4 @@
-"""Operations, all-reduce and scaling are the published formulas, so that shares of a peak compare with other figures."""
+"""Operations, all-reduce and scaling are the published formulas, so that shares of a peak are comparable."""
 
 import pytest
 
