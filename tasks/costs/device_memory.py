@@ -20,8 +20,8 @@ from tasks.planning.encoder_size import EncoderSize, encoder_size
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
-# On a processor, measured with 14 million weights (docs/cost.md): Python, torch and transformers, in GiB; and the bytes
-# that are kept, as a share of the formula's. XLA on a processor computes bf16 in fp32, and keeps both.
+# On a processor, measured with 14 million weights (docs/cost.md): Python, torch and transformers, in GiB; and the kept
+# bytes as a share of the formula's. XLA on a processor computes bf16 in fp32, and keeps both.
 _FORKED_GIB, _CPU_GIB, _XLA_GIB = 0.58, 0.86, 1.0
 _KEPT = {("cpu", 2): 1.0, ("cpu", 4): 1.2, ("xla", 2): 3.0, ("xla", 4): 1.2}
 _KEPT_WITH_DROPOUT = 1.45  # in bf16 on the cpu, where dropout has no fused layers

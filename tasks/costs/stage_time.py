@@ -166,8 +166,8 @@ def by_ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | Non
 def amount_of(known: Past, config: Config, stage: Stage, load: Load) -> float | None:
     """Return the tokens that train computes, or the texts that infer embeds; None if not known.
 
-    Tokens are those of earlier runs, scaled by rows, else `load.tokens`, which are estimated from the texts' bytes. A
-    catalogue is expected to grow as it grew last.
+    Tokens are taken from earlier runs and scaled by rows, else from `load`, which has an estimate by the texts' bytes.
+    A catalogue is expected to grow as it grew last.
     """
     done = sorted(known.records, key=lambda record: record.started_at)
     before = [

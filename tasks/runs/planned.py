@@ -29,7 +29,7 @@ def planned_of(run: Run) -> PlannedRun | None:
 def against(run: Run) -> tuple[Against, ...]:
     """Return each stage's planned and actual figures, with their sums last; empty without a plan.
 
-    Actual figures are those of the attempt that succeeded, since a plan assumes no failures. The sums are over the
+    Actual figures are from the attempt that succeeded, since a plan assumes no failures. The sums are over the
     stages that are done.
     """
     planned = planned_of(run)
