@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
-  success scale years train-memory holdout resume traps
+  success scale years train-memory holdout resume traps planned
 
 install: $(INSTALLED)
 
@@ -85,6 +85,10 @@ else
 bench: install
 	$(BIN)/python -m tests.benchmarks.speed.$(NAME)
 endif
+
+# Planned against actual seconds and memory, of the demo, the reviews and the emulated AWS Batch.
+planned: install
+	$(BIN)/python -m tests.benchmarks.planned
 
 # The orchestrator's overhead beyond its workers' own time, and the time of a fully cached run.
 overhead: install

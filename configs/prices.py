@@ -51,7 +51,7 @@ def price_of(instance: str | None, cost: CostConfig, lists: Sequence[PriceList] 
 
     Args:
         instance: an instance type, or `LOCAL_WORKER`; None: the configuration names no type.
-        lists: lists over those of the configuration, for example of `--prices FILE`.
+        lists: lists over the configured ones, for example of `--prices FILE`.
     """
     if instance is None:
         return None

@@ -21,6 +21,7 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "look": "looking",
         "init": "starting",
         "ingest": "ingesting",
+        "plan": "planning",
         "run": "running",
         "skip": "ingesting",
         "decide": "deciding",

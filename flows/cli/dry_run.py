@@ -8,21 +8,21 @@ from pydantic import Field
 
 from flows.cli.terminal.console import say
 from flows.cli.terminal.options import RunOptions
-from flows.presentation.wording import count, duration, plural, shortened
+from flows.presentation.run.planned import memory
+from flows.presentation.wording import count, dollars, duration, plural, shortened
+from tasks.contracts.costs import RunCost
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
+from tasks.costs.budgets import require_budget
+from tasks.costs.run_cost import run_cost
 from tasks.foundation.records import Record
 from tasks.monitoring.schedule import next_fire
 from tasks.planning.enough import Enough, enough
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
-from tasks.planning.train_memory import TrainMemory
 from tasks.quality.expectations import check_arguments
 from tasks.quality.sight import Sight
 from tasks.runs.plan import NothingToDo
-
-_PARTS = ("weights", "gradients", "optimizer", "average", "activations", "process")
-_LEAST_GIB = 0.05  # smaller parts are left out
 
 _NAME_LETTERS = 40  # longest name of an item
 
@@ -47,6 +47,7 @@ class DryRunOutput(Record):
     config: dict[str, Any] = Field(description="resolved settings, with their keys in YAML")
     plan: PlanOutput | None = Field(description="plan of the run; null: nothing to do")
     enough: Enough | None = Field(description="expected amounts of the run, and the sight of its gates")
+    cost: RunCost | None = Field(description="expected time, cost and memory of the run; null: nothing to do")
     sentence: str = Field(description="reason of nothing to do; else empty")
 
 
@@ -62,9 +63,12 @@ def planned(options: RunOptions, span: str | None) -> DryRunOutput:
     try:
         plan = plan_run(store, config, span)
         check_plan(store, plan)
-        return DryRunOutput(config=config.tree(), plan=_plan_output(plan), enough=enough(store, plan), sentence="")
+        require_budget(store, plan)
+        amounts = enough(store, plan)
+        cost = run_cost(store, plan, amounts)
+        return DryRunOutput(config=config.tree(), plan=_plan_output(plan), enough=amounts, cost=cost, sentence="")
     except NothingToDo as error:
-        return DryRunOutput(config=config.tree(), plan=None, enough=None, sentence=str(error))
+        return DryRunOutput(config=config.tree(), plan=None, enough=None, cost=None, sentence=str(error))
 
 
 def show_dry_run(output: DryRunOutput, with_settings: bool) -> None:
@@ -76,7 +80,7 @@ def show_dry_run(output: DryRunOutput, with_settings: bool) -> None:
 
 
 def _lines(output: DryRunOutput) -> Iterator[str]:
-    if output.plan is None or output.enough is None:
+    if output.plan is None or output.enough is None or output.cost is None:
         yield output.sentence
         return
     plan = output.plan
@@ -89,7 +93,7 @@ def _lines(output: DryRunOutput) -> Iterator[str]:
     yield f"parent:  {start}"
     yield f"run key: {plan.run_key}"
     yield ""
-    yield from _amounts(output.enough, output.config)
+    yield from _amounts(output.enough, output.cost, output.config)
     yield ""
     yield from _sights(output.enough.gates)
 
@@ -104,7 +108,7 @@ def _sights(gates: Sequence[Sight]) -> Iterator[str]:
         yield "More held-out queries see smaller losses: longer spans, evaluate.holdout_share, evaluate.golden."
 
 
-def _amounts(amounts: Enough, config: dict[str, Any]) -> Iterator[str]:
+def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator[str]:
     lacking = "a text or a known event" if config["validate"]["events"] else "a text"
     without = f", {count(amounts.rows_unusable)} without {lacking}" if amounts.rows_unusable else ""
     read = f"; counted on the first {count(amounts.rows_read)}" if amounts.rows_read < amounts.rows else ""
@@ -119,10 +123,11 @@ def _amounts(amounts: Enough, config: dict[str, Any]) -> Iterator[str]:
     yield f"pairs:   about {count(amounts.training_pairs)} to train on{also}"
     train = config["train"]
     yield f"steps:   about {count(amounts.steps)}, of {train['batch_rows']} rows, {plural(train['epochs'], 'epoch')}"
-    time = "not known before a first run" if amounts.seconds is None else f"about {duration(amounts.seconds)}"
-    yield f"time:    {time}"
-    if amounts.memory is not None:
-        yield f"memory:  {_memory(amounts.memory)}"
+    time = "not known before a first run" if cost.seconds is None else f"about {duration(cost.seconds)}"
+    price = f", {dollars(cost.dollars)}" if cost.dollars is not None else ""
+    yield f"time:    {time}{price}; by stage: millrace plan"
+    if cost.memory is not None:
+        yield f"memory:  {memory(cost.memory)}"
     earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
     held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs"
     yield f"holdout: {held}{earlier}"
@@ -133,22 +138,6 @@ def _amounts(amounts: Enough, config: dict[str, Any]) -> Iterator[str]:
             f"golden:  warning: {of} in no span, catalogue or item feed, as {first}; they are measured, but no release "
             "has them: correct the item_id or the text in evaluate.golden, or announce them by millrace ingest --items"
         )
-
-
-def _memory(memory: TrainMemory) -> str:
-    """Return the memory of training, its largest parts, and a way out if this machine has less."""
-    found = memory.measured_gib or memory.total_gib
-    who = f"{memory.workers} workers of " if memory.workers > 1 else ""
-    free = f", of {memory.free_gib:.1f} GiB free" if memory.free_gib is not None else ""
-    if memory.measured_gib is not None:
-        basis = f"measured in run {memory.measured_in}"
-    else:
-        parts = {name: getattr(memory, f"{name}_gib") for name in _PARTS}
-        largest = sorted((name for name in parts if parts[name] >= _LEAST_GIB), key=lambda name: -parts[name])
-        basis = ", ".join(f"{name} {parts[name]:.1f}" for name in largest) or "all parts are small"
-    sentence = f"{who}{'' if memory.measured_gib else 'about '}{found:.1f} GiB{free}: {basis}"
-    way_out = "; more than is free: raise train.gradcache_chunks, or lower train.batch_rows, train.workers"
-    return f"{sentence}{way_out if memory.is_short else ''}"
 
 
 def _plan_output(plan: RunPlan) -> PlanOutput:

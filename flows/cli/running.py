@@ -22,6 +22,7 @@ from infra.store.base import Store
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
+from tasks.costs.budgets import require_budget
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.next_run import plan_run
@@ -92,7 +93,9 @@ def run(
     store = options.store
     try:
         config = options.config()
-        check_plan(store, plan_run(store, config, span))  # report errors before a server starts
+        plan = plan_run(store, config, span)
+        check_plan(store, plan)  # report errors before a server starts
+        require_budget(store, plan)
         done = run_flow("pipeline", verbose, store.uri, span, *options.flow_settings())
         made = done.value
         assert isinstance(made, Run)

@@ -19,12 +19,12 @@ from tasks.contracts.results import Phases
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
+from tasks.costs.budgets import Budget, budgets_seen
 from tasks.data import span_versions
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, last_config, line_of
 from tasks.monitoring.work_sums import added, work_sums
-from tasks.planning.budgets import Budget, budgets_seen
 from tasks.planning.skips import skips
 from tasks.planning.start import consumed
 from tasks.runs import branches, experiments, lineage

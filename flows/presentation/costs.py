@@ -6,8 +6,8 @@ from configs.prices import basis_of
 from configs.schema.prices import Charge
 from flows.presentation.model import Cell, Section, Table, facts, table
 from flows.presentation.wording import NONE, dollars, duration
+from tasks.costs.budgets import Budget
 from tasks.monitoring.costs import Costs
-from tasks.planning.budgets import Budget
 
 
 def cost_section(costs: Costs) -> tuple[Section, ...]:

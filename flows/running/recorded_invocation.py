@@ -17,14 +17,15 @@ from infra.handover import let_go
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import REPORT
+from tasks.costs.run_cost import run_cost
 from tasks.foundation.errors import FailureClass, StoreError, classify
 from tasks.running import json_logs
 from tasks.running.context import override_context
 from tasks.running.stage_output import logger
 from tasks.runs import invocations
-from tasks.runs.estimates import estimate_run
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.planned import record as record_plan
 from tasks.runs.publications import of_release
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -50,12 +51,13 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
     Every stage that ends inside the block gets a page, and the run an HTML report, even if it failed.
     """
     page = page_of(flow_run.id)
-    expected = estimate_run(store, plan)
+    cost = run_cost(store, plan)
     invocation = invocations.begin(
-        store, plan, flow_run=flow_run.id or "", page=page, scheduled_at=scheduled_at, expected_seconds=expected
+        store, plan, flow_run=flow_run.id or "", page=page, scheduled_at=scheduled_at, expected_seconds=cost.seconds
     )
+    record_plan(store, plan.run_key, cost)
     _name(plan, invocation)
-    links(plan, invocation)
+    links(plan, invocation, cost)
     recorded = RecordedInvocation(store, plan, invocation)
     try:
         with json_logs.run_log_context(plan), override_context(page_maker=make_stage_page):

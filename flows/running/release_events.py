@@ -3,8 +3,8 @@
 from flows.running.events import Event, Severity
 from tasks.contracts.kinds import REFRESH
 from tasks.contracts.runs import Release, RunPlan
+from tasks.costs.budgets import Budget
 from tasks.foundation.clock import now
-from tasks.planning.budgets import Budget
 from tasks.runs.results import Judgement, Refusal
 
 RELEASED = "millrace.release.released"

@@ -10,11 +10,13 @@ from infra.store.base import Store
 from tasks.backfill.backfill_plan import SpanPlan
 from tasks.contracts.stages import BackfillPhase, stages_in
 from tasks.contracts.workspace import RESULT
-from tasks.runs.estimates import Estimate, Past, estimate_work, rows_of
+from tasks.costs.run_cost import work_cost
+from tasks.costs.stage_time import Past
+from tasks.runs.plan import rows_of
 
 
 class BackfillEstimate(NamedTuple):
-    """Each span with its estimate, and wall seconds and dollars of all spans; None if not known."""
+    """Each span with its estimate, and wall seconds and dollars of all spans; None if a stage is not known."""
 
     spans: list[SpanPlan]
     seconds: float | None
@@ -23,11 +25,11 @@ class BackfillEstimate(NamedTuple):
 
 
 class _SpanWork(NamedTuple):
-    """The work left for one span."""
+    """The work left for one span: seconds of its phases, in order, and the dollars of all; None if not known."""
 
-    train: Estimate
-    evaluate_and_infer: Estimate
-    release: Estimate
+    seconds: tuple[float, float, float]
+    dollars: float | None
+    attempts_seen: int | None  # None: nothing is left
 
 
 def estimate_backfill(
@@ -39,13 +41,12 @@ def estimate_backfill(
     known = [work for work in works if work is not None]
     if len(known) < len(works):
         return BackfillEstimate(estimated, None, None, 0)
-    parts = [part for work in known for part in work]
-    wall = wall_seconds([(work.train.seconds, work.evaluate_and_infer.seconds) for work in known], parallel)
+    wall = wall_seconds([work.seconds[:2] for work in known], parallel)
     return BackfillEstimate(
         estimated,
-        seconds=wall + sum(work.release.seconds for work in known),
-        dollars=sum_dollars(part.dollars for part in parts),
-        attempts_seen=min((part.attempts_seen for part in parts if part.seconds), default=0),
+        seconds=wall + sum(work.seconds[2] for work in known),
+        dollars=sum_dollars(work.dollars for work in known),
+        attempts_seen=min((work.attempts_seen for work in known if work.attempts_seen is not None), default=0),
     )
 
 
@@ -70,16 +71,17 @@ def _span_work(store: Store, config: Config, past: Past, span: SpanPlan) -> _Spa
     ]
     judging = [stage for stage in stages_in(BackfillPhase.judging) if span.action(stage) == "run"]
     releasing = [stage for stage in stages_in(BackfillPhase.release) if span.action(stage) == "run"]
-    train, evaluate_and_infer, release = (
-        estimate_work(past, config, stages, rows) for stages in (training, judging, releasing)
-    )
-    if train is None or evaluate_and_infer is None or release is None:
+    parts = [work_cost(past, config, stages, rows) for stages in (training, judging, releasing)]
+    seconds = [part.seconds for part in parts if part.seconds is not None]
+    if len(seconds) < len(parts):
         return None
-    return _SpanWork(train, evaluate_and_infer, release)
+    seen = [part.attempts_seen for part in parts if part.seconds]
+    train, evaluate_and_infer, release = seconds
+    dollars = sum_dollars(part.dollars for part in parts)
+    return _SpanWork((train, evaluate_and_infer, release), dollars, min(seen, default=None))
 
 
 def _with_estimate(span: SpanPlan, work: _SpanWork | None) -> SpanPlan:
     if work is None:
         return span
-    seconds, dollars = sum(part.seconds for part in work), sum_dollars(part.dollars for part in work)
-    return span.model_copy(update={"expected_seconds": round(seconds, 3), "expected_dollars": dollars})
+    return span.model_copy(update={"expected_seconds": round(sum(work.seconds), 3), "expected_dollars": work.dollars})

@@ -18,13 +18,13 @@ from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
+from tasks.costs.stage_time import past
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.preflight import check_window
 from tasks.planning.skips import spans_to_train
 from tasks.runs import branches, lineage, releases
 from tasks.runs.branches import branch_of
-from tasks.runs.estimates import past
 from tasks.runs.plan import listed, run_key
 from tasks.runs.results import Judgement, UnusableResult, read_judgement
 from tasks.runs.snapshot import Snapshot

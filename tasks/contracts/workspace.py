@@ -25,6 +25,9 @@ PRUNED_CATALOGUE = Kind(
 
 # A run
 PLAN = Kind("plan", "runs/{run}/plan.json", "RunPlan", "the flow, before the first stage", EXISTS, Kept.always)
+PLANNED = Kind(
+    "planned cost", "runs/{run}/planned.json", "PlannedRun", "the flow, before the first stage", EXISTS, Kept.always
+)
 CONFIG = Kind("settings", "runs/{run}/config.yaml", "YAML", "the flow, before the first stage", EXISTS, Kept.always)
 INVOCATION = Kind(
     "invocation", "runs/{run}/invocations/{number:d}.json", "Invocation", "the flow, at its begin and end", ENDED,

@@ -6,13 +6,14 @@ Points that training was worth are set against its cost. The rule's settings are
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from configs.prices import price_of
 from configs.schema.config import Config
 from configs.schema.operations import DecideConfig
 from infra.store.base import Store
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import after as span_after
-from tasks.contracts.stages import Stage, instance_of, machines_of, workers_of
+from tasks.contracts.stages import Stage
+from tasks.costs.run_cost import stage_cost
+from tasks.costs.stage_time import Load, Past, past
 from tasks.costs.worth import new_items, newest_runs, points_of_more_steps, worth_of_trainings
 from tasks.foundation.clock import now
 from tasks.planning.decisions import LONGER, Action, Decision, Option, Worth, find
@@ -21,8 +22,7 @@ from tasks.planning.skips import spans_to_train
 from tasks.planning.start import Start, consumed, find_start, on_active
 from tasks.planning.waiting import after, position
 from tasks.runs import branches, releases
-from tasks.runs.estimates import Estimate, Past, estimate_stage, past, rows_of
-from tasks.runs.plan import NothingToDo, listed
+from tasks.runs.plan import NothingToDo, listed, rows_of
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.snapshot import Snapshot
 
@@ -206,22 +206,9 @@ def _cost(
     known: Past, config: Config, work: dict[Stage, float], rows: Sequence[int] | None
 ) -> tuple[float | None, float | None]:
     """Return seconds and dollars of stages, each so many times; None if a stage was never done, or has no price."""
-    each = [
-        (stage, estimate_stage(known, stage, rows, workers_of(config, stage)), times) for stage, times in work.items()
-    ]
-    seconds = _sum(None if one is None else one.seconds * times for _, one, times in each)
-    return seconds, _sum(_priced(config, stage, one, times) for stage, one, times in each)
-
-
-def _priced(config: Config, stage: Stage, expected: Estimate | None, times: float) -> float | None:
-    """Return the dollars of a stage: as earlier attempts paid, else by the price of its machines now."""
-    if expected is None:
-        return None
-    if expected.dollars is not None:
-        return expected.dollars * times
-    price = price_of(instance_of(config, stage), config.cost)
-    held = machines_of(config, stage, workers_of(config, stage)) * expected.seconds
-    return None if price is None else price.dollars(held * times)
+    each = [(stage_cost(known, config, stage, Load(rows=rows)), times) for stage, times in work.items()]
+    seconds = _sum(None if one.seconds is None else one.seconds * times for one, times in each)
+    return seconds, _sum(None if one.dollars is None else one.dollars * times for one, times in each)
 
 
 def _dollars(value: float) -> str:

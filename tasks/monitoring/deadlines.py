@@ -10,12 +10,14 @@ from typing import Literal
 from pydantic import Field
 
 from tasks.contracts.runs import RunState
-from tasks.contracts.stages import Stage, workers_of
+from tasks.contracts.stages import Stage
+from tasks.costs.run_cost import stage_cost, work_cost
+from tasks.costs.stage_time import Load, past
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-from tasks.runs.estimates import estimate_stage, estimate_work, past, rows_of
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.plan import rows_of
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -67,15 +69,15 @@ def expected_end(run: Run, one: Invocation, at: dt.datetime) -> dt.datetime | No
     if plan is not None:
         left = [stage for stage in Stage if not run.stage(stage).done]
         known, rows = past(run.snapshot, plan.history), rows_of(run.snapshot.store, plan.window)
-        work = estimate_work(known, plan.config, left, rows)
-        if left and work is not None:
+        work = work_cost(known, plan.config, left, rows)
+        if left and work.seconds is not None:
             running = [record for record in run.attempts if record.ended_at is None and record.stage in left]
             spent = 0.0
             for record in running[-1:]:
                 stage = Stage(record.stage)
-                whole = estimate_stage(known, stage, rows, workers_of(plan.config, stage))
+                whole = stage_cost(known, plan.config, stage, Load(rows=rows)).seconds
                 had = (at - dt.datetime.fromisoformat(record.started_at)).total_seconds()
-                spent = min(max(had, 0.0), whole.seconds if whole else 0.0)
+                spent = min(max(had, 0.0), whole or 0.0)
             return at + dt.timedelta(seconds=work.seconds - spent)
     if one.expected_seconds is None:
         return None

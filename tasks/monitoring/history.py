@@ -23,7 +23,7 @@ from tasks.foundation.errors import FailureClass, StageError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.span_progress import SpanRow, postponed, span_end, span_rows, survey
-from tasks.runs import branches, releases
+from tasks.runs import branches, planned, releases
 from tasks.runs.experiments import read_all
 from tasks.runs.ledger import Totals, totals
 from tasks.runs.run import Run, read_runs
@@ -32,6 +32,7 @@ from tasks.runs.snapshot import Snapshot
 T = TypeVar("T")
 
 Z = 1.96  # standard errors on each side of a 95 % interval
+PLANS = 10  # newest runs whose plans are compared with them
 MOST_PUBLISHED = 60  # newest releases, so that years of hourly refreshes are not read
 _WITH_SPEED = tuple(stage for stage in Stage if stage.traits.shows_speed)
 
@@ -85,6 +86,12 @@ class History(NamedTuple):
         """The number of runs that ended with a result, and the number that ended without being cancelled."""
         ended = [run.succeeded for run in self.runs if run.succeeded is not None]
         return sum(ended), len(ended)
+
+    @property
+    def plan_error(self) -> float | None:
+        """The median absolute error of the last runs' planned seconds, as a share; None if none has a plan."""
+        ended = [run for run in self.runs if run.ended_at is not None]
+        return planned.error_of(ended[-PLANS:])
 
     @property
     def forward(self) -> tuple[tuple[Run, ForwardScore], ...]:

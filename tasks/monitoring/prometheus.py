@@ -97,6 +97,8 @@ def _sums(history: History) -> Iterator[Metric]:
     yield _by_label(CounterMetricFamily, "millrace_failed_attempt_seconds", text, "class", lost)
     yield _gauge("millrace_attempts_open", "Attempts without an end on record: running, or lost.", summed.running)
 
+    text = "Median error of the planned time of the last runs, as a share of the actual time."
+    yield _gauge("millrace_plan_error_ratio", text, history.plan_error)
     text = "Wall time of all attempts, by phase."
     yield _by_label(CounterMetricFamily, "millrace_attempt_seconds", text, "phase", summed.seconds.model_dump())
     yield _gauge("millrace_goodput_ratio", "Productive seconds over those on machines.", summed.goodput)

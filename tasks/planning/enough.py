@@ -39,9 +39,7 @@ from tasks.data.rows import (
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.planning.golden_set import GoldenRow, read_golden_set, unknown_items
-from tasks.planning.train_memory import TrainMemory, train_memory
 from tasks.quality.sight import Sight, sight
-from tasks.runs.estimates import estimate_run
 from tasks.runs.results import Judgement
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -74,10 +72,8 @@ class Enough(Record):
         description="golden items that neither the spans nor the catalogue nor an item feed have; null: not readable"
     )
     golden_unknown_first: tuple[str, ...] = Field(description="texts of the first of these")
-    seconds: float | None = Field(description="expected time of the rest of the run; null: no earlier run to tell")
-    memory: TrainMemory | None = Field(
-        description="memory of a training worker; null: nothing to train, or the encoder is not on this machine"
-    )
+    items: int = Field(description="distinct items of the window")
+    tokens_a_row: float = Field(description="expected tokens of a row's texts in a batch")
     gates: tuple[Sight, ...] = Field(description="smallest loss that each gate can see")
 
 
@@ -93,6 +89,7 @@ class _Counts(NamedTuple):
     held_pairs: int = 0
     queries: frozenset[str] = frozenset()
     newest_queries: frozenset[str] = frozenset()
+    items: frozenset[str] = frozenset()
     tokens: float = 0.0  # in the texts of usable rows
 
 
@@ -131,8 +128,8 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         golden_items=len({row.item_id for row in golden}),
         golden_unknown=None if unknown is None else len(unknown),
         golden_unknown_first=tuple((unknown or ())[:SHOWN_ITEMS]),
-        seconds=estimate_run(store, plan),
-        memory=train_memory(store, plan, seen.tokens / max(seen.rows - seen.unusable, 1)),
+        items=round(scale * len(seen.items)),
+        tokens_a_row=round(seen.tokens / max(seen.rows - seen.unusable, 1), 3),
         gates=tuple(_sight(gate, golden, whole, newest, judgement) for gate in config.evaluate.gates),
     )
 
@@ -159,6 +156,7 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
                 pairs=found.pairs + int(np.sum(training & is_pair)),
                 held=found.held + int(held.sum()),
                 held_pairs=found.held_pairs + len(texts),
+                items=found.items | frozenset(known[ITEM_ID].to_pylist()),
                 tokens=found.tokens + _tokens(known, config, ids_alone=has_ids_alone(store, span)),
             )
         found = found._replace(queries=found.queries | newest, newest_queries=newest)

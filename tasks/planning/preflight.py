@@ -20,7 +20,6 @@ from tasks.data.label_columns import label_columns
 from tasks.data.rows import BATCH_ROWS, CORE, LABEL, OF_FEED, SPAN_KIND, TEXTS, group_columns, has_ids_alone
 from tasks.data.span_versions import list_feeds
 from tasks.foundation.errors import ConfigError, DataError
-from tasks.planning.budgets import require_budget
 from tasks.planning.golden_set import read_golden_set
 from tasks.planning.preflight_encoder import check_encoder
 
@@ -165,8 +164,7 @@ def check_accelerator(config: Config, devices: Path = Path("/dev")) -> None:
 
 
 def check_plan(store: Store, plan: RunPlan) -> None:
-    """Check a run as `check_window` does, and its budgets. A trained run or a refresh needs no encoder."""
-    require_budget(store, plan)
+    """Check a run as `check_window` does. A trained run or a refresh needs no encoder."""
     begins = (
         bool(plan.window) and plan.parent is None and not store.exists(RESULT.key(run=plan.run_key, stage=Stage.train))
     )

@@ -8,7 +8,7 @@ from infra.store.base import Store
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day
 from tasks.planning import decisions
-from tasks.runs.estimates import rows_of
+from tasks.runs.plan import rows_of
 
 
 def position(span: SpanRef) -> tuple[dt.date, str]:

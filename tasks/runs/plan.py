@@ -5,18 +5,19 @@ Which span comes next, and from which checkpoint, is decided in tasks/planning.
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from configs.load import config_hash, to_yaml
 from configs.schema.config import Config
 from infra.store.base import Conflict, Store
+from infra.store.manifest import read_manifest
 from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
 from tasks.contracts.workspace import CONFIG, PLAN, PRUNED_RUN
 from tasks.foundation.clock import now
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import branches
 
 NEW_LINEAGE = "start a new lineage: --set lineage=NAME"
@@ -143,3 +144,13 @@ def with_settings(work: RunPlan, **changes: object) -> RunPlan:
 def listed(names: Sequence[str], most: int = 5) -> str:
     """Join names, as in `a, b and 3 more`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def rows_of(store: Store, window: Iterable[SpanRef]) -> tuple[int, ...] | None:
+    """Return the ingested rows of each span; None if a manifest doesn't record them."""
+    try:
+        facts = [read_manifest(store, span.prefix).facts for span in window]
+    except StoreError:
+        return None
+    rows = [one.get("rows") for one in facts]
+    return tuple(one for one in rows if isinstance(one, int)) if all(isinstance(one, int) for one in rows) else None

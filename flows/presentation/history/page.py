@@ -28,11 +28,11 @@ from flows.presentation.wording import (
 from infra.store.base import Store
 from tasks.contracts.evaluation import main_metric
 from tasks.contracts.workspace import DATA_PAGE, REPORT
+from tasks.costs.budgets import budgets_seen
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.costs import costs_of
-from tasks.monitoring.history import History, age_seconds, read_history
+from tasks.monitoring.history import PLANS, History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
-from tasks.planning.budgets import budgets_seen
 from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
 
@@ -104,6 +104,10 @@ def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
             f"{dollars(per_million)} per million vectors; {basis}" if per_million else basis,
         ),
     ]
+    if history.plan_error is not None:
+        tiles.append(
+            Tile("Planned time", Cell(f"{share(history.plan_error)} off"), f"median of the last {PLANS} runs at most")
+        )
     if last is not None:
         tiles.insert(0, Tile("Last run", state(last.state), f"{last.span}, begun {moment(last.began_at)}"))
     return tiles

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from configs.differences import leaves
 from configs.load import load_config
 from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
+from flows.presentation.run import planned
 from flows.presentation.wording import NONE, moment, plural
+from tasks.contracts.costs import RunCost
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import RunPlan
@@ -59,7 +61,7 @@ def commands(plan: RunPlan) -> tuple[Command, ...]:
     return tuple(shown)
 
 
-def begun(plan: RunPlan, invocation: Invocation) -> Section:
+def begun(plan: RunPlan, invocation: Invocation, cost: RunCost) -> Section:
     """Return the first page of an invocation: its run, and its expected end."""
     times = (
         ("scheduled", _utc(invocation.scheduled_at) if invocation.scheduled_at else "by hand"),
@@ -72,6 +74,7 @@ def begun(plan: RunPlan, invocation: Invocation) -> Section:
         (f"Lineage {plan.config.lineage}, pipeline {plan.config.pipeline}.",),
         tables=(facts((*places(plan), *data(plan), *times)),),
         commands=commands(plan),
+        parts=(planned.stages(cost),),
     )
 
 

@@ -14,6 +14,7 @@ from flows.presentation.stages import data_failure, failure
 from flows.presentation.stages.facts import StageFacts, section_of
 from infra.store.base import Store
 from infra.store.factory import open_store
+from tasks.contracts.costs import RunCost
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StageError
@@ -26,12 +27,12 @@ from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
 
-def links(plan: RunPlan, invocation: Invocation) -> None:
+def links(plan: RunPlan, invocation: Invocation, cost: RunCost) -> None:
     """Make the first page of a run, in the current flow run; log a warning if that fails."""
     try:
         create_markdown_artifact(
             key=f"run-{plan.config.lineage}",
-            markdown=markdown.page(origin.begun(plan, invocation), plan.workspace),
+            markdown=markdown.page(origin.begun(plan, invocation, cost), plan.workspace),
             description=f"span {plan.span.name}, attempt {invocation.number}: report, TensorBoard, workspace",
         )
     except Exception as error:  # a page must not stop a run

@@ -23,7 +23,7 @@ from flows.presentation.model import (
     state,
     unreadable,
 )
-from flows.presentation.run import account, beside, decision, origin
+from flows.presentation.run import account, beside, decision, origin, planned
 from flows.presentation.run.data_page import data_html
 from flows.presentation.run.rows_page import ROWS_PAGE, judged_rows
 from flows.presentation.stages import data_failure, failure
@@ -45,9 +45,9 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_PAGE, REPORT
+from tasks.costs.budgets import Budget, budgets_seen
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
 from tasks.monitoring.costs import Costs, costs_of
-from tasks.planning.budgets import Budget, budgets_seen
 from tasks.planning.start import next_start
 from tasks.runs import branches
 from tasks.runs.lineage import STATE
@@ -107,6 +107,7 @@ def run_page(store: Store, run_key: str, prices: Sequence[PriceList] = ()) -> Pa
                *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets, *unread_decisions))),
         sections=(*stages, *published, *changes,
                   *cost_section(_costs(run, prices)), *account.by_stage(run.attempts, run.results),
+                  *planned.against_actual(run),
                   *account.attempts(run.attempts), *failed,
                   *decided, *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
         near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(store, run)),

@@ -19,6 +19,7 @@ from tasks.contracts.runner import Progress, Waiter
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import FINDINGS
+from tasks.costs.run_cost import run_cost
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import CancelledError, DataError, HostError
 from tasks.health import health
@@ -54,7 +55,8 @@ class ReportingRunner(FakeRunner):
 @flow
 def whole(plan: RunPlan) -> None:
     """All stages of a run, with their pages."""
-    links(plan, invocations.begin(open_store(plan.workspace), plan))
+    store = open_store(plan.workspace)
+    links(plan, invocations.begin(store, plan), run_cost(store, plan))
     with override_context(page_maker=make_stage_page):
         validated = validate(plan)
         warm = warmup(plan, validated, after=health(plan, after=validated))

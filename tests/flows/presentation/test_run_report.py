@@ -20,6 +20,7 @@ from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.runs import Hold
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import REPORT
+from tasks.costs.run_cost import run_cost
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tasks.runs import invocations
 from tasks.runs.plan import read_plan
@@ -163,17 +164,25 @@ def test_stages_that_never_began_have_no_section(store: DirectoryStore) -> None:
 def test_the_first_page_shows_what_runs_and_when_it_should_end(store: DirectoryStore) -> None:
     plan = read_plan(store, write_run(store, 1))
     one = invocations.begin(store, plan, scheduled_at="2026-11-23T06:00:00+01:00", expected_seconds=5400)
-    made = origin.begun(plan, one)
+    made = origin.begun(plan, one, run_cost(store, plan))
     assert row(made, "run key") == [plan.run_key]
     assert row(made, "starts from") == ["lineages/main/step-00000400, step 400"]
     assert row(made, "scheduled") == ["2026-11-23 05:00 UTC"]
     assert row(made, "late after") == ["2026-11-24 05:00 UTC"]
     assert "not known" not in row(made, "expected to end")[0]
-    assert "not known" in row(origin.begun(plan, invocations.begin(store, plan)), "expected to end")[0]
+    assert (
+        "not known"
+        in row(origin.begun(plan, invocations.begin(store, plan), run_cost(store, plan)), "expected to end")[0]
+    )
     assert [command.split()[:2] for command in commands(made)] == [["millrace", "report"], ["tensorboard", "--logdir"]]
     links = LinksConfig(reports="https://reports.example/", tensorboard="https://board.example")
     linked = plan.model_copy(update={"config": plan.config.model_copy(update={"links": links})})
-    cells = [cell for table in origin.begun(linked, one).tables for each in table.rows for cell in each]
+    cells = [
+        cell
+        for table in origin.begun(linked, one, run_cost(store, plan)).tables
+        for each in table.rows
+        for cell in each
+    ]
     assert {cell.link for cell in cells if cell.link} == {
         f"https://reports.example/{REPORT.key(run=plan.run_key)}", "https://board.example",
     }  # fmt: skip

@@ -47,7 +47,7 @@ def test_rows_pairs_steps_and_held_out_queries_are_counted(store: DirectoryStore
     assert found.training_rows == found.training_pairs == 400 - len(aside)
     assert found.steps == -(-(400 - len(aside)) // 64) * 3
     assert (found.held_pairs, found.held_queries) == (len(aside), len({row["text"] for row in aside}))
-    assert (found.earlier_queries, found.seconds) == (0, None)
+    assert found.earlier_queries == 0
 
 
 def test_only_positives_are_pairs_if_the_head_says_so(store: DirectoryStore) -> None:
@@ -102,18 +102,11 @@ def test_earlier_spans_add_held_out_queries_time_and_replayed_rows(
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     carry_out(plan_run(store, config))
     second = enough(store, plan_run(store, config))
-    assert (first.earlier_queries, first.seconds) == (0, None)
+    assert first.earlier_queries == 0
     assert second.earlier_queries > 0
-    assert second.seconds is not None
     assert second.training_rows > 40 >= first.training_rows
     assert "nothing was evaluated yet" in first.gates[0].basis
     assert "nothing was evaluated yet" not in second.gates[0].basis
-    other = enough(store, plan_run(store, small_config("train.batch_rows=32")))
-    assert first.memory is not None
-    assert second.memory is not None
-    assert other.memory is not None
-    assert (first.memory.measured_gib, other.memory.measured_gib) == (None, None)
-    assert second.memory.needed_gib == second.memory.measured_gib
 
 
 def test_a_gate_on_the_newest_span_sees_its_queries_alone(store: DirectoryStore) -> None:

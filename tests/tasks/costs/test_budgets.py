@@ -8,8 +8,9 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
+from tasks.costs.budgets import Budget, budgets_of, require_budget
+from tasks.costs.run_cost import planned_dollars
 from tasks.foundation.errors import ConfigError
-from tasks.planning.budgets import Budget, budgets_of, planned_dollars, require_budget
 from tasks.runs.plan import read_plan
 from tasks.runs.run import read_run
 from tasks.runs.snapshot import Snapshot

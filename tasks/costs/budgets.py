@@ -12,9 +12,9 @@ from configs.schema.prices import Charge
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage, instance_of
+from tasks.costs.run_cost import planned_dollars
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.runs.estimates import estimate_rest
 from tasks.runs.run import Run, read_runs
 from tasks.runs.snapshot import Snapshot
 
@@ -56,12 +56,6 @@ class Budget(Record):
         if not self.unpriced:
             return f"{spent} ({self.key})."
         return f"{spent} ({self.key}); it can't be checked: no price for {', '.join(self.unpriced)}."
-
-
-def planned_dollars(store: Store, plan: RunPlan) -> float | None:
-    """Return the expected dollars of the stages that a run has left; None if not known."""
-    expected = estimate_rest(store, plan)
-    return expected.dollars if expected is not None else None
 
 
 def week_of(moment: dt.datetime) -> str:

@@ -1,23 +1,23 @@
 """How long work should take, with known medians."""
 
-from typing import Any
-
 import pytest
 
+from configs.schema.prices import LOCAL_WORKER
 from infra.store.directory import DirectoryStore
+from tasks.contracts.costs import StageCost
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
+from tasks.costs.run_cost import run_cost, stage_cost, work_cost
+from tasks.costs.stage_time import Facts, Load, Past, past
 from tasks.foundation.errors import DataError, FailureClass
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
-from tasks.runs.estimates import Estimate, Past, estimate_run, estimate_stage, estimate_work, past
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
-from tests.support.workspace.specs import price_at
 
 
 def record(
@@ -27,7 +27,6 @@ def record(
     stage: Stage = Stage.train,
     overhead: float = 0.0,
     workers: int = 1,
-    dollars_per_hour: float | None = None,
     failure: FailureClass | None = None,
     ended: bool = True,
 ) -> LedgerRecord:
@@ -43,10 +42,9 @@ def record(
         ended_at=f"2026-01-{number:02d}T07:00:00.000000+00:00" if ended else None,
         seconds=Phases(queued=overhead, productive=seconds),
         workers=workers,
-        machines=1,
-        instance="trn1.32xlarge",
-        price=price_at(dollars_per_hour),
-        billable_seconds=seconds,
+        machines=workers,
+        instance=LOCAL_WORKER,
+        price=None,
     )
 
 
@@ -54,11 +52,13 @@ def estimate(
     *records: LedgerRecord,
     past_rows: dict[str, tuple[int, ...]] | None = None,
     stage: Stage = Stage.train,
-    **options: Any,
-) -> Estimate:
-    found = estimate_stage(Past(records, past_rows or {}), stage, **options)
-    assert found is not None
-    return found
+    rows: tuple[int, ...] | None = None,
+    workers: int = 1,
+    settings: tuple[str, ...] = (),
+) -> StageCost:
+    config = small_config(f"train.workers={workers}", *settings)
+    facts = {key: Facts(config, None, each, {}) for key, each in (past_rows or {}).items()}
+    return stage_cost(Past(records, facts), config, stage, Load(rows=rows))
 
 
 def test_the_median_is_of_wall_time_with_the_queue():
@@ -95,10 +95,14 @@ def test_infer_grows_with_the_last_span_and_health_not_at_all(stage, seconds):
     assert found.seconds == seconds
 
 
-def test_dollars_grow_with_the_seconds():
-    found = estimate(record(1, 10, overhead=10, dollars_per_hour=720), past_rows={"r1": (100,)}, rows=(300,))
-    assert (found.seconds, found.dollars) == (40.0, 4.0)
-    assert estimate(record(1, 10)).dollars is None
+def test_dollars_are_of_the_machines_time_without_the_queue_at_todays_price():
+    """A cost of an unpriced machine is unknown, never 0."""
+    known = [record(1, 10, overhead=10, workers=2)]
+    found = estimate(
+        *known, past_rows={"r1": (100,)}, rows=(300,), workers=2, settings=("cost.dollars_per_worker_hour=36",)
+    )
+    assert (found.seconds, found.dollars) == (40.0, pytest.approx(30 * 2 * 36 / 3600))
+    assert estimate(*known).dollars is None
 
 
 def test_attempts_with_as_many_workers_are_preferred():
@@ -110,9 +114,9 @@ def test_attempts_with_as_many_workers_are_preferred():
 def test_a_stage_without_successful_attempts_has_no_estimate():
     config = small_config()
     known = Past([record(1, 10), record(2, 10, stage=Stage.infer, failure=FailureClass.HOST)], {})
-    assert estimate_stage(known, Stage.infer) is None
-    assert estimate_work(known, config, [Stage.train, Stage.infer]) is None
-    assert estimate_work(known, config, [Stage.train]) is not None
+    assert stage_cost(known, config, Stage.infer, Load()).seconds is None
+    assert work_cost(known, config, [Stage.train, Stage.infer]).seconds is None
+    assert work_cost(known, config, [Stage.train]).seconds == 10.0
 
 
 @pytest.fixture
@@ -121,14 +125,14 @@ def config():
 
 
 def test_a_first_run_has_no_estimate(store: DirectoryStore, config):
-    assert estimate_run(store, plan_run(store, config)) is None
+    assert run_cost(store, plan_run(store, config)).seconds is None
 
 
 def test_a_run_is_expected_to_take_as_long_as_earlier_runs(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q1"))
     plan = plan_run(store, config)
     assert plan.span.name == "2021-Q2"
-    assert estimate_run(store, plan) == 7 * 9.75
+    assert run_cost(store, plan).seconds == 7 * 9.75
 
 
 def test_finished_stages_are_not_in_the_estimate(store: DirectoryStore, runner: FakeRunner, config):
@@ -138,7 +142,7 @@ def test_finished_stages_are_not_in_the_estimate(store: DirectoryStore, runner: 
         carry_out(plan_run(store, config, "2021-Q2"))
     plan = plan_run(store, config, "2021-Q2")
     assert store.exists(RESULT.key(run=plan.run_key, stage=Stage.warmup))
-    assert estimate_run(store, plan) == 4 * 9.75
+    assert run_cost(store, plan).seconds == 4 * 9.75
 
 
 def test_twice_the_rows_take_twice_the_work(store: DirectoryStore, runner: FakeRunner, config):
@@ -146,8 +150,8 @@ def test_twice_the_rows_take_twice_the_work(store: DirectoryStore, runner: FakeR
     commit_files(store, "spans/2021-Q2/v2", {"part-0.parquet": "more"}, "span", rows=80)
     plan = plan_run(store, config)
     assert plan.span == SpanRef(name="2021-Q2", version=2)
-    # 8 s of work each: validate, train and infer have it twice.
-    assert estimate_run(store, plan) == 7 * 9.75 + 3 * 8.0
+    # 8 s of work each: validate and train have it twice; infer embeds a catalogue as large as before.
+    assert run_cost(store, plan).seconds == 7 * 9.75 + 2 * 8.0
 
 
 def test_a_new_lineage_is_estimated_from_the_releases(store: DirectoryStore, runner: FakeRunner, config):
@@ -155,7 +159,7 @@ def test_a_new_lineage_is_estimated_from_the_releases(store: DirectoryStore, run
     other = small_config("lineage=other")
     plan = plan_run(store, other, "2021-Q1")
     assert plan.history == ()
-    assert estimate_run(store, plan) == 7 * 9.75
+    assert run_cost(store, plan).seconds == 7 * 9.75
 
 
 def test_after_rejected_runs_infer_is_estimated_from_an_older_release(
@@ -168,14 +172,14 @@ def test_after_rejected_runs_infer_is_estimated_from_an_older_release(
     assert head is not None
     known = past(Snapshot(store), head[1].consumed[1:])  # the rejected run alone
     assert {one.stage for one in known.records if one.span == "2021-Q2"} == set(Stage) - {Stage.infer, Stage.release}
-    assert estimate_stage(known, Stage.infer) is not None
+    assert stage_cost(known, config, Stage.infer, Load()).seconds is not None
 
 
 def test_a_run_with_a_damaged_record_is_left_out(store: DirectoryStore, runner: FakeRunner, config):
     plan = plan_run(store, config)
     carry_out(plan)
     store.write(f"runs/{plan.run_key}/train/attempt-1/ledger.json", b"{}")
-    assert estimate_run(store, plan_run(store, config)) is None
+    assert run_cost(store, plan_run(store, config)).seconds is None
 
 
 def test_a_year_of_history_is_not_read_whole(store: DirectoryStore, runner: FakeRunner, config, monkeypatch):
@@ -191,5 +195,5 @@ def test_a_year_of_history_is_not_read_whole(store: DirectoryStore, runner: Fake
 
 def test_the_rows_of_a_run_are_read_from_its_plan(store: DirectoryStore, runner: FakeRunner, config):
     carry_out(plan_run(store, config, "2021-Q2"))  # the first run takes both spans
-    (rows,) = past(Snapshot(store), plan_run(store, config).history).rows.values()
-    assert rows == (40, 40)
+    (facts,) = past(Snapshot(store), plan_run(store, config).history).runs.values()
+    assert facts.rows == (40, 40)

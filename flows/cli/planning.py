@@ -1,0 +1,42 @@
+"""`millrace plan`: memory, seconds and dollars of a run before anything runs, on one or several numbers of machines."""
+
+from typing import Annotated
+
+import typer
+
+from flows.cli.terminal.command import command
+from flows.cli.terminal.console import show
+from flows.cli.terminal.options import RunOptions
+from flows.presentation import terminal
+from flows.presentation.run.planned import costs
+from tasks.contracts.costs import CostPlan
+from tasks.costs.run_plan import plan_costs
+from tasks.foundation.errors import ConfigError
+from tasks.planning.next_run import plan_run
+
+
+def show_plan(output: CostPlan) -> None:
+    """Print the choices, then each figure of the cheapest with its source."""
+    for section in costs(output):
+        show(terminal.render(section, ""))
+
+
+@command(show_plan)
+def plan(
+    options: RunOptions,
+    span: Annotated[str | None, typer.Option(help="For example 2022-Q4; default: the oldest not yet trained.")] = None,
+    instance: Annotated[
+        str | None, typer.Option(help="Machines in place of the configured ones, e.g. trn1.32xlarge.")
+    ] = None,
+    nodes: Annotated[str, typer.Option(help="Numbers of machines to compare, e.g. 1,2,4.", show_default=False)] = "",
+) -> CostPlan:
+    """Print what a run would take: memory of a device, seconds and dollars of each stage. Runs nothing."""
+    return plan_costs(options.store, plan_run(options.store, options.config(), span), instance, _numbers(nodes))
+
+
+def _numbers(words: str) -> tuple[int, ...]:
+    """Return the numbers of `1,2,4`. Raises ConfigError: one is not a positive number."""
+    found = [word.strip() for word in words.split(",") if word.strip()]
+    if wrong := next((word for word in found if not word.isdecimal() or int(word) < 1), None):
+        raise ConfigError(f"--nodes has {wrong!r}; give numbers of machines, as in --nodes 1,2,4")
+    return tuple(dict.fromkeys(int(word) for word in found))

@@ -1,0 +1,136 @@
+"""The memory of a training worker by part, from the settings, without loading a model; or as the last run measured it.
+
+Activations follow Korthikanti et al. 2022 (arXiv:2205.05198, table 2), without recomputation: an upper bound on
+a device, since fused attention keeps less. Features, heads and projections are small beside the encoder, and left out.
+"""
+
+import math
+from typing import Any
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.costs import TrainMemory
+from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.costs.places import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
+from tasks.costs.published import GIB
+from tasks.foundation.free_memory import free_host_bytes
+from tasks.planning.encoder_size import EncoderSize, encoder_size
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
+
+# On a processor, measured with 14 million weights (docs/cost.md): Python, torch and transformers, in GiB; and the kept
+# bytes as a share of the formula's. XLA on a processor computes bf16 in fp32, and keeps both.
+_FORKED_GIB, _CPU_GIB, _XLA_GIB = 0.58, 0.86, 1.0
+_KEPT = {("cpu", 2): 1.0, ("cpu", 4): 1.2, ("xla", 2): 3.0, ("xla", 4): 1.2}
+_KEPT_WITH_DROPOUT = 1.45  # in bf16 on the cpu, where dropout has no fused layers
+
+
+def train_memory(store: Store, plan: RunPlan, tokens_a_row: float, asked: Asked = AS_CONFIGURED) -> TrainMemory | None:
+    """Return the memory of a training worker; None without a training, or if the encoder is not on this machine.
+
+    Args:
+        tokens_a_row: expected tokens of a row's texts.
+    """
+    config, place = plan.config, place_of(plan.config, Stage.train, asked)
+    size = encoder_size(config) if plan.window else None
+    if size is None:
+        return None
+    on_host = _on_processor(config, place)
+    number = 2 if arithmetic_of(config, "train", place) == "bf16" else 4  # bytes of an activation
+    stored = 2 if config.train.precision == "bf16-weights" else 4  # bytes of a weight and of its gradient
+    copied = 2 if number == 2 and stored == 4 else 0
+    tokens = tokens_in_memory(config, tokens_a_row, place.workers)
+    sequence = config.train.sequence_tokens
+    parts = {
+        "weights_gib": size.parameters * (stored + copied) / GIB,
+        "gradients_gib": size.parameters * stored / GIB,
+        "optimizer_gib": size.parameters * 8 / GIB,
+        "average_gib": size.parameters * 4 / GIB if config.train.averaging else 0.0,
+        "activations_gib": activation_bytes(size, tokens, sequence, number) * _kept(config, on_host, number) / GIB,
+        "batch_gib": tokens * (3 * 8 + sequence * number) / GIB,
+        "process_gib": _process_gib(config, place) if on_host else 0.0,
+    }
+    measured, measured_in = _measured(store, plan, place)
+    return TrainMemory(
+        workers=place.workers,
+        parameters=size.parameters,
+        tokens=tokens,
+        **{name: round(gib, 3) for name, gib in parts.items()},
+        total_gib=round(sum(parts.values()), 3),
+        measured_gib=measured,
+        measured_in=measured_in,
+        free_gib=round(free_host_bytes() / GIB, 3) if on_host and place.is_local else None,
+        device_gib=round(place.machine.worker_bytes / GIB, 3) if place.machine else None,
+    )
+
+
+def _on_processor(config: Config, place: Place) -> bool:
+    """Return True if the memory is that of a host: also for XLA on this machine, unless a kind of node is named."""
+    here = config.accelerator == "xla" and place.is_local and config.health.machine is None
+    return place.machine is None and (config.accelerator == "cpu" or here)
+
+
+def _process_gib(config: Config, place: Place) -> float:
+    if config.accelerator == "xla":
+        return _XLA_GIB
+    return _FORKED_GIB if place.is_local else _CPU_GIB
+
+
+def _kept(config: Config, on_host: bool, number: int) -> float:
+    """Return the bytes that the backward pass keeps, as a share of the formula's."""
+    if not on_host:
+        return 1.0
+    if config.model.dropout and (config.accelerator, number) == ("cpu", 2):
+        return _KEPT_WITH_DROPOUT
+    return _KEPT[config.accelerator, number]
+
+
+def activation_bytes(size: EncoderSize, tokens: int, sequence: int, number: int) -> int:
+    """Return the bytes of all layers' activations.
+
+    A layer keeps s*b*h*(34 + 5*a*s/h) bytes at 2 bytes a number: s*b tokens, h hidden, a heads. Of the 34, 16 are of a
+    feed-forward part of 4*h, which is written here as 4*i/h for a width of i.
+
+    Args:
+        tokens: s*b, tokens of all sequences together.
+        sequence: s, tokens of a sequence.
+        number: bytes of an activation.
+    """
+    hidden = size.hidden
+    a_token = hidden * 18 + 4 * size.intermediate + 5 * size.heads * sequence
+    return tokens * size.layers * a_token * number // 2
+
+
+def tokens_in_memory(config: Config, tokens_a_row: float, workers: int) -> int:
+    """Return the tokens that a worker computes at once, in whole sequences."""
+    train = config.train
+    sequences = math.ceil(sequences_a_step(config, tokens_a_row) / workers)
+    return math.ceil(sequences / train.gradcache_chunks) * train.sequence_tokens
+
+
+def sequences_a_step(config: Config, tokens_a_row: float) -> int:
+    """Return the packed sequences of the global batch."""
+    train = config.train
+    return train.sequences or math.ceil(train.batch_rows * tokens_a_row / train.sequence_tokens)
+
+
+def _measured(store: Store, plan: RunPlan, place: Place) -> tuple[float | None, str | None]:
+    """Return the peak of the lineage's last run, and its key; None for each if it had another model or batch."""
+    if not plan.history:
+        return None, None
+    run = Run(Snapshot(store), plan.history[-1].prefix.split("/")[1])
+    outcome = run.outcome(Stage.warmup)
+    if run.plan is None or not isinstance(outcome, WarmupOutcome) or _kind(run.plan.config) != _kind(plan.config):
+        return None, None
+    if place_of(run.plan.config, Stage.train) != place:
+        return None, None
+    return outcome.peak_memory_gib, run.run_key
+
+
+def _kind(config: Config) -> tuple[Any, ...]:
+    """Return the settings on which the memory depends, apart from the texts."""
+    train = config.train
+    batch = (train.workers, train.batch_rows, train.max_tokens, train.sequence_tokens, train.sequences)
+    return (config.model, config.accelerator, *batch, train.gradcache_chunks, train.precision, train.averaging)

@@ -1,0 +1,114 @@
+"""Figures that others published, from configs/published.yaml: machines, speeds, scaling, fixed seconds."""
+
+import datetime as dt
+import functools
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+import configs
+from configs.yaml_files import read_yaml_file
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.planning.encoder_size import EncoderSize
+
+PUBLISHED = Path(configs.__file__).with_name("published.yaml")
+GIB = 2**30
+
+Work = Literal["train", "embed"]
+Arithmetic = Literal["bf16", "fp32"]
+
+
+class Machine(Record):
+    """One node of an instance type."""
+
+    chip: str = Field(description="kind of its devices; the same kind computes at the same share of its peak")
+    accelerator: Literal["cpu", "cuda", "xla"]
+    devices: int = Field(gt=0)
+    workers: int = Field(gt=0, description="worker processes that fill it: its NeuronCores, or its GPUs")
+    memory_gib: float = Field(gt=0, description="memory of all devices together, GiB")
+    bf16_tflops: float = Field(gt=0, description="peak of all devices together, 1e12 operations a second, dense")
+    fp32_tflops: float = Field(gt=0)
+    link_gb_s: float | None = Field(description="bandwidth between its devices, 1e9 bytes a second; null: one device")
+    network_gbit_s: float | None = Field(description="EFA between nodes, 1e9 bits a second; null: no EFA")
+    source: str
+
+    def peak(self, precision: Arithmetic) -> float:
+        """Return the peak of one node, in operations a second."""
+        return (self.bf16_tflops if precision == "bf16" else self.fp32_tflops) * 1e12
+
+    @property
+    def worker_bytes(self) -> float:
+        """The device memory of one worker, in bytes."""
+        return self.memory_gib * GIB / self.workers
+
+
+class PublishedRow(Record):
+    """A published speed of a known encoder."""
+
+    name: str
+    work: Work
+    model: str = Field(description="one of `models`")
+    instance: str = Field(description="one of `machines`")
+    nodes: int = Field(gt=0)
+    batch: int = Field(gt=0, description="sequences of the global batch")
+    batch_grows: bool = Field(description="true: each node keeps its batch; false: one batch is divided by all nodes")
+    length: int = Field(gt=0, description="tokens of a sequence")
+    length_varies: bool = Field(default=False, description="true: `length` is an assumed mean")
+    precision: Arithmetic
+    sequences_per_second: float = Field(gt=0)
+    date: dt.date
+    source: str
+
+
+class Efficiency(Record):
+    """A share of an ideal speed."""
+
+    efficiency: float = Field(gt=0, le=1)
+    source: str
+
+
+class Scaling(Record):
+    """The speed of several nodes as a share of one node's times their number."""
+
+    nodes: int = Field(gt=1, description="number of nodes that both figures were measured on")
+    same_batch_a_node: Efficiency
+    same_batch: Efficiency
+    all_reduce: Efficiency = Field(description="bandwidth of an all-reduce as a share of the network's")
+
+
+class FixedSeconds(Record):
+    """Seconds of a phase without a record of the workspace's own."""
+
+    seconds: float = Field(gt=0)
+    source: str
+
+
+class Published(Record):
+    """configs/published.yaml."""
+
+    machines: dict[str, Machine]
+    models: dict[str, EncoderSize]
+    rows: tuple[PublishedRow, ...]
+    scaling: Scaling
+    fixed: dict[Literal["boot", "compile", "work"], FixedSeconds]
+
+
+@functools.cache
+def published() -> Published:
+    """Return the published figures.
+
+    Raises:
+        ConfigError: the file is damaged; names the key.
+    """
+    try:
+        return Published.model_validate(read_yaml_file(PUBLISHED))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{PUBLISHED}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def machine_of(instance: str | None) -> Machine | None:
+    """Return the node of an instance type; None if configs/published.yaml does not list it."""
+    return published().machines.get(instance or "")

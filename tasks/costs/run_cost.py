@@ -1,0 +1,250 @@
+"""Seconds and dollars of a run before it begins, stage by stage, each with the source of its figure.
+
+The one estimator: plans, dry-runs, backfills, deadlines and budgets ask it. It reads records and writes nothing.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from configs.prices import price_of, sum_dollars
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.costs import AllReduce, Basis, RunCost, StageCost, TrainingSpeed
+from tasks.contracts.results import Phases
+from tasks.contracts.runs import RunPlan
+from tasks.contracts.stages import Stage
+from tasks.costs.device_memory import sequences_a_step, train_memory
+from tasks.costs.places import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
+from tasks.costs.published import published
+from tasks.costs.stage_time import (
+    Encoding,
+    Load,
+    Past,
+    amount_of,
+    done_before,
+    encoder_operations,
+    middle,
+    past,
+    scaled,
+    sequence_of,
+    speeds,
+)
+from tasks.costs.step_time import all_reduce, efficiency
+from tasks.costs.utilisation import Wanted, published_points, speed_of
+from tasks.planning.encoder_size import EncoderSize, encoder_size
+from tasks.planning.enough import Enough
+from tasks.runs.plan import rows_of
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
+
+
+class WorkCost(NamedTuple):
+    """The sum of stages, one after the other."""
+
+    seconds: float | None  # None: a stage is not known
+    dollars: float | None  # None: the time or the price of a stage is not known
+    attempts_seen: int  # fewest of all stages
+
+
+def add(costs: Iterable[StageCost]) -> WorkCost:
+    """Return the sum of stages, one after the other."""
+    each = list(costs)
+    seconds = [one.seconds for one in each]
+    return WorkCost(
+        None if None in seconds else round(sum(one for one in seconds if one is not None), 3),
+        sum_dollars(one.dollars for one in each),
+        min((one.attempts_seen for one in each), default=0),
+    )
+
+
+def run_cost(store: Store, plan: RunPlan, amounts: Enough | None = None, asked: Asked = AS_CONFIGURED) -> RunCost:
+    """Return the expected time, cost and memory of the rest of a run.
+
+    Args:
+        amounts: the counted rows of the run; None: all by the rows of its window, and no memory.
+
+    Raises:
+        ConfigError: another instance is asked for, but its figures are not known.
+    """
+    snapshot = Snapshot(store)
+    run = Run(snapshot, plan.run_key)
+    left = [stage for stage in Stage if not run.stage(stage).done]
+    known = past(snapshot, plan.history)
+    load = _load(store, plan, amounts)
+    stages = tuple(stage_cost(known, plan.config, stage, load, asked) for stage in left)
+    whole = add(stages)
+    return RunCost(
+        stages=stages,
+        memory=train_memory(store, plan, amounts.tokens_a_row, asked) if amounts is not None else None,
+        training=training_speed(known, plan.config, load, asked) if Stage.train in left and plan.window else None,
+        seconds=whole.seconds,
+        dollars=whole.dollars,
+        unknown=tuple(_unknown(stages)),
+    )
+
+
+def _load(store: Store, plan: RunPlan, amounts: Enough | None) -> Load:
+    rows = rows_of(store, plan.window)
+    if amounts is None:
+        return Load(rows=rows)
+    sequences = sequences_a_step(plan.config, amounts.tokens_a_row)
+    return Load(
+        rows=rows,
+        tokens=amounts.steps * sequences * plan.config.train.sequence_tokens,
+        steps=amounts.steps,
+        items=amounts.items,
+    )
+
+
+def planned_dollars(store: Store, plan: RunPlan) -> float | None:
+    """Return the expected dollars of the rest of a run; None if the time or the price of a stage is not known."""
+    return run_cost(store, plan).dollars
+
+
+def work_cost(known: Past, config: Config, stages: Iterable[Stage], rows: Sequence[int] | None = None) -> WorkCost:
+    """Return the sum of several stages over one window, one after the other."""
+    return add(stage_cost(known, config, stage, Load(rows=rows)) for stage in stages)
+
+
+def stage_cost(known: Past, config: Config, stage: Stage, load: Load, asked: Asked = AS_CONFIGURED) -> StageCost:
+    """Return the expected time and cost of one stage."""
+    place = place_of(config, stage, asked)
+    encoding = _encoding(known, config, stage, load, place)
+    done = done_before(known, stage, place)
+    same = bool(done) and done[-1].instance == place.instance
+    if done and (same or encoding is not None or stage not in (Stage.train, Stage.infer)):
+        phases = middle(scaled(known, one, stage, load, encoding) for one in done)
+        basis, source = "measured", f"{_attempts(len(done))} of this workspace"
+        if encoding is not None and encoding.speed.basis != "fitted":
+            basis, source = encoding.speed.basis, encoding.speed.source
+        elif encoding is not None:
+            basis = "fitted"
+        if not same:
+            phases = _elsewhere(phases, stage, place)
+            if basis == "measured":
+                basis, source = "assumed", f"{source}, on other machines"
+        return _cost(config, stage, place, phases, basis, source, len(done))
+    return _first_cost(config, stage, place, encoding)
+
+
+def training_speed(known: Past, config: Config, load: Load, asked: Asked = AS_CONFIGURED) -> TrainingSpeed | None:
+    """Return the formula of a training; None if its tokens, its encoder or the speed of its machines is not known."""
+    place, size = place_of(config, Stage.train, asked), encoder_size(config)
+    tokens = amount_of(known, config, Stage.train, load)
+    found = _encoding(known, config, Stage.train, load, place)
+    if size is None or tokens is None or found is None:
+        return None
+    done, shared = (
+        encoder_operations(config, Stage.train, size, tokens, load.text_tokens),
+        _all_reduce(config, size, place),
+    )
+    return TrainingSpeed(
+        tokens=tokens,
+        operations=done,
+        speed=found.speed,
+        efficiency=round(done / found.speed.operations_per_second / place.machines / found.seconds, 4),
+        seconds=round(found.seconds, 3),
+        steps=load.steps,
+        all_reduce=shared,
+        share=round(shared.seconds * load.steps / found.seconds, 4) if shared and load.steps else None,
+    )
+
+
+def _encoding(known: Past, config: Config, stage: Stage, load: Load, place: Place) -> Encoding | None:
+    """Return the seconds of the encoder in train or infer, and the speed behind them; None if not known."""
+    if stage not in (Stage.train, Stage.infer) or place.instance is None:
+        return None
+    work: Literal["train", "embed"] = "train" if stage is Stage.train else "embed"
+    size, amount = encoder_size(config), amount_of(known, config, stage, load)
+    if size is None or amount is None:
+        return None
+    arithmetic, length = arithmetic_of(config, work, place), sequence_of(config, stage)
+    wanted = Wanted(work, place.instance, arithmetic, length, size.hidden, size.layers)
+    speed = speed_of(wanted, [*speeds(known, load), *published_points()])
+    if speed is None:
+        return None
+    done = encoder_operations(config, stage, size, amount, load.text_tokens)
+    ideal = done / speed.operations_per_second / place.machines
+    seconds = ideal / _efficiency(config, stage, place)
+    shared = _all_reduce(config, size, place) if stage is Stage.train and speed.basis != "fitted" else None
+    if shared is not None and load.steps:  # a step is no shorter than its operations and its all-reduce
+        seconds = max(seconds, ideal + load.steps * shared.seconds)
+    return Encoding(amount, seconds, speed)
+
+
+def _all_reduce(config: Config, size: EncoderSize, place: Place) -> AllReduce | None:
+    """Return the all-reduce of a training step; None for one worker, or without a known network."""
+    if place.machine is None or place.workers == 1:
+        return None
+    number = 2 if config.train.precision == "bf16-weights" else 4  # bytes of a gradient
+    return all_reduce(size, number, place.machine, place.machines)
+
+
+def _efficiency(config: Config, stage: Stage, place: Place) -> float:
+    """Return the speed of all machines as a share of one's times their number; infer's machines are independent.
+
+    On more machines than configured the global batch stays, so each has a smaller part of it.
+    """
+    if stage is Stage.infer:
+        return 1.0
+    own = place_of(config, stage)
+    configured = own.machines if own.instance == place.instance else 1
+    grown = efficiency(configured, batch_grows=True)
+    if place.machines == configured:
+        return grown
+    return grown * efficiency(place.machines, batch_grows=False) / efficiency(configured, batch_grows=False)
+
+
+def _first_cost(config: Config, stage: Stage, place: Place, encoding: Encoding | None) -> StageCost:
+    """Return the cost of a stage that was never done, by published figures; unknown on this machine."""
+    if place.is_local or place.instance is None:
+        where = "this machine" if place.is_local else "its machines, whose type the configuration does not name"
+        return _cost(config, stage, place, None, "assumed", f"no attempt of {stage} on {where} is on record", 0)
+    if stage in (Stage.train, Stage.infer):
+        if encoding is None:
+            return _cost(config, stage, place, None, "assumed", f"no speed of {place.instance} is known", 0)
+        phases = _elsewhere(Phases(productive=encoding.seconds), stage, place)
+        return _cost(config, stage, place, phases, encoding.speed.basis, encoding.speed.source, 0)
+    work = published().fixed["work"]
+    phases = _elsewhere(Phases(productive=work.seconds), stage, place)
+    return _cost(config, stage, place, phases, "assumed", work.source, 0)
+
+
+def _elsewhere(phases: Phases, stage: Stage, place: Place) -> Phases:
+    """Return the phases on machines without a record: boot and compilation as published."""
+    if place.is_local:
+        return phases
+    fixed, machine = published().fixed, place.machine
+    compiles = stage is Stage.warmup and machine is not None and machine.accelerator == "xla"
+    compiling = fixed["compile"].seconds if compiles else 0.0
+    return phases.model_copy(update={"queued": 0.0, "booting": fixed["boot"].seconds, "compiling": compiling})
+
+
+def _cost(
+    config: Config, stage: Stage, place: Place, phases: Phases | None, basis: Basis, source: str, attempts: int
+) -> StageCost:
+    price = price_of(place.instance, config.cost)
+    return StageCost(
+        stage=stage,
+        instance=place.instance,
+        machines=place.machines,
+        phases=phases,
+        basis=basis,
+        source=source,
+        attempts_seen=attempts,
+        price=price,
+        seconds=round(phases.total, 3) if phases is not None else None,
+        dollars=price.dollars(phases.paid * place.machines) if phases is not None and price is not None else None,
+    )
+
+
+def _unknown(stages: Sequence[StageCost]) -> Iterator[str]:
+    """Yield a sentence for each figure that is not known."""
+    yield from (f"seconds of {one.stage}: {one.source}" for one in stages if one.phases is None)
+    for name in dict.fromkeys(one.instance for one in stages if one.price is None):
+        reason = f"{name} has no price" if name else "the configuration names no instance type"
+        yield f"dollars: {reason}; see cost.prices and cost.dollars_per_worker_hour"
+
+
+def _attempts(number: int) -> str:
+    return f"{number} earlier attempt{'s' if number > 1 else ''}"

@@ -1,0 +1,243 @@
+"""Seconds and dollars of a stage, by the workspace's own ledger: phases, operations of the encoder, rows.
+
+Only successful attempts count, so an estimate assumes no failures. Without an attempt, fixed_costs.py answers.
+"""
+
+import contextlib
+import datetime as dt
+import itertools
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, assert_never
+
+from configs.schema.config import Config
+from infra.store.base import Store
+from tasks.contracts.costs import Speed
+from tasks.contracts.kinds import REFRESH
+from tasks.contracts.outcomes import InferOutcome, TrainOutcome
+from tasks.contracts.references import RowsRef
+from tasks.contracts.results import Phases, StageResult
+from tasks.contracts.stages import Rows, Stage
+from tasks.costs.places import Place, arithmetic_of, place_of
+from tasks.costs.published import Work
+from tasks.costs.step_time import efficiency, operations
+from tasks.costs.utilisation import Point
+from tasks.foundation.errors import StoreError
+from tasks.planning.encoder_size import EncoderSize, encoder_size
+from tasks.runs import releases
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.plan import rows_of
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
+
+ATTEMPTS = 5  # the last successful ones of a stage, of which the median is taken
+_ENCODES: dict[Stage, Work] = {Stage.train: "train", Stage.infer: "embed"}
+
+
+class Encoded(NamedTuple):
+    """The work of an attempt that trained or embedded."""
+
+    amount: float  # train: tokens with padding; infer: texts
+    seconds: float  # part of the attempt's productive seconds
+    batch_rows: int
+
+
+class Encoding(NamedTuple):
+    """The work of the encoder that a stage is expected to have, and the speed behind its seconds."""
+
+    amount: float  # as in `Encoded`
+    seconds: float
+    speed: Speed
+
+
+class Facts(NamedTuple):
+    """An earlier run besides its ledger."""
+
+    config: Config
+    size: EncoderSize | None
+    rows: Sequence[int] | None  # ingested rows of each span of its window
+    encoded: Mapping[tuple[Stage, int], Encoded]  # by stage and number of the attempt
+
+
+class Past(NamedTuple):
+    """Input of estimates: attempts, and the facts of their runs by key."""
+
+    records: Sequence[LedgerRecord]
+    runs: Mapping[str, Facts]
+
+    def rows(self, record: LedgerRecord) -> Sequence[int] | None:
+        known = self.runs.get(record.run_key)
+        return known.rows if known else None
+
+    def encoded(self, record: LedgerRecord) -> Encoded | None:
+        known = self.runs.get(record.run_key)
+        return known.encoded.get((Stage(record.stage), record.attempt)) if known else None
+
+
+class Load(NamedTuple):
+    """The amounts of a run; each None is taken from the earlier runs, by rows."""
+
+    rows: Sequence[int] | None = None  # ingested rows of each span of the window
+    tokens: float | None = None  # computed by train, with padding
+    steps: int | None = None  # training steps
+    items: int | None = None  # distinct items of the window, for a first run of infer
+    text_tokens: float = 32.0  # tokens of an item's text
+
+
+def past(snapshot: Snapshot, history: Sequence[RowsRef]) -> Past:
+    """Return the attempts and facts of the last runs in `history`, the spans that a lineage has consumed.
+
+    If none of those did a stage, the runs of the last releases are read too. Runs that can't be read are left out. The
+    number of runs that are read is limited, however long the history is.
+    """
+    keys = list(dict.fromkeys(rows.prefix.split("/")[1] for rows in history))[-ATTEMPTS:]
+    runs = [Run(snapshot, key) for key in keys]
+    if not {record.stage for run in runs for record in run.attempts if record.failure is None} >= set(Stage):
+        runs += [Run(snapshot, key) for key in _released(snapshot.store) if key not in keys]
+    facts = {run.run_key: found for run in runs if (found := _facts(run)) is not None}
+    return Past([record for run in runs for record in run.attempts], facts)
+
+
+def done_before(known: Past, stage: Stage, place: Place) -> list[LedgerRecord]:
+    """Return the last successful attempts of a stage: on as many of these machines, else on any."""
+    done = [one for one in known.records if one.stage is stage and one.ended_at is not None and one.failure is None]
+    same = [one for one in done if one.instance == place.instance]
+    alike = [one for one in same if one.workers == place.workers]
+    return sorted(alike or same or done, key=lambda one: one.started_at)[-ATTEMPTS:]
+
+
+def speeds(known: Past, load: Load) -> list[Point]:
+    """Return the speeds at which earlier attempts trained and embedded, each reduced to one machine alone."""
+    found = []
+    for record in known.records:
+        work, facts = (
+            _ENCODES.get(Stage(record.stage)) if record.stage in _ENCODES else None,
+            known.runs.get(record.run_key),
+        )
+        encoded = known.encoded(record) if facts else None
+        if work is None or facts is None or facts.size is None or encoded is None or not encoded.seconds:
+            continue
+        stage, size = Stage(record.stage), facts.size
+        place = place_of(facts.config, stage)
+        if place.instance is None:
+            continue
+        done = encoder_operations(facts.config, stage, size, encoded.amount, load.text_tokens)
+        alone = done / encoded.seconds / place.machines / efficiency(place.machines, batch_grows=True)
+        found.append(
+            Point(
+                work, place.instance, arithmetic_of(facts.config, work, place), sequence_of(facts.config, stage),
+                size.hidden, size.layers, alone, dt.datetime.fromisoformat(record.started_at), record.run_key, own=True,
+            )
+        )  # fmt: skip
+    return found
+
+
+def encoder_operations(config: Config, stage: Stage, size: EncoderSize, amount: float, text_tokens: float) -> float:
+    """Return the operations of a stage's encoder.
+
+    Args:
+        amount: train: tokens with padding; infer: texts of `text_tokens` each.
+    """
+    tokens = amount if stage is Stage.train else amount * text_tokens
+    return operations(size, tokens, sequence_of(config, stage), training=stage is Stage.train)
+
+
+def sequence_of(config: Config, stage: Stage) -> int:
+    """Return the tokens of a packed sequence in train or infer."""
+    return config.train.sequence_tokens if stage is Stage.train else config.infer.sequence_tokens
+
+
+def by_ratio(stage: Stage, rows: Sequence[int] | None, then: Sequence[int] | None) -> float:
+    """Return the ratio of the input now to the input then; 1 if unknown, or if it doesn't matter."""
+    if not rows or not then:
+        return 1.0
+    match stage.traits.time_grows_with:
+        case Rows.window:
+            now, before = sum(rows), sum(then)
+        case Rows.span:
+            now, before = rows[-1], then[-1]
+        case Rows.none:
+            return 1.0
+        case unknown:
+            assert_never(unknown)
+    return now / before if before else 1.0
+
+
+def amount_of(known: Past, config: Config, stage: Stage, load: Load) -> float | None:
+    """Return the tokens that train computes, or the texts that infer embeds; None if not known.
+
+    Tokens are taken from earlier runs and scaled by rows, else from `load`, which has an estimate by the texts' bytes.
+    A catalogue is expected to grow as it grew last.
+    """
+    done = sorted(known.records, key=lambda record: record.started_at)
+    before = [
+        (record, each) for record in done if record.stage is stage and (each := known.encoded(record)) is not None
+    ]
+    if stage is Stage.infer:
+        texts = [each.amount for _, each in before]
+        return texts[-1] + max(0.0, texts[-1] - texts[-2]) if len(texts) > 1 else texts[-1] if texts else load.items
+    scaled_by_rows = [
+        each.amount
+        * by_ratio(stage, load.rows, known.rows(record))
+        * (config.train.epochs / known.runs[record.run_key].config.train.epochs)
+        for record, each in before
+    ]
+    return statistics.median(scaled_by_rows[-ATTEMPTS:]) if scaled_by_rows else load.tokens
+
+
+def scaled(known: Past, record: LedgerRecord, stage: Stage, load: Load, encoding: Encoding | None) -> Phases:
+    """Return the phases of an attempt with another load; only its productive time grows.
+
+    Args:
+        encoding: the encoder's work now, in place of that attempt's; None: it grows with the rows.
+    """
+    ratio, encoded = by_ratio(stage, load.rows, known.rows(record)), known.encoded(record)
+    productive = record.seconds.productive
+    if encoded is None or encoding is None:
+        return record.seconds.model_copy(update={"productive": productive * ratio})
+    if stage is Stage.infer:  # its shards are read, embedded and written in the encoder's seconds
+        ratio = 1.0
+    rest = max(0.0, productive - encoded.seconds)
+    return record.seconds.model_copy(update={"productive": rest * ratio + encoding.seconds})
+
+
+def middle(phases: Iterable[Phases]) -> Phases:
+    """Return the phases with the median sum; the mean of the middle two if their number is even."""
+    ordered = sorted(phases, key=lambda each: each.total)
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return Phases(**{name: (getattr(low, name) + getattr(high, name)) / 2 for name in Phases.model_fields})
+
+
+def _facts(run: Run) -> Facts | None:
+    if run.plan is None:
+        return None
+    encoded = {}
+    for stage in _ENCODES:
+        result = run.stage(stage).result
+        found = _encoded(run.plan.config, result) if result is not None else None
+        if result is not None and found is not None:
+            encoded[stage, result.attempt] = found
+    config = run.plan.config
+    return Facts(config, encoder_size(config), rows_of(run.snapshot.store, run.plan.window), encoded)
+
+
+def _encoded(config: Config, result: StageResult) -> Encoded | None:
+    match result.outcome:
+        case TrainOutcome(tokens=tokens, checkpoints=use) if tokens is not None:
+            seconds = use.training_seconds if use is not None else result.phases.productive
+            return Encoded(tokens.computed, min(seconds, result.phases.productive), config.train.batch_rows)
+        case InferOutcome(vectors=vectors, vectors_reused=reused, texts_per_second=speed) if vectors > reused and speed:
+            seconds = (vectors - reused) / speed
+            return Encoded(vectors - reused, min(seconds, result.phases.productive), 0)
+        case _:
+            return None
+
+
+def _released(store: Store) -> list[str]:
+    """Return the run keys of the current and earlier releases, oldest first, without refreshes."""
+    keys: list[str] = []
+    with contextlib.suppress(StoreError):
+        trained = (each for each in releases.current_and_before(store) if not each.run_key.startswith(REFRESH))
+        for release in itertools.islice(trained, ATTEMPTS):
+            keys.insert(0, release.run_key)
+    return keys

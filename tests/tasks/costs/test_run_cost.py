@@ -1,0 +1,123 @@
+"""The cost of a run: by earlier runs, by published figures, and unknown, never 0, without both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import infra.compute.factory
+from infra.store.directory import DirectoryStore
+from tasks.contracts.costs import StageCost
+from tasks.contracts.stages import Stage
+from tasks.costs.places import Asked
+from tasks.costs.run_cost import planned_dollars, run_cost
+from tasks.costs.run_plan import plan_costs
+from tasks.foundation.errors import ConfigError
+from tasks.planning.enough import enough
+from tasks.planning.next_run import plan_run
+from tasks.runs import planned
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
+from tests.support.fakes.stages import carry_out
+
+ON_BATCH = ("compute=batch", "accelerator=xla", "batch.cpu_instance=m7i.2xlarge", "batch.processes_per_node=32",
+            "batch.accelerator_instance=trn1.32xlarge", "train.workers=32", "infer.workers=32",
+            "train.batch_rows=2048", "train.sequences=1536", "train.precision=bf16")  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
+    store = DirectoryStore(tmp_path)
+    ingest(store, "2026-01", "2026-02")
+    runner = FakeRunner(store)
+    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
+    return store
+
+
+def by_stage(stages: tuple[StageCost, ...]) -> dict[Stage, StageCost]:
+    return {each.stage: each for each in stages}
+
+
+def test_nothing_is_known_of_a_first_run_on_this_machine(store: DirectoryStore) -> None:
+    cost = run_cost(store, plan_run(store, small_config()))
+    assert (cost.seconds, cost.dollars, cost.training) == (None, None, None)
+    assert any("no attempt of train on this machine" in sentence for sentence in cost.unknown)
+    assert planned_dollars(store, plan_run(store, small_config())) is None
+
+
+def test_a_first_run_on_aws_is_planned_by_published_figures(store: DirectoryStore) -> None:
+    plan = plan_run(store, small_config(*ON_BATCH))
+    cost = run_cost(store, plan, enough(store, plan))
+    found = by_stage(cost.stages)
+    assert all(each.phases is not None and each.phases.booting == 300 for each in cost.stages)
+    compiling = found[Stage.warmup].phases
+    assert compiling is not None
+    assert compiling.compiling == 780
+    assert {each.basis for each in cost.stages} == {"assumed"}, "a tiny encoder is far from every published row"
+    assert cost.dollars == pytest.approx(sum(each.dollars or 0 for each in cost.stages))
+    assert cost.training is not None
+    assert cost.training.all_reduce is not None
+    assert cost.memory is not None
+    assert cost.memory.device_gib == 16.0
+
+
+def test_a_machine_without_a_price_is_named_and_its_cost_unknown(store: DirectoryStore) -> None:
+    plan = plan_run(store, small_config(*ON_BATCH))
+    cost = run_cost(store, plan, enough(store, plan), Asked("trn2.48xlarge"))
+    assert cost.seconds is not None
+    assert cost.dollars is None
+    assert any("trn2.48xlarge has no price" in sentence for sentence in cost.unknown)
+
+
+def test_more_nodes_are_no_faster_than_their_all_reduce(store: DirectoryStore) -> None:
+    plan = plan_run(store, small_config(*ON_BATCH))
+    found = plan_costs(store, plan, nodes=(1, 4))
+    one, four = (each.cost for each in found.choices)
+    assert one.training is not None
+    assert four.training is not None
+    assert four.training.share is not None
+    assert four.training.share <= 1
+    assert "a larger train.batch_rows" in four.training.warning
+    assert found.cheapest == found.fewest_in_time == 1
+    assert one.dollars is not None
+    assert four.dollars is not None
+    assert four.dollars > one.dollars
+
+
+def test_nodes_of_this_machine_and_unknown_instances_are_refused(store: DirectoryStore) -> None:
+    plan = plan_run(store, small_config())
+    with pytest.raises(ConfigError, match="--instance"):
+        plan_costs(store, plan, nodes=(2,))
+    with pytest.raises(ConfigError, match=r"m1\.small"):
+        plan_costs(store, plan, instance="m1.small")
+
+
+def test_a_measured_peak_replaces_the_estimate_for_the_same_settings_alone(store: DirectoryStore) -> None:
+    config = small_config()
+    first = plan_run(store, config, "2026-01")
+    before = run_cost(store, first, enough(store, first)).memory
+    carry_out(first)
+    second, other = plan_run(store, config), plan_run(store, small_config("train.batch_rows=32"))
+    after, changed = (run_cost(store, plan, enough(store, plan)).memory for plan in (second, other))
+    assert before is not None
+    assert after is not None
+    assert changed is not None
+    assert (before.measured_gib, changed.measured_gib) == (None, None)
+    assert after.needed_gib == after.measured_gib
+
+
+def test_a_run_is_compared_with_its_first_plan(store: DirectoryStore) -> None:
+    config = small_config("cost.dollars_per_worker_hour=36")
+    carry_out(plan_run(store, config, "2026-01"))
+    plan = plan_run(store, config)
+    planned.record(store, plan.run_key, run_cost(store, plan))
+    carry_out(plan)
+    planned.record(store, plan.run_key, run_cost(store, plan))  # a second invocation: everything is done
+    *stages, whole = planned.against(Run(Snapshot(store), plan.run_key))
+    assert [each.name for each in stages] == [stage.value for stage in Stage]
+    assert whole.name == planned.WHOLE
+    assert whole.error == pytest.approx(0.0)
+    assert whole.planned_dollars == pytest.approx(whole.actual_dollars)
+    assert planned.error_of([Run(Snapshot(store), plan.run_key)]) == pytest.approx(0.0)
