@@ -94,7 +94,7 @@ def budgets_of(store: Store, plan: RunPlan, now: dt.datetime | None = None) -> t
 
 
 def require_budget(store: Store, plan: RunPlan) -> tuple[Budget, ...]:
-    """Return the budgets to warn of: those that are nearly used, and those that can't be checked.
+    """Return the budgets to warn of: nearly used ones, and ones that can't be checked.
 
     Raises:
         ConfigError: the dollars planned exceed the rest of a budget; names the figures and the way out.
