@@ -28,7 +28,7 @@ class FailureModel(Record):
 class AtNodes(Record):
     """A training on one number of nodes. Nulls: it never ends, since failures come faster than checkpoints."""
 
-    nodes: int
+    nodes: int = Field(description="number of nodes")
     seconds_between_failures: float = Field(description="mean seconds between two failures of any node")
     interval_seconds: float = Field(description="interval between checkpoints that loses the least time")
     young_seconds: float = Field(description="sqrt(2 * save * seconds between failures), for comparison")

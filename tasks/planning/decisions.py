@@ -79,7 +79,9 @@ class Decision(Record):
     reason: str = Field(description="arithmetic of the answer, in sentences")
     evidence: tuple[Worth, ...] = Field(description="worth of the newest trainings, oldest first")
     points_per_span: float | None = Field(description="mean of the evidence, in points a span; null: no evidence")
-    options: tuple[Option, ...]
+    options: tuple[Option, ...] = Field(
+        description="options: skip, refresh, train and longer, each with its points and dollars"
+    )
     overruled: Overruling | None = Field(default=None, description="null: the rule's answer holds")
 
     @property

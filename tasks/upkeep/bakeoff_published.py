@@ -19,12 +19,12 @@ class PublishedTraining(Record):
     """The time of a whole training, to its end or to a target quality."""
 
     name: str
-    instance: str
-    nodes: int = Field(gt=0)
+    instance: str = Field(description="instance type, for example p4de.24xlarge")
+    nodes: int = Field(gt=0, description="machines that it held")
     seconds: float = Field(gt=0, description="seconds by the clock")
     basis: Basis | None = Field(default=None, description="basis of its prices, as in `sagemaker`; null: cost.basis")
     date: dt.date = Field(description="day of publication")
-    source: str
+    source: str = Field(description="page, file or log that the figures are from")
 
 
 class PublishedLine(Record):

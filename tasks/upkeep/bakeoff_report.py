@@ -38,10 +38,10 @@ DOUBT = 0.05  # share outside an interval over seeds, half of it at each end
 class SideTraining(Record):
     """One training of a side. Seconds of machines are added up over the machines; lost work does not count."""
 
-    seed: int
+    seed: int = Field(description="seed of the order of rows and of dropout")
     run_key: str
     iterations_per_second: float = Field(description="training steps a second, without evaluations and checkpoints")
-    pairs_per_second: float
+    pairs_per_second: float = Field(description="pairs a second, without evaluations and checkpoints")
     billable_seconds: float = Field(description="machine-seconds of train")
     starting_seconds: float = Field(description="machine-seconds of booting and compiling in it")
     before_seconds: float = Field(description="seconds by the clock until its first step")
@@ -54,7 +54,7 @@ class SidePoint(Record):
 
     step: int
     seconds: float = Field(description="seconds by the clock since health began, evenly spread over the steps")
-    dollars: float | None
+    dollars: float | None = Field(description="dollars until this step; null: the price is not known")
     value: float
 
 
@@ -67,34 +67,38 @@ class BakeoffSide(Record):
     precision: str
     workers: int
     instance: str | None = Field(description="instance type; null: the configuration names none")
-    machines: int
+    machines: int = Field(description="machines that the training holds")
     price: Price | None = Field(description="price of one machine with basis, region and date; null: not known")
     unpriced: str = Field(description="reason of an unknown price; empty: it is known")
-    trainings: tuple[SideTraining, ...]
-    iterations_per_second: float
-    pairs_per_second: float
+    trainings: tuple[SideTraining, ...] = Field(description="trainings, one for each seed")
+    iterations_per_second: float = Field(description="training steps a second, mean of the seeds")
+    pairs_per_second: float = Field(description="pairs a second, mean of the seeds")
     value: float = Field(description="metric at the last step, mean of the seeds")
     low: float | None = Field(description="begin of its 95 % interval over the seeds; null: one seed")
-    high: float | None
+    high: float | None = Field(description="end of that interval; null: one seed")
     billable_seconds: float = Field(description="machine-seconds of health, warmup and train; lost work does not count")
     starting_seconds: float = Field(description="machine-seconds of booting and compiling in them")
     lost_seconds: float = Field(description="machine-seconds of failed or killed attempts that were done again")
-    points: tuple[SidePoint, ...]
+    points: tuple[SidePoint, ...] = Field(description="curve of the metric: one point for each evaluation")
     target_seconds: float | None = Field(description="seconds to the first evaluation at the target; null: not reached")
-    target_dollars: float | None
-    dollars: float | None
+    target_dollars: float | None = Field(
+        description="dollars to the target; null: not reached, or the price is not known"
+    )
+    dollars: float | None = Field(
+        description="dollars of health, warmup and one training; null: the price is not known"
+    )
     dollars_without_start: float | None = Field(description="dollars without booting and compiling")
 
 
 class BakeoffPair(Record):
     """The quality of a side against that of the first side, at the last step."""
 
-    side: str
+    side: str = Field(description="name of the side that is compared with the first")
     first: str
     difference: float = Field(description="metric of the side minus that of the first")
     relative_difference: float = Field(description="divided by the larger magnitude")
     low: float | None = Field(description="begin of the difference's 95 % interval, paired by seed; null: one seed")
-    high: float | None
+    high: float | None = Field(description="end of the interval; null: one seed")
     equal: bool = Field(description="true: the relative difference is below the threshold")
     within: bool | None = Field(description="true: the interval holds zero; null: one seed")
     largest: ParityPoint | None = Field(
@@ -111,15 +115,15 @@ class BakeoffReport(Record):
     lineage: str
     parent: CheckpointRef | None = Field(description="checkpoint that all sides started from; null: none")
     metric: str
-    first_step: int
-    last_step: int
-    seeds: tuple[int, ...]
+    first_step: int = Field(description="global step of the checkpoint that all sides begin from")
+    last_step: int = Field(description="global step of the last evaluation")
+    seeds: tuple[int, ...] = Field(description="seeds of the trainings of each side")
     target: float | None = Field(
         description="value of the metric that a side has to reach; null: training gained nothing, so all steps count"
     )
     target_is: str = Field(description="origin of the target, in words")
     threshold: float = Field(description="relative difference below which qualities are equal")
-    sides: tuple[BakeoffSide, ...]
+    sides: tuple[BakeoffSide, ...] = Field(description="sides, in the order in which they were named")
     pairs: tuple[BakeoffPair, ...] = Field(description="each other side against the first")
     published: tuple[PublishedLine, ...] = Field(description="figures of others; empty: not asked for")
 
