@@ -40,6 +40,7 @@ def test_a_run_that_is_planned_to_cost_more_than_its_budget_does_not_start(store
     cost = spent_by_first_run(store)
     plan = next_run(store, f"cost.budget_dollars_per_run={cost / 2}")
     planned = planned_dollars(store, plan)
+    assert planned is not None
     assert planned == pytest.approx(cost, rel=0.1)
     with pytest.raises(ConfigError, match=rf"\$0.00 spent and \${planned:.2f} planned of the budget") as refused:
         require_budget(store, plan)
