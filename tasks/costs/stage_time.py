@@ -132,6 +132,25 @@ def speeds(known: Past, load: Load) -> list[Point]:
     return found
 
 
+class ArithmeticUse(NamedTuple):
+    """The encoder's operations a second of all workers, and their share of the machines' published peak."""
+
+    operations_per_second: float
+    peak_share: float | None  # None: no published peak, as for a local worker
+
+
+def training_use(config: Config, outcome: TrainOutcome) -> ArithmeticUse | None:
+    """Return the use of the devices by a training, padding included; None if its time or encoder is not known."""
+    size, tokens, took = encoder_size(config), outcome.tokens, outcome.checkpoints
+    if size is None or tokens is None or took is None or not took.training_seconds:
+        return None
+    speed = encoder_operations(config, Stage.train, size, tokens.computed, 0) / took.training_seconds
+    place = place_of(config, Stage.train)
+    machine = place.machine
+    peak = machine.peak(arithmetic_of(config, "train", place)) * place.machines if machine is not None else None
+    return ArithmeticUse(speed, speed / peak if peak else None)
+
+
 def encoder_operations(config: Config, stage: Stage, size: EncoderSize, amount: float, text_tokens: float) -> float:
     """Return the operations of a stage's encoder.
 

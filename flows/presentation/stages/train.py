@@ -13,6 +13,7 @@ from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, RateUse, TokenUse
+from tasks.costs.stage_time import ArithmeticUse, training_use
 
 # Groups of holdout metrics that share a figure.
 ON_THE_HOLDOUT = {
@@ -33,6 +34,7 @@ def section(of: StageFacts) -> Section:
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
         *_rate(value.learning_rate),
         *_communication(value.communication, config.train.workers if config else None),
+        *(_arithmetic(training_use(config, value)) if config else ()),
         *_tokens(value.tokens),
         *_mined(value.mined),
         *_checkpoints(value.checkpoints),
@@ -71,6 +73,13 @@ def _rate(use: RateUse | None) -> Iterator[tuple[str, str | Cell]]:
     if use is not None:
         said = f"{use.rate:.3g}, {share(use.share)} of its peak"
         yield "learning rate at the last step", Cell(said, "!", "refused") if use.warning else said
+
+
+def _arithmetic(use: ArithmeticUse | None) -> Iterator[tuple[str, str]]:
+    """Yield the operations a second of the encoder, and their share of the published peak (MFU)."""
+    if use is not None:
+        peak = f"{share(use.peak_share)} of the published peak" if use.peak_share is not None else "no published peak"
+        yield "operations a second", f"{number(use.operations_per_second / 1e12)} TFLOP/s, {peak}"
 
 
 def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:

@@ -8,9 +8,10 @@ from tasks.contracts.costs import StageCost
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
+from tasks.contracts.usage import CheckpointUse, TokenUse
 from tasks.contracts.workspace import RESULT
 from tasks.costs.run_cost import run_cost, stage_cost, work_cost
-from tasks.costs.stage_time import Facts, Load, Past, past
+from tasks.costs.stage_time import Facts, Load, Past, past, training_use
 from tasks.foundation.errors import DataError, FailureClass
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
@@ -18,6 +19,7 @@ from tasks.runs.ledger import LedgerRecord
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
+from tests.support.workspace.trainings import side
 
 
 def record(
@@ -197,3 +199,25 @@ def test_the_rows_of_a_run_are_read_from_its_plan(store: DirectoryStore, runner:
     carry_out(plan_run(store, config, "2021-Q2"))  # the first run takes both spans
     (facts,) = past(Snapshot(store), plan_run(store, config).history).runs.values()
     assert facts.rows == (40, 40)
+
+
+def test_a_training_uses_a_share_of_the_published_peak():
+    # BERT-large at the 3,826.6 sequences of 128 a second that AWS publishes for one trn1.32xlarge: 29.8 % of its peak.
+    width = "hidden_size: 1024, layers: 24, attention_heads: 16, intermediate_size: 4096"
+    large = f"{{vocab_size: 30522, max_tokens: 512, {width}}}"
+    on_aws = ("compute=batch", "batch.accelerator_instance=trn1.32xlarge", "batch.processes_per_node=32")
+    rows = ("train.workers=32", "train.sequence_tokens=128", "train.batch_rows=64", "train.precision=bf16")
+    config = small_config(f"model.scratch={large}", "accelerator=xla", *on_aws, *rows)
+    use = CheckpointUse(
+        every="auto", written=0, stalled_seconds=0.0, training_seconds=10.0, seconds=None, write_seconds=None,
+        seconds_between_failures=None, failures=None, attempts=None,
+    )  # fmt: skip
+    tokens = TokenUse(real=4_000_000, cut=0, computed=38_266 * 128)
+    outcome = side("xla").outcome.model_copy(update={"tokens": tokens, "checkpoints": use})
+    found = training_use(config, outcome)
+    assert found is not None
+    assert found.peak_share == pytest.approx(0.298, abs=0.001)
+    here = training_use(small_config(), outcome)
+    assert here is not None
+    assert here.peak_share is None
+    assert training_use(config, side("xla").outcome) is None
