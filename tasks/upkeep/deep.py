@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 
+from configs.prices import basis_of
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import HealthInputs, TrainInputs, WarmupInputs
@@ -79,8 +80,9 @@ def deep_findings(store: Store, config: Config) -> Iterator[Finding]:
         for plan in plans:
             store.delete(f"lineages/{plan.run_key}")
     attempts = [one for plan in plans for each in (plan, _after(plan)) for one in ledger.records(store, each.run_key)]
-    cost = ledger.totals(attempts, 0).cost
-    spent = f"{duration(time.monotonic() - began)}, " + ("cost unknown" if cost is None else f"${cost:.2f}")
+    summed = ledger.totals(attempts, 0)
+    cost = "cost unknown" if summed.cost is None else f"${summed.cost:.2f}"
+    spent = f"{duration(time.monotonic() - began)}, {cost} ({basis_of(summed.charges)})"
     yield Finding(name="time and price", outcome="ok", found=f"{spent}; records: runs/{key}-*", mend="")
 
 

@@ -108,7 +108,7 @@ def test_deep_checks_come_after_the_others_also_in_a_new_workspace(millrace: Com
     assert done.code == 0, done.err
     assert re.search(r"^ok +store +written, read, .*^ok +a training step, 1 worker +10 step", done.out, re.M | re.S)
     assert re.search(
-        r"^ok +time and price +\d+ s, \$0.00 by the configured prices; records: runs/deep-", done.out, re.M
+        r"^ok +time and price +\d+ s, cost unknown \(no price for local worker\); records: runs/deep-", done.out, re.M
     )
     assert "ok    a training step, 1 worker\n" in done.err, "each is shown as soon as it ended"
 
