@@ -11,7 +11,8 @@ from configs.prices import PRICES
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
-PLACES = sorted({*BASE.parent.glob("*.yaml")} - {BASE, PRICES, PRICES.with_name("published_trainings.yaml")})
+PUBLISHED = {PRICES.with_name(name) for name in ("published.yaml", "published_trainings.yaml")}
+PLACES = sorted({*BASE.parent.glob("*.yaml")} - {BASE, PRICES, *PUBLISHED})
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 
 
