@@ -31,6 +31,7 @@ COPY infra infra
 COPY tasks/*.py tasks/py.typed tasks/
 COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts
+COPY tasks/costs tasks/costs
 COPY tasks/data tasks/data
 COPY tasks/foundation tasks/foundation
 COPY tasks/monitoring tasks/monitoring
