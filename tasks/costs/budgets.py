@@ -51,11 +51,16 @@ class Budget(Record):
 
     @property
     def sentence(self) -> str:
-        planned = "" if self.planned is None else f" and ${self.planned:,.2f} planned"
-        spent = f"${self.spent:,.2f} spent{planned} of the budget of ${self.dollars:,.2f} of {self.of} {self.name}"
+        planned = "" if self.planned is None else f" and {_shown(self.planned)} planned"
+        spent = f"{_shown(self.spent)} spent{planned} of the budget of {_shown(self.dollars)} of {self.of} {self.name}"
         if not self.unpriced:
             return f"{spent} ({self.key})."
         return f"{spent} ({self.key}); it can't be checked: no price for {', '.join(self.unpriced)}."
+
+
+def _shown(dollars: float) -> str:
+    """Format dollars with cents; less than ten cents with two significant digits, so that a little is not $0.00."""
+    return f"${dollars:.2g}" if 0 < dollars < 0.1 else f"${dollars:,.2f}"
 
 
 def week_of(moment: dt.datetime) -> str:
