@@ -66,7 +66,7 @@ def _named(release: Release) -> str:
 
 
 def near_budget(plan: RunPlan, budget: Budget) -> Event:
-    """Return the event of a budget of which 80 % is used, by what was spent and is planned."""
+    """Return the event of a budget that is used to 80 %, by the dollars spent and planned."""
     return Event(
         what=f"budget-{budget.of}-{budget.name}",
         event=NEAR_BUDGET,

@@ -1,4 +1,4 @@
-"""Budgets in dollars, of a run and of a week: what was spent, what is planned, and the refusal to begin beyond them."""
+"""Budgets of a run and of a week: the dollars spent and planned, and the refusal to begin beyond them."""
 
 import datetime as dt
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Budget(Record):
 
     @property
     def exceeded(self) -> bool:
-        """True if what is planned exceeds the rest, or if nothing is left."""
+        """True if the planned dollars exceed the rest, or if nothing is left."""
         return self.used > self.dollars or self.spent >= self.dollars
 
     @property

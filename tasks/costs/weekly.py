@@ -205,7 +205,7 @@ def _options(
 def _cost(
     known: Past, config: Config, work: dict[Stage, float], rows: Sequence[int] | None
 ) -> tuple[float | None, float | None]:
-    """Return seconds and dollars of stages, each so many times; None if a stage was never done, or has no price."""
+    """Return seconds and dollars of stages, each times its number; None if a stage was never done, or has no price."""
     each = [(stage_cost(known, config, stage, Load(rows=rows)), times) for stage, times in work.items()]
     seconds = _sum(None if one.seconds is None else one.seconds * times for one, times in each)
     return seconds, _sum(None if one.dollars is None else one.dollars * times for one, times in each)

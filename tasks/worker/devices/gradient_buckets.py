@@ -1,7 +1,7 @@
 """Gradients summed over the workers while the backward pass still runs: bucket by bucket, as each is complete.
 
-The sums are those of one all-reduce at the end; only their time is hidden. For devices whose collectives run beside the
-computation, as NCCL's do.
+The sums equal those of one all-reduce at the end; only their time is hidden. For devices whose collectives run beside
+the computation, as those of NCCL do.
 """
 
 from collections.abc import Sequence

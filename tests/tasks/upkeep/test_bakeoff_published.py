@@ -1,4 +1,4 @@
-"""The published bake-off, at the prices of its time and at those of the list."""
+"""The published bake-off, at its own prices and at the listed ones."""
 
 from __future__ import annotations
 
