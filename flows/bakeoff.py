@@ -14,7 +14,8 @@ from infra.store.factory import open_store
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.upkeep.bakeoff_published import published_lines
-from tasks.upkeep.bakeoff_report import BakeoffReport, report_bakeoff, save_report
+from tasks.upkeep.bakeoff_report import BakeoffReport
+from tasks.upkeep.bakeoff_sides import report_bakeoff, save_report
 from tasks.upkeep.sides import plan_sides
 
 

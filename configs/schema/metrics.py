@@ -32,6 +32,11 @@ class Metric(NamedTuple):
     better: Literal["higher", "lower"] = "higher"
     head: Literal["contrastive", "classification", "multiclass", "regression"] | None = None
 
+    @property
+    def sign(self) -> Literal[1, -1]:
+        """1 if higher is better, else -1: the better of two values has the larger product with it."""
+        return 1 if self.better == "higher" else -1
+
 
 METRICS = {
     "recall@1": Metric(Family.ranking),

@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from configs.schema.compute import Positive
-from configs.schema.metrics import METRICS, Family, MetricName, names_of
+from configs.schema.metrics import Family, MetricName, names_of
 from tasks.foundation.records import Record
 
 MEASURED_IN_THE_LOOP = tuple(
@@ -60,10 +60,6 @@ class KeepBestConfig(Record):
         if metric not in MEASURED_IN_THE_LOOP:
             raise ValueError(f"train.keep_best: {metric} is not measured in training; use one of {_NAMES}")
         return metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        return METRICS[self.metric].better == "higher"
 
 
 class DecayConfig(Record):

@@ -204,7 +204,6 @@ def _measure(
     if not len(differences) or not math.isfinite(value_b - value_a):
         return None
     low, high = (float(each) for each in np.quantile(differences, (DOUBT / 2, 1 - DOUBT / 2)))
-    sign = 1 if METRICS[metric].better == "higher" else -1
     return ComparedMetric(
         metric=metric,
         rows=int(counted.sum()),
@@ -213,7 +212,7 @@ def _measure(
         difference=value_b - value_a,
         low=low,
         high=high,
-        answer="undecided" if low <= 0 <= high else "better" if sign * low > 0 else "worse",
+        answer="undecided" if low <= 0 <= high else "better" if METRICS[metric].sign * low > 0 else "worse",
     )
 
 

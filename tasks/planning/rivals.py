@@ -144,7 +144,7 @@ def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metri
     served = (by_version.get(release.model.version) for release in releases.current_and_before(store))
     serving = next((release for release in served if release is not None), made[0])
     worth = worth_of_models(store, every, serving, metric)
-    sign = 1 if METRICS[metric].better == "higher" else -1
+    sign = METRICS[metric].sign
     known = [release for release in made if release.model.version in worth]
     # The newest of equal ones, which has seen most data.
     best_first = sorted(known, key=lambda release: (sign * worth[release.model.version], release.number), reverse=True)

@@ -98,7 +98,7 @@ def _weak_labels(judged: Judgement) -> Iterator[str]:
         found, constant = judged.outcome.challenger.get(skill.metric), judged.without_skill.get(skill.metric)
         if found is None or constant is None:
             continue
-        gain = found - constant if METRICS[skill.metric].better == "higher" else constant - found
+        gain = METRICS[skill.metric].sign * (found - constant)
         if gain <= ROUNDING or isnan(gain):
             yield (
                 f"Warning: the head {head} has learnt nothing: its {skill.metric} of {number(found)} is no better "

@@ -16,6 +16,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from configs.schema.metrics import METRICS
 from configs.schema.retention import KeepBestConfig
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
@@ -92,7 +93,7 @@ def exclude_development_rows(
 
 def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | None:
     """Return the first step with the best value of the metric; None if it was never measured."""
-    sign = 1.0 if settings.higher_is_better else -1.0
+    sign = METRICS[settings.metric].sign
     measured = [(point.metrics[settings.metric], point.step) for point in curve if settings.metric in point.metrics]
     values = [(sign * value, -step) for value, step in measured if not math.isnan(value)]
     return -max(values)[1] if values else None

@@ -15,7 +15,8 @@ from tasks.foundation.errors import CodeError, FailureClass
 from tasks.health import health
 from tasks.planning.next_run import plan_run
 from tasks.runs import ledger
-from tasks.upkeep.bakeoff_report import BakeoffReport, mean_and_interval, report_bakeoff
+from tasks.upkeep.bakeoff_report import BakeoffReport
+from tasks.upkeep.bakeoff_sides import mean_and_interval, report_bakeoff
 from tasks.upkeep.sides import SideRuns, Trained, plan_sides
 from tasks.upkeep.train_side import train
 from tasks.validate import validate
