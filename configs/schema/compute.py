@@ -57,7 +57,7 @@ class InferMachines(OtherMachines):
 class BatchConfig(Record):
     """AWS Batch, for stages with `compute: batch`. Queues and definitions are made by infra/aws/millrace.yaml."""
 
-    cpu_queue: str = Field(description="job queue of validate, release and publish")
+    cpu_queue: str = Field(description="job queue of validate, release, publish, and infer of a small refresh")
     accelerator_queue: str = Field(description="job queue of all other stages")
     definition: str = Field(
         description="name of a stage's job definition; `{stage}` stands for the stage, as in `millrace-{stage}`"
@@ -66,6 +66,12 @@ class BatchConfig(Record):
         default=None, description="name of the job definition for stages on accelerator_queue; null: as `definition`"
     )
     infer: InferMachines | None = Field(default=None, description="machines of infer; null: as accelerator_queue")
+    refresh_cpu_items: int = Field(
+        default=100_000,
+        ge=0,
+        description="most rows of new sources with which a refresh embeds on cpu_queue; larger refreshes embed on the "
+        "machines of infer; 0: all of them",
+    )
     cuda: OtherMachines | None = Field(
         default=None,
         description="machines of the cuda side of `millrace parity`, which uses one node; null: as accelerator_queue",

@@ -251,6 +251,9 @@ class InferOutcome(Record):
     vectors_reused: int = Field(
         default=0, description="vectors of unchanged items, copied from the same model's earlier vectors"
     )
+    accelerators: tuple[str, ...] = Field(
+        default=(), description="accelerators that made the vectors, copied ones too; empty: not recorded"
+    )
     bad: int = Field(default=0, description="items without a vector; `quarantine` has the reasons")
     quarantine: str | None = Field(default=None, description="key of the Parquet file with the bad items")
     ids_sha256: str = Field(description="SHA-256 over the ids of all items with a vector")

@@ -13,7 +13,7 @@ from infra.store.base import Conflict, Store
 from infra.store.manifest import read_manifest
 from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.contracts.references import CheckpointRef, FeedRef, RowsRef, SpanRef
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
 from tasks.contracts.workspace import CONFIG, PLAN, PRUNED_RUN
 from tasks.foundation.clock import now
@@ -146,10 +146,10 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def rows_of(store: Store, window: Iterable[SpanRef]) -> tuple[int, ...] | None:
-    """Return the ingested rows of each span; None if a manifest doesn't record them."""
+def rows_of(store: Store, sources: Iterable[SpanRef | RowsRef | FeedRef]) -> tuple[int, ...] | None:
+    """Return the rows of each span or feed; None if a manifest doesn't record them."""
     try:
-        facts = [read_manifest(store, span.prefix).facts for span in window]
+        facts = [read_manifest(store, each.prefix).facts for each in sources]
     except StoreError:
         return None
     rows = [one.get("rows") for one in facts]

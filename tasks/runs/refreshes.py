@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from configs.load import config_hash
+from configs.schema.compute import InferMachines
 from configs.schema.config import BESIDE_THE_WORK, Config
 from infra.store.base import Store
 from tasks.contracts.kinds import REFRESH
 from tasks.contracts.references import FeedRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.stages import Stage, compute_of
 from tasks.runs import releases
 from tasks.runs.catalogues import known_items
-from tasks.runs.plan import NothingToDo, read_plan
+from tasks.runs.plan import NothingToDo, read_plan, rows_of
 
 
 class Refresh(NamedTuple):
@@ -28,7 +30,7 @@ def plan_refresh(
 ) -> Refresh:
     """Plan the refresh of the current release.
 
-    The settings come from the run that trained the model; `config` decides compute, retries and gates.
+    The settings come from the run that trained the model; `config` decides machines, retries and gates.
 
     Args:
         trained_on: the lineage with the newest rows, such as a branch of a backfill with a rejected model; default:
@@ -48,6 +50,9 @@ def plan_refresh(
     if known.all_released and not new:
         raise NothingToDo(f"nothing to do: release {release.number} holds every item that the workspace knows")
     settings = _settings(made_by.config, config)
+    rows = rows_of(store, (*known.waiting, *new))
+    if rows is not None and sum(rows) <= config.batch.refresh_cpu_items:
+        settings = on_cpu_queue(settings)
     plan = RunPlan(
         run_key=_run_key(settings, release, (*known.rows, *known.feeds, *new)),
         span=release.span,
@@ -60,8 +65,33 @@ def plan_refresh(
     return Refresh(plan, release)
 
 
+def on_cpu_queue(config: Config) -> Config:
+    """Return the settings with stage infer on one machine of `batch.cpu_queue`; unchanged if it runs on this machine.
+
+    A few items don't pay for the start of an accelerator. Arithmetic in bf16 becomes `auto`: a processor may be slower
+    at it than at fp32, and the vectors of both lie within `release.min_cosine`.
+    """
+    if compute_of(config, Stage.infer) != "batch":
+        return config
+    machines = InferMachines(
+        queue=config.batch.cpu_queue,
+        definition=config.batch.definition.replace("{stage}", "cpu-{stage}"),
+        processes_per_node=1,
+        instance=config.batch.cpu_instance,
+        target=config.compiler.target,  # without an effect on a processor
+    )
+    precision = "auto" if config.infer.precision == "bf16" else config.infer.precision
+    return config.model_copy(
+        update={
+            "accelerator": "cpu",
+            "batch": config.batch.model_copy(update={"infer": machines}),
+            "infer": config.infer.model_copy(update={"workers": 1, "precision": precision}),
+        }
+    )
+
+
 def _settings(made_with: Config, now: Config) -> Config:
-    places: dict[str, object] = {name: getattr(now, name) for name in (*BESIDE_THE_WORK, "compute")}
+    places: dict[str, object] = {name: getattr(now, name) for name in (*BESIDE_THE_WORK, "compute", "accelerator")}
     infer = made_with.infer.model_copy(update={"workers": now.infer.workers, "compute": now.infer.compute})
     gates = made_with.release.model_copy(update={"gates": now.release.gates})
     return made_with.model_copy(update={**places, "infer": infer, "release": gates})

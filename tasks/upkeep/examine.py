@@ -29,6 +29,7 @@ from infra.store.factory import scheme_of
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import one_line
 from tasks.foundation.records import Record
+from tasks.runs.refreshes import on_cpu_queue
 from tasks.upkeep import machine, prefect_api, workspace
 from tasks.upkeep.check import Check, CheckResult, Finding, run_check, run_checks
 
@@ -71,13 +72,14 @@ def date_of_bucket(workspace: str) -> str | None:
 
 
 def batch(config: Config, stages: Sequence[Stage]) -> CheckResult:
-    """Check the queues and job definitions of the stages. Raises ConfigError: names the first wrong one."""
+    """Check queues and job definitions of stages and refreshes. Raises ConfigError: names the first wrong one."""
     api = Api.connect(WaitPolicy(seconds=_BATCH_SECONDS))
-    found = (
-        check_queue(api, stage, config.batch, api.definition(definition_of(stage, config.batch))) for stage in stages
-    )
+    places = [(stage, config.batch) for stage in stages]
+    if Stage.infer in stages and config.batch.refresh_cpu_items:
+        places.append((Stage.infer, on_cpu_queue(config).batch))
+    found = [check_queue(api, stage, batch, api.definition(definition_of(stage, batch))) for stage, batch in places]
     queues = sorted({queue.name for queue, _ in found})
-    return CheckResult("ok", f"queues {' and '.join(queues)} and {len(stages)} job definitions in {api.region}")
+    return CheckResult("ok", f"queues {' and '.join(queues)} and {len(found)} job definitions in {api.region}")
 
 
 _STRANGER = "http://millrace.invalid"  # no page has this origin

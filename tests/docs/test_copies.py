@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 
 from configs.schema.config import Config
-from tests.docs import codes, configuration, editor_schema, folders, proof, published, stages, workspace_table
+from tests.docs import (
+    codes,
+    configuration,
+    editor_schema,
+    folders,
+    proof,
+    published,
+    refreshes,
+    stages,
+    workspace_table,
+)
 
 
 @pytest.mark.parametrize(
-    "copy", [codes, configuration, editor_schema, folders, proof, published, stages, workspace_table]
+    "copy", [codes, configuration, editor_schema, folders, proof, published, refreshes, stages, workspace_table]
 )
 def test_the_page_is_up_to_date(copy) -> None:
     assert copy.PAGE.read_text() == copy.page(), "write it again: make docs"

@@ -44,7 +44,7 @@ ON_BATCH = (
 )
 REFUSING = (
     "--set",
-    "evaluate.gates=[{metric: recall@10, direction: higher, threshold: 1.1, baseline: none, severity: critical}]",
+    "evaluate.gates=[{metric: recall@1, direction: higher, threshold: 1.0, baseline: none, severity: critical}]",
 )
 
 
@@ -466,6 +466,11 @@ def test_running_the_span_again_asks_aws_batch_nothing(places: Places, cloud: Cl
     assert len(cloud.batch.calls()) == calls
 
 
+def place(arn: str) -> str:
+    """The name of a queue or a job definition."""
+    return arn.rpartition("/")[2].partition(":")[0]
+
+
 @pytest.mark.proof
 def test_a_bucket_holds_every_live_item_once_after_all_that_can_happen_to_a_release(
     places: Places, cloud: Cloud, tmp_path: Path
@@ -475,10 +480,15 @@ def test_a_bucket_holds_every_live_item_once_after_all_that_can_happen_to_a_rele
     first = places.batch.vectors()
     gone, renamed = first["item_id"][0].as_py(), first["item_id"][1].as_py()
     ingest_feed(shop, tmp_path / "feed.jsonl", gone, renamed)
+    jobs = len(cloud.batch.jobs())
     refreshed = shop.millrace("refresh", "--config", str(shop.config_file), *TWO_WORKERS, *ON_BATCH, "--json").json
     assert (refreshed["state"], refreshed["embedded"], refreshed["release"]["number"]) == ("Released", 2, 2)
     assert {job["status"] for job in cloud.batch.jobs()} == {"SUCCEEDED"}
+    of_refresh = [(place(job["jobQueue"]), place(job["jobDefinition"])) for job in cloud.batch.jobs()[jobs:]]
+    assert of_refresh == [("millrace-cpu", f"millrace-{name}") for name in ("validate", "cpu-infer", "release")]
     second = cloud.s3.copied(shop.bucket, tmp_path / "refreshed")
+    attempts = [read_json(path) for path in (second / "refreshes").glob("*/*/attempt-*/ledger.json")]
+    assert {(one["instance"], one["price"]["dollars_per_hour"]) for one in attempts} == {("m7i.2xlarge", 0.4032)}
     assert live_items(second, SPANS[:1]) == {*first["item_id"].to_pylist(), "never-seen"} - {gone}
     assert_complete(second, SPANS[:1])
 

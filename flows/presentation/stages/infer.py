@@ -20,6 +20,7 @@ def section(of: StageFacts) -> Section:
         ("vectors reused", count(value.vectors_reused)),
         ("shards", count(value.shards)),
         ("shards reused", count(value.shards_reused)),
+        ("accelerators", ", ".join(value.accelerators)),
         ("workers", str(of.plan.config.infer.workers) if of.plan else ""),
         ("dollars per million vectors", dollars(price) if price is not None else ""),
     )

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import sha256_of
 from infra.store.lease import HeldLease
-from infra.store.manifest import commit, place_beside, seal
+from infra.store.manifest import commit, place_beside, read_manifest, seal
 from infra.store.placing import settle
 from infra.store.records import read_record
 from tasks.contracts.jobs import InferInputs
@@ -91,6 +91,8 @@ class Shards:
         bad = [item for note in notes for item in note.bad]
         vectors = sum(note.vectors for note in notes)
         self._refuse(bad, vectors)
+        reused = sum(note.reused for note in notes)
+        accelerators = self._accelerators(vectors - reused, reused)
         ids = hashlib.sha256("".join(note.ids_sha256 for note in notes).encode()).hexdigest()
         facts = {
             "model_version": self._inputs.model.version,
@@ -100,6 +102,7 @@ class Shards:
             "width": max(note.width for note in notes),
             "type": self._job.config.infer.vectors,
             "max_tokens": self._job.config.infer.max_tokens,
+            "accelerators": accelerators,
             "ids_sha256": ids,
             "shards": [list(Counted(note.vectors, len(note.bad), note.ids_sha256)) for note in notes],
         }
@@ -108,7 +111,7 @@ class Shards:
         seconds: dict[int, float] = {}
         for note in notes:
             seconds[note.worker] = seconds.get(note.worker, 0.0) + note.seconds
-        embedded = vectors - sum(note.reused for note in notes)
+        embedded = vectors - reused
         return InferOutcome(
             prefix=self.prefix,
             catalogue=catalogue,
@@ -116,12 +119,21 @@ class Shards:
             width=facts["width"],
             shards=len(files),
             shards_reused=sum(note.attempt != spec.submitted_as for note in notes),
-            vectors_reused=sum(note.reused for note in notes),
+            vectors_reused=reused,
+            accelerators=tuple(accelerators),
             bad=len(bad),
             quarantine=self._quarantine(bad),
             ids_sha256=ids,
             texts_per_second=round(embedded / max(seconds.values()), 2) if embedded else 0.0,
         )
+
+    def _accelerators(self, embedded: int, reused: int) -> list[str]:
+        """Return the accelerators of all vectors, as in `[cpu, xla]` after a refresh on another machine."""
+        found = {self._job.config.accelerator} if embedded else set[str]()
+        if reused and self._inputs.reuse is not None:
+            facts = read_manifest(self._job.shared, self._inputs.reuse).facts
+            found.update(facts.get("accelerators", ["not recorded"]))
+        return sorted(found)
 
     def _refuse(self, bad: list[BadItem], vectors: int) -> None:
         catalogue = self._inputs.catalogue

@@ -69,7 +69,7 @@ def test_a_stack_needs_no_more_than_cloudformation_takes() -> None:
 def test_each_stage_has_one_definition_and_there_are_no_others() -> None:
     name = load_config().batch.definition
     expected = {name.format(stage=stage): "multinode" if stage in ON_NODES else "container" for stage in STAGES}
-    expected |= {"millrace-nodes": "multinode", "millrace-reap": "container"}
+    expected |= {"millrace-nodes": "multinode", "millrace-reap": "container", "millrace-cpu-infer": "container"}
     assert {name: definition["type"] for name, definition in definitions().items()} == expected
 
 

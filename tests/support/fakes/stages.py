@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
@@ -51,9 +52,9 @@ def carry_out(plan: RunPlan) -> Run:
     return Run(validated, warm, trained, final, inferred, released if isinstance(released, Release) else None)
 
 
-def refreshed(store: Store) -> Release:
+def refreshed(store: Store, config: Config | None = None) -> Release:
     """Run the stages of a refresh; return its release."""
-    plan, current = plan_refresh(store, small_config())
+    plan, current = plan_refresh(store, config or small_config())
     save_plan(store, plan)
     inferred = infer.fn(plan, catalogue_of(plan, validate.fn(plan)), current.model, None, reuse=current.vectors_prefix)
     made = release.fn(plan, current.model, inferred, current, current.rows)

@@ -1,16 +1,18 @@
 import pytest
 
+from infra.compute.batch.job import definition_of, queue_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
+from tasks.contracts.stages import Stage, instance_of
 from tasks.contracts.workspace import VERDICTS
 from tasks.planning.judge_again import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
-from tasks.runs.plan import NothingToDo, planned_runs, save_plan
+from tasks.runs.plan import NothingToDo, planned_runs, read_plan, save_plan
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
-from tests.support.fakes.stages import Run, carry_out
+from tests.support.fakes.stages import Run, carry_out, refreshed
 
 
 @pytest.fixture
@@ -89,3 +91,37 @@ def test_the_settings_are_those_of_the_model_and_only_the_place_is_new(store, re
     made_with = small_config()
     assert (config.infer.batch_sequences, config.train) == (made_with.infer.batch_sequences, made_with.train)
     assert (config.infer.workers, config.retry.attempts) == (3, 5)
+
+
+ON_BATCH = (
+    "compute=batch",
+    "accelerator=xla",
+    "infer.workers=32",
+    "batch.processes_per_node=32",
+    "infer.precision=bf16",
+)
+PRICED = ("batch.cpu_instance=m7i.2xlarge", "batch.accelerator_instance=trn1.32xlarge")
+
+
+def test_a_few_items_are_embedded_on_the_cpu_queue_and_many_where_runs_embed(store, runner):
+    """An accelerator's boot costs more than they do. The next large refresh goes back to the accelerator."""
+    now = small_config(*ON_BATCH, *PRICED, "batch.refresh_cpu_items=3")
+    carry_out(plan_run(store, now))
+    ingest_feed(store, "2021-01")  # of three items
+    few = plan_refresh(store, now).plan.config
+    assert (queue_of(Stage.infer, few.batch), instance_of(few, Stage.infer)) == ("millrace-cpu", "m7i.2xlarge")
+    assert definition_of(Stage.infer, few.batch) == "millrace-cpu-infer"
+    assert (few.accelerator, few.infer.workers, few.infer.precision) == ("cpu", 1, "auto")
+    released = refreshed(store, now)
+    assert read_plan(store, released.run_key).config == few
+    for version in (1, 2):
+        ingest_feed(store, f"2021-0{version + 1}")
+    many = plan_refresh(store, now).plan.config
+    assert (queue_of(Stage.infer, many.batch), instance_of(many, Stage.infer)) == (
+        "millrace-accelerator", "trn1.32xlarge",
+    )  # fmt: skip
+    assert (many.accelerator, many.infer.workers) == ("xla", 32)
+    never = plan_refresh(store, small_config(*ON_BATCH, "batch.refresh_cpu_items=0")).plan.config
+    assert queue_of(Stage.infer, never.batch) == "millrace-accelerator"
+    here = plan_refresh(store, small_config(*ON_BATCH, "infer.compute=local")).plan.config
+    assert (here.accelerator, here.batch.infer) == ("xla", None)

@@ -14,6 +14,7 @@ from botocore.config import Config as Network
 import infra.store.s3_store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
+from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError
 from tasks.runs import host_records
 from tasks.upkeep import examine as upkeep_examine
@@ -270,7 +271,8 @@ def test_missing_credentials_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 @pytest.mark.parametrize(
     ("stages", "setting", "outcome", "text"),
     [
-        (STAGES, "seed=1", "ok", "queues millrace-accelerator and millrace-cpu and 7 job definitions in us-east-1"),
+        (STAGES, "seed=1", "ok", "queues millrace-accelerator and millrace-cpu and 8 job definitions in us-east-1"),
+        (list(Stage), "seed=1", "FAIL", "there is no active AWS Batch job definition 'millrace-cpu-infer'"),
         (("validate",), "seed=1", "FAIL", "there is no active AWS Batch job definition 'millrace-health'"),
         (STAGES, "batch.cpu_queue=mine", "FAIL", "there is no AWS Batch job queue 'mine'"),
     ],

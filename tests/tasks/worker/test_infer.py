@@ -165,7 +165,29 @@ def test_vectors_of_unchanged_items_are_reused(workspace: Workspace, tmp_path: P
     after = read(workspace.store, outcome.prefix).to_pylist()
     same = [each for each in after if known.get(each["item_id"], {}).get("content_sha256") == each["content_sha256"]]
     assert len(same) == 97
+    assert outcome.accelerators == ("cpu",)
     assert all(each["vector"] == known[each["item_id"]]["vector"] for each in same)
+
+
+def run_on_xla(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome:
+    config = tiny_config(*FEATURES, "infer.precision=bf16", "accelerator=xla")
+    return infer.run(make_job(DirectoryStore(Path(uri)), config, inputs, run_key="xla", rank=rank))
+
+
+def test_vectors_of_two_accelerators_are_close_and_the_manifest_names_both(workspace: Workspace, tmp_path: Path):
+    """A refresh on a processor keeps vectors that another device made, in arithmetic of its own."""
+    store, inputs = workspace.store, workspace.inputs
+    expected = read(store, run(workspace).prefix)
+    some = inputs.model_copy(update={"catalogue": of_items(workspace, lambda rows: rows.slice(0, 60), tmp_path)})
+    (first,) = run_ranks(1, run_on_xla, store.uri, some)
+    store.delete(f"vectors/{inputs.model.version}/{inputs.catalogue.prefix.rpartition('/')[2]}")
+    second = infer.run(make_job(store, CONFIG, inputs.model_copy(update={"reuse": first.prefix}), run_key="refresh"))
+    assert 0 < second.vectors_reused < second.vectors == 100
+    assert (first.accelerators, second.accelerators) == (("xla",), ("cpu", "xla"))
+    assert read_manifest(store, second.prefix).facts["accelerators"] == ["cpu", "xla"]
+    mixed = read(store, second.prefix)
+    assert mixed["item_id"] == expected["item_id"]
+    assert (vectors_of(mixed) * vectors_of(expected)).sum(axis=1).min() > 0.999
 
 
 def test_shards_of_unchanged_partitions_are_named_where_they_truly_lie(workspace: Workspace, tmp_path: Path):
