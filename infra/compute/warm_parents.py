@@ -148,7 +148,7 @@ _lock = threading.Lock()  # a backfill runs several stages at a time
 
 def begin(environment: Mapping[str, str]) -> None:
     """Start the warm parent of later workers with these variables, unless it runs already."""
-    if sys.platform == "linux":
+    if _forks_here():
         with _lock, contextlib.suppress(OSError):
             _parent_with(environment)
 
@@ -161,7 +161,7 @@ def fork_worker(words: Sequence[str], environment: Mapping[str, str]) -> ForkedW
     Args:
         environment: the worker's variables.
     """
-    if sys.platform != "linux":
+    if not _forks_here():
         return None
     with _lock:
         try:
@@ -171,6 +171,17 @@ def fork_worker(words: Sequence[str], environment: Mapping[str, str]) -> ForkedW
             return None
         parent.workers.add(worker)
         return worker
+
+
+def _forks_here() -> bool:
+    """Return False also on a Linux whose kernel, or whose container, has no file descriptors of processes."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 def _varies(name: str) -> bool:

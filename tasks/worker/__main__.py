@@ -20,7 +20,7 @@ from tasks.contracts.outcomes import Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Chore, Layout, Stage
 from tasks.contracts.workspace import RESULT
-from tasks.foundation.errors import POLICIES, classify
+from tasks.foundation.errors import POLICIES, HostError, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process import sigterm
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
@@ -68,10 +68,17 @@ def main() -> int:
             _write_result(job, outcome)
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process ends anyway, and must first write the cause
-        return job.fail(error)
+        return job.fail(_cause(error))
     finally:
         machine.leave()
     return 0
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error to record: a worker that ends with its runner was stopped by no person."""
+    if isinstance(error, SystemExit) and sigterm.runner_is_gone():
+        return HostError("the process that started this worker was killed, and the worker ended with it")
+    return error
 
 
 def _write_result(job: Job, outcome: Outcome) -> None:

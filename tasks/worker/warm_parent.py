@@ -16,11 +16,9 @@ import signal
 import socket
 import sys
 import tempfile
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
-from tasks.worker.process import sigterm
 from tasks.worker.process.fork_server import Handlers, name_process, serve
 from tasks.worker.process.threads import BINDING, QUIET, THREADS, bind_threads, name_user
 
@@ -40,7 +38,7 @@ def main(channel: socket.socket) -> NoReturn:
     consumers = _start_consumers(channel, handlers)
     from tasks.contracts.stages import Stage  # the pipeline's modules from here on
 
-    _import(f"tasks.worker.{stage.name}" for stage in Stage if stage.traits.forked)
+    _import(("tasks.worker.__main__", *(f"tasks.worker.{stage.name}" for stage in Stage if stage.traits.forked)))
     from tasks.worker.search import consumer
 
     consumer.forks = consumers
@@ -77,20 +75,14 @@ def _start_consumers(channel: socket.socket, handlers: Handlers) -> socket.socke
 
 
 def _consume(arguments: list[str], folder: str, environment: Mapping[str, str]) -> NoReturn:
-    """Be `encode_released.py ARGUMENTS` in a folder: end with its exit code."""
+    """Be `encode_released.py ARGUMENTS` in a folder."""
     from tasks.worker.search import encode_released
 
     _live_in(environment)
     os.chdir(folder)
-    code = 1
-    try:
-        encode_released.main(arguments)
-        code = 0
-    except Exception:
-        traceback.print_exc()
+    encode_released.main(arguments)
     sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    os._exit(0)
 
 
 def _work(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
@@ -98,7 +90,6 @@ def _work(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     from tasks.worker.__main__ import end_process
 
     _live_in(environment)
-    sigterm.forked_from = os.getppid()
     sys.argv = ["tasks.worker", *words]
     name_process(("python", "-m", *sys.argv))
     end_process()

@@ -9,9 +9,13 @@ import os
 import select
 import signal
 import socket
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+
+from tasks.worker.process import sigterm
 
 Handlers = Mapping[signal.Signals, Any]
 REQUEST_BYTES = 1 << 18  # more than a socket of this kind takes
@@ -24,6 +28,7 @@ def serve(channel: socket.socket, work: Callable[..., NoReturn], handlers: Handl
         work: gets the request's values as keywords, with output and errors in place, and ends the process.
         handlers: of the signals that this process ignores, for the forked ones.
     """
+    sigterm.forked_from = os.getpid()  # before a fork: this process may have ended when the forked one begins
     running: dict[int, tuple[int, socket.socket]] = {}  # by the process's pidfd: its pid, and the socket for its end
     while True:
         ready, _, _ = select.select([channel.fileno(), *running], [], [])
@@ -50,12 +55,25 @@ def serve(channel: socket.socket, work: Callable[..., NoReturn], handlers: Handl
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
-            work(**json.loads(message))
+            _do(work, json.loads(message))
         os.close(output)
         pidfd = os.pidfd_open(pid)
         running[pidfd] = (pid, news)
         with contextlib.suppress(OSError):
             socket.send_fds(news, [b"begun"], [pidfd])
+
+
+def _do(work: Callable[..., NoReturn], request: Mapping[str, Any]) -> NoReturn:
+    """Do the work, and end the process at once: at an orderly end, libraries print lines that hide an error."""
+    try:
+        sigterm.die_with_parent()
+        work(**request)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 class Ended(NamedTuple):

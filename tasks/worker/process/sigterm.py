@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -27,7 +28,10 @@ def die_with_parent() -> None:
 
 
 RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by the runner for its child processes
-forked_from: int | None = None  # pid of the warm parent, which ends with the runner; None: the runner is the parent
+forked_from: int | None = (
+    None  # pid of the process that forks, which ends with the runner; None: the runner is the parent
+)
+_PF_EXITING = 4  # of Linux
 SAME_SECONDS = 2.0  # a service manager and the runner that it stops each send a SIGTERM for one request
 
 
@@ -39,7 +43,16 @@ def terminate(signum: int, frame: object) -> NoReturn:
 def runner_is_gone() -> bool:
     """Return True if the runner that started this process has died; another may start the same work at any moment."""
     parent = forked_from or int(os.environ.get(RUNNER_PID) or os.getppid())
-    return os.getppid() != parent
+    return os.getppid() != parent or _is_ending(parent)
+
+
+def _is_ending(pid: int) -> bool:
+    """Return True for a process that ends: if it has threads, it is its children's parent until the last one ends."""
+    try:
+        flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
+    except OSError:
+        return False
+    return bool(flags & _PF_EXITING)
 
 
 class StopRequest:

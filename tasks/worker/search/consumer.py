@@ -1,5 +1,6 @@
 """Use a released model as its consumers do: the exported folder, opened with sentence-transformers."""
 
+import contextlib
 import inspect
 import json
 import os
@@ -94,14 +95,11 @@ def encode_apart(*given: Given) -> tuple[Encoded, ...]:
 def _run_apart(arguments: list[str], folder: str) -> None:
     """Run encode_released.py in a new process, in this folder. Raises like `encode_apart`."""
     environment = {**os.environ, **QUIET}
+    ended = None
     if forks is not None:
-        try:
+        with contextlib.suppress(OSError):  # that process was killed, and stays so for later attempts
             ended = run_forked(forks, arguments=arguments, folder=folder, environment=environment)
-        except OSError as error:
-            raise HostError(
-                f"the process with sentence-transformers was ended while a release was made: {error}"
-            ) from error
-    else:
+    if ended is None:
         done = subprocess.run(
             [sys.executable, "-P", inspect.getfile(encode_released), *arguments],
             cwd=folder,

@@ -13,7 +13,7 @@ import infra.compute.local
 from infra.compute import warm_parents
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import HealthInputs, ValidateInputs
+from tasks.contracts.jobs import HealthInputs, JobSpec, ValidateInputs
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CancelledError, CodeError, ConfigError, DataError, HostError, StageError
@@ -52,6 +52,13 @@ def run(store: DirectoryStore, workers: int = 1, listener: Heard | None = None) 
     listener = listener or Heard()
     LocalRunner(store).run(health_spec(store, workers), listener, tries=1)
     return listener
+
+
+def health_spec_again(store: DirectoryStore) -> JobSpec:
+    spec = JobSpec.model_validate_json(store.read("runs/run/health/attempt-1/spec.json"))
+    again = spec.model_copy(update={"attempt": 2, "submitted_as": 2})
+    store.write(f"{again.attempt_prefix}/spec.json", again.to_json())
+    return again
 
 
 def failure(store: DirectoryStore, workers: int = 1, listener: Heard | None = None) -> StageError:
@@ -97,6 +104,95 @@ def test_the_libraries_load_while_validate_runs(store, stand_in):
     store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
     LocalRunner(store).run(spec, heard, tries=1)
     assert heard.numbers("parent") == [os.getpid(), parent._process.pid]
+
+
+@on_linux
+def test_workers_whose_warm_parent_is_killed_are_lost_and_the_next_have_another(store, stand_in):
+    """As by the kernel, which is short of memory; they must not count as stopped by a person."""
+    stand_in(
+        """
+        def run(job):
+            if job.spec.attempt == 1:
+                os.kill(os.getppid(), signal.SIGKILL)
+                while True:  # a signal just before a long sleep would not end it
+                    time.sleep(0.1)
+            return outcome()
+        """
+    )
+    error = failure(store)
+    assert isinstance(error, HostError), error
+    [before] = warm_parents._parents.values()
+    spec = health_spec_again(store)
+    LocalRunner(store).run(spec, Heard(), tries=1)
+    [after] = warm_parents._parents.values()
+    assert after is not before
+
+
+@on_linux
+def test_a_worker_whose_warm_parent_dies_while_it_begins_does_nothing(store, stand_in):
+    """The parent forks the process of consumers first."""
+    stand_in(
+        """
+        forks = []
+
+        def begun():
+            if len(forks) == 2:
+                os.kill(os.getppid(), signal.SIGKILL)
+                time.sleep(0.5)
+
+        if "tasks.worker.warm_parent" in sys.orig_argv:
+            os.register_at_fork(before=lambda: forks.append(None), after_in_child=begun)
+
+        def run(job):
+            job.store.write(f"{job.spec.attempt_prefix}/began", b"")
+            return outcome()
+        """
+    )
+    assert isinstance(failure(store), HostError)
+    assert not store.exists("runs/run/health/attempt-1/began")
+
+
+@on_linux
+def test_workers_are_processes_of_their_own_on_a_machine_without_descriptors_of_processes(store, stand_in, monkeypatch):
+    def refused(pid):
+        raise OSError("not permitted in this container")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    stand_in(
+        """
+        def run(job):
+            say(f"parent {os.getppid()}")
+            return outcome()
+        """
+    )
+    assert run(store).numbers("parent") == [os.getpid()]
+
+
+@on_linux
+def test_a_consumer_needs_no_process_that_forks_it(store, stand_in, tmp_path):
+    """The kernel may have killed it: later attempts of the release find the same dead one."""
+    stand_in(
+        f"""
+        def run(job):
+            from tasks.worker.search import consumer
+            parents = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and pid != str(os.getpid())
+                       and parent_of(pid) == os.getppid()]
+            for pid in parents:
+                os.kill(pid, signal.SIGKILL)
+            open({str(tmp_path / "encode.py")!r}, "w").write("import sys; open(sys.argv[1], 'w')")
+            consumer.encode_released.__file__ = {str(tmp_path / "encode.py")!r}
+            consumer._run_apart(["encoded"], {str(tmp_path)!r})
+            return outcome()
+
+        def parent_of(pid):
+            try:
+                return int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
+            except OSError:
+                return 0
+        """
+    )
+    run(store)
+    assert (tmp_path / "encoded").exists()
 
 
 @on_linux
