@@ -28,8 +28,9 @@ from tasks.foundation.languages import load_identifier
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.quality.expectations import load_great_expectations
 from tasks.worker.catalogue.against import SpanItems, compare_items
-from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
+from tasks.worker.catalogue.sources import Sources
 from tasks.worker.process.job import Job
 from tasks.worker.rows import events, ids_alone, outputs, waiting_rows, window
 from tasks.worker.rows.columns import joined

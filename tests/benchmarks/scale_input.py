@@ -29,12 +29,15 @@ _CATEGORIES = ("clothes", "home", "outdoor", "kitchen")
 _ROWS_ABOUT_AN_ITEM = 5
 
 
-def write_items(path: Path, count: int, changed: bool = False) -> Path:
+def write_items(path: Path, count: int, changed: bool = False, first: int = 0) -> Path:
     """Write `count` items of a feed; `changed`: the same items a month later, with other texts."""
     when, more = ("2026-04-02T00:00:00Z", "new ") if changed else ("2026-03-01T00:00:00Z", "")
     _write(
         path,
-        ({"sku": f"s{n:07d}", "title": more + _title(n), "updated_at": when, **_features(n)} for n in range(count)),
+        (
+            {"sku": f"s{n:07d}", "title": more + _title(n), "updated_at": when, **_features(n)}
+            for n in range(first, first + count)
+        ),
     )
     return path
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Watched:
     """Runs the command inside the block; `peaks` is MiB by name, `command` and the names of stages."""
 
-    def __init__(self, workspace: Path, *arguments: str) -> None:
+    def __init__(self, workspace: Path | str, *arguments: str) -> None:
         self._workspace, self._arguments = workspace, arguments
         self.peaks: dict[str, float] = {}
         self._ended = threading.Event()

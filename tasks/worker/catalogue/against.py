@@ -19,9 +19,10 @@ from infra.store.base import Store
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import TEXT, UPDATED_AT
 from tasks.data.rows import ITEM_ID, normal_text, plain_ids
-from tasks.worker.catalogue.build import BATCH_ITEMS, Sources, inputs_of, on_base
+from tasks.worker.catalogue.build import BATCH_ITEMS
 from tasks.worker.catalogue.kept import feature_names, feature_types
 from tasks.worker.catalogue.records import Source, connect, from_rows, quoted, records_of
+from tasks.worker.catalogue.sources import Sources, inputs_of, on_base
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 hash_array: Any = pandas.util.hash_array  # unknown to type checkers

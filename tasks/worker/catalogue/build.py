@@ -23,53 +23,38 @@ from infra.store.manifest import (
     CorruptFolder,
     FileEntry,
     MissingFolder,
-    check_sizes,
-    open_files,
     place_beside,
     read_fact,
     read_manifest,
     seal,
 )
-from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
+from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runner import report
 from tasks.contracts.workspace import CATALOGUE
 from tasks.data.items import (
     CATALOGUE_KIND,
     DELETED,
     FEED_AT,
-    FEED_KIND,
     UPDATED_AT,
     deleted_name,
     part_name,
 )
-from tasks.data.rows import ROWS_KIND, has_ids_alone
 from tasks.worker.catalogue.kept import Kept, feature_names, feature_types, whole
 from tasks.worker.catalogue.records import (
     SCATTERED,
     Source,
     connect,
-    from_feed,
-    from_rows,
     newest,
     records_of,
 )
+from tasks.worker.catalogue.replaced import LOST, Versions, changed_records, find_changes, open_versions
 from tasks.worker.catalogue.scatter import BATCH_RECORDS, remove, scatter, scattered
+from tasks.worker.catalogue.sources import Base, Sources, inputs_of, usable
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 BATCH_ITEMS = 4096
 _FORMAT = 1  # part of the key: increase it if the same sources give different files
-
-
-class Sources(NamedTuple):
-    """The sources of a catalogue. Rows of a span and versions of a feed never change."""
-
-    rows: tuple[RowsRef, ...]
-    feeds: tuple[FeedRef, ...]
-
-    @property
-    def names(self) -> list[str]:
-        return sorted(each.prefix for each in (*self.rows, *self.feeds))
 
 
 def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config: Config) -> CatalogueRef:
@@ -89,25 +74,27 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
         return reference(store, prefix)
     except MissingFolder:
         pass
-    base, left = on_base(store, bases, sources, features)
-    added = [*inputs_of(store, left, None)]
-    count = _partitions(store, left, base, config.infer.shard_rows)
-    kept = Kept.open(store, base, count, added, config) if base is not None else None
+    start = _start(store, sources, bases, features, config)
+    kept, count = start.kept, start.partitions
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch:
-        inputs = added if kept is not None or base is None else [*added, *whole(store, base)]
-        types = kept.types if kept is not None else feature_types(inputs, config)
+        types = kept.types if kept is not None else feature_types(start.added, config)
         with connect(Path(scratch)) as database:
             database.execute("SET threads = 1")  # each thread needs own buffers, and a partition is too small to share
-            scatter(_records(database, inputs, types, count), Path(scratch), count)
+            lost = find_changes(database, start.versions, types, count) if start.versions else set[int]()
+            queries = [records_of(source, types, count) for source in start.added]
+            if start.versions:
+                every = inputs_of(store, sources, None) if lost else iter(())
+                queries += changed_records(start.versions, every, types, count)
+            scatter(_records(database, queries), Path(scratch), count)
             target = _Target(store, prefix, Path(scratch), kept)
             entries, items, deleted = [], 0, 0
             for number in range(count):
                 records = scattered(Path(scratch), number)
-                if kept is not None and records is None:
+                if kept is not None and records is None and number not in lost:
                     entries += kept.named(number)
                     continue
-                if kept is not None and records is not None:
-                    records, live, gone = kept.merged(database, records, number)
+                if kept is not None:
+                    records, live, gone = kept.merged(database, records, number, LOST if lost else None)
                     items, deleted = items - live, deleted - gone
                 for entry, live, gone in _merge(database, target, features, number, records):
                     entries.append(entry)
@@ -120,6 +107,47 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     return reference(store, prefix)
 
 
+class _Start(NamedTuple):
+    """The beginning of a catalogue: sources to add to `kept`, or all if None; and feeds with versions to compare."""
+
+    added: list[Source]
+    partitions: int
+    kept: Kept | None
+    versions: list[Versions]
+
+
+def _start(
+    store: Store, sources: Sources, bases: Sequence[CatalogueRef], features: list[str], config: Config
+) -> _Start:
+    for base in usable(store, bases, sources, features):
+        if base.replaced:
+            if (start := _on_replaced(store, base, config)) is not None:
+                return start
+            continue
+        added = [*inputs_of(store, base.left, None)]
+        count = _partitions(store, base.left, base.ref, config.infer.shard_rows)
+        kept = Kept.open(store, base.ref, count, added, config)
+        return _Start(added if kept is not None else [*added, *whole(store, base.ref)], count, kept, [])
+    count = _partitions(store, sources, None, config.infer.shard_rows)
+    return _Start([*inputs_of(store, sources, None)], count, None, [])
+
+
+def _on_replaced(store: Store, base: Base, config: Config) -> _Start | None:
+    """Return None if no partition of the base can stay."""
+    try:
+        versions = open_versions(store, base.replaced, feature_names(config))
+    except (MissingFolder, CorruptFolder):
+        return None
+    added = [*inputs_of(store, base.left, None)]
+    before = sum(read_fact(store, each.earlier.prefix, "rows", int) for each in base.replaced)
+    now = Sources(base.left.rows, (*base.left.feeds, *(each.feed for each in base.replaced)))
+    count = _partitions(store, now, base.ref, config.infer.shard_rows, before)
+    if versions is None:
+        return None
+    kept = Kept.open(store, base.ref, count, [*added, *(each.now for each in versions)], config)
+    return _Start(added, count, kept, versions) if kept is not None else None
+
+
 def reference(store: Store, prefix: str) -> CatalogueRef:
     """Return the reference to a catalogue of the workspace. Raises MissingFolder, CorruptFolder."""
     manifest = read_manifest(store, prefix)
@@ -127,36 +155,13 @@ def reference(store: Store, prefix: str) -> CatalogueRef:
     return CatalogueRef(prefix=prefix, items=facts["items"], partitions=facts["partitions"], sha256=manifest.sha256)
 
 
-def on_base(
-    store: Store, bases: Sequence[CatalogueRef], sources: Sources, features: list[str]
-) -> tuple[CatalogueRef | None, Sources]:
-    """Return the first usable base, and the sources that it lacks."""
-    for base in bases:
-        try:
-            facts = check_sizes(store, base.prefix).facts
-        except (MissingFolder, CorruptFolder):
-            continue
-        there = set(facts["sources"])
-        if there <= set(sources.names) and facts["features"] == features:
-            rows = tuple(each for each in sources.rows if each.prefix not in there)
-            feeds = tuple(each for each in sources.feeds if each.prefix not in there)
-            return base, Sources(rows, feeds)
-    return None, sources  # also if a source was corrected: its old version must not stay
+def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_rows: int, known: int = 0) -> int:
+    """Return the number of partitions, a power of two: a partition of a smaller catalogue splits in two.
 
-
-def inputs_of(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterator[Source]:
-    for rows in sources.rows:
-        if not has_ids_alone(store, rows):  # else its texts are the feed's, which may be newer
-            yield from_rows(open_files(store, rows.prefix, ROWS_KIND))
-    for feed in sources.feeds:
-        yield from_feed(open_files(store, feed.prefix, FEED_KIND))
-    if base is not None:
-        yield from whole(store, base)
-
-
-def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_rows: int) -> int:
-    """Return the number of partitions, a power of two: a partition of a smaller catalogue splits in two."""
-    most = sum(rows.rows for rows in left.rows)
+    Args:
+        known: rows of `left` that are in the base already, in another version of a feed.
+    """
+    most = sum(rows.rows for rows in left.rows) - known
     most += sum(read_fact(store, feed.prefix, "rows", int) for feed in left.feeds)
     count = base.partitions if base else 1
     most += base.items if base else 0
@@ -165,11 +170,9 @@ def _partitions(store: Store, left: Sources, base: CatalogueRef | None, shard_ro
     return count
 
 
-def _records(
-    database: duckdb.DuckDBPyConnection, inputs: Sequence[Source], types: dict[str, str], count: int
-) -> Iterator[pa.RecordBatch]:
-    for source in inputs:
-        yield from database.sql(records_of(source, types, count)).to_arrow_reader(BATCH_RECORDS)
+def _records(database: duckdb.DuckDBPyConnection, queries: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for query in queries:
+        yield from database.sql(query).to_arrow_reader(BATCH_RECORDS)
 
 
 class _Target(NamedTuple):

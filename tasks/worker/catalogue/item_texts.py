@@ -22,9 +22,9 @@ from tasks.contracts.references import FeedRef
 from tasks.data.items import TEXT, UPDATED_AT
 from tasks.data.label_columns import own_label_columns
 from tasks.data.rows import CORE, ITEM, ITEM_ID, group_columns
-from tasks.worker.catalogue.build import Sources, inputs_of
 from tasks.worker.catalogue.kept import column_types, feature_names
 from tasks.worker.catalogue.records import Source, connect, literal, quoted, records_of
+from tasks.worker.catalogue.sources import Sources, inputs_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

@@ -17,6 +17,7 @@ from infra.store.base import Store
 from infra.store.manifest import FileEntry, Manifest, open_file, open_files, read_manifest
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import CATALOGUE_KIND, deleted_name, is_deleted_name, part_name
+from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.records import Source, from_catalogue, records_of
 
 _KINDS = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}  # Arrow's name of a type -> DuckDB's
@@ -67,16 +68,24 @@ class Kept(NamedTuple):
         mine = self.files.get(entry.name)
         return mine.named_from(self.prefix) if mine is not None and mine.sha256 == entry.sha256 else None
 
-    def merged(self, database: duckdb.DuckDBPyConnection, added: pa.Table, number: int) -> tuple[pa.Table, int, int]:
-        """Return the records of a partition with the added ones, and its earlier numbers of live and deleted items."""
-        tables, counts = [added], {False: 0, True: 0}
+    def merged(
+        self, database: duckdb.DuckDBPyConnection, added: pa.Table | None, number: int, lost: str | None
+    ) -> tuple[pa.Table, int, int]:
+        """Return the records of a partition with the added ones, and its earlier numbers of live and deleted items.
+
+        Args:
+            lost: query for the ids of items whose earlier records do not count.
+        """
+        tables, counts = [added] if added is not None else [], {False: 0, True: 0}
         for name in (part_name(number), deleted_name(number)):
             if name in self.files:
                 path = open_file(self.store, self.prefix, self.manifest, name)
                 source = from_catalogue([path], is_deleted_name(name))
                 query = records_of(source, self.types, self.manifest.facts["partitions"])
-                tables.append(database.sql(query).to_arrow_table().cast(added.schema))
-                counts[is_deleted_name(name)] = tables[-1].num_rows
+                query += f" WHERE {ITEM_ID} NOT IN {lost}" if lost else ""
+                table = database.sql(query).to_arrow_table()
+                tables.append(table.cast(tables[0].schema) if tables else table)
+                counts[is_deleted_name(name)] = pq.read_metadata(path).num_rows
         return pa.concat_tables(tables), counts[False], counts[True]
 
 

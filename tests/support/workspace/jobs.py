@@ -23,7 +23,8 @@ from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
 from tasks.data.rows import CORE, ROWS_KIND, read_rows
 from tasks.worker import infer, train
-from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.catalogue.build import build
+from tasks.worker.catalogue.sources import Sources
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tasks.worker.rows.holdout_write import write_held
 from tasks.worker.training.training_rows import used_columns

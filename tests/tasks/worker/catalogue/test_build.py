@@ -17,8 +17,9 @@ from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef
 from tasks.data.items import FEED_KIND, deleted_name, is_deleted_name, part_name, partition_of
 from tasks.data.rows import ROWS_KIND
 from tasks.worker.catalogue import build as building
-from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.records import Catalogue
+from tasks.worker.catalogue.sources import Sources
 from tests.support.workspace.jobs import tiny_config
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -261,6 +262,60 @@ def test_one_item_is_written_with_its_partition_alone(world: World):
         assert (len(items), items["i7"]["text"], "i8" in items) == (59 + step, "changed", False)
         sources.append(world.feed({"id": f"new {step}", "text": "new", "day": 10}))
         bases = (changed,)
+
+
+EXPORTS: dict[str, tuple[list[dict[str, Any]], set[str]]] = {  # the feed's records that change, and the items
+    "one more": ([{"id": "new", "text": "new", "day": 1}], {"new"}),
+    "a later text": ([{"id": "f1", "text": "later", "day": 9}], {"f1"}),
+    "an earlier text, so the rows' is the newest again": ([{"id": "f2", "text": "early", "day": 1}], {"f2"}),
+    "another text at the same time": ([{"id": "f3", "text": "A", "day": 5}], {"f3"}),
+    "deleted later": ([{"id": "f4", "day": 9, "deleted": True}], {"f4"}),
+    "gone": ([{"id": "f5"}], {"f5"}),
+    "all of these, and one of a known row": (
+        [{"id": "f5"}, {"id": "f1", "text": "later", "day": 9}, {"id": "r1", "text": "of the feed", "day": 9}],
+        {"f1", "f5", "r1"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EXPORTS)
+def test_another_version_of_a_feed_writes_the_partitions_of_its_changes(world: World, case: str):
+    """A record that is gone must uncover the one below it, and every file must be as in a catalogue made at once."""
+    changes, items = EXPORTS[case]
+    settings = ("infer.shard_rows=2",)
+    rows = world.rows(
+        *({"id": f"r{number}", "text": f"row {number}", "day": 3} for number in range(30)),
+        *({"id": f"f{number}", "text": f"row of {number}", "day": 4} for number in range(2, 20)),
+    )
+    feed = {f"f{number}": {"id": f"f{number}", "text": f"feed {number}", "day": 5} for number in range(20)}
+    base = world.build(rows, world.feed(*feed.values()), settings=settings)
+    feed |= {change["id"]: change for change in changes}
+    sources = (rows, world.feed(*(record for record in feed.values() if "day" in record)))
+    changed = world.build(*sources, bases=(base,), settings=settings)
+    found = read_manifest(world.store, changed.prefix)
+    own = {entry.name for entry in found.files if entry.at is None}
+    numbers = {partition_of(item, base.partitions) for item in items}
+    assert own <= {name(number) for number in numbers for name in (part_name, deleted_name)}
+    world.store.delete(changed.prefix)
+    at_once = world.build(*sources, settings=settings)
+    expected = read_manifest(world.store, at_once.prefix)
+    assert {entry.name: entry.sha256 for entry in found.files} == {entry.name: entry.sha256 for entry in expected.files}
+    assert found.facts == expected.facts
+
+
+def test_a_feed_that_only_grows_needs_no_other_source(world: World):
+    rows, feed = world.rows(ROW), world.feed({"id": "f", "text": "f", "day": 1})
+    base = world.build(rows, feed)
+    world.store.delete(f"{rows.prefix}/part-00000.parquet")
+    more = world.feed({"id": "f", "text": "f", "day": 2}, {"id": "g", "text": "g", "day": 2})
+    assert set(world.items(world.build(rows, more, bases=(base,)))) == {"a", "f", "g"}
+
+
+def test_without_the_earlier_version_all_sources_are_read(world: World):
+    feed = world.feed({"id": "f", "text": "f", "day": 1})
+    base = world.build(feed)
+    world.store.delete(feed.prefix)
+    assert set(world.items(world.build(world.feed({"id": "g", "text": "g", "day": 2}), bases=(base,)))) == {"g"}
 
 
 def test_content_that_stays_is_named_though_its_partition_was_read(world: World):

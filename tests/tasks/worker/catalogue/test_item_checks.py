@@ -15,8 +15,9 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.references import FeedRef, RowsRef
 from tasks.data.items import DELETED, FEED_KIND
 from tasks.worker.catalogue.against import SpanItems, compare_items
-from tasks.worker.catalogue.build import Sources, build
+from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
+from tasks.worker.catalogue.sources import Sources
 from tests.support.workspace.spans import FEATURES, SCRATCH, TYPES, row, validated
 
 CONFIG = load_config(None, [SCRATCH, *FEATURES])

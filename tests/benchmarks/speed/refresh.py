@@ -1,0 +1,174 @@
+"""The cost of a refresh for one new item among many: seconds, bytes, memory, and requests to a bucket.
+
+    python -m tests.benchmarks.speed.refresh [--items 20000 200000 1000000] [--set infer.shard_rows=4096]
+
+Items are embedded by a tiny model of the installed command's own training. Then one more comes: in a feed of its own,
+in a bucket, and last in an export of all items. CPU seconds are the command's and its workers', without the Prefect
+server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import re
+import resource
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from flows.demo.search_log import write_shop
+from infra.prefect_server import client_environment, down, up
+from infra.store.directory import DirectoryStore
+from infra.store.factory import open_store
+from infra.store.manifest import read_manifest
+from tasks.runs import releases
+from tests.benchmarks.scale import CONFIG_FILE, ITEM_MAP, QUICK
+from tests.benchmarks.scale_input import write_items
+from tests.benchmarks.watched import Watched
+from tests.support.cloud.s3 import S3Server
+
+QUIET = ["train.replay=0.0", "validate.max_text_chars=2000"]
+VERBS = ("LIST", "GET", "HEAD", "PUT", "DELETE", "POST")
+
+
+class Measured(NamedTuple):
+    """One refresh: seconds by the clock and of the processor, peak MiB of its largest process, and the new files."""
+
+    seconds: float
+    cpu: float
+    mib: float
+    bytes: int
+    files: int
+
+
+def main() -> None:
+    """Measure each number of items, and print tables as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--items", type=int, nargs="+", default=[20_000, 200_000, 1_000_000])
+    parser.add_argument("--set", action="append", default=[], help="a setting, as in infer.shard_rows=4096")
+    arguments = parser.parse_args()
+    local = [
+        ("items", "a feed of", "seconds", "CPU seconds", "bytes written", "of all vectors' bytes", "files", "peak MiB")
+    ]
+    remote = [("items", "partitions", *VERBS, "all")]
+    with tempfile.TemporaryDirectory(prefix="millrace-refresh-") as name:
+        folder = Path(name)
+        os.environ.pop("PREFECT_API_URL", None)
+        os.environ.update(client_environment(up(folder / "prefect")))
+        try:
+            first = _released(folder, arguments.set)
+            for items in arguments.items:
+                _measure(folder, first, items, local, remote)
+                print(f"{_table(local)}\n\n{_table(remote)}\n", flush=True)
+        finally:
+            down(folder / "prefect")
+
+
+def _released(folder: Path, settings: list[str]) -> Path:
+    """Return a workspace with the release of a tiny model."""
+    write_shop(folder / "shop.jsonl.gz", spans=1, rows_per_span=2000, seed=7)
+    form = ("--format", "jsonl", "--time-column", "searched_at", "--span", "month")
+    columns = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
+    workspace = folder / "first"
+    _run(workspace, "ingest", "--source", str(folder / "shop.jsonl.gz"), *form, "--map", columns)
+    sets = [part for each in (*QUICK, *QUIET, "infer.shard_rows=32768", *settings) for part in ("--set", each)]
+    _run(workspace, "run", "--config", str(CONFIG_FILE), *sets)
+    return workspace
+
+
+def _measure(
+    folder: Path, first: Path, items: int, local: list[tuple[str, ...]], remote: list[tuple[str, ...]]
+) -> None:
+    workspace, feed = folder / str(items), folder / "items.jsonl"
+    shutil.copytree(first, workspace)
+    _ingest(workspace, write_items(feed, items))
+    _refresh(workspace)
+    store = DirectoryStore(workspace)
+    release = releases.current(store)
+    assert release is not None
+    one = write_items(folder / "one.jsonl", 1, changed=True, first=items)
+    bucket = folder / f"{items}-bucket"
+    shutil.copytree(workspace, bucket)
+    _ingest(workspace, one)
+    vectors = sum(entry.bytes for entry in read_manifest(store, release.vectors_prefix).files)
+    for lines, source in ((1, None), (items + 1, write_items(feed, items + 1))):
+        if source is not None:
+            _ingest(workspace, source, "--replace")
+        found = _refresh(workspace)
+        local.append(
+            (f"{items:,}", f"{lines:,}", f"{found.seconds:.1f}", f"{found.cpu:.1f}", f"{found.bytes:,}",
+             f"{found.bytes / vectors:.2%}", f"{found.files}", f"{found.mib:.0f}")
+        )  # fmt: skip
+    requests = _in_a_bucket(bucket, one)
+    counted = (f"{requests[verb]:,}" for verb in VERBS)
+    remote.append((f"{items:,}", f"{release.catalogue.partitions}", *counted, f"{requests.total():,}"))
+    shutil.rmtree(workspace)
+    shutil.rmtree(bucket)
+
+
+def _ingest(workspace: Path | str, source: Path, *more: str) -> None:
+    form = ("--format", "jsonl", "--time-column", "updated_at", "--span", "month", "--map", ITEM_MAP)
+    _run(workspace, "ingest", "--items", str(source), *form, *more)
+
+
+def _run(workspace: Path | str, *arguments: str) -> Watched:
+    with Watched(workspace, *arguments, "--json") as command:
+        output = json.loads(command.finish())
+    if "release" in output and output["release"] is None:
+        raise RuntimeError(f"millrace {' '.join(arguments)} released nothing: {output}")
+    return command
+
+
+def _refresh(workspace: Path | str) -> Measured:
+    """Refresh as a user would."""
+    before, used = _files(workspace), _cpu()
+    command = _run(workspace, "refresh", "--config", str(CONFIG_FILE))
+    new = [size for file, (size, _) in (_files(workspace).items() - before.items())]
+    return Measured(command.seconds, _cpu() - used, max(command.peaks.values()), sum(new), len(new))
+
+
+def _files(workspace: Path | str) -> dict[str, tuple[int, int]]:
+    """Return size and time of change of each file; empty for a bucket."""
+    found = (path for path in Path(workspace).rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _in_a_bucket(workspace: Path, one: Path) -> collections.Counter[str]:
+    """Copy a workspace into a bucket, add one item, and return the requests of the refresh by verb."""
+    os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+    server = S3Server()
+    os.environ["AWS_ENDPOINT_URL"] = server.url
+    try:
+        uri = server.new_workspace()
+        store = open_store(uri)
+        for path in (path for path in workspace.rglob("*") if path.is_file() and ".locks" not in path.parts):
+            store.upload(path, path.relative_to(workspace).as_posix())
+        _ingest(uri, one)
+        server.requests.clear()
+        _refresh(uri)
+        return collections.Counter(map(_verb, server.requests))
+    finally:
+        del os.environ["AWS_ENDPOINT_URL"]
+        server.stop()
+
+
+def _verb(request: str) -> str:
+    return "LIST" if re.match(r"GET .*[?&]list-type=", request) else request.split()[0]
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    head, *others = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join((head, "|" + "---:|" * len(rows[0]), *others))
+
+
+if __name__ == "__main__":
+    main()
