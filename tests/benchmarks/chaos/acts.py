@@ -36,9 +36,9 @@ def _stop_all(scene: Scene, command: Command, draw: Draw) -> bool:
 
 
 def _kill_worker(scene: Scene, command: Command, draw: Draw) -> bool:
-    """Kill one of the workers; between two stages, one of the next."""
+    """Kill one of the workers, or of the processes that fork them; between two stages, one of the next."""
     while not command.over:
-        if found := scene.workers():
+        if found := [*scene.workers(), *scene.forkers()]:
             with contextlib.suppress(ProcessLookupError):  # it ended in this moment: take the next
                 os.kill(found[int(draw.share * len(found))], signal.SIGKILL)
                 return True

@@ -41,7 +41,8 @@ hit, in a copy of the workspace as it stood before it. A run that does not end i
 same command.
 
 **The acts.**
-- `kill-orchestrator`, `kill-worker`, `kill-all`: SIGKILL to `millrace run`, to one of its workers, to all of them.
+- `kill-orchestrator`, `kill-worker`, `kill-all`: SIGKILL to `millrace run`, to one of its workers, to all of them. On
+  this machine `kill-worker` also takes the processes that have loaded the libraries, from which workers are forked.
 - `stop-all`: SIGSTOP to all of them, SIGCONT after 1 to 6 s.
 - `kill-server`, `stop-server`: SIGKILL to the Prefect server; SIGSTOP to it, SIGCONT after 1 to 6 s.
 - `store-errors`: for 1 to 6 s each file operation in the workspace fails with EIO; on S3, each request with 503.

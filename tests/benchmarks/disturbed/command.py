@@ -17,6 +17,7 @@ from tests.support.processes.command import CommandResult
 from tests.support.workspace.shop import MILLRACE
 
 LONGEST_SECONDS = 900.0  # a command that takes longer hangs
+CONTINUED, CONTINUE_SECONDS = 3, 0.3  # SIGCONT after the first
 HUNG = 124  # the code of such a command, as of coreutils' timeout
 
 
@@ -44,9 +45,15 @@ class Command:
         self._popen.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """Send a signal to its process group: to its workers too, but not to a Prefect server."""
+        """Send a signal to its process group: to its workers too, but not to a Prefect server.
+
+        SIGCONT is sent again: to a process that was being forked when SIGSTOP came, Linux passes on that alone.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, number)
+            for _ in range(CONTINUED if number is signal.SIGCONT else 0):
+                time.sleep(CONTINUE_SECONDS)
+                os.killpg(self._popen.pid, number)
 
     def finish(self) -> CommandResult:
         """Wait for its end; one that takes longer than `LONGEST_SECONDS` is killed, with its workers."""

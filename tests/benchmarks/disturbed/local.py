@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 FALTERING, READING = HERE / "faltering", HERE / "reading"
 MARK = "MILLRACE_CHAOS_FOLDER"  # in the environment of every process of a scene but the Prefect server
 POLL_SECONDS = 0.02
+FORKERS = ("tasks.worker.warm_parent", "tasks.worker.search.encode_released")
 END_SECONDS = 20.0  # the longest that workers take to see that their orchestrator is gone
 
 
@@ -118,6 +119,10 @@ class LocalScene(Scene):
         """Return all that was started in this scene and goes on, but the Prefect server."""
         mine = [one for one in processes() if one.variables.get(MARK) == str(self.files)]
         return [one.pid for one in mine if OWNER not in one.variables]
+
+    def forkers(self) -> list[int]:
+        mine = set(self.processes())
+        return [one.pid for one in processes() if one.pid in mine and one.module in FORKERS]
 
     def _left_processes(self) -> Iterator[str]:
         deadline = time.monotonic() + END_SECONDS

@@ -225,6 +225,10 @@ class Scene(ABC):
         ]
         return [pid for _, pid in sorted(found)]
 
+    def forkers(self) -> list[int]:
+        """Return the processes of the scene from which workers are forked."""
+        return []
+
     def server(self) -> int | None:
         """Return the process group of the Prefect server; None if none runs."""
         with contextlib.suppress(OSError, ValueError):
