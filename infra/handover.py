@@ -108,6 +108,15 @@ def waits_of(store: Store, run_key: str) -> list[tuple[str, Finished]]:
     return [(prefix, finished) for prefix, finished in found if finished is not None]
 
 
+def find_handed(store: Store, prefix: str) -> str | None:
+    """Return the id of the job that was handed the attempt in the folder `prefix`; None if it was handed to none."""
+    for at, finished in waits_of(store, prefix.split("/")[1]):
+        after = find_next(store, at)
+        if after is not None and after.prefix == prefix:
+            return finished.job
+    return None
+
+
 def let_go(store: Store, run_key: str) -> None:
     """End the jobs that wait for another stage of a run. Raises OSError, StoreError: they end by themselves, later."""
     for prefix, _ in waits_of(store, run_key):

@@ -242,6 +242,22 @@ def test_a_cancelled_stage_ends_the_job_that_was_handed_it(batch, store) -> None
     assert (state_of(store, spec), [one.failure for one in waiter.tries]) == ("over", [FailureClass.CANCELLED])
 
 
+def test_a_stage_cancelled_before_its_hand_over_is_recorded_ends_the_job(batch, store, monkeypatch) -> None:
+    """Else the job would do the stage to its end, beside the next attempt's."""
+    workers_do(store, 'stage == "warmup" and time.sleep(60)')
+    done(store, Stage.health)
+    spec = spec_of(store, Stage.warmup)
+
+    def cancelled(*given):
+        raise CancelledError("stop")
+
+    monkeypatch.setattr(BatchRunner, "_record_job", cancelled)
+    with pytest.raises(CancelledError, match="stop"):
+        run(store, spec)
+    assert jobs(batch) == [("health", "FAILED")]
+    assert state_of(store, spec) == "over"
+
+
 def test_a_flow_run_cancelled_during_the_wait_ends_its_job(batch, store) -> None:
     workers_do(store, "")
     spec, _ = done(store, Stage.health)
