@@ -14,7 +14,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.costs import Speed
 from tasks.contracts.kinds import REFRESH
-from tasks.contracts.outcomes import InferOutcome, TrainOutcome
+from tasks.contracts.outcomes import HealthOutcome, InferOutcome, TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import Phases, StageResult
 from tasks.contracts.stages import Rows, Stage
@@ -133,14 +133,19 @@ def speeds(known: Past, load: Load) -> list[Point]:
 
 
 class ArithmeticUse(NamedTuple):
-    """The encoder's operations a second of all workers, and their share of the machines' published peak."""
+    """The encoder's operations a second of all workers, and their share of two limits."""
 
     operations_per_second: float
-    peak_share: float | None  # None: no published peak, as for a local worker
+    peak_share: float | None  # of the machines' published peak; None: none is published, as for a local worker
+    bare_share: float | None  # of the bare matrix products that health timed on the workers; None: not timed
 
 
-def training_use(config: Config, outcome: TrainOutcome) -> ArithmeticUse | None:
-    """Return the use of the devices by a training, padding included; None if its time or encoder is not known."""
+def training_use(config: Config, outcome: TrainOutcome, health: HealthOutcome | None) -> ArithmeticUse | None:
+    """Return the use of the devices by a training, padding included; None if its time or encoder is not known.
+
+    Args:
+        health: of the same run.
+    """
     size, tokens, took = encoder_size(config), outcome.tokens, outcome.checkpoints
     if size is None or tokens is None or took is None or not took.training_seconds:
         return None
@@ -148,7 +153,8 @@ def training_use(config: Config, outcome: TrainOutcome) -> ArithmeticUse | None:
     place = place_of(config, Stage.train)
     machine = place.machine
     peak = machine.peak(arithmetic_of(config, "train", place)) * place.machines if machine is not None else None
-    return ArithmeticUse(speed, speed / peak if peak else None)
+    bare = 1e9 * sum(health.matmul_gflops) if health is not None else 0.0
+    return ArithmeticUse(speed, speed / peak if peak else None, speed / bare if bare else None)
 
 
 def encoder_operations(config: Config, stage: Stage, size: EncoderSize, amount: float, text_tokens: float) -> float:

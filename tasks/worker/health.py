@@ -163,7 +163,8 @@ def _judge(job: Job, before: Sequence[Check], findings: Sequence[WorkerFindings]
 
 def _product_seconds(numbers: Sequence[dict[str, float]], precision: Precision) -> list[float]:
     """Return the seconds of each worker, in training's precision if measured, else in fp32."""
-    key = f"{precision}_seconds" if f"{precision}_seconds" in numbers[0] else "fp32_seconds"
+    key = f"{precision.removesuffix('-weights')}_seconds"  # bf16-weights multiplies in bf16
+    key = key if key in numbers[0] else "fp32_seconds"
     return [each[key] for each in numbers]
 
 

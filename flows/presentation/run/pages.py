@@ -81,7 +81,8 @@ def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section
 
 
 def _facts(run: Run, plan: RunPlan, attempts: tuple[LedgerRecord, ...], value: Any) -> StageFacts:
-    store, facts = run.snapshot.store, StageFacts(plan.workspace, plan, value, attempts)
+    store = run.snapshot.store
+    facts = StageFacts(plan.workspace, plan, value, attempts, health=run.outcome(Stage.health))
     if isinstance(value, Judgement):
         return facts._replace(outcome=value.outcome, judged=value)
     if isinstance(value, Release | Refusal):

@@ -136,7 +136,10 @@ def _stages(store: Store, run: Run) -> tuple[Section, ...]:
             own = tuple(record for record in run.attempts if record.stage is stage)
             number = serving.number if serving else None
             of_release = run.judgement.release_verdicts if run.judgement else ()
-            facts_of = StageFacts(store.uri, run.plan, outcome, own, run.judgement, run.release, of_release, number)
+            facts_of = StageFacts(
+                store.uri, run.plan, outcome, own, run.judgement, run.release, of_release, number,
+                health=run.outcome(Stage.health),
+            )  # fmt: skip
             made.append(section_of(stage, facts_of))
     return tuple(made)
 

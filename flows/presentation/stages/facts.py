@@ -25,6 +25,7 @@ class StageFacts(NamedTuple):
     release: Release | None = None
     release_verdicts: tuple[Verdict, ...] = ()
     serving: int | None = None  # number of the current release
+    health: Any = None  # HealthOutcome of the same run; None without one
     # For pages without separate sections for these:
     publications: tuple[Publication, ...] = ()
     changes: Changes | None = None  # from the release before

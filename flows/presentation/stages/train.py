@@ -34,7 +34,7 @@ def section(of: StageFacts) -> Section:
         ("pairs per second", f"{value.pairs_per_second:,.1f}"),
         *_rate(value.learning_rate),
         *_communication(value.communication, config.train.workers if config else None),
-        *(_arithmetic(training_use(config, value)) if config else ()),
+        *(_arithmetic(training_use(config, value, of.health), config.health.matmul_size) if config else ()),
         *_tokens(value.tokens),
         *_mined(value.mined),
         *_checkpoints(value.checkpoints),
@@ -75,11 +75,17 @@ def _rate(use: RateUse | None) -> Iterator[tuple[str, str | Cell]]:
         yield "learning rate at the last step", Cell(said, "!", "refused") if use.warning else said
 
 
-def _arithmetic(use: ArithmeticUse | None) -> Iterator[tuple[str, str]]:
-    """Yield the operations a second of the encoder, and their share of the published peak (MFU)."""
+def _arithmetic(use: ArithmeticUse | None, size: int) -> Iterator[tuple[str, str]]:
+    """Yield the operations a second of the encoder, with their share of the published peak (MFU) and of a bare product.
+
+    Args:
+        size: rows and columns of the bare product's matrices.
+    """
     if use is not None:
         peak = f"{share(use.peak_share)} of the published peak" if use.peak_share is not None else "no published peak"
         yield "operations a second", f"{number(use.operations_per_second / 1e12)} TFLOP/s, {peak}"
+    if use is not None and use.bare_share is not None:
+        yield "share of the bare matrix rate", f"{share(use.bare_share)}, by health's product of {count(size)} rows"
 
 
 def _tokens(use: TokenUse | None) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,9 @@ from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed, embed_settings
-from tasks.worker.model.features import encode_features
+from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.prompts import prompts_of
-from tasks.worker.model.tokens import tokenize
+from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 
@@ -30,6 +31,18 @@ BATCH_ITEMS = 4096  # in memory at once, with their vectors
 NORM_TOLERANCE = 1e-3
 A_MODELS_FAULT = 16  # a batch of at least this many items, all with bad vectors, is the model's fault
 _REASON = "its vector is not finite or not of unit length"
+
+
+class Batch(NamedTuple):
+    """Items, and bool `kept` (items,): True for a vector of an earlier folder, which is in `found` already.
+
+    `found`: vectors, float32 (items, width). `inputs`: the other items, as the model reads them; None: no other.
+    """
+
+    items: pa.Table
+    kept: np.ndarray
+    found: np.ndarray
+    inputs: tuple[TokenLists, FeatureArrays] | None
 
 
 class Embedder:
@@ -56,6 +69,8 @@ class Embedder:
     def shard(self, number: int) -> Iterator[tuple[Path, ShardNote]]:
         """Yield the shard of a partition as a local file, with its note.
 
+        If the device works beside the host, one thread reads and tokenises ahead of it, and one writes behind it.
+
         Raises:
             CodeError: no vector of a whole batch of items is usable.
         """
@@ -67,8 +82,9 @@ class Embedder:
         with self._job.scratch() as folder:
             path = folder / part_name(number)
             with pq.ParquetWriter(path, self._schema, compression="zstd") as writer:
-                for items in self._catalogue.items(number, BATCH_ITEMS):
-                    found, kept = self._vectors(items, earlier)
+                read = (self._batch(items, earlier) for items in self._catalogue.items(number, BATCH_ITEMS))
+                embedded = (self._embed(batch) for batch in self._accelerator.ahead(read))
+                for items, kept, found, _ in self._accelerator.ahead(embedded):
                     usable = np.abs(np.linalg.norm(found, axis=1) - 1.0) < NORM_TOLERANCE  # false for a NaN too
                     if not usable.any() and len(usable) >= A_MODELS_FAULT:
                         item = items[ITEM_ID][0].as_py()
@@ -98,26 +114,30 @@ class Embedder:
                 ),
             )
 
-    def _vectors(self, items: pa.Table, earlier: dict[tuple[str, str], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return vectors, float32 (items, width), and bool (items,): True for a reused vector."""
+    def _batch(self, items: pa.Table, earlier: dict[tuple[str, str], np.ndarray]) -> Batch:
+        """Return items with the vectors of `earlier`, by id and content, and the inputs of the others."""
         keys = zip(items[ITEM_ID].to_pylist(), items[CONTENT].to_pylist(), strict=True)
         known = [earlier.get(key) for key in keys]
         kept = np.array([vector is not None for vector in known], dtype=bool)
         found = np.empty((items.num_rows, self._parts.model.width), dtype=np.float32)
         if kept.any():
             found[kept] = np.stack([vector for vector in known if vector is not None])
-        if not kept.all():
-            found[~kept] = self._embed(items.filter(pa.array(~kept)))
-        return found, kept
+        return Batch(items, kept, found, None if kept.all() else self._inputs(items.filter(pa.array(~kept))))
 
-    def _embed(self, items: pa.Table) -> np.ndarray:
-        """Return vectors, float32 (items, width), computed by this worker alone."""
-        infer, parts = self._job.config.infer, self._parts
-        settings = embed_settings(self._job.config, self._accelerator, infer.precision)
+    def _inputs(self, items: pa.Table) -> tuple[TokenLists, FeatureArrays]:
+        parts, longest = self._parts, self._job.config.infer.max_tokens
         prompt = prompts_of(items, "item", parts.model.shape.prompts, parts.features.entity)
-        tokens = tokenize(parts.tokenizer, items[TEXT].to_pylist(), infer.max_tokens, parts.model.pad, prompt)
-        features = encode_features(parts.features, items, "item")
-        return embed(parts.model, self._accelerator, tokens, features, settings, shared=False)
+        tokens = tokenize(parts.tokenizer, items[TEXT].to_pylist(), longest, parts.model.pad, prompt)
+        return tokens, encode_features(parts.features, items, "item")
+
+    def _embed(self, batch: Batch) -> Batch:
+        """Compute the vectors that are missing, by this worker alone."""
+        if batch.inputs is not None:
+            config = self._job.config
+            settings = embed_settings(config, self._accelerator, config.infer.precision)
+            own = embed(self._parts.model, self._accelerator, *batch.inputs, settings, shared=False)
+            batch.found[~batch.kept] = own
+        return batch
 
     def _table(self, items: pa.Table, vectors: np.ndarray) -> pa.Table:
         kind = self._schema.field(VECTOR).type

@@ -1,14 +1,20 @@
-"""Batches made ahead in a thread, each copied to the device at once, for devices that work beside the host."""
+"""Threads beside the main one: batches made ahead and results taken one behind, for devices that work beside the host.
+
+And threads for the host's own cores.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
+
+from tasks.worker.process.threads import use_own_cores
 
 AHEAD = 2  # batches that wait for the device: one to be copied while one is made
 ALIGNED = 64  # bytes; a multiple of every number's size
@@ -53,6 +59,23 @@ def make_ahead(batches: Iterable[T], prepare: Callable[[T], U]) -> Generator[U]:
                 made.get(timeout=0.01)  # it may wait for room
             except queue.Empty:
                 continue
+
+
+def own_threads() -> ThreadPoolExecutor:
+    """Return a pool with a thread for each core of this worker; the main thread is bound to one of them."""
+    return ThreadPoolExecutor(torch.get_num_threads(), initializer=use_own_cores)
+
+
+def one_behind(started: Iterable[tuple[T, Callable[[], U]]]) -> Iterator[tuple[T, U]]:
+    """Yield each work with its result, in order; wait for a result only after the next work was started."""
+    before: list[tuple[T, Callable[[], U]]] = []
+    for what, wait in started:
+        before.append((what, wait))
+        if len(before) > 1:
+            last, finish = before.pop(0)
+            yield last, finish()
+    for last, finish in before:
+        yield last, finish()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Movable(Protocol):
 
 
 M = TypeVar("M", bound=Movable)
+T = TypeVar("T")
 
 
 class Accelerator(ABC):
@@ -55,6 +56,7 @@ class Accelerator(ABC):
     compiler = ""  # name and version
     flags = ""  # the compiler's flags
     unpadded = False  # supports unpadded texts, see attention.py
+    ranking_device = torch.device("cpu")  # of searches and rankings: the host if each shape would have to be compiled
     adamw_options: ClassVar[dict[str, bool]] = {}  # choose torch's AdamW implementation
 
     def __init__(self, rank: Rank) -> None:
@@ -162,6 +164,15 @@ class Accelerator(ABC):
         """Yield the batches on the device, in order; asynchronous devices prefetch them."""
         for batch in batches:
             yield batch.to(self.device)
+
+    def ahead(self, works: Iterable[T]) -> Iterator[T]:
+        """Yield the works in order; a thread does the next ones meanwhile if the device works beside the host."""
+        return iter(works)
+
+    def fetch_behind(self, results: Iterable[tuple[T, torch.Tensor]]) -> Iterator[tuple[T, torch.Tensor]]:
+        """Yield each result with its tensor on the host, in order; the device may compute the next one meanwhile."""
+        for what, tensor in results:
+            yield what, self.fetch(tensor)
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host; ends the graph."""

@@ -1,15 +1,15 @@
 """One NVIDIA GPU per process: NCCL between GPUs, bf16 autocast."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar
 
 import torch
 from torch import nn
 
 from tasks.foundation.errors import ConfigError
-from tasks.worker.devices.ahead import FlatBatch, make_ahead
-from tasks.worker.devices.base import M
+from tasks.worker.devices.ahead import FlatBatch, make_ahead, one_behind
+from tasks.worker.devices.base import M, T
 from tasks.worker.devices.gradient_buckets import OverlappedGradients
 from tasks.worker.process.job import Rank
 
@@ -29,7 +29,7 @@ class CudaAccelerator(OverlappedGradients):
                 f"accelerator: cuda needs a GPU for each worker; this machine has {found}. "
                 "Lower train.workers or set accelerator: cpu"
             )
-        self.device = torch.device("cuda", rank.local)
+        self.device = self.ranking_device = torch.device("cuda", rank.local)
         torch.cuda.set_device(self.device)
 
     @property
@@ -56,6 +56,28 @@ class CudaAccelerator(OverlappedGradients):
         with contextlib.closing(make_ahead(batches, pinned)) as made:
             for batch in made:
                 yield batch.to(self.device)
+
+    def ahead(self, works: Iterable[T]) -> Iterator[T]:
+        with contextlib.closing(make_ahead(works, lambda done: done)) as made:
+            yield from made
+
+    def fetch_behind(self, results: Iterable[tuple[T, torch.Tensor]]) -> Iterator[tuple[T, torch.Tensor]]:
+        """Copy each result into pinned memory without waiting, and wait for its event once the next one is queued."""
+
+        def start(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+            with torch.cuda.device(self.device):
+                there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                there.copy_(tensor.detach(), non_blocking=True)
+                copied = torch.cuda.Event()
+                copied.record()
+
+            def wait() -> torch.Tensor:
+                copied.synchronize()
+                return there
+
+            return wait
+
+        return one_behind((what, start(tensor)) for what, tensor in results)
 
     def free_memory_bytes(self) -> int:
         return torch.cuda.mem_get_info(self.device)[0]

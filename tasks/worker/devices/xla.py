@@ -4,6 +4,7 @@ Operations are traced, and run as one compiled graph at each `cut`. So a graph m
 `graphs.py` checks this. Import this file after `prepare_environment`.
 """
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,7 +18,8 @@ import torch_xla.runtime as xr
 from torch import nn
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
-from tasks.worker.devices.base import COLLECTIVE_TIMEOUT, Accelerator, M, gradients_of
+from tasks.worker.devices.ahead import make_ahead, one_behind
+from tasks.worker.devices.base import COLLECTIVE_TIMEOUT, Accelerator, M, T, gradients_of
 from tasks.worker.devices.graphs import GraphWatch
 from tasks.worker.devices.precompile import list_graphs
 from tasks.worker.devices.xla_environment import XlaEnvironment, check_place, is_collecting
@@ -153,6 +155,19 @@ class XlaAccelerator(Accelerator):
         yield from MpDeviceLoader(guarded(), self.device)
         if failed:
             raise failed[0]
+
+    def ahead(self, works: Iterable[T]) -> Iterator[T]:
+        with contextlib.closing(make_ahead(works, lambda done: done)) as made:
+            yield from made
+
+    def fetch_behind(self, results: Iterable[tuple[T, torch.Tensor]]) -> Iterator[tuple[T, torch.Tensor]]:
+        """Start the graph of each result, and wait for it once the next one is started."""
+
+        def start(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+            self.cut()
+            return lambda: tensor.detach().cpu()
+
+        return one_behind((what, start(tensor)) for what, tensor in results)
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
         self.cut()  # the whole graph, not the tensor's part of it

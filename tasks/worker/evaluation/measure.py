@@ -55,7 +55,8 @@ def ranks_by_width(
     for width in widths:
         if width < embedded.corpus.shape[1]:
             queries, corpus = (_narrowed(side, width) for side in (embedded.queries, embedded.corpus))
-            part = rank_targets(queries, corpus, holdout.target, (rank.index, rank.world), holdout.relevant).ranks
+            share, device = (rank.index, rank.world), accelerator.ranking_device
+            part = rank_targets(queries, corpus, holdout.target, share, holdout.relevant, device=device).ranks
             found[width] = accelerator.sum(torch.from_numpy(part)).numpy()
     return found
 

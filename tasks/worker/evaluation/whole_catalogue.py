@@ -85,7 +85,7 @@ def rank_in_whole(
     Raises:
         CorruptFolder: a file of the vectors is damaged.
     """
-    rows = len(challenger.own)
+    rows, device = len(challenger.own), accelerator.ranking_device
     counts = {name: np.zeros((2, rows), dtype=np.int64) for name in others}
     items = dict.fromkeys(others, 0)
     whole, held = np.zeros(rows, dtype=np.int64), 0
@@ -100,15 +100,15 @@ def rank_in_whole(
             shared = {name: _held_by(others[name].by, theirs, table) for name, theirs in theirs_of.items()}
             vectors = as_matrix(table[VECTOR]).astype(np.float32, copy=False)
             places = [at for at, _ in shared.values()]
-            above = _above(
-                challenger, vectors, masked, [np.ones(len(vectors), dtype=bool), *(at >= 0 for at in places)]
-            )
+            every = [np.ones(len(vectors), dtype=bool), *(at >= 0 for at in places)]
+            above = _above(challenger, vectors, masked, every, device)
             whole, held = whole + above[0], held + len(vectors)
             for (name, (at, theirs)), of_challenger in zip(shared.items(), above[1:], strict=True):
                 both = at >= 0
                 items[name] += int(both.sum())
                 counts[name][0] += of_challenger
-                counts[name][1] += _above(others[name], theirs, _moved(masked, both), [np.ones(len(theirs), bool)])[0]
+                common, all_of_them = _moved(masked, both), [np.ones(len(theirs), dtype=bool)]
+                counts[name][1] += _above(others[name], theirs, common, all_of_them, device)[0]
         report("whole catalogue", done, len(numbers))
     whole, held = _of_all(accelerator, whole), int(_of_all(accelerator, np.array([held]))[0])
     duels = {}
@@ -148,7 +148,11 @@ def _moved(masked: tuple[np.ndarray, np.ndarray], both: np.ndarray) -> tuple[np.
 
 
 def _above(
-    side: ModelVectors, vectors: np.ndarray, masked: tuple[np.ndarray, np.ndarray], among: Sequence[np.ndarray]
+    side: ModelVectors,
+    vectors: np.ndarray,
+    masked: tuple[np.ndarray, np.ndarray],
+    among: Sequence[np.ndarray],
+    device: torch.device,
 ) -> list[np.ndarray]:
     """Count the items that score at least as high as each row's own item, int64 (rows,), for each set of items.
 
@@ -158,16 +162,16 @@ def _above(
     """
     limits = np.einsum("rw,rw->r", side.queries, side.own) - EQUAL
     counts = np.zeros((len(among), len(limits)), dtype=np.int64)
-    sets = torch.from_numpy(np.stack(among, axis=1).astype(np.float32))
-    items = torch.from_numpy(np.ascontiguousarray(vectors.T))
+    sets = torch.from_numpy(np.stack(among, axis=1).astype(np.float32)).to(device)
+    items = torch.from_numpy(np.ascontiguousarray(vectors.T)).to(device)
     for start in range(0, len(limits) if len(vectors) else 0, BATCH_QUERIES):
         part = slice(start, start + BATCH_QUERIES)
-        scores = torch.from_numpy(side.queries[part]) @ items
+        scores = torch.from_numpy(side.queries[part]).to(device) @ items
         first, last = np.searchsorted(masked[0], [start, start + BATCH_QUERIES])
         rows, places = masked[0][first:last] - start, masked[1][first:last]
-        scores[torch.from_numpy(rows), torch.from_numpy(places)] = -torch.inf
-        above = ~(scores < torch.from_numpy(limits[part])[:, None])
-        counts[:, part] = (above.float() @ sets).round().long().numpy().T
+        scores[torch.from_numpy(rows).to(device), torch.from_numpy(places).to(device)] = -torch.inf
+        above = ~(scores < torch.from_numpy(limits[part]).to(device)[:, None])
+        counts[:, part] = (above.float() @ sets).round().long().cpu().numpy().T
     return list(counts)
 
 

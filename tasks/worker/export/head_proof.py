@@ -33,7 +33,7 @@ def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np
     if model.classifier is None or not queries.num_rows:
         return None
     ours = trained_vectors(job, parts, queries, "query")
-    with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
+    with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:  # as the vectors of the proof
         trained = classify(model, accelerator, ours, ours[::-1])
     differences = np.abs(trained - score(folder, exported, exported[::-1]))
     worst = int(np.argmax(differences))

@@ -79,6 +79,7 @@ def _vectors(parts: ModelParts, config: Config, side: Side) -> np.ndarray:
         parts.tokenizer, TEXTS, config.infer.max_tokens, parts.model.pad, getattr(parts.model.shape.prompts, side)
     )
     features = encode_features(parts.features, pa.table({TEXT: TEXTS}), side)
+    # The consumers' library computes in fp32 on the host, before any machine with a device is rented.
     with open_accelerator("cpu", Rank(0, 1, 0), config, "fp32") as accelerator:
         settings = embed_settings(config, accelerator, "fp32")
         return embed(parts.model, accelerator, tokens, features, settings, shared=False)

@@ -80,10 +80,10 @@ def embed(
     done = 0
     model.eval()
     with torch.no_grad(), accelerator.autocast(settings.precision), model.cache_converted_weights():
-        for batch in accelerator.feed(batches):
-            vectors = accelerator.fetch(model(batch.texts).float())
-            out[torch.from_numpy(batch.rows)] = vectors[: len(batch.rows)]
-            done += len(batch.rows) * world
+        results = ((batch.rows, model(batch.texts).float()) for batch in accelerator.feed(batches))
+        for rows, vectors in accelerator.fetch_behind(results):
+            out[torch.from_numpy(rows)] = vectors[: len(rows)]
+            done += len(rows) * world
             if progress is not None:
                 progress(min(done, len(wanted)), len(wanted))
     model.train()

@@ -1,18 +1,19 @@
 """The rank and the loss of each query's own item among a corpus, by cosine, in chunks of bounded memory.
 
-All threads share each chunk: NumPy computes the products in parallel, and a thread pool compares and sums the scores,
-for which NumPy uses one thread.
+All cores share each chunk: NumPy or the device computes the products in parallel, and a thread pool compares and sums
+the scores, for which NumPy uses one thread.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from tasks.worker.devices.ahead import own_threads
 from tasks.worker.model.relevant import Relevant
 
+HOST = torch.device("cpu")
 CHUNK_QUERIES = 512
 CHUNK_SCORES = 2**24  # per chunk, 64 MiB; for a larger corpus a chunk has fewer queries
 
@@ -31,6 +32,7 @@ def rank_targets(
     share: tuple[int, int] = (0, 1),
     relevant: Relevant | None = None,
     scale: float | None = None,
+    device: torch.device = HOST,
 ) -> Ranked:
     """Rank each query's own item by cosine among all items of the corpus that are not relevant too.
 
@@ -45,6 +47,7 @@ def rank_targets(
             others. The chunks, and so the numbers, don't depend on the number of workers or threads.
         relevant: other relevant items, which are ignored; None: there are none.
         scale: inverse temperature of the softmax over the same items, whose cross entropy is the loss; None: no losses.
+        device: that multiplies the vectors.
     """
     ranks = np.zeros(len(queries), dtype=np.int64)
     losses = None if scale is None else np.zeros(len(queries), dtype=np.float32)
@@ -61,12 +64,23 @@ def rank_targets(
         if losses is not None and scale is not None:
             losses[part] = _losses(scores, own, scale)
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+    items = torch.from_numpy(corpus).to(device)
+    with own_threads() as threads:
         for start in range(0, len(queries), rows)[index::world]:
-            scores = queries[start : start + rows] @ corpus.T
+            scores = multiply(queries[start : start + rows], items).cpu().numpy()
             bands = _bands(scores, torch.get_num_threads())
             list(threads.map(lambda band: judge(*band), ((start + first, band) for first, band in bands)))
     return Ranked(ranks, losses)
+
+
+def multiply(queries: np.ndarray, items: torch.Tensor) -> torch.Tensor:
+    """Return the products of vectors, float32 (queries, items), on the device of `items`.
+
+    The host's are NumPy's, whose bits differ from torch's: earlier verdicts and mined negatives are made of them.
+    """
+    if items.device == HOST:
+        return torch.from_numpy(queries @ items.numpy().T)
+    return torch.from_numpy(queries).to(items.device) @ items.T
 
 
 def count_not_below(scores: np.ndarray, own: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Threads and memory settings of a worker process, set before anything loads OpenMP.
 
-Each worker gets its share of the machine's cores, and each thread is bound to one. Left to the scheduler, two threads
-sometimes stay on one core, and steps take several times as long.
+Each worker gets its share of the machine's cores, and each thread of OpenMP is bound to one. Left to the scheduler, two
+threads sometimes stay on one core, and steps take several times as long.
 """
 
 import ctypes
@@ -50,19 +50,31 @@ def name_user() -> None:
 
 THREADS = "OMP_NUM_THREADS"
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
+_own_cores: set[int] = set()  # of this worker, once its threads are bound
 
 
 def bind_threads(accelerator: str) -> None:
     """Bind each thread of this worker to a core of its own. Call this before torch is imported, which loads OpenMP.
 
-    With the accelerator `xla` only the number of threads is set: OpenMP would bind the main thread to one core, which
-    compilers, runtimes and their threads would inherit. OMP_THREAD_LIMIT, if set, limits the threads on a machine that
-    others use too, and no thread is bound.
+    With another accelerator than `cpu` only the number of threads is set: OpenMP would bind the main thread to one
+    core, which compilers, runtimes, and the threads that make batches would inherit. There all cores tokenise too,
+    because one can't keep up with the device. OMP_THREAD_LIMIT, if set, limits the threads on a machine that others
+    use too, and no thread is bound.
     """
-    variables = _variables(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-    os.environ.update(variables)
-    if accelerator == "xla":
+    rank, workers = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    own = _share_of_cores(rank, workers)
+    os.environ.update(_variables(own, workers))
+    if accelerator != "cpu":
         forget_binding()
+        os.environ.update({"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": os.environ[THREADS]})
+    elif BINDING[0] in os.environ:
+        _own_cores.update(own)
+
+
+def use_own_cores() -> None:
+    """Let the calling thread run on all cores of this worker; a thread inherits the one core of its bound starter."""
+    if _own_cores:
+        os.sched_setaffinity(0, _own_cores)
 
 
 def forget_binding() -> None:
@@ -75,14 +87,20 @@ def forget_binding() -> None:
         os.environ.pop(name, None)
 
 
-def _variables(local_rank: int, workers: int) -> dict[str, str]:
-    """Return OpenMP's variables for one of `workers` processes that share the cores of this process."""
-    if limit := os.environ.get("OMP_THREAD_LIMIT"):
-        return {THREADS: limit}
-    if not hasattr(os, "sched_getaffinity"):  # not Linux
-        return {THREADS: str(max(1, (os.cpu_count() or 1) // workers))}
+def _share_of_cores(local_rank: int, workers: int) -> list[int]:
+    """Return the cores of one of `workers` processes that share the cores of this process; empty if not on Linux."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // workers)
-    own = [cores[(local_rank * share + number) % len(cores)] for number in range(share)]
-    places = ",".join(f"{{{core}}}" for core in own)
-    return {THREADS: str(share), "OMP_PROC_BIND": "true", "OMP_PLACES": places}
+    return [cores[(local_rank * share + number) % len(cores)] for number in range(share)]
+
+
+def _variables(cores: list[int], workers: int) -> dict[str, str]:
+    """Return OpenMP's variables for a worker with these cores."""
+    if limit := os.environ.get("OMP_THREAD_LIMIT"):
+        return {THREADS: limit}
+    if not cores:
+        return {THREADS: str(max(1, (os.cpu_count() or 1) // workers))}
+    places = ",".join(f"{{{core}}}" for core in cores)
+    return {THREADS: str(len(cores)), BINDING[0]: "true", BINDING[1]: places}

@@ -3,7 +3,7 @@
 The vectors stay in memory if they fit; otherwise each search reads the shards.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
+import torch
 
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, check_sizes, expect_manifest, local_files, read_fact
@@ -19,6 +20,7 @@ from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.catalogue.reuse import as_matrix
+from tasks.worker.model.ranks import HOST, multiply
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -53,12 +55,19 @@ class Index:
     """The vectors of one folder, all by one model. A place is the number of a vector, counted across all shards."""
 
     def __init__(
-        self, store: Store, prefix: str, model_version: str, memory_bytes: int = MEMORY_BYTES, sha256: str | None = None
+        self,
+        store: Store,
+        prefix: str,
+        model_version: str,
+        memory_bytes: int = MEMORY_BYTES,
+        sha256: str | None = None,
+        device: torch.device = HOST,
     ) -> None:
         """Open the folder.
 
         Args:
             sha256: checksum of its manifest, from the release.
+            device: that searches; the vectors stay on the host, and go to it in batches.
 
         Raises:
             MissingFolder, CorruptFolder: it is incomplete, differs from the release, or has another model's vectors.
@@ -74,7 +83,8 @@ class Index:
         self.vectors = int(self.starts[-1])
         each = np.dtype("float16" if manifest.facts["type"] == "fp16" else "float32").itemsize
         fits = self.vectors * self.width * each <= memory_bytes
-        self._kept = [as_matrix(pq.read_table(path, columns=[VECTOR])[VECTOR]) for path in self.paths] if fits else None
+        self._kept = [_matrix(pq.read_table(path, columns=[VECTOR])) for path in self.paths] if fits else None
+        self._device = device
 
     def nearest(self, query: np.ndarray, k: int) -> tuple[Hit, ...]:
         """Return the `k` items with the highest cosine, best first.
@@ -128,18 +138,22 @@ class Index:
         ranks = np.zeros((2, count), dtype=np.int64)
         best = Found(np.full((count, k), -1), np.full((count, k), -np.inf, np.float32), *ranks)
         asked, ignored = (np.zeros(0, dtype=np.int64),) * 2 if relevant is None else relevant
-        for first, vectors in self._batches():
+        send = lambda numbers: torch.from_numpy(numbers).to(self._device)  # noqa: E731
+        for first, batch in self._batches():
+            vectors, both = batch.to(self._device).float(), shared[first : first + len(batch)]
             here = slice(*np.searchsorted(ignored, [first, first + len(vectors)]))
             for start in range(0, count, BATCH_QUERIES):
                 part = slice(start, start + BATCH_QUERIES)
-                scores = queries[part] @ vectors.T
-                above = ~(scores < limits[part, None] - EQUAL)
-                mine = (asked[here] >= start) & (asked[here] < start + BATCH_QUERIES)
-                above[asked[here][mine] - start, ignored[here][mine] - first] = False
-                best.ranks[part] += above.sum(axis=1)
-                best.shared_ranks[part] += above[:, shared[first : first + len(vectors)]].sum(axis=1)
+                scores = multiply(queries[part], vectors)
+                if (own[part] >= 0).any():
+                    lower = scores < send(limits[part, None] - EQUAL)
+                    mine = (asked[here] >= start) & (asked[here] < start + BATCH_QUERIES)
+                    lower[send(asked[here][mine] - start), send(ignored[here][mine] - first)] = True
+                    best.ranks[part] += len(vectors) - _count(lower)
+                    if both.any():
+                        best.shared_ranks[part] += both.sum() - _count(lower & send(both))
                 if below is not None:
-                    scores[~(scores < below[part, None])] = -np.inf
+                    scores.masked_fill_(~(scores < send(below[part, None])), -torch.inf)
                 _improve(best.places[part], best.scores[part], scores, first)
         best.ranks[own < 0] = ABSENT
         best.shared_ranks[(own < 0) | ~shared[own]] = ABSENT
@@ -161,7 +175,7 @@ class Index:
         found = np.zeros((len(places), self.width), dtype=np.float32)
         for first, vectors in self._batches():
             here = np.flatnonzero((places >= first) & (places < first + len(vectors)))
-            found[here] = vectors[places[here] - first]
+            found[here] = vectors[torch.from_numpy(places[here] - first)].float().numpy()
         return found
 
     def items(self, places: np.ndarray) -> dict[int, ListedItem]:
@@ -177,19 +191,16 @@ class Index:
             }
         return found
 
-    def _batches(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield (first place, float32 (vectors, width)) until all vectors are read."""
+    def _batches(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield (first place, float16 or float32 (vectors, width)) until all vectors are read."""
         for shard, path in enumerate(self.paths):
             first = int(self.starts[shard])
             if self._kept is not None:
-                whole = self._kept[shard]
-                parts: Iterator[np.ndarray] = (
-                    whole[at : at + BATCH_VECTORS] for at in range(0, len(whole), BATCH_VECTORS)
-                )
+                parts: Iterable[torch.Tensor] = self._kept[shard].split(BATCH_VECTORS)
             else:
-                parts = (as_matrix(table[VECTOR]) for table in _read(path, [VECTOR]))
+                parts = map(_matrix, _read(path, [VECTOR]))
             for part in parts:
-                yield first, part.astype(np.float32, copy=False)
+                yield first, part
                 first += len(part)
 
     def tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
@@ -209,17 +220,36 @@ def _read(path: Path, columns: list[str]) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def _improve(places: np.ndarray, best: np.ndarray, scores: np.ndarray, first: int) -> None:
+def _matrix(table: pa.Table) -> torch.Tensor:
+    """Return a copy of the vectors, (rows, width), that torch may own."""
+    return torch.tensor(as_matrix(table[VECTOR]))
+
+
+def _count(true: torch.Tensor) -> np.ndarray:
+    """Return the number of true entries of each row; torch adds bytes far faster than booleans."""
+    return true.view(torch.uint8).sum(dim=1, dtype=torch.int32).cpu().numpy()
+
+
+def _improve(places: np.ndarray, best: np.ndarray, scores: torch.Tensor, first: int) -> None:
     """Merge `scores`, float32 (queries, vectors), into the best scores so far, in place."""
     k = best.shape[1]
-    rows = np.flatnonzero((scores > best[:, -1:]).any(axis=1))
-    if not len(rows) or not k:
+    if not k or not scores.shape[1]:
         return
-    scores = scores[rows]
-    top = np.argpartition(-scores, k - 1, axis=1)[:, :k] if k < scores.shape[1] else np.arange(scores.shape[1])[None]
-    top = np.broadcast_to(top, (len(rows), top.shape[1]))
-    both = np.concatenate([best[rows], np.take_along_axis(scores, top, axis=1)], axis=1)
-    where = np.concatenate([places[rows], first + top], axis=1)
+    scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    rows = np.flatnonzero(scores.amax(dim=1).cpu().numpy() > best[:, -1])
+    if not len(rows):
+        return
+    scores = scores[torch.from_numpy(rows).to(scores.device)]
+    top = torch.topk(scores, min(k + 1, scores.shape[1]), dim=1)
+    values, columns = top.values.cpu().numpy(), top.indices.cpu().numpy()
+    if values.shape[1] > k:  # of equal scores around the last one, the first places count
+        least = values[:, k]
+        for row in np.flatnonzero((values[:, k - 1] == least) & (least > best[rows, -1])):
+            higher = int((values[row] > least[row]).sum())
+            equal = torch.nonzero(scores[row] == least[row].item())[: k - higher, 0]
+            columns[row, higher:k] = equal.cpu().numpy()
+    both = np.concatenate([best[rows], values[:, :k]], axis=1)
+    where = np.concatenate([places[rows], first + columns[:, :k]], axis=1)
     order = np.lexsort((where, -both), axis=1)[:, :k]
     best[rows] = np.take_along_axis(both, order, axis=1)
     places[rows] = np.take_along_axis(where, order, axis=1)

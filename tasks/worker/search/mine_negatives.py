@@ -136,7 +136,8 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
         ConfigError: the model needs a feature that the configuration does not name.
     """
     memory = MEMORY_BYTES // job.rank.local_world
-    items = ReleasedItems.open(job.shared, release.vectors, release.model.version, memory)
+    device = accelerator.ranking_device
+    items = ReleasedItems.open(job.shared, release.vectors, release.model.version, memory, device)
     spec = ModelSpec(release.model.version, {}, release.model.checkpoint)
     model = open_model(job, accelerator, spec, None, items.vectors.max_tokens)
     assert model is not None, "only new weights may not be there"

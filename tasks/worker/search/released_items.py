@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from infra.store.base import Store
 from tasks.data.items import TEXT
@@ -20,9 +21,11 @@ class ReleasedItems(NamedTuple):
     order: np.ndarray  # int64 (vectors,): places sorted by id key
 
     @classmethod
-    def open(cls, store: Store, prefix: str, model_version: str, memory_bytes: int) -> "ReleasedItems":
+    def open(
+        cls, store: Store, prefix: str, model_version: str, memory_bytes: int, device: torch.device
+    ) -> "ReleasedItems":
         """Open the vectors; for arguments and errors see `Index`."""
-        index = Index(store, prefix, model_version, memory_bytes)
+        index = Index(store, prefix, model_version, memory_bytes, device=device)
         ids, texts = np.zeros(index.vectors, dtype=np.int64), np.zeros(index.vectors, dtype=np.int64)
         for first, items in index.tables([ITEM_ID, TEXT]):
             here = slice(first, first + items.num_rows)

@@ -175,7 +175,8 @@ def judge_vectors(
         probabilities = classify(parts.model, accelerator, queries, corpus[holdout.target])
         predicted = (probabilities >= parts.model.threshold).astype(np.int8)
     share = (rank.index, rank.world)
-    ranks, losses = rank_targets(queries, corpus, holdout.target, share, holdout.relevant, scale)
+    device = accelerator.ranking_device
+    ranks, losses = rank_targets(queries, corpus, holdout.target, share, holdout.relevant, scale, device)
     return HoldoutResults(
         accelerator.sum(torch.from_numpy(ranks)).numpy(),
         probabilities,

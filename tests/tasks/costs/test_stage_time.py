@@ -5,6 +5,7 @@ import pytest
 from configs.schema.prices import LOCAL_WORKER
 from infra.store.directory import DirectoryStore
 from tasks.contracts.costs import StageCost
+from tasks.contracts.outcomes import HealthOutcome
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
@@ -201,7 +202,7 @@ def test_the_rows_of_a_run_are_read_from_its_plan(store: DirectoryStore, runner:
     assert facts.rows == (40, 40)
 
 
-def test_a_training_uses_a_share_of_the_published_peak():
+def test_a_training_uses_a_share_of_the_published_peak_and_of_healths_bare_products():
     # BERT-large at the 3,826.6 sequences of 128 a second that AWS publishes for one trn1.32xlarge: 29.8 % of its peak.
     width = "hidden_size: 1024, layers: 24, attention_heads: 16, intermediate_size: 4096"
     large = f"{{vocab_size: 30522, max_tokens: 512, {width}}}"
@@ -214,10 +215,16 @@ def test_a_training_uses_a_share_of_the_published_peak():
     )  # fmt: skip
     tokens = TokenUse(real=4_000_000, cut=0, computed=38_266 * 128)
     outcome = side("xla").outcome.model_copy(update={"tokens": tokens, "checkpoints": use})
-    found = training_use(config, outcome)
+    found = training_use(config, outcome, None)
     assert found is not None
     assert found.peak_share == pytest.approx(0.298, abs=0.001)
-    here = training_use(small_config(), outcome)
+    assert found.bare_share is None
+    timed = HealthOutcome(
+        device="cpu", matmul_gflops=(300.0, 200.0), slowest_to_median=1.2, free_memory_gib=(8.0, 8.0),
+        free_disk_gib=8.0, collectives={}, checks=(),
+    )  # fmt: skip
+    here = training_use(small_config(), outcome, timed)
     assert here is not None
     assert here.peak_share is None
-    assert training_use(config, side("xla").outcome) is None
+    assert here.bare_share == pytest.approx(here.operations_per_second / 500e9)
+    assert training_use(config, side("xla").outcome, timed) is None

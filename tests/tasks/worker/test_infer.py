@@ -1,3 +1,4 @@
+import contextlib
 import shutil
 import signal
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
 from tasks.worker.catalogue import embedder
 from tasks.worker.process.job import Rank
+from tests.support.models.beside import Beside
 from tests.support.processes.kills import Kill, infer_and_die
 from tests.support.processes.ranks import finish, run_ranks, start
 from tests.support.workspace.jobs import (
@@ -114,6 +116,18 @@ def test_a_shard_holds_a_partition_and_the_texts(workspace: Workspace):
     facts = {"model_version": workspace.model.version, "width": 32, "vectors": 100, "bad": 0, "type": "fp32"}
     assert facts.items() <= manifest.facts.items()
     assert CatalogueRef.model_validate(manifest.facts["catalogue"]) == workspace.inputs.catalogue
+
+
+def test_reading_ahead_and_writing_behind_change_no_byte(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(embedder, "BATCH_ITEMS", 7)
+    first = read_manifest(workspace.store, run(workspace).prefix)
+    workspace.store.delete("vectors")
+    beside = Beside(Rank(0, 1, 0))
+    monkeypatch.setattr(infer, "open_accelerator", lambda *_: contextlib.nullcontext(beside))
+    again = infer.run(make_job(workspace.store, CONFIG, workspace.inputs, run_key="beside"))
+    assert read_manifest(workspace.store, again.prefix).files == first.files
+    assert len(beside.threads) > 1
+    assert beside.started == 0
 
 
 def test_half_precision_vectors_take_half_the_room_and_are_close(workspace: Workspace):

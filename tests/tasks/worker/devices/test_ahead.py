@@ -2,13 +2,13 @@
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 
-from tasks.worker.devices.ahead import AHEAD, FlatBatch, make_ahead
+from tasks.worker.devices.ahead import AHEAD, FlatBatch, make_ahead, one_behind
 from tasks.worker.model.embed import EmbedBatch
 from tasks.worker.model.embedding_model import Texts
 
@@ -60,6 +60,18 @@ def test_an_error_comes_after_the_batches_before_it():
     assert next(ahead) == 1
     with pytest.raises(IndexError, match="beyond"):
         next(ahead)
+
+
+def test_a_result_is_waited_for_once_the_next_work_was_started():
+    seen: list[str] = []
+
+    def started() -> Iterator[tuple[int, Callable[[], int]]]:
+        for number in range(3):
+            seen.append(f"start {number}")
+            yield number, lambda number=number: seen.append(f"wait {number}") or number * 10
+
+    assert list(one_behind(started())) == [(0, 0), (1, 10), (2, 20)]
+    assert seen == ["start 0", "start 1", "wait 0", "start 2", "wait 1", "wait 2"]
 
 
 def test_no_thread_stays_after_the_loop_was_left():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.devices.accelerators import open_accelerator, open_device
 from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
@@ -13,6 +13,7 @@ from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
+from tests.support.models.beside import Beside
 from tests.support.models.packed import packed
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
@@ -141,6 +142,14 @@ def test_embedding_keeps_the_model_in_training_mode(parts: ModelParts):
     parts.model.train()
     embed_alone(parts, TEXTS)
     assert parts.model.training
+
+
+def test_a_device_beside_the_host_gives_the_same_bits_one_batch_behind(parts: ModelParts):
+    beside = Beside(ALONE)
+    with open_device(beside):
+        found = embed(parts.model, beside, *inputs(parts, TEXTS), SETTINGS)
+    assert np.array_equal(found, embed_alone(parts, TEXTS))
+    assert (beside.started, beside.most_started) == (0, 2)
 
 
 def embed_as_rank(rank: Rank, folder: Path, shared: bool) -> tuple[np.ndarray, int]:

@@ -5,11 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from tasks.worker.process import threads
 from tasks.worker.process.threads import bind_threads
 
 ROOT = Path(__file__).resolve().parents[4]
 OMP = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES")
+TOKENISING = ("TOKENIZERS_PARALLELISM", "RAYON_NUM_THREADS")
 on_linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="only Linux shows a process's cores")
+
+
+@pytest.fixture(autouse=True)
+def no_cores_of_other_tests(monkeypatch):
+    monkeypatch.setattr(threads, "_own_cores", set())
+    for name in TOKENISING:
+        monkeypatch.setenv(name, "of the image")
 
 
 @on_linux
@@ -42,13 +51,15 @@ def test_a_limit_for_a_shared_machine_is_kept(monkeypatch):
 
 
 @on_linux
-def test_a_device_that_compiles_keeps_all_cores_for_its_compiler_and_its_own_threads(monkeypatch):
+@pytest.mark.parametrize("device", ["xla", "cuda"])
+def test_a_device_beside_the_host_keeps_all_cores_for_its_compiler_and_its_own_threads(monkeypatch, device):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     for name, value in {"LOCAL_WORLD_SIZE": "2", **dict.fromkeys(OMP, "of the image")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("OMP_THREAD_LIMIT")
-    bind_threads("xla")
+    bind_threads(device)
     assert [os.environ.get(name) for name in OMP] == ["2", None, None]
+    assert [os.environ[name] for name in TOKENISING] == ["true", "2"]
 
 
 @on_linux
@@ -80,3 +91,25 @@ print(torch.get_num_threads() == len(cores), all({core} in bound for core in cor
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=free, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "True"], done.stderr
     assert "libgomp" not in done.stderr
+
+
+@on_linux
+@pytest.mark.skipif(os.cpu_count() == 1, reason="one core has nothing to share")
+def test_a_thread_that_a_bound_worker_starts_can_use_all_of_its_cores():
+    code = """
+import os
+from concurrent.futures import ThreadPoolExecutor
+from tasks.worker.process.threads import bind_threads, use_own_cores
+before = os.sched_getaffinity(0)
+bind_threads("cpu")
+import torch
+torch.rand(500, 500) @ torch.rand(500, 500)
+for initializer in (None, use_own_cores):
+    with ThreadPoolExecutor(1, initializer=initializer) as threads:
+        print(threads.submit(os.sched_getaffinity, 0).result() == before)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.stdout.split() == ["False", "True"], done.stderr

@@ -6,9 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder, commit
+from tasks.worker.model import ranks
 from tasks.worker.search.index import ABSENT, Index
 
 PREFIX, MODEL = "vectors/m-1/c", "m-1"
@@ -47,9 +49,11 @@ def write(folder: Path, matrix: np.ndarray, half: bool = False) -> DirectoryStor
 @pytest.mark.parametrize("memory_bytes", [2**30, 0], ids=["in memory", "from the shards"])
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("k", [1, 10, 1000])
+@pytest.mark.parametrize("host", ["cpu", "meta"], ids=["on the host", "as on another device"])
 def test_the_nearest_are_those_of_one_product(
-    tmp_path: Path, matrix: np.ndarray, memory_bytes: int, half: bool, k: int
+    tmp_path: Path, matrix: np.ndarray, memory_bytes: int, half: bool, k: int, host: str, monkeypatch
 ) -> None:
+    monkeypatch.setattr(ranks, "HOST", torch.device(host))
     index = Index(write(tmp_path, matrix, half), PREFIX, MODEL, memory_bytes)
     assert index.vectors == len(matrix)
     stored = matrix.astype(np.float16).astype(np.float32) if half else matrix
@@ -101,6 +105,16 @@ def test_a_collapsed_model_ranks_last(tmp_path: Path, matrix: np.ndarray) -> Non
     assert index.search(matrix[:1], 10, np.array([5])).ranks.tolist() == [len(matrix)]
     nothing = np.full((1, WIDTH), np.nan, dtype=np.float32)
     assert index.search(nothing, 10, np.array([5])).ranks.tolist() == [len(matrix)]
+
+
+def test_of_equal_scores_the_first_places_are_found(tmp_path: Path, matrix: np.ndarray) -> None:
+    copies = matrix.copy()
+    copies[[3, 20, 30, *range(50, 90), 140]] = matrix[0]
+    index = Index(write(tmp_path, copies), PREFIX, MODEL)
+    for k in (1, 3, 10, 43, 60):
+        wanted = np.argsort(-(copies @ matrix[0]), kind="stable")[:k]
+        assert index.search(matrix[:1], k).places[0].tolist() == wanted.tolist()
+    assert index.search(np.full((1, WIDTH), np.nan, np.float32), 3).places.tolist() == [[-1, -1, -1]]
 
 
 def test_vectors_of_another_model_are_refused(tmp_path: Path, matrix: np.ndarray) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
+from tasks.worker.model.ranks import HOST
 from tasks.worker.search.mine_negatives import RightItems, nearest_negatives
 from tasks.worker.search.released_items import ReleasedItems
 from tasks.worker.training.known_pairs import KnownPositives
@@ -42,7 +43,7 @@ def released(folder: Path) -> ReleasedItems:
     commit(
         store, "vectors/m", source, "vectors", {"model_version": "m", "width": WIDTH, "type": "fp32", "max_tokens": 16}
     )
-    return ReleasedItems.open(store, "vectors/m", "m", 2**20)
+    return ReleasedItems.open(store, "vectors/m", "m", 2**20, HOST)
 
 
 @pytest.mark.parametrize("right_items", [1, 4, ITEMS - 8])
