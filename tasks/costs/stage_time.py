@@ -136,15 +136,15 @@ class ArithmeticUse(NamedTuple):
     """The encoder's operations a second of all workers, and their share of two limits."""
 
     operations_per_second: float
-    peak_share: float | None  # of the machines' published peak; None: none is published, as for a local worker
-    bare_share: float | None  # of the bare matrix products that health timed on the workers; None: not timed
+    peak_share: float | None  # share of the published peak; None: none is published, as for a local worker
+    bare_share: float | None  # share of the bare matrix products that health timed on the workers; None: not timed
 
 
 def training_use(config: Config, outcome: TrainOutcome, health: HealthOutcome | None) -> ArithmeticUse | None:
     """Return the use of the devices by a training, padding included; None if its time or encoder is not known.
 
     Args:
-        health: of the same run.
+        health: outcome of the same run's health; None: not known.
     """
     size, tokens, took = encoder_size(config), outcome.tokens, outcome.checkpoints
     if size is None or tokens is None or took is None or not took.training_seconds:

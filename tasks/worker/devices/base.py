@@ -56,7 +56,7 @@ class Accelerator(ABC):
     compiler = ""  # name and version
     flags = ""  # the compiler's flags
     unpadded = False  # supports unpadded texts, see attention.py
-    ranking_device = torch.device("cpu")  # of searches and rankings: the host if each shape would have to be compiled
+    ranking_device = torch.device("cpu")  # for searches and rankings: the host if each shape would have to be compiled
     adamw_options: ClassVar[dict[str, bool]] = {}  # choose torch's AdamW implementation
 
     def __init__(self, rank: Rank) -> None:

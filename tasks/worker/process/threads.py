@@ -50,7 +50,7 @@ def name_user() -> None:
 
 THREADS = "OMP_NUM_THREADS"
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
-_own_cores: set[int] = set()  # of this worker, once its threads are bound
+_own_cores: set[int] = set()  # this worker's, once its threads are bound
 
 
 def bind_threads(accelerator: str) -> None:

@@ -83,7 +83,7 @@ def prove(
 
 def trained_vectors(job: Job, parts: ModelParts, table: pa.Table, side: Side) -> np.ndarray:
     """Return the trained model's unit vectors of queries or items, float32 (rows, width)."""
-    # The proof reproduces the released folder as its consumers have it: in fp32 on a processor, after training on any device.
+    # The proof reproduces the released folder as its consumers run it: in fp32 on a processor, for any training device.
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
         longest = job.config.infer.max_tokens
