@@ -12,7 +12,7 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists, tokenize
-from tasks.worker.training.batches import choose_shape, make_batch, make_plan
+from tasks.worker.training.batches import Batches, choose_shape, make_plan
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.optimizer import make_optimizer
 from tasks.worker.training.step import TrainStep
@@ -35,6 +35,8 @@ class Millrace:
         self._pairs = make_pairs([training], self.parts, config)
         self._plan = make_plan(config, 0, self._pairs)
         self._shape = choose_shape(config, 0, self._pairs, accelerator.rank.world)
+        every = Batches(self._pairs, self._plan, self._shape, accelerator.rank, range(len(self._plan)))
+        self._batches = iter(accelerator.feed(every))
         self._next = 0
 
     @property
@@ -62,9 +64,7 @@ class Millrace:
 
     def step(self) -> None:
         """The next training step, its batch made as in training."""
-        rows = self._plan.rows(self._next)
-        batch = make_batch(self._pairs, rows, self._plan.tokens, self._shape, self.accelerator.rank)
-        self._step(batch.to(self.accelerator.device), self._next)
+        self._step(next(self._batches), self._next)
         self._next += 1
 
     def lengths_of(self, texts: list[str]) -> np.ndarray:

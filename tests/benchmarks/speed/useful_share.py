@@ -20,14 +20,16 @@ TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 class BareProduct:
     """A square matrix product of one type, to be timed again and again."""
 
-    flops = 2 * SIZE**3
-
-    def __init__(self, precision: str) -> None:
-        self._factor = torch.rand(SIZE, SIZE).to(TYPES[precision])
+    def __init__(self, precision: str, device: str = "cpu", size: int = SIZE) -> None:
+        self.flops = 2 * size**3
+        self._factor = torch.rand(size, size).to(device, TYPES[precision])
 
     def seconds(self) -> float:
+        wait = torch.cuda.synchronize if self._factor.is_cuda else lambda: None
+        wait()
         began = time.perf_counter()
         torch.mm(self._factor, self._factor)
+        wait()
         return time.perf_counter() - began
 
 
