@@ -90,7 +90,7 @@ def _measure(
     store = DirectoryStore(workspace)
     release = releases.current(store)
     assert release is not None
-    one = write_items(folder / "one.jsonl", 1, changed=True, first=items)
+    one = write_items(folder / "one.jsonl", 1, changed=True, first=items + 1)
     bucket = folder / f"{items}-bucket"
     shutil.copytree(workspace, bucket)
     _ingest(workspace, one)

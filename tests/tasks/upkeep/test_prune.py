@@ -12,10 +12,12 @@ from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
 from infra.store.kernel_lock import KernelLock
 from infra.store.lease import LostLease
-from infra.store.manifest import MissingFolder, open_folder, read_manifest
+from infra.store.manifest import MissingFolder, check_sizes, open_folder, read_manifest, seal
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_state import run_of
 from tasks.backfill.planner import plan_backfill
+from tasks.contracts.jobs import InferInputs, JobSpec
+from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
@@ -308,15 +310,36 @@ def test_an_unfinished_run_goes_on_where_it_stopped(store, runner):
     assert runner.stages == ["release"]
 
 
-def test_an_unfinished_refresh_goes_on_where_it_stopped(store, runner):
+def test_an_unfinished_refresh_goes_on_though_a_prune_took_the_release_whose_files_it_names(any_store, monkeypatch):
+    """It stopped after its vectors: the release before serves whole, and no partition that the new one names goes."""
+    store, original = any_store, FakeRunner._infer
+
+    def naming(runner: FakeRunner, spec: JobSpec, inputs: InferInputs) -> InferOutcome:
+        if inputs.reuse is not None:
+            files = (entry.named_from(inputs.reuse) for entry in read_manifest(store, inputs.reuse).files)
+            seal(store, inputs.vectors, tuple(files), "vectors", {"vectors": 30})
+        return original(runner, spec, inputs)
+
+    runner = fake_workers(store, monkeypatch)
     ingest_feed(store, "2021-01")
+    named = refreshed(store).vectors_prefix
+    monkeypatch.setattr(FakeRunner, "_infer", naming)
+    for month in ("2021-02", "2021-03"):
+        ingest_feed(store, month)
+        serving = refreshed(store)
+    ingest_feed(store, "2021-04")
     runner.fail(Stage.release, CodeError("not yet"))
     with pytest.raises(CodeError):
         refreshed(store)
-    pruned(store, keep=1)
+    gone = {folder.folder: folder.named for folder in pruned(store, keep=1).folders}
+    assert gone[named] == (f"{named}/part-00000.parquet",)
+    assert releases.current(store) == serving
+    check_sizes(store, serving.vectors_prefix)
     runner.specs.clear()
-    refreshed(store)
+    made = refreshed(store)
     assert runner.stages == ["release"]
+    assert releases.current(store) == made
+    assert [entry.at for entry in check_sizes(store, made.vectors_prefix).files] == list(gone[named])
 
 
 def backfill(store: DirectoryStore) -> tuple[str, list[str]]:

@@ -237,6 +237,33 @@ def test_shards_of_unchanged_partitions_are_named_where_they_truly_lie(workspace
         assert outcome.ids_sha256 == before.ids_sha256
 
 
+def test_a_refresh_after_a_rollback_has_the_vectors_of_a_full_inference(workspace: Workspace, tmp_path: Path):
+    """The vectors of the refresh that was taken back lie beside those of the release, and none of them may come in."""
+    store, first = workspace.store, run(workspace)
+
+    def renamed(names: set[str], more: str, span: str) -> CatalogueRef:
+        def change(table: pa.Table) -> pa.Table:
+            pairs = zip(table["item_id"].to_pylist(), table["item"].to_pylist(), strict=True)
+            texts = [text + more if each in names else text for each, text in pairs]
+            return table.set_column(table.column_names.index("item"), "item", pa.array(texts))
+
+        (tmp_path / span).mkdir()
+        return make_catalogue(store, CONFIG, change_rows(store, workspace.rows, span, change, tmp_path / span))
+
+    one, two, three = sorted(read(store, first.prefix)["item_id"].to_pylist())[:3]
+    run(workspace, catalogue=renamed({one, two}, " taken back", "2026-04"), reuse=first.prefix)
+    inputs = workspace.inputs.model_copy(update={"catalogue": renamed({one, three}, " again", "2026-05")})
+    refresh = inputs.model_copy(update={"reuse": first.prefix})
+    after = infer.run(make_job(store, CONFIG, refresh, run_key="after"))
+    assert after.vectors - after.vectors_reused == 2
+    found = read(store, after.prefix)
+    store.delete("vectors")
+    full = read(store, infer.run(make_job(store, CONFIG, inputs, run_key="full")).prefix)
+    columns = ["item_id", "text", "content_sha256"]
+    assert found.select(columns) == full.select(columns)
+    np.testing.assert_allclose(vectors_of(found), vectors_of(full), atol=1e-6)
+
+
 @pytest.mark.parametrize("damage", ["gone", "catalogue gone", "other settings"])
 def test_shards_are_made_again_unless_the_earlier_ones_fit(workspace: Workspace, tmp_path: Path, damage: str):
     store, first = workspace.store, run(workspace)
