@@ -75,7 +75,8 @@ $(PEERS): $(INSTALLED)
 
 # Speed and memory compared with sentence-transformers, and a step on XLA compared with one without.
 # REVIEWS is the path of a reviews file, see docs/benchmarks.md. OMP_PROC_BIND: the stages bind their threads too.
-# With NAME=host, pairs per second of the host alone, without the peers.
+# With NAME=host, pairs per second of the host alone, without the peers. With NAME=refresh, the cost of a refresh for one
+# new item: make bench NAME=refresh ITEMS='20000 1000000'
 NAME ?=
 ifeq ($(NAME),)
 bench: install $(PEERS)
@@ -83,7 +84,7 @@ bench: install $(PEERS)
 	$(BIN)/python -m tests.benchmarks.xla_step
 else
 bench: install
-	$(BIN)/python -m tests.benchmarks.speed.$(NAME)
+	$(BIN)/python -m tests.benchmarks.speed.$(NAME) $(if $(ITEMS),--items $(ITEMS))
 endif
 
 # Planned against actual seconds and memory, of the demo, the reviews and the emulated AWS Batch.

@@ -31,7 +31,8 @@ from tests.benchmarks.scale_input import write_items
 from tests.benchmarks.watched import Watched
 from tests.support.cloud.s3 import S3Server
 
-QUIET = ["train.replay=0.0", "validate.max_text_chars=2000"]
+# The default shard size in place of the demo's.
+USUAL = ["infer.shard_rows=4096", "validate.max_text_chars=2000"]
 VERBS = ("LIST", "GET", "HEAD", "PUT", "DELETE", "POST")
 
 
@@ -75,7 +76,7 @@ def _released(folder: Path, settings: list[str]) -> Path:
     columns = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
     workspace = folder / "first"
     _run(workspace, "ingest", "--source", str(folder / "shop.jsonl.gz"), *form, "--map", columns)
-    sets = [part for each in (*QUICK, *QUIET, "infer.shard_rows=32768", *settings) for part in ("--set", each)]
+    sets = [part for each in (*QUICK, *USUAL, *settings) for part in ("--set", each)]
     _run(workspace, "run", "--config", str(CONFIG_FILE), *sets)
     return workspace
 
