@@ -28,6 +28,7 @@ from tasks.foundation.records import Record
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
 from tasks.planning.start import next_start
+from tasks.running.early_loading import begin_loading
 from tasks.runs import releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
@@ -94,6 +95,7 @@ def run(
     try:
         config = options.config()
         plan = plan_run(store, config, span)
+        begin_loading(store, plan)
         check_plan(store, plan)  # report errors before a server starts
         require_budget(store, plan)
         done = run_flow("pipeline", verbose, store.uri, span, *options.flow_settings())
@@ -129,7 +131,7 @@ def refresh(
         sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
         return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)
     try:
-        plan_refresh(store, options.config())  # report errors before a server starts
+        begin_loading(store, plan_refresh(store, options.config()).plan)  # reports errors before a server starts
         done = run_flow("refresh", verbose, store.uri, str(options.config_file or ""), tuple(options.overrides))
     except NothingToDo as error:
         return RefreshOutput(state="NothingToDo", sentence=str(error), run_url=None, release=None, embedded=None)

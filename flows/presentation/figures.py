@@ -6,6 +6,7 @@ matplotlib is imported when something is drawn, and not before.
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import math
 import threading
@@ -73,8 +74,9 @@ STYLE: dict[Any, Any] = {
 _drawing = threading.Lock()  # matplotlib's settings are global
 
 
+@functools.lru_cache(maxsize=32)  # two pages of a run show the same figure
 def svg(figure: Figure) -> bytes:
-    """Draw a figure. Threads may call this at the same time; they take turns."""
+    """Draw a figure, once for the same object. Threads may call this at the same time; they take turns."""
     return drawn(figure.draw, WIDTH_PX, figure.height)
 
 

@@ -20,9 +20,9 @@ from infra.compute.warm_parents import ForkedWorker, begin, fork_worker
 from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
 from tasks.contracts import runner
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runner import Waiter
-from tasks.contracts.stages import Stage, Work, compute_of, workers_of
+from tasks.contracts.stages import REFRESHING, Libraries, Stage, Work, compute_of, workers_of
 from tasks.contracts.workspace import SPEC
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,8 +45,8 @@ class LocalRunner:
         processes: list[Process] = []
         tail = LogTail()
         with scratch_folder(ATTEMPT) as scratch:
-            if spec.stage is Stage.validate:
-                _begin_warm_parents(spec.config, scratch)
+            if isinstance(spec.inputs, ValidateInputs):
+                begin_warm_parents(spec.config, refresh=not spec.inputs.window)
             try:
                 # extend, not a comprehension: if a start fails, the processes already in the list are ended.
                 processes.extend(self._start(spec, each) for each in _environments(spec.workers, scratch))
@@ -59,7 +59,8 @@ class LocalRunner:
 
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> Process:
         words = (spec.stage.value, "--spec", f"{self.store.uri}#{SPEC.of(spec)}#{spec.sha256}")
-        forked = fork_worker(words, environment) if _may_fork(spec.config, spec.stage) else None
+        libraries = _libraries(spec.config, spec.stage)
+        forked = fork_worker(libraries, words, environment) if libraries else None
         return forked or subprocess.Popen(
             [sys.executable, "-P", "-m", "tasks.worker", *words],
             env=environment,
@@ -71,20 +72,27 @@ class LocalRunner:
         )
 
 
-def _may_fork(config: Config, work: Work) -> bool:
-    """Return False on XLA and CUDA too: they start threads and devices that a fork would share."""
-    return work.traits.forked and config.accelerator == "cpu"
+def begin_warm_parents(config: Config, refresh: bool = False) -> None:
+    """Let the libraries of the stages on this machine load in processes of their own, and return at once.
+
+    Args:
+        refresh: load only the modules that a refresh needs.
+    """
+    begun = set[Libraries]()
+    for stage in REFRESHING if refresh else Stage:
+        libraries = _libraries(config, stage)
+        if libraries and libraries not in begun and compute_of(config, stage) == "local":
+            begun.add(libraries)
+            for environment in _environments(workers_of(config, stage)):
+                begin(libraries, environment, refresh)
 
 
-def _begin_warm_parents(config: Config, scratch: Path) -> None:
-    """Let the libraries of the next stage load while validate runs, which needs few of them."""
-    following = next((one for one in Stage if _may_fork(config, one) and compute_of(config, one) == "local"), None)
-    if following is not None:
-        for environment in _environments(workers_of(config, following), scratch):
-            begin(environment)
+def _libraries(config: Config, work: Work) -> Libraries | None:
+    """Return None on XLA and CUDA too: they start threads and devices that a fork would share."""
+    return work.traits.libraries if config.accelerator == "cpu" else None
 
 
-def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
+def _environments(workers: int, scratch: Path | None = None) -> list[dict[str, str]]:
     """Return the environment of each rank: the variables of torchrun and of its runner, and TMPDIR.
 
     The password of the Prefect server is left out: a worker never needs it, and it runs the code of models.
@@ -100,7 +108,7 @@ def _environments(workers: int, scratch: Path) -> list[dict[str, str]]:
         "LOCAL_WORLD_SIZE": str(workers),
         "MILLRACE_STARTED_AT": repr(time.time()),
         "MILLRACE_RUNNER_PID": str(os.getpid()),
-        "TMPDIR": str(scratch),
+        **({"TMPDIR": str(scratch)} if scratch else {}),
     }
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(workers)]
 

@@ -1,4 +1,4 @@
-"""Workers forked from processes that have loaded torch: the runner's side of `tasks.worker.warm_parent`.
+"""Workers forked from processes that have loaded their libraries: the runner's side of `tasks.worker.warm_parent`.
 
 A warm parent serves all stages of this process, until it ends. On Linux alone: a fork of a process with Apple's
 libraries is not safe.
@@ -21,9 +21,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-# Variables that no library reads while it is imported; a worker gets its own values. All others decide which warm
-# parent a worker is forked from.
-_OF_A_WORKER = ("MASTER_PORT", "TMPDIR")
+from tasks.contracts.stages import Libraries
+
+# Variables that no library reads while it is imported, or that `QUIET` sets; a worker gets its own values. All others
+# decide which warm parent a worker is forked from.
+_OF_A_WORKER = ("MASTER_PORT", "TMPDIR", "NO_PROXY", "no_proxy", "DO_NOT_TRACK")
 _OF_OURS = ("MILLRACE_", "PREFECT_", "PYTEST_")
 _OF_A_RANK = (
     "RANK",
@@ -96,7 +98,7 @@ class ForkedWorker:
     def _send(self, number: signal.Signals) -> None:
         if self.poll() is not None:
             return
-        if self._pidfd is None:  # not begun: its parent still loads torch, or hangs
+        if self._pidfd is None:  # not begun: its parent still loads libraries, or hangs
             self._parent.kill()
         else:
             with contextlib.suppress(ProcessLookupError):
@@ -111,13 +113,17 @@ class ForkedWorker:
 
 
 class _WarmParent:
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, libraries: Libraries, environment: Mapping[str, str], refresh: bool) -> None:
+        self.refresh = refresh
         self.workers: set[ForkedWorker] = set()  # still running
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(self._channel.close)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tasks.worker.warm_parent", str(theirs.fileno()), _ROOM],
+                [
+                    *(sys.executable, "-P", "-m", "tasks.worker.warm_parent", str(theirs.fileno()), libraries),
+                    *("refresh" if refresh else "run", _ROOM),
+                ],
                 env=environment,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -135,28 +141,35 @@ class _WarmParent:
         socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
 
     def kill(self) -> None:
-        """End the process, which may still load torch, and its workers with it."""
+        """End the process, which may still load libraries, and its workers with it."""
         self._process.kill()
         self._channel.close()
         self._process.wait()
 
 
-_Key = tuple[tuple[str, str], ...]
+_Key = tuple[Libraries, tuple[tuple[str, str], ...]]
 _parents: dict[_Key, _WarmParent] = {}
 _lock = threading.Lock()  # a backfill runs several stages at a time
 
 
-def begin(environment: Mapping[str, str]) -> None:
-    """Start the warm parent of later workers with these variables, unless it runs already."""
+def begin(libraries: Libraries, environment: Mapping[str, str], refresh: bool) -> None:
+    """Start the warm parent of later workers with these libraries and variables, unless it runs already.
+
+    Args:
+        refresh: load only the modules that a refresh needs; a later call without it replaces the idle parent.
+    """
     if _forks_here():
         with _lock, contextlib.suppress(OSError):
-            _parent_with(environment)
+            parent = _parent_with(libraries, environment, refresh)
+            if parent.refresh and not refresh and not parent.workers:
+                parent.kill()
+                _parent_with(libraries, environment, refresh)
 
 
-def fork_worker(words: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
+def fork_worker(libraries: Libraries, words: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
     """Return a worker of `python -m tasks.worker WORDS`, forked from a warm parent; None if this machine has no forks.
 
-    Unless `begin` has started the warm parent, the first call does; it takes as long to load torch as a worker would.
+    Unless `begin` has started the warm parent, the first call does; it takes as long to load as a worker would.
 
     Args:
         environment: the worker's variables.
@@ -165,7 +178,7 @@ def fork_worker(words: Sequence[str], environment: Mapping[str, str]) -> ForkedW
         return None
     with _lock:
         try:
-            parent = _parent_with(environment)
+            parent = _parent_with(libraries, environment, refresh=False)
             worker = ForkedWorker(parent, words, environment)
         except OSError:
             return None
@@ -188,19 +201,19 @@ def _varies(name: str) -> bool:
     return name in _OF_A_WORKER or name.startswith(_OF_OURS)
 
 
-def _parent_with(environment: Mapping[str, str]) -> _WarmParent:
+def _parent_with(libraries: Libraries, environment: Mapping[str, str], refresh: bool) -> _WarmParent:
     lasting = {name: value for name, value in environment.items() if not _varies(name)}
-    key = (*sorted(lasting.items()), ("", str(Path.cwd())))
+    key = (libraries, (*sorted(lasting.items()), ("", str(Path.cwd()))))
     for other, parent in list(_parents.items()):
         if not parent.alive or (not parent.workers and _machine(other) != _machine(key)):
             _parents.pop(other).kill()
     if key not in _parents:
-        _parents[key] = _WarmParent(environment)
+        _parents[key] = _WarmParent(libraries, environment, refresh)
     return _parents[key]
 
 
-def _machine(key: _Key) -> _Key:
-    return tuple(one for one in key if one[0] not in _OF_A_RANK)
+def _machine(key: _Key) -> tuple[tuple[str, str], ...]:
+    return tuple(one for one in key[1] if one[0] not in _OF_A_RANK)
 
 
 @atexit.register

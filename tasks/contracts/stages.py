@@ -36,6 +36,13 @@ class Rows(enum.StrEnum):
     none = "none"
 
 
+class Libraries(enum.StrEnum):
+    """The libraries of a warm parent, from which this machine's processors fork the workers of a stage."""
+
+    rows = "rows"  # great-expectations, pandas
+    model = "model"  # torch, transformers
+
+
 class BackfillPhase(enum.StrEnum):
     """The phase of a backfill that does a stage: trainings in sequence, judging in parallel, releases at the end."""
 
@@ -57,7 +64,7 @@ class Traits:
     backfill: BackfillPhase | None = None
     shown_by_span: bool = False  # its end is a column of the span table
     shows_speed: bool = False  # in the history of the pipeline
-    forked: bool = False  # on this machine's processors its workers are forked from a process that has loaded torch
+    libraries: Libraries | None = None  # of the warm parent; None: its workers are always processes of their own
 
 
 class _WithTraits(enum.StrEnum):
@@ -76,6 +83,7 @@ class Stage(_WithTraits):
 
     validate = Traits(
         "validate",
+        libraries=Libraries.rows,
         compute=lambda config: config.validate_.compute,
         time_grows_with=Rows.window,
         backfill=BackfillPhase.training,
@@ -83,7 +91,7 @@ class Stage(_WithTraits):
     )
     health = Traits(
         "health",
-        forked=True,
+        libraries=Libraries.model,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -92,7 +100,7 @@ class Stage(_WithTraits):
     )
     warmup = Traits(
         "warmup",
-        forked=True,
+        libraries=Libraries.model,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -102,7 +110,7 @@ class Stage(_WithTraits):
     )
     train = Traits(
         "train",
-        forked=True,
+        libraries=Libraries.model,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -114,7 +122,7 @@ class Stage(_WithTraits):
     )
     evaluate = Traits(
         "evaluate",
-        forked=True,
+        libraries=Libraries.model,
         queue=Queue.accelerator,
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
@@ -124,7 +132,7 @@ class Stage(_WithTraits):
     )
     infer = Traits(
         "infer",
-        forked=True,
+        libraries=Libraries.model,
         queue=Queue.accelerator,
         layout=Layout.array,
         workers=lambda config: config.infer.workers,
@@ -136,11 +144,14 @@ class Stage(_WithTraits):
     )
     release = Traits(
         "release",
-        forked=True,
+        libraries=Libraries.model,
         compute=lambda config: config.release.compute,
         backfill=BackfillPhase.release,
         shown_by_span=True,
     )
+
+
+REFRESHING = (Stage.validate, Stage.infer, Stage.release)  # the stages of a refresh
 
 
 class Chore(_WithTraits):

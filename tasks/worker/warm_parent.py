@@ -1,9 +1,10 @@
 """A process that loads the stages' libraries once and forks the workers from it.
 
-`python -m tasks.worker.warm_parent FD ROOM`: FD is the socket of the runner, `infra.compute.warm_parents`, and
-its end is the end of this process; ROOM only makes its command long enough for a worker's. No stage runs in it: a
-worker's crash, memory, threads and signals are its own. Between the libraries and the pipeline's modules it forks a
-process for the consumers of a release, which must not have those modules.
+`python -m tasks.worker.warm_parent FD LIBRARIES FLOW ROOM`: FD is the socket of the runner,
+`infra.compute.warm_parents`, and its end is the end of this process; FLOW is `run`, or `refresh` to load less; ROOM
+only makes its command long enough for a worker's. No stage runs in it: a worker's crash, memory, threads and signals
+are its own. Between the libraries and the pipeline's modules it forks a process for the consumers of a release, which
+must not have those modules.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import NoReturn
 from tasks.worker.process.fork_server import Handlers, name_process, serve
 from tasks.worker.process.threads import BINDING, QUIET, THREADS, bind_threads, name_user
 
-LIBRARIES = ("transformers.modeling_utils", "pandas", "sklearn.linear_model")  # the first brings torch
+ENCODER = "transformers.models.bert.modeling_bert"  # brings torch
+OF_TRAINING = ("pandas", "sklearn.linear_model")
 
 
-def main(channel: socket.socket) -> NoReturn:
+def main(channel: socket.socket, libraries: str, refresh: bool) -> NoReturn:
     """Load everything, then fork a worker for each request until the runner ends."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in handlers:  # sent to the whole group; the runner decides when its workers end
@@ -34,16 +36,36 @@ def main(channel: socket.socket) -> NoReturn:
     name_user()
     bind_threads("cpu")
     name_process(("python", "-m", "tasks.worker.warm_parent"))
-    _import(LIBRARIES)
-    consumers = _start_consumers(channel, handlers)
-    from tasks.contracts.stages import Stage  # the pipeline's modules from here on
+    if libraries == "model":
+        _import([ENCODER, *(() if refresh else OF_TRAINING)])
+        consumers = _start_consumers(channel, handlers, load=not refresh)
+        _import_stages(libraries, refresh)
+        from tasks.worker.search import consumer
 
-    _import(("tasks.worker.__main__", *(f"tasks.worker.{stage.name}" for stage in Stage if stage.traits.forked)))
-    from tasks.worker.search import consumer
-
-    consumer.forks = consumers
+        consumer.forks = consumers
+    else:
+        _import_stages(libraries, refresh)
+        if not refresh:
+            _load_judges()
     _freeze()
     serve(channel, _work, handlers)
+
+
+def _import_stages(libraries: str, refresh: bool) -> None:
+    from tasks.contracts.stages import REFRESHING, Stage  # the pipeline's modules from here on
+
+    stages = REFRESHING if refresh else Stage
+    names = ("__main__", *(stage.name for stage in stages if stage.traits.libraries == libraries))
+    _import(f"tasks.worker.{name}" for name in names)
+
+
+def _load_judges() -> None:
+    with contextlib.suppress(Exception):  # as in `_import`
+        from tasks.foundation.languages import load_identifier
+        from tasks.quality.expectations import load_great_expectations
+
+        load_great_expectations()
+        load_identifier()
 
 
 def _import(modules: Iterable[str]) -> None:
@@ -57,17 +79,19 @@ def _freeze() -> None:
     gc.freeze()  # a collection in a forked process would copy all pages
 
 
-def _start_consumers(channel: socket.socket, handlers: Handlers) -> socket.socket:
-    """Fork the process of the consumers, which loads their library meanwhile; return the socket for requests.
+def _start_consumers(channel: socket.socket, handlers: Handlers, load: bool) -> socket.socket:
+    """Fork the process of the consumers; return the socket for requests.
 
-    It ends with this process and its workers, which hold the socket.
+    With `load` it loads their library meanwhile, else each consumer does. It ends with this process and its workers,
+    which hold the socket.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         channel.close()
         ours.close()
         name_process(("python", "-m", "tasks.worker.search.encode_released"))
-        _import(["sentence_transformers"])
+        if load:
+            _import(["sentence_transformers"])
         _freeze()
         serve(theirs, _consume, handlers)
     theirs.close()
@@ -103,4 +127,4 @@ def _live_in(environment: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(socket.socket(fileno=int(sys.argv[1])))
+    main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[3] == "refresh")

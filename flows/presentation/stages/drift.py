@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from flows.presentation.figures import BLUE, VERMILLION, legend
 from flows.presentation.model import Figure
@@ -24,7 +25,12 @@ def figures(drifts: Sequence[ColumnDrift]) -> Iterator[Figure]:
 
 
 def figure(drift: ColumnDrift) -> Figure:
-    """Return the shares of a column's values before, and now."""
+    """Return the shares of a column's values before, and now: the same object for equal drifts, so drawn once."""
+    return _figure(cast(Any, drift))
+
+
+@functools.lru_cache(maxsize=32)
+def _figure(drift: ColumnDrift) -> Figure:
     greatest = sorted(drift.bins, key=lambda each: -max(each.earlier, each.now))[:_MOST_BINS]
     shown = [each for each in drift.bins if each in greatest]
     moved = max(drift.bins, key=lambda each: abs(each.now - each.earlier))

@@ -29,6 +29,7 @@ def keep_freed_memory(in_all_threads: bool = False) -> None:
 
 
 QUIET = {
+    "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",

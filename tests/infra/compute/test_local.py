@@ -15,7 +15,7 @@ from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs, JobSpec, ValidateInputs
 from tasks.contracts.results import StageResult
-from tasks.contracts.stages import Stage
+from tasks.contracts.stages import Libraries, Stage
 from tasks.foundation.errors import CancelledError, CodeError, ConfigError, DataError, HostError, StageError
 from tests.support.fakes.stand_ins import Heard, health_spec, is_running, replace_health
 
@@ -38,7 +38,7 @@ def store(tmp_path) -> DirectoryStore:
 def stand_in(request, monkeypatch, tmp_path):
     """Run `body` in workers that are forked, or with the mark `both_ways` also in processes of their own."""
     if getattr(request, "param", "forked") != "forked":
-        monkeypatch.setattr(Stage.health, "traits", dataclasses.replace(Stage.health.traits, forked=False))
+        monkeypatch.setattr(Stage.health, "traits", dataclasses.replace(Stage.health.traits, libraries=None))
     yield lambda body: replace_health(monkeypatch, tmp_path / "site", body)
     warm_parents.end_all()
 
@@ -99,11 +99,27 @@ def test_the_libraries_load_while_validate_runs(store, stand_in):
     store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
     heard = Heard()
     LocalRunner(store).run(spec, heard, tries=1)
-    [parent] = warm_parents._parents.values()
+    parents = {key[0]: parent._process.pid for key, parent in warm_parents._parents.items()}
     spec = spec.model_copy(update={"inputs": HealthInputs()})
     store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
     LocalRunner(store).run(spec, heard, tries=1)
-    assert heard.numbers("parent") == [os.getpid(), parent._process.pid]
+    assert heard.numbers("parent") == [parents[Libraries.rows], parents[Libraries.model]]
+
+
+@on_linux
+def test_a_run_after_a_refresh_replaces_its_idle_parent(stand_in):
+    """Else each worker of the run would load the libraries of training again."""
+    stand_in("def run(job): return outcome()")
+
+    def pid_after(refresh: bool) -> int:
+        warm_parents.begin(Libraries.rows, dict(os.environ), refresh)
+        [parent] = warm_parents._parents.values()
+        return parent._process.pid
+
+    of_refresh, of_run = pid_after(True), pid_after(False)
+    assert of_run != of_refresh
+    assert not is_running(of_refresh)
+    assert pid_after(True) == of_run
 
 
 @on_linux

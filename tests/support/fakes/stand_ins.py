@@ -22,7 +22,7 @@ _SITE = """
 import sys, types
 for stage in ("warmup", "train", "evaluate", "infer", "release"):  # a warm parent would load torch for them
     sys.modules["tasks.worker." + stage] = types.ModuleType(stage)
-for library in ("transformers.modeling_utils", "sklearn.linear_model"):
+for library in ("transformers.models.bert.modeling_bert", "sklearn.linear_model"):
     sys.modules[library] = types.ModuleType("unused")
 library = types.ModuleType("sentence_transformers")
 sys.modules[library.__name__] = library
