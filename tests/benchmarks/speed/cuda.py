@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -126,7 +126,7 @@ def peers(device: str) -> list[tuple[str, str, bool]]:
 
 
 def in_turns(
-    works: dict[str, Callable[[], object]], times: int, wait: Callable[[], None], product: BareProduct
+    works: Mapping[str, Callable[[], object]], times: int, wait: Callable[[], None], product: BareProduct
 ) -> tuple[dict[str, float], float]:
     """Return how often a second each work is done, and the bare rate; medians of turns after a first one."""
     taken: dict[str, list[float]] = {name: [] for name in works}
