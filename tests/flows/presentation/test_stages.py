@@ -225,6 +225,19 @@ def test_train_shows_curves_speed_and_the_holdout_before_and_after(done: Done) -
     assert part(made, "Graphs")
 
 
+def test_train_shows_its_speed_as_a_share_of_the_bare_rate_that_health_measured(done: Done) -> None:
+    seconds = CheckpointUse(
+        every="auto", written=0, stalled_seconds=0.0, training_seconds=0.5, seconds=None, write_seconds=None,
+        seconds_between_failures=None, failures=None, attempts=None,
+    )  # fmt: skip
+    tokens = TokenUse(real=970, cut=0, computed=1000)
+    made = done.of(Stage.train, done.run.trained, tokens=tokens, checkpoints=seconds)
+    speed, peak = row(made, "operations a second")[0].split(" TFLOP/s, ")
+    (bare,) = row(made, "share of the bare matrix rate")  # health measured 1 GFLOP/s
+    assert peak == "no published peak"
+    assert float(bare.split(" %")[0]) == pytest.approx(100 * 1000 * float(speed), rel=0.05)
+
+
 def test_train_shows_replayed_pairs_and_the_step_that_was_kept(done: Done) -> None:
     development = points((15, {"mrr@10": 0.5}), (20, {"mrr@10": 0.25}))
     made = done.of(Stage.train, done.run.trained, rows_replayed=10, development=development, kept_step=15)
