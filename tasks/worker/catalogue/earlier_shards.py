@@ -59,16 +59,23 @@ class Counted(NamedTuple):
     ids_sha256: str
 
 
-def earlier_shards(job: Job) -> dict[int, ShardNote]:
-    """Return the notes of the shards that need not be made again, by partition; their files lie in other folders.
+class EarlierShards(NamedTuple):
+    """Shards of earlier vectors; their files lie in other folders."""
 
-    A partition qualifies if the file of its items is the same as in the catalogue of the earlier vectors, all of these
-    got a vector, and vectors are stored as they were.
+    notes: dict[int, ShardNote]  # by partition; they need not be made again
+    files: dict[int, FileEntry]  # of all partitions
+
+
+def earlier_shards(job: Job) -> EarlierShards:
+    """Return the earlier vectors' shards.
+
+    A partition need not be made again if the file of its items is the same as in the catalogue of the earlier vectors,
+    all of these got a vector, and vectors are stored as they were.
     """
     inputs, infer = job.spec.inputs, job.config.infer
     assert isinstance(inputs, InferInputs)
     if inputs.reuse is None:
-        return {}
+        return EarlierShards({}, {})
     try:
         vectors = check_sizes(job.shared, inputs.reuse)
         expect_vectors(job.shared, inputs.reuse, vectors, inputs.model.version)
@@ -77,14 +84,14 @@ def earlier_shards(job: Job) -> dict[int, ShardNote]:
         expect_manifest(job.shared, before.prefix, items, before.sha256)
     except (MissingFolder, CorruptFolder) as error:
         print(f"no shard is taken from earlier vectors: {error}", flush=True)
-        return {}
+        return EarlierShards({}, {})
     facts = vectors.facts
     alike = (facts["type"], facts["max_tokens"], before.partitions)
     if alike != (infer.vectors, infer.max_tokens, inputs.catalogue.partitions) or "shards" not in facts:
-        return {}
+        return EarlierShards({}, {})
     now = read_manifest(job.shared, inputs.catalogue.prefix)
     files = _named(inputs.reuse, vectors)
-    return {
+    notes = {
         number: ShardNote(
             file=files.get(number),
             attempt=job.spec.submitted_as,
@@ -98,6 +105,7 @@ def earlier_shards(job: Job) -> dict[int, ShardNote]:
         )
         for number, counted in _same(items, now, [Counted(*each) for each in facts["shards"]])
     }
+    return EarlierShards(notes, files)
 
 
 def _named(prefix: str, manifest: Manifest) -> dict[int, FileEntry]:

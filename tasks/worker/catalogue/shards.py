@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import sha256_of
 from infra.store.lease import HeldLease
-from infra.store.manifest import commit, place_beside, read_manifest, seal
+from infra.store.manifest import FileEntry, commit, place_beside, read_manifest, seal
 from infra.store.placing import settle
 from infra.store.records import read_record
 from tasks.contracts.jobs import InferInputs
@@ -44,7 +44,7 @@ class Shards:
         count = self._inputs.catalogue.partitions
         first = self._job.share.index * count // self._job.share.of
         numbers = [(first + number) % count for number in range(count)]
-        return [number for number in numbers if number not in self._earlier and self._note(number) not in there]
+        return [number for number in numbers if number not in self._earlier.notes and self._note(number) not in there]
 
     def check_earlier(self) -> None:
         """Delete the notes of an earlier attempt's damaged shards; each worker checks its share."""
@@ -73,11 +73,23 @@ class Shards:
         return SHARD_LEASE.key(**self._of, shard=number)
 
     def commit(self, number: int, path: Path, note: ShardNote, lease: HeldLease) -> None:
-        """Upload a shard, then its note. Raises StoreError: the lease was lost; another worker has the partition."""
+        """Upload a shard, then its note; a shard equal to an earlier one is named.
+
+        Raises:
+            StoreError: the lease was lost; another worker has the partition.
+        """
         lease.check()
         if note.file is not None:
-            note = note.model_copy(update={"file": place_beside(self._store, path, self.prefix, note.file)})
+            same = self._same(number, note)
+            note = note.model_copy(update={"file": same or place_beside(self._store, path, self.prefix, note.file)})
         settle(self._store, self._note(number), note.to_json())
+
+    def _same(self, number: int, note: ShardNote) -> FileEntry | None:
+        """Return the earlier shard with this content; an export, for example, gives all items another time."""
+        there = self._earlier.files.get(number)
+        if there is None or note.file is None or note.reused != note.vectors:
+            return None  # not all reused: the earlier file may be damaged
+        return there if there.sha256 == note.file.sha256 else None
 
     def seal(self) -> InferOutcome:
         """Write the manifest of the vectors and return the outcome; every worker would write the same.
@@ -87,7 +99,7 @@ class Shards:
             StoreError: the shards don't contain every item of the catalogue exactly once.
         """
         catalogue, spec = self._inputs.catalogue, self._job.spec
-        notes = [self._earlier.get(number) or self._read(number) for number in range(catalogue.partitions)]
+        notes = [self._earlier.notes.get(number) or self._read(number) for number in range(catalogue.partitions)]
         bad = [item for note in notes for item in note.bad]
         vectors = sum(note.vectors for note in notes)
         self._refuse(bad, vectors)

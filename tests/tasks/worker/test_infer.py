@@ -1,4 +1,5 @@
 import contextlib
+import datetime as dt
 import shutil
 import signal
 from collections.abc import Callable
@@ -262,6 +263,23 @@ def test_a_refresh_after_a_rollback_has_the_vectors_of_a_full_inference(workspac
     columns = ["item_id", "text", "content_sha256"]
     assert found.select(columns) == full.select(columns)
     np.testing.assert_allclose(vectors_of(found), vectors_of(full), atol=1e-6)
+
+
+def test_items_with_another_time_alone_write_no_shard(workspace: Workspace, tmp_path: Path):
+    """An export that gives each item the time of the export changes all files of the catalogue and no vector."""
+    first, store = run(workspace), workspace.store
+
+    def exported(table: pa.Table) -> pa.Table:
+        return table.set_column(table.column_names.index("time"), "time", pc.add(table["time"], dt.timedelta(days=1)))
+
+    catalogue = of_items(workspace, exported, tmp_path)
+    outcome = run(workspace, catalogue=catalogue, reuse=first.prefix)
+    assert catalogue != workspace.inputs.catalogue
+    assert store.list(outcome.prefix) == [f"{outcome.prefix}/MANIFEST.json"]
+    assert {entry.at for entry in read_manifest(store, outcome.prefix).files} == {
+        f"{first.prefix}/{part_name(number)}" for number in range(4)
+    }
+    assert read(store, outcome.prefix) == read(store, first.prefix)
 
 
 @pytest.mark.parametrize("damage", ["gone", "catalogue gone", "other settings"])
