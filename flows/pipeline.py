@@ -23,10 +23,10 @@ from flows.running.undecided import take_up_undecided
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release, RunPlan
-from tasks.costs.budgets import require_budget
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer, infer_to_judge
+from tasks.monitoring.budgets import require_budget
 from tasks.planning.next_run import plan_run
 from tasks.planning.scheduled_span import due_span, missed, require_arrived, run_of
 from tasks.planning.start import adopt_branch, next_start

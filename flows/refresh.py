@@ -10,7 +10,7 @@ from prefect.states import Completed
 from configs.load import load_config
 from configs.schema.config import Config
 from flows.presentation.run.pages import make_stage_page
-from flows.running.announcing import announce_rejection, announce_release
+from flows.running.announcing import announce_budgets, announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.ended_states import show_rejection
 from flows.running.janitors import end_dead_janitors, newest_only
@@ -22,6 +22,7 @@ from infra.store.factory import open_store
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.infer import infer
+from tasks.monitoring.budgets import OverBudget, require_budget
 from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import override_context
@@ -51,7 +52,7 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
         overrides: single settings over both, as in infer.workers=4.
 
     Raises:
-        StageError: a stage failed, with its failure class.
+        StageError: a stage failed, with its failure class; or CONFIG, its planned dollars exceed a budget.
     """
     end_dead_janitors()  # a refresh is in another queue, so dead janitors do not block it
     config, store = load_config(config_file, overrides), open_store(workspace)
@@ -96,6 +97,9 @@ def refresh_after_rejection(store: Store, config: Config, trained_on: str) -> No
             planned = held.enter_context(_planned(store, config, trained_on))
         except NothingToDo:  # no champion, or done by an earlier invocation
             return
+        except OverBudget as reason:
+            logger().warning("the items of the rejected model's rows wait: %s", reason)
+            return
         _carry_out(store, planned)
 
 
@@ -113,6 +117,8 @@ def refresh_with(store: Store, config: Config, waiting: Sequence[SpanRef]) -> st
             planned = held.enter_context(_planned(store, config, waiting=waiting))
         except NothingToDo as reason:
             return f"Its items need no refresh: {reason}."
+        except OverBudget as reason:
+            return f"Its items wait too: {reason}."
         made = _carry_out(store, planned)
     sum_up_refreshes(store)
     if isinstance(made, Release):
@@ -124,9 +130,17 @@ def refresh_with(store: Store, config: Config, waiting: Sequence[SpanRef]) -> st
 def _planned(
     store: Store, config: Config, trained_on: str | None = None, waiting: Sequence[SpanRef] = ()
 ) -> Iterator[Refresh]:
-    """Plan a refresh, and lock out other refreshes of the lineage inside the block. Raises NothingToDo, Conflict."""
+    """Plan a refresh, and lock out other refreshes of the lineage inside the block.
+
+    Raises:
+        NothingToDo: the release has all items.
+        Conflict: another process refreshes this lineage.
+        OverBudget: the refresh is planned to cost more than is left of a budget.
+    """
     with hold_lineage(store, f"lineages/{config.lineage}.refresh", logger().warning):
-        yield plan_refresh(store, config, trained_on, waiting)
+        planned = plan_refresh(store, config, trained_on, waiting)
+        announce_budgets(store, planned.plan, require_budget(store, planned.plan))
+        yield planned
 
 
 def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:

@@ -98,8 +98,10 @@ class CostConfig(Record):
         gt=0, description="price of one local worker, in dollars an hour; null: not known"
     )
     budget_dollars_per_run: float | None = Field(
-        gt=0, description="most that a run may cost, in dollars; a run that is planned to cost more does not start"
+        gt=0,
+        description="most that a run, a refresh or a backfill's span may cost, in dollars; one that is planned to cost "
+        "more does not start",
     )
     budget_dollars_per_week: float | None = Field(
-        gt=0, description="most that all runs begun in one ISO week (UTC) may cost, in dollars; null: no limit"
+        gt=0, description="most that all work begun in one ISO week (UTC) may cost, in dollars; null: no limit"
     )

@@ -13,9 +13,9 @@ from flows.presentation.wording import count, dollars, duration, plural, shorten
 from tasks.contracts.costs import RunCost
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.costs.budgets import require_budget
 from tasks.costs.run_cost import run_cost
 from tasks.foundation.records import Record
+from tasks.monitoring.budgets import require_budget
 from tasks.monitoring.schedule import next_fire
 from tasks.planning.enough import Enough, enough
 from tasks.planning.next_run import plan_run

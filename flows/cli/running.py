@@ -22,9 +22,9 @@ from infra.store.base import Store
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
-from tasks.costs.budgets import require_budget
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.foundation.records import Record
+from tasks.monitoring.budgets import require_budget
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_plan
 from tasks.planning.start import next_start

@@ -1,6 +1,5 @@
 """Output of `millrace status`: the spans, the lineages, the current release, and the sums over all attempts."""
 
-import datetime as dt
 from collections.abc import Iterable
 
 from pydantic import Field
@@ -19,10 +18,10 @@ from tasks.contracts.results import Phases
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
-from tasks.costs.budgets import Budget, budgets_seen
 from tasks.data import span_versions
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
+from tasks.monitoring.budgets import Budget, budgets_seen
 from tasks.monitoring.history import RunLine, last_config, line_of
 from tasks.monitoring.work_sums import added, work_sums
 from tasks.planning.skips import skips
@@ -180,7 +179,7 @@ def status(store: Store) -> StatusOutput:
         release=current,
         hold=snapshot.hold,
         targets=of_all_targets(store),
-        budgets=budgets_seen(config, runs, runs[-1], dt.datetime.now(dt.UTC)) if config is not None else (),
+        budgets=budgets_seen(store, config, runs, runs[-1] if runs else None),
         totals=added(of_runs, others.rows.values(), _vectors(runs)),
     )
 

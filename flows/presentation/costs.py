@@ -6,7 +6,7 @@ from configs.prices import basis_of
 from configs.schema.prices import Charge
 from flows.presentation.model import Cell, Section, Table, facts, table
 from flows.presentation.wording import NONE, dollars, duration
-from tasks.costs.budgets import Budget
+from tasks.monitoring.budgets import Budget
 from tasks.monitoring.costs import Costs
 
 

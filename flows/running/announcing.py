@@ -11,7 +11,7 @@ from flows.running.events import send_once
 from flows.running.release_events import made, near_budget, rejected, rolled_back
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
-from tasks.costs.budgets import Budget
+from tasks.monitoring.budgets import Budget
 from tasks.planning.start import unfinished_before
 from tasks.running.stage_output import logger
 from tasks.runs import releases

@@ -1,10 +1,10 @@
 """The events of releases: released, refreshed, rejected, rolled back. Each carries its record."""
 
 from flows.running.events import Event, Severity
-from tasks.contracts.kinds import REFRESH
+from tasks.contracts.kinds import is_refresh
 from tasks.contracts.runs import Release, RunPlan
-from tasks.costs.budgets import Budget
 from tasks.foundation.clock import now
+from tasks.monitoring.budgets import Budget
 from tasks.runs.results import Judgement, Refusal
 
 RELEASED = "millrace.release.released"
@@ -39,7 +39,7 @@ def rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = "") ->
     Args:
         following: a sentence about the start of the next span's training; empty for a refresh.
     """
-    what = "refresh" if plan.run_key.startswith(REFRESH) else "model"
+    what = "refresh" if is_refresh(plan.run_key) else "model"
     return Event(
         what=f"rejected-{plan.run_key}",
         event=REJECTED,

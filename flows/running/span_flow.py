@@ -1,12 +1,13 @@
 """The flow `backfill-span`: the requested and unfinished stages of one span of a backfill."""
 
+from collections.abc import Collection
 from typing import Any
 
 from prefect import flow
 from prefect.states import Completed
 
 from flows.presentation.run.pages import make_stage_page
-from flows.running.announcing import announce_rejection, announce_release
+from flows.running.announcing import announce_budgets, announce_rejection, announce_release
 from flows.running.cancelling import cancellable
 from flows.running.ended_states import ended, show_rejection
 from flows.running.recorded_invocation import record_invocation
@@ -15,9 +16,11 @@ from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.stages import BackfillPhase, Stage
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
 from tasks.infer import infer, infer_to_judge
+from tasks.monitoring.budgets import require_budget
 from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import override_context
@@ -36,12 +39,14 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
     """Run the stages of one span. Only the flow `backfill` starts this; it holds the locks and the plan.
 
     Inference runs even if the evaluation failed, unless the span is to be released: then the gates must pass first.
-    The release waits for all other spans.
+    The release waits for all other spans. A span whose planned dollars exceed a budget fails as CONFIG before its first
+    stage.
     """
     run = current_span_run()
     plan, store, releasing = run.plan, open_store(workspace), run.span.release == "run"
     with record_invocation(store, plan) as recorded, override_context(page_maker=make_stage_page):
         with run.step("train"):
+            announce_budgets(store, plan, require_budget(store, plan, _wanted(stages)))
             validated = validate(plan)
             warm = warmup(plan, validated, after=health(plan, after=validated))
             trained = train(plan, validated, warm)
@@ -79,6 +84,11 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         announce_release(store, plan, made)
         publish_release(store, plan, made)
         return ended(recorded.run)
+
+
+def _wanted(stages: Collection[str]) -> list[Stage]:
+    """Return the requested stages with all that a training takes."""
+    return [stage for stage in Stage if stage in stages or stage.traits.backfill is BackfillPhase.training]
 
 
 def _rejected(store: Store, plan: RunPlan, judged: Judgement | Refusal, *not_run: str) -> Any:

@@ -17,9 +17,14 @@ PUBLICATION = "publish-"  # prefix of a publication's run key
 ROOTS = ("runs", "refreshes", "publications")
 
 
+def is_refresh(run_key: str) -> bool:
+    """Return True for the key of a refresh."""
+    return run_key.startswith(REFRESH)
+
+
 def run_folder(run_key: str) -> str:
     """Return the folder of a run, a refresh or a publication."""
-    if run_key.startswith(REFRESH):
+    if is_refresh(run_key):
         return f"refreshes/{run_key}"
     return f"publications/{run_key}" if run_key.startswith(PUBLICATION) else f"runs/{run_key}"
 

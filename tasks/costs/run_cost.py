@@ -3,13 +3,14 @@
 The one estimator: plans, dry-runs, backfills, deadlines and budgets ask it. It reads records and writes nothing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from configs.prices import price_of, sum_dollars
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.costs import AllReduce, Basis, RunCost, StageCost, TrainingSpeed
+from tasks.contracts.kinds import is_refresh
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
@@ -57,30 +58,43 @@ def add(costs: Iterable[StageCost]) -> WorkCost:
     )
 
 
-def run_cost(store: Store, plan: RunPlan, amounts: Enough | None = None, asked: Asked = AS_CONFIGURED) -> RunCost:
-    """Return the expected time, cost and memory of the rest of a run.
+def run_cost(
+    store: Store,
+    plan: RunPlan,
+    amounts: Enough | None = None,
+    asked: Asked = AS_CONFIGURED,
+    stages: Collection[Stage] | None = None,
+) -> RunCost:
+    """Return the expected time, cost and memory of the rest of a run or a refresh.
 
     Args:
         amounts: the counted rows of the run; None: all by the rows of its window, and no memory.
+        stages: the stages that are wanted; None: all stages of the plan.
 
     Raises:
         ConfigError: another instance is asked for, but its figures are not known.
     """
     snapshot = Snapshot(store)
     run = Run(snapshot, plan.run_key)
-    left = [stage for stage in Stage if not run.stage(stage).done]
-    known = past(snapshot, plan.history)
+    left = stages_left(run, stages)
+    known = past(snapshot, plan.history, refreshes=is_refresh(plan.run_key))
     load = _load(store, plan, amounts)
-    stages = tuple(stage_cost(known, plan.config, stage, load, asked) for stage in left)
-    whole = add(stages)
+    costs = tuple(stage_cost(known, plan.config, stage, load, asked) for stage in left)
+    whole = add(costs)
     return RunCost(
-        stages=stages,
+        stages=costs,
         memory=train_memory(store, plan, amounts.tokens_a_row, asked) if amounts is not None else None,
         training=training_speed(known, plan.config, load, asked) if Stage.train in left and plan.window else None,
         seconds=whole.seconds,
         dollars=whole.dollars,
-        unknown=tuple(_unknown(stages)),
+        unknown=tuple(_unknown(costs)),
     )
+
+
+def stages_left(run: Run, stages: Collection[Stage] | None = None) -> list[Stage]:
+    """Return the stages of a run or a refresh that are not done; `stages` are the wanted ones, None: all."""
+    own = (Stage.validate, Stage.infer, Stage.release) if is_refresh(run.run_key) else Stage
+    return [stage for stage in own if (stages is None or stage in stages) and not run.stage(stage).done]
 
 
 def _load(store: Store, plan: RunPlan, amounts: Enough | None) -> Load:
@@ -96,9 +110,9 @@ def _load(store: Store, plan: RunPlan, amounts: Enough | None) -> Load:
     )
 
 
-def planned_dollars(store: Store, plan: RunPlan) -> float | None:
+def planned_dollars(store: Store, plan: RunPlan, stages: Collection[Stage] | None = None) -> float | None:
     """Return the expected dollars of the rest of a run; None if the time or the price of a stage is not known."""
-    return run_cost(store, plan).dollars
+    return run_cost(store, plan, stages=stages).dollars
 
 
 def work_cost(known: Past, config: Config, stages: Iterable[Stage], rows: Sequence[int] | None = None) -> WorkCost:

@@ -13,7 +13,7 @@ from typing import NamedTuple, assert_never
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.costs import Speed
-from tasks.contracts.kinds import REFRESH
+from tasks.contracts.kinds import is_refresh
 from tasks.contracts.outcomes import HealthOutcome, InferOutcome, TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.results import Phases, StageResult
@@ -84,16 +84,25 @@ class Load(NamedTuple):
     text_tokens: float = 32.0  # tokens of an item's text
 
 
-def past(snapshot: Snapshot, history: Sequence[RowsRef]) -> Past:
+def past(snapshot: Snapshot, history: Sequence[RowsRef], refreshes: bool = False) -> Past:
     """Return the attempts and facts of the last runs in `history`, the spans that a lineage has consumed.
 
     If none of those did a stage, the runs of the last releases are read too. Runs that can't be read are left out. The
     number of runs that are read is limited, however long the history is.
+
+    Args:
+        refreshes: take the last refreshes instead, if any is on record.
     """
+    if refreshes and (keys := _released(snapshot.store, refreshes=True)):
+        return _past([Run(snapshot, key) for key in keys])
     keys = list(dict.fromkeys(rows.prefix.split("/")[1] for rows in history))[-ATTEMPTS:]
     runs = [Run(snapshot, key) for key in keys]
     if not {record.stage for run in runs for record in run.attempts if record.failure is None} >= set(Stage):
         runs += [Run(snapshot, key) for key in _released(snapshot.store) if key not in keys]
+    return _past(runs)
+
+
+def _past(runs: Sequence[Run]) -> Past:
     facts = {run.run_key: found for run in runs if (found := _facts(run)) is not None}
     return Past([record for run in runs for record in run.attempts], facts)
 
@@ -258,11 +267,12 @@ def _encoded(config: Config, result: StageResult) -> Encoded | None:
             return None
 
 
-def _released(store: Store) -> list[str]:
-    """Return the run keys of the current and earlier releases, oldest first, without refreshes."""
+def _released(store: Store, refreshes: bool = False) -> list[str]:
+    """Return the run keys of the current and earlier releases, oldest first: of trainings, or of recent refreshes."""
     keys: list[str] = []
     with contextlib.suppress(StoreError):
-        trained = (each for each in releases.current_and_before(store) if not each.run_key.startswith(REFRESH))
-        for release in itertools.islice(trained, ATTEMPTS):
+        found = itertools.islice(releases.current_and_before(store), 2 * ATTEMPTS if refreshes else None)
+        wanted = (each for each in found if is_refresh(each.run_key) is refreshes)
+        for release in itertools.islice(wanted, ATTEMPTS):
             keys.insert(0, release.run_key)
     return keys

@@ -21,6 +21,7 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RELEASE
 from tasks.foundation.errors import FailureClass, StageError
 from tasks.foundation.records import Record
+from tasks.monitoring.budgets import Budget, budgets_seen
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.span_progress import SpanRow, postponed, span_end, span_rows, survey
 from tasks.runs import branches, planned, releases
@@ -68,6 +69,7 @@ class History(NamedTuple):
     spans: tuple[SpanRow, ...]
     problems: tuple[str, ...]
     config: Config | None  # settings of the last run
+    budgets: tuple[Budget, ...]  # in these settings, of the last run and of this week
     tried: frozenset[str] = frozenset()  # keys of the runs of experiments
 
     @property
@@ -103,7 +105,7 @@ class History(NamedTuple):
     @property
     def last(self) -> Run | None:
         """The run that began last; an experiment counts only if it was released."""
-        return next((run for run in reversed(self.runs) if run.release or run.run_key not in self.tried), None)
+        return _last(self.runs, self.tried)
 
     @property
     def targets(self) -> FreshnessConfig | None:
@@ -130,9 +132,14 @@ def read_history(snapshot: Snapshot) -> History:
         catalogue=_tried(lambda: catalogue_age(snapshot, current), problems) if current is not None else None,
         spans=_tried(lambda: _spans(snapshot, config), problems) or (),
         config=config,
+        budgets=_tried(lambda: budgets_seen(snapshot.store, config, runs, _last(runs, tried)), problems) or (),
         tried=tried,
         problems=(*snapshot.problems, *problems),
     )
+
+
+def _last(runs: Sequence[Run], tried: Collection[str]) -> Run | None:
+    return next((run for run in reversed(runs) if run.release or run.run_key not in tried), None)
 
 
 def last_config(runs: Sequence[Run], tried: Collection[str]) -> Config | None:

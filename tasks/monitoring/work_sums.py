@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from configs.prices import cost_of, merged
 from configs.schema.prices import Charge
 from infra.store.base import Conflict, Store
-from tasks.contracts.kinds import REFRESH
+from tasks.contracts.kinds import is_refresh
 from tasks.contracts.outcomes import InferOutcome, Outcome
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
@@ -90,6 +90,17 @@ def work_sums(store: Store, known: Iterable[int], newest: int | None) -> Work:
         lost = _read(store, sorted(_begun(store) - rows.keys()))
         rows, problems = {**rows, **lost.rows}, (*problems, *lost.problems)
     return Work(rows, problems)
+
+
+def begun_in(store: Store, months: Iterable[str]) -> list[WorkSums]:
+    """Return the refreshes and publications that began in these months, as in `2026-11`, and all open ones.
+
+    Raises:
+        StoreError: the workspace could not be read.
+    """
+    opened = _read(store, open_work.marked(store)).rows  # first, as in `work_sums`
+    found = _months(store, [PACKED_SUMS.key(month=month) for month in sorted(set(months))]).values()
+    return list({**{run_key: row for _, month in found for run_key, row in month.rows.items()}, **opened}.values())
 
 
 def sum_up(store: Store) -> None:
@@ -196,7 +207,7 @@ def _sums(run_key: str, records: Sequence[LedgerRecord], number: Numbered | None
     summed, (took, left) = totals(records, 0), outages(records)
     return WorkSums(
         began_at=min(record.started_at for record in records),
-        release=number.number if number is not None and run_key.startswith(REFRESH) else None,
+        release=number.number if number is not None and is_refresh(run_key) else None,
         attempts=summed.attempts,
         running=summed.running,
         succeeded=summed.succeeded,

@@ -12,7 +12,7 @@ from infra.store.records import read_record
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.contracts.jobs import InferInputs, JobSpec
-from tasks.contracts.kinds import REFRESH
+from tasks.contracts.kinds import is_refresh
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
@@ -158,7 +158,7 @@ def _unfinished(
         plan = snapshot.read(PLAN.key(run=run_key), RunPlan)
         if plan is None:
             raise StoreError(f"{snapshot.problems[-1]}; move the folder away; nothing was deleted")
-        if run_key.startswith(REFRESH):
+        if is_refresh(run_key):
             going_on = serving is not None and plan.parent == serving.model.checkpoint
         else:
             head = heads.get(plan.config.lineage)

@@ -331,6 +331,17 @@ def test_only_requested_stages_run(begun: DirectoryStore, runner: Failing) -> No
     assert runner.stages == ["evaluate", "release"]
 
 
+def test_a_span_that_is_planned_to_cost_more_than_its_budget_is_refused(begun: DirectoryStore, runner: Failing) -> None:
+    """Only the requested stages count."""
+    priced = ("cost.dollars_per_worker_hour=1", "cost.budget_dollars_per_run=0.015")
+    failed = started(begun, "2021-Q3", "2021-Q4", *priced)
+    assert failed.is_failed()
+    assert "2021-Q4 (CONFIG: train: 2021-Q4 does not start: " in str(failed.message)
+    assert runner.stages == []
+    assert done(begun, "2021-Q3", "2021-Q4", *priced, stages=("train",)).state == "Done"
+    assert runner.stages == ["validate", "health", "warmup", "train"]
+
+
 @pytest.mark.usefixtures("impatient")
 def test_missing_stages_of_the_lineages_own_runs_are_run(begun: DirectoryStore, runner: Failing) -> None:
     runs = {state.consumed[-1].span.name: state.run_key for _, state in lineage.completed(begun, "main")}

@@ -5,17 +5,22 @@ from __future__ import annotations
 import pytest
 
 import infra.compute.factory
+from configs.load import load_config
 from flows.pipeline import pipeline
-from flows.refresh import refresh
+from flows.refresh import refresh, refresh_after_rejection, refresh_with
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import InferInputs, ValidateInputs
 from tasks.contracts.references import FeedRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
+from tasks.monitoring.budgets import budgets_of, budgets_seen
 from tasks.monitoring.work_sums import sum_up
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import releases
+from tasks.runs.refreshes import plan_refresh
+from tasks.runs.run import read_runs
+from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
 from tests.support.fakes.stages import refreshed
 from tests.support.workspace.requests import count_requests
@@ -146,3 +151,25 @@ def test_a_refresh_runs_next_to_a_training_but_not_next_to_another(store, runner
         assert refresh(store.uri, overrides=OVERRIDES, return_state=True).name == "NothingToDo"
     with hold_lineage(store, "lineages/main.run", print):
         assert refresh(store.uri, overrides=OVERRIDES) == current(store)
+
+
+def test_a_refresh_beyond_its_budget_is_refused_and_counts_in_the_week(store, runner):
+    priced = (*OVERRIDES, "cost.dollars_per_worker_hour=1")
+    pipeline(store.uri, overrides=priced)
+    ingest_feed(store, "2021-01")
+    state = refresh(store.uri, overrides=(*priced, "cost.budget_dollars_per_run=0.0001"), return_state=True)
+    assert state.is_failed()
+    assert "the refresh of 2021-Q1 does not start: $0.00 spent and" in str(state.message)
+    tight = load_config(overrides=(*priced, "cost.budget_dollars_per_run=0.0001"))
+    refresh_after_rejection(store, tight, "main")  # ends without an error: the rejection is the news
+    assert refresh_with(store, tight, ()).startswith("Its items wait too: the refresh of 2021-Q1 does not start")
+    assert (len(runner.specs), store.list("refreshes")) == (7, [])
+    weekly = load_config(overrides=(*priced, "cost.budget_dollars_per_week=1"))
+    (before,) = budgets_seen(store, weekly, read_runs(Snapshot(store), ()), None)
+    assert refresh(store.uri, overrides=(*priced, "cost.budget_dollars_per_run=1")) == current(store)
+    (after,) = budgets_seen(store, weekly, read_runs(Snapshot(store), ()), None)
+    assert after.spent > before.spent > 0
+    ingest_feed(store, "2021-02")
+    plan, _ = plan_refresh(store, weekly)
+    (planned,) = budgets_of(store, plan)
+    assert 0 < (planned.planned or 0) < 0.01, "three stages, by the refresh before"

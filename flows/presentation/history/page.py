@@ -28,7 +28,6 @@ from flows.presentation.wording import (
 from infra.store.base import Store
 from tasks.contracts.evaluation import main_metric
 from tasks.contracts.workspace import DATA_PAGE, REPORT
-from tasks.costs.budgets import budgets_seen
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.costs import costs_of
 from tasks.monitoring.history import PLANS, History, age_seconds, read_history
@@ -142,8 +141,7 @@ def _waited_too_long(history: History, at: dt.datetime) -> bool:
 
 def _boxes(history: History, at: dt.datetime) -> list[Section]:
     """Return the warnings at the top of the page."""
-    seen = budgets_seen(history.config, history.runs, history.last, at) if history.config is not None else ()
-    boxes = [*budget_boxes(seen)]
+    boxes = [*budget_boxes(history.budgets)]
     age, target, current = age_seconds(history.current, at), history.target_hours, history.current
     if age is not None and target is not None and age > target * 3600:
         lines = (

@@ -45,8 +45,8 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_PAGE, REPORT
-from tasks.costs.budgets import Budget, budgets_seen
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
+from tasks.monitoring.budgets import budget_of_run
 from tasks.monitoring.costs import Costs, costs_of
 from tasks.planning.start import next_start
 from tasks.runs import branches
@@ -94,6 +94,7 @@ def run_page(store: Store, run_key: str, prices: Sequence[PriceList] = ()) -> Pa
     published, unpublished, unread_targets = _publications(store, run)
     decided, unread_decisions = _decisions(store, run)
     stages = _stages(store, run)
+    budgets = budget_of_run(run.plan.config, run) if run.plan else ()
     return Page(
         title=f"{run.span}: {run.state} (run {run_key})",
         workspace=store.uri,
@@ -103,7 +104,7 @@ def run_page(store: Store, run_key: str, prices: Sequence[PriceList] = ()) -> Pa
         about=(", ".join(filter(None, (f"run {run_key}", run.lineage and f"lineage {run.lineage}", pipeline))),),
         state=state(run.state, ended_as(run.state, run.release.number if run.release else None, run.failure)),
         tiles=tuple(_tiles(run)),
-        boxes=(*_overridden(run), *_trouble(store, run), *budget_boxes(_budgets(run)), *unpublished,
+        boxes=(*_overridden(run), *_trouble(store, run), *budget_boxes(budgets), *unpublished,
                *unreadable((*snapshot.problems, *more_problems, *unread_changes, *unread_targets, *unread_decisions))),
         sections=(*stages, *published, *changes,
                   *cost_section(_costs(run, prices)), *account.by_stage(run.attempts, run.results),
@@ -112,12 +113,6 @@ def run_page(store: Store, run_key: str, prices: Sequence[PriceList] = ()) -> Pa
                   *decided, *origin.invocations(run.invocations), *_origin(store, run, (*stages, *published))),
         near=(Cell("History of all runs", key=HISTORY_KEY), *_data_pages(store, run)),
     )  # fmt: skip
-
-
-def _budgets(run: Run) -> tuple[Budget, ...]:
-    """Return the budget of the run, without that of the week."""
-    seen = budgets_seen(run.plan.config, [], run, dt.datetime.now(dt.UTC)) if run.plan else ()
-    return tuple(each for each in seen if each.of == "run")
 
 
 def _costs(run: Run, prices: Sequence[PriceList]) -> Costs:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 
 import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
-from tasks.costs.budgets import Budget, budgets_of, require_budget
 from tasks.costs.run_cost import planned_dollars
 from tasks.foundation.errors import ConfigError
+from tasks.monitoring.budgets import Budget, budgets_of, require_budget
 from tasks.runs.plan import read_plan
 from tasks.runs.run import read_run
 from tasks.runs.snapshot import Snapshot
@@ -44,7 +45,7 @@ def test_a_run_that_is_planned_to_cost_more_than_its_budget_does_not_start(store
     assert planned == pytest.approx(cost, rel=0.1)
     with pytest.raises(ConfigError, match=rf"\$0.00 spent and \${planned:.2f} planned of the budget") as refused:
         require_budget(store, plan)
-    assert f"--set cost.budget_dollars_per_run={planned:.2f}" in str(refused.value)
+    assert f"--set cost.budget_dollars_per_run={math.ceil(100 * planned) / 100:.2f}" in str(refused.value)
     assert require_budget(store, next_run(store, f"cost.budget_dollars_per_run={planned * 2}")) == ()
     (near,) = require_budget(store, next_run(store, f"cost.budget_dollars_per_run={planned * 1.2}"))
     assert near.near
@@ -56,10 +57,10 @@ def test_the_runs_of_a_week_share_its_budget(store: DirectoryStore) -> None:
     cost = spent_by_first_run(store)
     plan = next_run(store, f"cost.budget_dollars_per_week={cost * 1.5}")
     in_the_week, later = (dt.datetime(2026, 1, day, 12, tzinfo=dt.UTC) for day in (7, 12))
-    (week,) = budgets_of(store, plan, in_the_week)
+    (week,) = budgets_of(store, plan, now=in_the_week)
     assert (week.of, week.name, week.exceeded) == ("week", "2026-W02", True)
     assert week.spent == pytest.approx(cost)
-    (following,) = budgets_of(store, plan, later)
+    (following,) = budgets_of(store, plan, now=later)
     assert (following.name, following.spent, following.exceeded) == ("2026-W03", 0.0, False)
 
 
