@@ -1,8 +1,9 @@
 """`millrace releases`, `rollback` and `hold`: the releases, and which of them is current."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -11,17 +12,22 @@ from pydantic import Field
 import tasks.runs.holds
 import tasks.runs.releases
 import tasks.runs.rollback
+from configs.prices import basis_of, cost_of
+from configs.schema.prices import Charge
 from flows.cli import publishing
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
-from flows.presentation.wording import ON_HOLDOUT, moment, number
+from flows.presentation.wording import ON_HOLDOUT, dollars, moment, number
 from infra import prefect_password, prefect_server
 from infra.store.base import Store
 from tasks.contracts.runs import Hold, Release
 from tasks.foundation.errors import ConfigError, HostError, ServerError, StoreError
 from tasks.foundation.records import Record
+from tasks.monitoring.work_sums import work_sums
+from tasks.runs.run import read_runs
 from tasks.runs.served_targets import Served
+from tasks.runs.snapshot import Snapshot
 
 log = logging.getLogger("millrace")
 
@@ -40,6 +46,10 @@ class ReleasesOutput(Record):
     pruned: tuple[int, ...] = Field(
         description="numbers of the releases whose model or vectors were deleted by millrace prune"
     )
+    costs: dict[int, float | None] = Field(
+        description="number -> dollars of the run or refresh that made it; null: a machine has no price"
+    )
+    cost_basis: str = Field(description="basis, region and dates of these prices, or the machines without a price")
 
 
 class RollbackOutput(Record):
@@ -65,8 +75,10 @@ def show_releases(output: ReleasesOutput) -> None:
         say("no release yet")
         return
     say(*(f"release {each.number} can't be shown: {each.trouble}" for each in output.unreadable))
+    priced = any(cost is not None for cost in output.costs.values())
     show_table(
-        [">release", "", "span", "made at", "model", ">vectors", f"~metrics {ON_HOLDOUT}", "~let pass by"],
+        [">release", "", "span", "made at", "model", ">vectors", *([">cost"] if priced else ()),
+         f"~metrics {ON_HOLDOUT}", "~let pass by"],
         (
             [
                 str(release.number),
@@ -75,12 +87,15 @@ def show_releases(output: ReleasesOutput) -> None:
                 moment(release.created_at),
                 release.model.version,
                 f"{release.vectors:,}",
+                *([dollars(output.costs[release.number])] if priced else ()),
                 _metrics(release.metrics),
                 "; ".join(f"{each.name}: {each.reason}" for each in release.overrides),
             ]
             for release in output.releases
         ),
-    )
+    )  # fmt: skip
+    if priced:
+        say(f"cost: the run or refresh that made it, {output.cost_basis}")
 
 
 @command(show_releases)
@@ -95,12 +110,24 @@ def releases(store: Store) -> ReleasesOutput:
             readable.append(tasks.runs.releases.read(store, each))
         except StoreError as error:
             unreadable.append(UnreadableRelease(number=each, trouble=str(error)))
+    charges = _charges(store, readable)
     return ReleasesOutput(
         current=pointer.release if pointer else None,
         releases=tuple(readable),
         unreadable=tuple(unreadable),
         pruned=tuple(sorted(tasks.runs.releases.pruned(store))),
+        costs={number: cost_of(found) if found else None for number, found in charges.items()},
+        cost_basis=basis_of(each for found in charges.values() for each in found),
     )
+
+
+def _charges(store: Store, made: Sequence[Release]) -> dict[int, Sequence[Charge]]:
+    """Return the charges of the run or refresh behind each release, by number: of all its attempts that ended."""
+    found: dict[str, Sequence[Charge]] = {}
+    with contextlib.suppress(StoreError):  # a damaged file elsewhere makes costs unknown, and hides no release
+        found |= {run.run_key: run.totals.charges for run in read_runs(Snapshot(store), ())}
+        found |= {run_key: row.charges for run_key, row in work_sums(store, (), None).rows.items()}
+    return {each.number: found.get(each.run_key, ()) for each in made}
 
 
 def show_rollback(output: RollbackOutput) -> None:

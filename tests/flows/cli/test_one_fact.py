@@ -206,7 +206,11 @@ def test_a_run_has_one_cost(shown: Shown) -> None:
             "report page": shown.report(at).text.partition(" Cost ")[2].split()[0],
             "history page": shown.run_row(at)[7],
         }
+        if at in RELEASES:
+            values["releases"] = dollars(shown.json["releases"]["costs"][str(RELEASES[at])])
+            assert values["releases"] in shown.line("releases", releases.read(shown.store, RELEASES[at]).model.version)
         one(values)
+    assert shown.json["releases"]["costs"]["4"] is None, "a refresh without an attempt on record"
     last = shown.json["history"]["runs"][-1]["cost"]
     assert shown.metrics["millrace_last_run_cost_dollars", ""] == pytest.approx(last)
     sums = {
