@@ -61,9 +61,9 @@ def _prices(charges: tuple[Charge, ...]) -> Table:
             one.instance or "not named",
             duration(one.billable_seconds),
             dollars(one.price.dollars_per_hour) if one.price else NONE,
-            f"{basis_of([one])}; {one.price.source}" if one.price else "no list has its price",
             dollars(one.cost),
+            f"{basis_of([one])}; {one.price.source}" if one.price else "no list has its price",
         )
         for one in charges
     ]
-    return table("Machines", ("machine", ">held", ">an hour", "~price", ">cost"), rows)
+    return table("Machines", ("machine", ">held", ">an hour", ">cost", "~price"), rows)

@@ -66,7 +66,9 @@ def dollars(value: float | None) -> str:
     """Format dollars with cents; below ten cents with two significant digits. An unknown cost is never $0.00."""
     if value is None:
         return NONE
-    return f"${value:,.2f}" if value == 0 or value >= 0.1 else f"${value:.2g}"
+    if value <= 0 or value >= 0.1:
+        return f"${value:,.2f}"
+    return f"${value:.{1 - math.floor(math.log10(value))}f}"
 
 
 def number(value: float | None) -> str:

@@ -78,7 +78,7 @@ def costs_of(runs: Sequence[Run], now: dt.datetime | None = None) -> Costs:
         failed=_sum(ended, lambda one: one.failure is not None),
         booting=_sum(ended, lambda one: _share(one, one.seconds.booting)),
         compiling=_sum(ended, lambda one: _share(one, one.seconds.compiling)),
-        idle=_sum(ended, lambda one: 1 - _share(one, _used(one.seconds)) if one.billable_seconds else 0.0),
+        idle=_sum(ended, lambda one: _rest(_share(one, _used(one.seconds))) if one.billable_seconds else 0.0),
         per_million_vectors=_per(by_stage.get(Stage.infer), _vectors(runs), MILLION),
         per_million_pairs=_per(by_stage.get(Stage.train), _pairs(runs), MILLION),
         per_point=_per(cost, points_gained(runs), 1.0),
@@ -108,6 +108,10 @@ def _sum(attempts: Iterable[LedgerRecord], part: Callable[[LedgerRecord], float]
 
 def _share(record: LedgerRecord, seconds: float) -> float:
     return min(1.0, seconds / record.seconds.paid) if record.seconds.paid else 0.0
+
+
+def _rest(share: float) -> float:
+    return round(1 - share, 9)  # a sum of phases is not the whole to the last digit
 
 
 def _used(seconds: Phases) -> float:

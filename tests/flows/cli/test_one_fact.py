@@ -210,6 +210,7 @@ def test_a_run_has_one_cost(shown: Shown) -> None:
             values["releases"] = dollars(shown.json["releases"]["costs"][str(RELEASES[at])])
             assert values["releases"] in shown.line("releases", releases.read(shown.store, RELEASES[at]).model.version)
         one(values)
+    assert "idle or lost machine time" not in shown.report(0).text, "phases that add up leave no rest of rounding"
     assert shown.json["releases"]["costs"]["4"] is None, "a refresh without an attempt on record"
     last = shown.json["history"]["runs"][-1]["cost"]
     assert shown.metrics["millrace_last_run_cost_dollars", ""] == pytest.approx(last)

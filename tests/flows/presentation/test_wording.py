@@ -2,7 +2,7 @@ import unicodedata
 
 import pytest
 
-from flows.presentation.wording import visible
+from flows.presentation.wording import dollars, visible
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,10 @@ def test_no_control_character_but_tabs_and_ends_of_lines_is_left() -> None:
     assert {letter for letter in left if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")} == {"\t", "\n"}
     turning = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     assert not [letter for letter in left if unicodedata.bidirectional(letter) in turning]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "–"), (0.0, "$0.00"), (1234.5, "$1,234.50"), (0.067, "$0.067"), (3.26e-5, "$0.000033")]
+)
+def test_a_small_cost_is_neither_nothing_nor_a_power_of_ten(value: float | None, shown: str) -> None:
+    assert dollars(value) == shown
