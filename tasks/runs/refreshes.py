@@ -38,7 +38,8 @@ def plan_refresh(
         waiting: spans that are not trained yet, whose items are taken too.
 
     Raises:
-        NothingToDo: the released catalogue has all rows and item feeds, or there is no release yet.
+        NothingToDo: the released catalogue has all rows and item feeds, or there is no release yet, or a person took
+            back a release with these items.
         StoreError: the release, its plan or its catalogue is not readable.
     """
     release = releases.current(store)
@@ -53,8 +54,14 @@ def plan_refresh(
     rows = rows_of(store, (*known.waiting, *new))
     if rows is not None and sum(rows) <= config.batch.refresh_cpu_items:
         settings = on_cpu_queue(settings)
+    run_key = _run_key(settings, release, (*known.rows, *known.feeds, *new))
+    if (made := releases.of_run(store, run_key)) is not None:  # waiting ones were decided before
+        raise NothingToDo(
+            f"nothing to do: release {made.number} has these items, and is not current; millrace rollback --to "
+            f"{made.number} makes it so, or the next new item"
+        )
     plan = RunPlan(
-        run_key=_run_key(settings, release, (*known.rows, *known.feeds, *new)),
+        run_key=run_key,
         span=release.span,
         window=new,
         history=known.rows,

@@ -19,6 +19,7 @@ from tasks.monitoring.work_sums import sum_up
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import releases
 from tasks.runs.refreshes import plan_refresh
+from tasks.runs.rollback import rollback
 from tasks.runs.run import read_runs
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
@@ -79,6 +80,22 @@ def test_an_hour_asks_for_as_much_after_many_hours_as_after_the_first(store, run
         del asked[-1]["read .locks"]  # by the clock
     assert asked[1] == asked[0]
     assert asked[0].total() < 200
+
+
+def test_a_refresh_that_a_person_took_back_stays_so_until_there_are_other_items(store, runner):
+    pipeline(store.uri, overrides=OVERRIDES)
+    ingest_feed(store, "2021-01")
+    refresh(store.uri, overrides=OVERRIDES)
+    first, asked = rollback(store, 1), len(runner.stages)
+    state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
+    assert (state.name, len(runner.stages)) == ("NothingToDo", asked)
+    assert "release 2 has these items, and is not current; millrace rollback --to 2" in state.message
+    assert current(store) == first
+    ingest_feed(store, "2021-02")
+    third = refresh(store.uri, overrides=OVERRIDES)
+    assert third == current(store)
+    assert third is not None
+    assert (third.number, third.refreshed) == (3, 1)
 
 
 def test_a_training_goes_on_after_a_refresh(store, runner):
