@@ -68,8 +68,8 @@ def rank_targets(
     with own_threads() as threads:
         for start in range(0, len(queries), rows)[index::world]:
             scores = multiply(queries[start : start + rows], items).cpu().numpy()
-            bands = _bands(scores, torch.get_num_threads())
-            list(threads.map(lambda band: judge(*band), ((start + first, band) for first, band in bands)))
+            parts = bands(scores, torch.get_num_threads())
+            list(threads.map(lambda part: judge(*part), ((start + first, part) for first, part in parts)))
     return Ranked(ranks, losses)
 
 
@@ -96,7 +96,7 @@ def count_not_below(scores: np.ndarray, own: np.ndarray) -> np.ndarray:
     return scores.shape[1] - np.count_nonzero(scores < own[:, None], axis=1)
 
 
-def _bands(scores: np.ndarray, most: int) -> Iterator[tuple[int, np.ndarray]]:
+def bands(scores: np.ndarray, most: int) -> Iterator[tuple[int, np.ndarray]]:
     """Split the scores into at most `most` bands of equal size; yield each with the index of its first row."""
     rows = max(1, -(-len(scores) // most))
     for first in range(0, len(scores), rows):

@@ -3,7 +3,7 @@
 The vectors stay in memory if they fit; otherwise each search reads the shards.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.model.ranks import HOST, multiply
+from tasks.worker.devices.ahead import own_threads
+from tasks.worker.model.ranks import HOST, bands, multiply
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -67,7 +68,7 @@ class Index:
 
         Args:
             sha256: checksum of its manifest, from the release.
-            device: that searches; the vectors stay on the host, and go to it in batches.
+            device: that multiplies; the vectors stay on the host, and go to it in batches.
 
         Raises:
             MissingFolder, CorruptFolder: it is incomplete, differs from the release, or has another model's vectors.
@@ -83,7 +84,7 @@ class Index:
         self.vectors = int(self.starts[-1])
         each = np.dtype("float16" if manifest.facts["type"] == "fp16" else "float32").itemsize
         fits = self.vectors * self.width * each <= memory_bytes
-        self._kept = [_matrix(pq.read_table(path, columns=[VECTOR])) for path in self.paths] if fits else None
+        self._kept = [as_matrix(pq.read_table(path, columns=[VECTOR])[VECTOR]) for path in self.paths] if fits else None
         self._device = device
 
     def nearest(self, query: np.ndarray, k: int) -> tuple[Hit, ...]:
@@ -138,23 +139,29 @@ class Index:
         ranks = np.zeros((2, count), dtype=np.int64)
         best = Found(np.full((count, k), -1), np.full((count, k), -np.inf, np.float32), *ranks)
         asked, ignored = (np.zeros(0, dtype=np.int64),) * 2 if relevant is None else relevant
-        send = lambda numbers: torch.from_numpy(numbers).to(self._device)  # noqa: E731
-        for first, batch in self._batches():
-            vectors, both = batch.to(self._device).float(), shared[first : first + len(batch)]
-            here = slice(*np.searchsorted(ignored, [first, first + len(vectors)]))
-            for start in range(0, count, BATCH_QUERIES):
-                part = slice(start, start + BATCH_QUERIES)
-                scores = multiply(queries[part], vectors)
-                if (own[part] >= 0).any():
-                    lower = scores < send(limits[part, None] - EQUAL)
-                    mine = (asked[here] >= start) & (asked[here] < start + BATCH_QUERIES)
-                    lower[send(asked[here][mine] - start), send(ignored[here][mine] - first)] = True
-                    best.ranks[part] += len(vectors) - _count(lower)
-                    if both.any():
-                        best.shared_ranks[part] += both.sum() - _count(lower & send(both))
-                if below is not None:
-                    scores.masked_fill_(~(scores < send(below[part, None])), -torch.inf)
-                _improve(best.places[part], best.scores[part], scores, first)
+
+        def judge(start: int, scores: np.ndarray, first: int, both: np.ndarray) -> None:
+            part = slice(start, start + len(scores))
+            if (own[part] >= 0).any():
+                lower = scores < limits[part, None] - EQUAL
+                here = slice(*np.searchsorted(ignored, [first, first + scores.shape[1]]))
+                mine = (asked[here] >= start) & (asked[here] < start + len(scores))
+                lower[asked[here][mine] - start, ignored[here][mine] - first] = True
+                best.ranks[part] += scores.shape[1] - np.count_nonzero(lower, axis=1)
+                if both.any():
+                    best.shared_ranks[part] += np.count_nonzero(both) - np.count_nonzero(lower[:, both], axis=1)
+            if below is not None:
+                scores[~(scores < below[part, None])] = -np.inf
+            _improve(best.places[part], best.scores[part], scores, first)
+
+        with own_threads() as threads:
+            each = threads.map if count > 1 else map  # a thread takes longer to start than one query's scores
+            for first, batch in self._batches():
+                both, vectors = shared[first : first + len(batch)], torch.from_numpy(batch).to(self._device)
+                for start in range(0, count, BATCH_QUERIES):
+                    scores = multiply(queries[start : start + BATCH_QUERIES], vectors).cpu().numpy()
+                    parts = bands(scores, torch.get_num_threads())
+                    list(each(lambda part: judge(*part), [(start + at, part, first, both) for at, part in parts]))
         best.ranks[own < 0] = ABSENT
         best.shared_ranks[(own < 0) | ~shared[own]] = ABSENT
         return best
@@ -175,7 +182,7 @@ class Index:
         found = np.zeros((len(places), self.width), dtype=np.float32)
         for first, vectors in self._batches():
             here = np.flatnonzero((places >= first) & (places < first + len(vectors)))
-            found[here] = vectors[torch.from_numpy(places[here] - first)].float().numpy()
+            found[here] = vectors[places[here] - first]
         return found
 
     def items(self, places: np.ndarray) -> dict[int, ListedItem]:
@@ -191,16 +198,19 @@ class Index:
             }
         return found
 
-    def _batches(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield (first place, float16 or float32 (vectors, width)) until all vectors are read."""
+    def _batches(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (first place, float32 (vectors, width)) until all vectors are read."""
         for shard, path in enumerate(self.paths):
             first = int(self.starts[shard])
             if self._kept is not None:
-                parts: Iterable[torch.Tensor] = self._kept[shard].split(BATCH_VECTORS)
+                whole = self._kept[shard]
+                parts: Iterator[np.ndarray] = (
+                    whole[at : at + BATCH_VECTORS] for at in range(0, len(whole), BATCH_VECTORS)
+                )
             else:
-                parts = map(_matrix, _read(path, [VECTOR]))
+                parts = (as_matrix(table[VECTOR]) for table in _read(path, [VECTOR]))
             for part in parts:
-                yield first, part
+                yield first, part.astype(np.float32, copy=False)
                 first += len(part)
 
     def tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
@@ -220,36 +230,24 @@ def _read(path: Path, columns: list[str]) -> Iterator[pa.Table]:
             yield pa.Table.from_batches([batch])
 
 
-def _matrix(table: pa.Table) -> torch.Tensor:
-    """Return a copy of the vectors, (rows, width), that torch may own."""
-    return torch.tensor(as_matrix(table[VECTOR]))
-
-
-def _count(true: torch.Tensor) -> np.ndarray:
-    """Return the number of true entries of each row; torch adds bytes far faster than booleans."""
-    return true.view(torch.uint8).sum(dim=1, dtype=torch.int32).cpu().numpy()
-
-
-def _improve(places: np.ndarray, best: np.ndarray, scores: torch.Tensor, first: int) -> None:
-    """Merge `scores`, float32 (queries, vectors), into the best scores so far, in place."""
-    k = best.shape[1]
-    if not k or not scores.shape[1]:
+def _improve(places: np.ndarray, best: np.ndarray, scores: np.ndarray, first: int) -> None:
+    """Merge `scores`, float32 (queries, vectors), into the best so far, in place; of equal ones the first count."""
+    k, columns = best.shape[1], scores.shape[1]
+    rows = np.flatnonzero((scores > best[:, -1:]).any(axis=1))
+    if not len(rows) or not k:
         return
-    scores.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    rows = np.flatnonzero(scores.amax(dim=1).cpu().numpy() > best[:, -1])
-    if not len(rows):
-        return
-    scores = scores[torch.from_numpy(rows).to(scores.device)]
-    top = torch.topk(scores, min(k + 1, scores.shape[1]), dim=1)
-    values, columns = top.values.cpu().numpy(), top.indices.cpu().numpy()
-    if values.shape[1] > k:  # of equal scores around the last one, the first places count
-        least = values[:, k]
-        for row in np.flatnonzero((values[:, k - 1] == least) & (least > best[rows, -1])):
-            higher = int((values[row] > least[row]).sum())
-            equal = torch.nonzero(scores[row] == least[row].item())[: k - higher, 0]
-            columns[row, higher:k] = equal.cpu().numpy()
-    both = np.concatenate([best[rows], values[:, :k]], axis=1)
-    where = np.concatenate([places[rows], first + columns[:, :k]], axis=1)
+    scores = scores[rows]
+    top = np.broadcast_to(np.arange(columns), scores.shape)
+    if k < columns:
+        top = np.argpartition(-scores, k, axis=1)[:, : k + 1]
+        found = np.take_along_axis(scores, top, axis=1)
+        last = found[:, k]  # the highest score that is left out, unless it is equal to a found one
+        for row in np.flatnonzero((found[:, :k] == last[:, None]).any(axis=1) & (last > best[rows, -1])):
+            higher, equal = (np.flatnonzero(compare(scores[row], last[row])) for compare in (np.greater, np.equal))
+            top[row, :k] = np.concatenate([higher, equal])[:k]
+        top = top[:, :k]
+    both = np.concatenate([best[rows], np.take_along_axis(scores, top, axis=1)], axis=1)
+    where = np.concatenate([places[rows], first + top], axis=1)
     order = np.lexsort((where, -both), axis=1)[:, :k]
     best[rows] = np.take_along_axis(both, order, axis=1)
     places[rows] = np.take_along_axis(where, order, axis=1)
