@@ -1,6 +1,7 @@
 """The command `millrace`: its entry point."""
 
 import contextlib
+import gc
 import signal
 import sys
 from types import FrameType
@@ -29,6 +30,7 @@ def main() -> None:
 def _leave(code: str | int | None) -> NoReturn:
     if "prefect" in sys.modules and isinstance(code, int | None):
         leave_soon(lambda: code or 0)
+    gc.freeze()  # else the interpreter's last collections visit every object
     sys.exit(code)
 
 

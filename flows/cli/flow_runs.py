@@ -56,8 +56,13 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
 
     flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings  # after the environment is set
+
     keeper = ServerKeeper(server)
     with _explained(keeper, server.url), contextlib.ExitStack() as stack:
+        # A flow's end waits up to a second for the thread that sends Prefect's heartbeats. The workspace's own tell
+        # that a run is lost.
+        stack.enter_context(temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}))
         stack.enter_context(override_context(keeper=keeper))
         if not verbose:
             stack.enter_context(override_context(listener=stack.enter_context(display())))

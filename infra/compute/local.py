@@ -129,7 +129,8 @@ def _relay(processes: list[Process], waiter: Waiter, tail: LogTail) -> None:
         if deadline is not None and time.monotonic() > deadline:
             return
         try:
-            rank, line = lines.get(timeout=0.2)  # short: Prefect cancels between two waits
+            # Short: Prefect cancels between two waits. After the last line the exit codes follow at once.
+            rank, line = lines.get(timeout=0.2 if open_streams else 0.01)
         except queue.Empty:
             continue
         if line is None:
