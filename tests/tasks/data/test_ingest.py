@@ -244,7 +244,7 @@ print(summary.rows, re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").
 )
 def test_memory_does_not_grow_with_the_input(tmp_path: Path, form: Format, packed: bool) -> None:
     rows = [
-        review(n, f"2026-{n % 4 + 1:02d}-01", text=f"{n} bright lamps, {n * n} dark ones " * 20) for n in range(300)
+        review(n, f"2026-{n % 4 + 1:02d}-01", text=f"{n} bright lamps, {n * n} dark ones " * 40) for n in range(300)
     ]
     peaks = {}
     for copies in (1, 50):
@@ -253,7 +253,7 @@ def test_memory_does_not_grow_with_the_input(tmp_path: Path, form: Format, packe
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         ingested, peaks[copies] = (int(number) for number in done.stdout.split())
         assert ingested == 300 * copies
-    assert peaks[50] < 1.05 * peaks[1]
+    assert peaks[50] < 1.1 * peaks[1], "kept in memory, the rows would add 15 %"
 
 
 @pytest.mark.skipif(not REVIEWS.exists(), reason="the sample of product reviews is not on this machine")
