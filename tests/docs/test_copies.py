@@ -5,22 +5,11 @@ from __future__ import annotations
 import pytest
 
 from configs.schema.config import Config
-from tests.docs import (
-    codes,
-    configuration,
-    editor_schema,
-    folders,
-    proof,
-    published,
-    refreshes,
-    stages,
-    workspace_table,
-)
+from tests.docs import configuration, proof
+from tests.docs.copies import COPIES
 
 
-@pytest.mark.parametrize(
-    "copy", [codes, configuration, editor_schema, folders, proof, published, refreshes, stages, workspace_table]
-)
+@pytest.mark.parametrize("copy", COPIES, ids=lambda copy: copy.__name__)
 def test_the_page_is_up_to_date(copy) -> None:
     assert copy.PAGE.read_text() == copy.page(), "write it again: make docs"
 

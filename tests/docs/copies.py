@@ -1,0 +1,15 @@
+"""The copies of the source in docs/ and configs/: each module has the file, `PAGE`, and its text, `page()`."""
+
+from tests.docs import (
+    codes,
+    configuration,
+    editor_schema,
+    folders,
+    proof,
+    published,
+    refreshes,
+    stages,
+    workspace_table,
+)
+
+COPIES = (codes, configuration, editor_schema, folders, proof, published, refreshes, stages, workspace_table)
