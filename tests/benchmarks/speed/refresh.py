@@ -60,12 +60,15 @@ def main() -> None:
         folder = Path(name)
         os.environ.pop("PREFECT_API_URL", None)
         os.environ.update(client_environment(up(folder / "prefect")))
+        os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+        server = S3Server()  # one for all: moto keeps the buckets of a stopped one
         try:
             first = _released(folder, arguments.set)
             for items in arguments.items:
-                _measure(folder, first, items, local, remote)
+                _measure(folder, first, items, server, local, remote)
                 print(f"{_table(local)}\n\n{_table(remote)}\n", flush=True)
         finally:
+            server.stop()
             down(folder / "prefect")
 
 
@@ -82,7 +85,12 @@ def _released(folder: Path, settings: list[str]) -> Path:
 
 
 def _measure(
-    folder: Path, first: Path, items: int, local: list[tuple[str, ...]], remote: list[tuple[str, ...]]
+    folder: Path,
+    first: Path,
+    items: int,
+    server: S3Server,
+    local: list[tuple[str, ...]],
+    remote: list[tuple[str, ...]],
 ) -> None:
     workspace, feed = folder / str(items), folder / "items.jsonl"
     shutil.copytree(first, workspace)
@@ -104,7 +112,7 @@ def _measure(
             (f"{items:,}", f"{lines:,}", f"{found.seconds:.1f}", f"{found.cpu:.1f}", f"{found.bytes:,}",
              f"{found.bytes / vectors:.2%}", f"{found.files}", f"{found.mib:.0f}")
         )  # fmt: skip
-    requests = _in_a_bucket(bucket, one)
+    requests = _in_a_bucket(server, bucket, one)
     counted = (f"{requests[verb]:,}" for verb in VERBS)
     remote.append((f"{items:,}", f"{release.catalogue.partitions}", *counted, f"{requests.total():,}"))
     shutil.rmtree(workspace)
@@ -143,10 +151,8 @@ def _cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _in_a_bucket(workspace: Path, one: Path) -> collections.Counter[str]:
+def _in_a_bucket(server: S3Server, workspace: Path, one: Path) -> collections.Counter[str]:
     """Copy a workspace into a bucket, add one item, and return the requests of the refresh by verb."""
-    os.environ |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
-    server = S3Server()
     os.environ["AWS_ENDPOINT_URL"] = server.url
     try:
         uri = server.new_workspace()
@@ -159,7 +165,6 @@ def _in_a_bucket(workspace: Path, one: Path) -> collections.Counter[str]:
         return collections.Counter(map(_verb, server.requests))
     finally:
         del os.environ["AWS_ENDPOINT_URL"]
-        server.stop()
 
 
 def _verb(request: str) -> str:
