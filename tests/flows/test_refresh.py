@@ -89,7 +89,7 @@ def test_a_refresh_that_a_person_took_back_stays_so_until_there_are_other_items(
     first, asked = rollback(store, 1), len(runner.stages)
     state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
     assert (state.name, len(runner.stages)) == ("NothingToDo", asked)
-    assert "release 2 has these items, and is not current; millrace rollback --to 2" in state.message
+    assert "release 2 has these items, and is not current; millrace rollback --to 2" in str(state.message)
     assert current(store) == first
     ingest_feed(store, "2021-02")
     third = refresh(store.uri, overrides=OVERRIDES)
