@@ -13,7 +13,7 @@ from tasks.contracts.costs import AllReduce, Basis, RunCost, StageCost, Training
 from tasks.contracts.kinds import is_refresh
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan
-from tasks.contracts.stages import Stage
+from tasks.contracts.stages import REFRESHING, Stage
 from tasks.costs.device_memory import sequences_a_step, train_memory
 from tasks.costs.places import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
 from tasks.costs.published import published
@@ -93,7 +93,7 @@ def run_cost(
 
 def stages_left(run: Run, stages: Collection[Stage] | None = None) -> list[Stage]:
     """Return the stages of a run or a refresh that are not done; `stages` are the wanted ones, None: all."""
-    own = (Stage.validate, Stage.infer, Stage.release) if is_refresh(run.run_key) else Stage
+    own = REFRESHING if is_refresh(run.run_key) else Stage
     return [stage for stage in own if (stages is None or stage in stages) and not run.stage(stage).done]
 
 

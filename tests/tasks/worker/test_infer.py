@@ -239,7 +239,7 @@ def test_shards_of_unchanged_partitions_are_named_where_they_truly_lie(workspace
 
 
 def test_a_refresh_after_a_rollback_has_the_vectors_of_a_full_inference(workspace: Workspace, tmp_path: Path):
-    """The vectors of the refresh that was taken back lie beside those of the release, and none of them may come in."""
+    """Vectors of a refresh that was taken back are still in the workspace, and none of them may come in."""
     store, first = workspace.store, run(workspace)
 
     def renamed(names: set[str], more: str, span: str) -> CatalogueRef:
