@@ -199,7 +199,12 @@ class EvaluateOutcome(Record):
     )
     shared_items: dict[Role, int] = Field(
         default={},
-        description="items that challenger and a release both hold, if the corpus is a part of the catalogue",
+        description="items that challenger and a release both hold by id, if the corpus is a part of the catalogue",
+    )
+    embedded_again: dict[Role, int] = Field(
+        default={},
+        description="items of the whole catalogue that a release's model embedded again, since their text or a feature "
+        "that it uses differs from its release",
     )
     rows_left_out: int = Field(default=0, description="holdout rows of deleted items")
     champion_read: int = Field(default=0, description="items whose vectors were read from the champion's release")
@@ -219,7 +224,7 @@ class EvaluateOutcome(Record):
     @property
     def ranked_among(self) -> int:
         """The number of items among which challenger and champion were ranked."""
-        return self.shared_items.get(Role.champion) or self.whole_items or self.corpus_items
+        return self.shared_items.get(Role.champion, self.whole_items or self.corpus_items)
 
     @property
     def golden_leak(self) -> str:

@@ -5,6 +5,7 @@ It only measures and keeps the results of each row; the gates, in the control pl
 
 import io
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from tasks.quality.row_results import RowResults, row_results
 from tasks.quality.vector_metrics import Answers, compatibility_metrics
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.evaluation.corpus import choose_corpus, is_whole, known_pairs, live_relevant_items, relevant_items
-from tasks.worker.evaluation.measure import ModelResults, columns_of, measure
+from tasks.worker.evaluation.measure import ModelResults, columns_of, embed_changed, measure
 from tasks.worker.evaluation.models import LoadedModel, ModelSpec, feature_names, list_models, open_model
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
 from tasks.worker.evaluation.sample import interval_of
@@ -52,6 +53,7 @@ class EvaluatedModel(NamedTuple):
 
     spec: ModelSpec
     measured: ModelResults
+    again: int = 0  # items of the catalogue that it embedded again, since it reads them otherwise than in its release
 
 
 def run(job: Job) -> EvaluateOutcome:
@@ -65,8 +67,8 @@ def run(job: Job) -> EvaluateOutcome:
             model = open_model(job, accelerator, specs[0], None)
             assert model is not None, "only new weights may not be there"
             data = _data(job, accelerator, inputs, specs)
-        with job.clock.phase("productive"):
-            found = list(_measure_all(job, accelerator, specs, model, data))
+        with job.clock.phase("productive"), job.scratch() as folder:
+            found = list(_measure_all(job, accelerator, specs, model, data, folder))
             whole = _whole(job, accelerator, inputs, data, found)
     with job.clock.phase("productive"):
         return _outcome(job, inputs, data, found, whole)
@@ -95,6 +97,7 @@ def _outcome(
         catalogue_items=inputs.catalogue.items,
         whole_items=whole.items if whole else None,
         shared_items=_shared_items(found, whole) if whole else {},
+        embedded_again={role: each.again for each in found if each.again for role in each.spec.roles},
         rows_left_out=data.left_out,
         champion_read=champion.measured.read if champion else 0,
         champion_embedded=data.corpus.num_rows - champion.measured.read if champion else 0,
@@ -121,9 +124,21 @@ def _data(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, specs: Seq
 
 
 def _measure_all(
-    job: Job, accelerator: Accelerator, specs: Sequence[ModelSpec], first: LoadedModel, data: EvaluationData
+    job: Job,
+    accelerator: Accelerator,
+    specs: Sequence[ModelSpec],
+    first: LoadedModel,
+    data: EvaluationData,
+    folder: Path,
 ) -> Iterator[EvaluatedModel]:
-    """Yield each model's results; one model is on the device, besides the challenger while that is copied."""
+    """Yield each model's results; one model is on the device, besides the challenger while that is copied.
+
+    Args:
+        folder: for the vectors of items that a released model embeds again; each model gets a folder in it.
+    """
+    inputs = job.spec.inputs
+    assert isinstance(inputs, EvaluateInputs)
+    meets = inputs.challenger_vectors is not None and not is_whole(job, inputs)
     model: LoadedModel | None = first
     champion: Answers | None = None
     challenger = None
@@ -139,7 +154,17 @@ def _measure_all(
             agreement = compatibility_metrics(answers, champion)
             measured = measured._replace(vectors=measured.vectors | agreement)
         champion = answers if spec.is_champion else None
-        yield EvaluatedModel(spec, measured)
+        if meets and spec.meets_challenger and measured.side is not None:
+            (own := folder / str(number)).mkdir()
+            again = embed_changed(job, accelerator, model, inputs.catalogue, own)
+            if again and job.rank.is_main:
+                print(
+                    f"the {' and '.join(spec.roles)} embedded {again:,} changed items of the catalogue again",
+                    flush=True,
+                )
+            yield EvaluatedModel(spec, measured._replace(side=measured.side._replace(again=own)), again)
+        else:
+            yield EvaluatedModel(spec, measured)
 
 
 def _whole(
@@ -164,7 +189,7 @@ def _whole(
     others = {
         each.spec.version: each.measured.side
         for each in found
-        if each.measured.side is not None and each.spec.roles.keys() - {Role.challenger, Role.previous}
+        if each.measured.side is not None and each.spec.meets_challenger
     }
     return rank_in_whole(job, accelerator, mine, others, inputs.catalogue.partitions, right)
 
@@ -181,7 +206,7 @@ def _shared_items(found: Sequence[EvaluatedModel], whole: WholeRanks) -> dict[Ro
 def _keep(job: Job, data: EvaluationData, found: Sequence[EvaluatedModel], whole: WholeRanks | None) -> RowResults:
     """Return the results of each row; the first worker writes them."""
     table = data.rows.facts
-    for spec, measured in found:
+    for spec, measured, _ in found:
         for role in spec.roles:
             columns = columns_of(role, measured)
             if whole is not None:
@@ -206,7 +231,7 @@ def _measurements(found: Sequence[EvaluatedModel], results: RowResults) -> tuple
             vectors=measured.vectors,
             recall_by_width=measured.recall_by_width,
         )
-        for spec, measured in found
+        for spec, measured, _ in found
         for role, release in spec.roles.items()
     ]
     return tuple(sorted(numbers, key=lambda each: list(Role).index(each.role)))

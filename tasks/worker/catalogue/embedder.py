@@ -75,7 +75,7 @@ class Embedder:
             CodeError: no vector of a whole batch of items is usable.
         """
         began = time.monotonic()
-        earlier = self._earlier.of_partition(number)
+        earlier = self._earlier.of_partition(number, self._catalogue.ref.partitions)
         bad: list[BadItem] = []
         ids = hashlib.sha256()
         vectors = reused = 0

@@ -1,6 +1,6 @@
 """Vectors of an earlier release of the same model, reused for unchanged items."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,13 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import MANIFEST, CorruptFolder, FileEntry, read_manifest
+from tasks.contracts.references import CatalogueRef
 from tasks.data.items import CONTENT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.process.job import Share
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
-
-BATCH_VECTORS = 8192
 
 
 class EarlierVectors:
@@ -34,54 +33,60 @@ class EarlierVectors:
         self._files: tuple[FileEntry, ...] = ()
         self._partitions = 1
         self.max_tokens: int | None = None  # limit to which the texts of these vectors were cut
+        self._type = pa.float32()
+        self.catalogue: CatalogueRef | None = None  # of which these are the vectors
         if prefix is not None:
             manifest = read_manifest(manifests or store, prefix)
             expect_vectors(store, prefix, manifest, model_version)
             self._files = manifest.files
-            self._partitions = manifest.facts["catalogue"]["partitions"]
+            self.catalogue = CatalogueRef.model_validate(manifest.facts["catalogue"])
+            self._partitions = self.catalogue.partitions
             self.max_tokens = manifest.facts["max_tokens"]
+            self._type = pa.float16() if manifest.facts["type"] == "fp16" else pa.float32()
 
-    def of_partition(self, number: int) -> dict[tuple[str, str], np.ndarray]:
-        """Return (item id, content hash) -> vector of the earlier partition with these items; empty if damaged."""
-        entry = self._entry(number)
-        if entry is not None and not self._whole(entry):
-            print(f"{self._local(entry)} is damaged: its items are embedded again", flush=True)
-            return {}
-        table = self.table_of_partition(number, [ITEM_ID, CONTENT])
-        return {} if table is None else dict(zip(_keys(table, CONTENT), as_matrix(table[VECTOR]), strict=True))
+    def of_partition(self, number: int, of: int) -> dict[tuple[str, str], np.ndarray]:
+        """Return (item id, content hash) -> vector of the items of a partition; damaged files are left out.
 
-    def table_of_partition(self, number: int, columns: Sequence[str]) -> pa.Table | None:
-        """Return the vectors and other columns of the earlier partition with these items; None if it is empty.
-
-        Partitions are only ever split, so `number` modulo the earlier count finds it.
+        Args:
+            of: partitions of the catalogue that `number` counts.
         """
-        entry = self._entry(number)
-        return None if entry is None else pq.read_table(self._local(entry), columns=[*columns, VECTOR])
+        found: dict[tuple[str, str], np.ndarray] = {}
+        for earlier in self.partitions_of(number, of):
+            entry = self._entry(earlier)
+            if entry is not None and not self._whole(entry):
+                print(f"{self._local(entry)} is damaged: its items are embedded again", flush=True)
+            elif (table := self.table(earlier, [ITEM_ID, CONTENT, VECTOR])) is not None:
+                keys = zip(table[ITEM_ID].to_pylist(), table[CONTENT].to_pylist(), strict=True)
+                found.update(zip(keys, as_matrix(table[VECTOR]), strict=True))
+        return found
+
+    def partitions_of(self, number: int, of: int) -> range:
+        """Return the earlier partitions that may hold the items of partition `number` of `of`.
+
+        Both counts are powers of two, so a partition is a part of one earlier partition, or several are parts of it.
+        """
+        step = min(of, self._partitions)
+        return range(number % step, self._partitions, step)
+
+    def partitions(self, share: Share) -> range:
+        """Return this worker's share of the earlier partitions."""
+        return range(self._partitions)[share.index :: share.of]
+
+    def table(self, earlier: int, columns: Sequence[str]) -> pa.Table | None:
+        """Return columns of an earlier partition; None if it has no vector."""
+        entry = self._entry(earlier)
+        return None if entry is None else pq.read_table(self._local(entry), columns=list(columns))
+
+    def stored(self, vectors: np.ndarray) -> pa.Array:
+        """Return vectors, float32 (items, width), as a column of the type that the folder stores."""
+        flat = pa.array(vectors.astype(self._type.to_pandas_dtype()).reshape(-1), self._type)
+        return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
 
     def check(self, share: Share) -> None:
         """Compare this worker's share of the files with their checksums. Raises CorruptFolder: names the file."""
         for entry in self._files[share.index :: share.of]:
             if not self._whole(entry):
                 raise CorruptFolder(f"{self._local(entry)} does not match its checksum in {MANIFEST}")
-
-    def of_items(self, items: pa.Table, by: str, width: int, share: Share) -> tuple[np.ndarray, np.ndarray]:
-        """Find the vectors of items in this worker's share of the files.
-
-        Args:
-            items: with the columns ITEM_ID and `by`, one row for each item.
-            by: the second column that must match, CONTENT or TEXT.
-
-        Returns:
-            bool (items,), True if found; float32 (items, width), zeros if not found.
-        """
-        row_of = {key: row for row, key in enumerate(_keys(items, by))}
-        which, vectors = np.zeros(items.num_rows, dtype=bool), np.zeros((items.num_rows, width), dtype=np.float32)
-        for table in self._batches(by, share):
-            table = table.filter(pc.is_in(table[ITEM_ID], value_set=items[ITEM_ID].combine_chunks()))
-            for key, vector in zip(_keys(table, by), as_matrix(table[VECTOR]), strict=True):
-                if (row := row_of.get(key)) is not None:
-                    which[row], vectors[row] = True, vector
-        return which, vectors
 
     def holds(self, ids: pa.ChunkedArray, share: Share) -> np.ndarray:
         """Return bool (ids,): True for an id in this worker's share of the files, with any content."""
@@ -92,7 +97,7 @@ class EarlierVectors:
         return found
 
     def _entry(self, number: int) -> FileEntry | None:
-        name = part_name(number % self._partitions)
+        name = part_name(number)
         return next((entry for entry in self._files if entry.name == name), None)
 
     def _whole(self, entry: FileEntry) -> bool:
@@ -102,17 +107,6 @@ class EarlierVectors:
     def _local(self, entry: FileEntry) -> Path:
         assert self._prefix is not None
         return self._store.local(entry.key(self._prefix))
-
-    def _batches(self, column: str, share: Share) -> Iterator[pa.Table]:
-        """Yield batches of vectors with their item ids and another column."""
-        for entry in self._files[share.index :: share.of]:
-            with pq.ParquetFile(self._local(entry), pre_buffer=False) as file:
-                for batch in file.iter_batches(BATCH_VECTORS, columns=list({ITEM_ID, column, VECTOR})):
-                    yield pa.Table.from_batches([batch])
-
-
-def _keys(table: pa.Table, by: str) -> Iterator[tuple[str, str]]:
-    return zip(table[ITEM_ID].to_pylist(), table[by].to_pylist(), strict=True)
 
 
 def as_matrix(column: pa.ChunkedArray) -> np.ndarray:

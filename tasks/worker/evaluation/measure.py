@@ -1,6 +1,7 @@
 """One model's results for each row, and the metrics of its vectors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,16 +18,19 @@ from tasks.contracts.evaluation import (
     rank_of,
     says_of,
 )
+from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runner import report
-from tasks.data.items import CONTENT, TEXT
+from tasks.data.items import TEXT
 from tasks.data.rows import ITEM, ITEM_ID
 from tasks.quality.row_metrics import RANKING
 from tasks.quality.vector_metrics import Answers, nearest_items, vector_metrics
+from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.corpus import sample_rows
 from tasks.worker.evaluation.models import LoadedModel
 from tasks.worker.evaluation.rows import MeasuredRows
 from tasks.worker.evaluation.whole_catalogue import ModelVectors
+from tasks.worker.model.embed import embed
 from tasks.worker.model.ranks import rank_targets
 from tasks.worker.model.relevant import Relevant
 from tasks.worker.process.job import Job
@@ -36,10 +40,10 @@ from tasks.worker.training.holdout import (
     HoldoutVectors,
     KnownVectors,
     embed_holdout,
+    encode_side,
     judge_vectors,
     make_holdout,
 )
-from tasks.worker.training.training_rows import feature_columns
 
 METRIC = "recall@10"
 
@@ -99,9 +103,7 @@ def measure(
 
     The workers share the work; each gets the whole result.
     """
-    # Content hashes are comparable only if made of the same features; else compare the text alone.
-    by = CONTENT if set(model.features) == set(feature_columns(job.config)) else TEXT
-    known = _known_vectors(job, accelerator, model, items, by)
+    known = _known_vectors(job, accelerator, model, items)
     names = [ITEM if name == TEXT else name for name in items.column_names]
     holdout = make_holdout(rows.table, items.rename_columns(names), model.parts, model.config, relevant)
     progress = (lambda done, total: report("evaluate", done, total, model.version)) if job.rank.is_main else None
@@ -117,7 +119,7 @@ def measure(
         ranks_by_width=narrow,
         recall_by_width=recall_by_width(narrow, np.asarray(rows.holdout, dtype=bool) & holdout.pair),
         read=int(known.which.sum()) if known else 0,
-        side=ModelVectors(embedded.queries, embedded.corpus[holdout.target], model.released, by)
+        side=ModelVectors(embedded.queries, embedded.corpus[holdout.target], model.released.vectors)
         if model.released
         else None,
         held=_held(accelerator, job, model, rows),
@@ -146,15 +148,34 @@ def _held(accelerator: Accelerator, job: Job, model: LoadedModel, rows: Measured
     """Return bool (rows,): True if the model's release has the row's item, with any text."""
     if model.released is None:
         return None
-    here = model.released.holds(rows.table[ITEM_ID], job.share)
+    here = model.released.vectors.holds(rows.table[ITEM_ID], job.share)
     return accelerator.sum(torch.from_numpy(here).int()).bool().numpy()
 
 
-def _known_vectors(
-    job: Job, accelerator: Accelerator, model: LoadedModel, items: pa.Table, by: str
-) -> KnownVectors | None:
+def embed_changed(job: Job, accelerator: Accelerator, model: LoadedModel, catalogue: CatalogueRef, folder: Path) -> int:
+    """Embed the items of the catalogue again that a model reads otherwise than in its release.
+
+    Each worker does its share of the partitions, and keeps their vectors in its folder. All return the whole number.
+    """
+    assert model.released is not None
+
+    def embed_items(tables: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        read = (
+            (items, encode_side(items.rename_columns([ITEM if name == TEXT else name for name in items.column_names]),
+                                ITEM, model.parts, model.config))
+            for items in tables
+        )  # fmt: skip
+        for items, inputs in accelerator.ahead(read):
+            yield items, embed(model.parts.model, accelerator, *inputs, model.settings, shared=False)
+
+    opened = Catalogue(job.store, catalogue, job.shared)
+    many = model.released.embed_changed(opened, job.share, embed_items, folder)
+    return int(accelerator.sum(torch.tensor(many)).item())
+
+
+def _known_vectors(job: Job, accelerator: Accelerator, model: LoadedModel, items: pa.Table) -> KnownVectors | None:
     if model.released is None:
         return None
-    found = model.released.of_items(items, by, model.parts.model.width, job.share)
+    found = model.released.known(items, model.parts.model.width, job.share)
     which, vectors = (accelerator.sum(part) for part in (torch.from_numpy(found[0]).int(), torch.from_numpy(found[1])))
     return KnownVectors(which.bool().numpy(), vectors.numpy())

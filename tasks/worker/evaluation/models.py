@@ -19,6 +19,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.planning.preflight_encoder import describe_encoder, pretrained_folder
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.evaluation.released_items import Reader, ReleasedItems
 from tasks.worker.model import features
 from tasks.worker.model.embed import EmbedSettings, embed_settings
 from tasks.worker.model.features import FeatureTable
@@ -71,9 +72,14 @@ class ModelSpec(NamedTuple):
     def is_challenger(self) -> bool:
         return Role.challenger in self.roles
 
+    @property
+    def meets_challenger(self) -> bool:
+        """True if a larger catalogue's common items are for comparing it with the challenger."""
+        return self.vectors is not None and bool(self.roles.keys() - {Role.challenger, Role.previous})
+
 
 class LoadedModel(NamedTuple):
-    """A model on the device, its embedding settings, and its released vectors.
+    """A model on the device, its embedding settings, and the items of its release.
 
     `config` cuts texts at the release's length, so that queries match the released item vectors.
     """
@@ -82,11 +88,7 @@ class LoadedModel(NamedTuple):
     config: Config
     parts: ModelParts
     settings: EmbedSettings
-    released: EarlierVectors | None
-
-    @property
-    def features(self) -> list[str]:
-        return self.parts.features.columns
+    released: ReleasedItems | None
 
 
 def list_models(inputs: EvaluateInputs) -> tuple[ModelSpec, ...]:
@@ -142,9 +144,11 @@ def open_model(
             return None
     assert parts is not None
     accelerator.to_device(parts.model)
-    released = _released(job, accelerator, spec) if spec.vectors is not None else None
-    config = _cut_at(max_tokens or (released.max_tokens if released else None), job.config)
+    vectors = _released(job, accelerator, spec) if spec.vectors is not None else None
+    config = _cut_at(max_tokens or (vectors.max_tokens if vectors else None), job.config)
     settings = embed_settings(config, accelerator, config.infer.precision)
+    reader = Reader(parts.features, parts.model.shape.prompts)
+    released = ReleasedItems(job.store, job.shared, vectors, reader) if vectors is not None else None
     return LoadedModel(spec.version, config, parts, settings, released)
 
 

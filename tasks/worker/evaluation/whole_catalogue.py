@@ -1,27 +1,26 @@
 """Ranks each row's own item in the whole catalogue, by the challenger's vectors and by a release's vectors.
 
-Two models are compared on their common items, so neither has easier competitors. The vectors are read by partition:
-memory does not grow with the catalogue.
+Two models are compared on their common items, those with the same id, so neither has easier competitors. The vectors
+are read by partition: memory does not grow with the catalogue.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 import torch
 
 from tasks.contracts.evaluation import Role, shared_rank_of, whole_rank_of
 from tasks.contracts.runner import report
-from tasks.data.items import CONTENT, TEXT, VECTOR
+from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.reuse import EarlierVectors, as_matrix
 from tasks.worker.devices.accelerators import Accelerator
+from tasks.worker.evaluation.released_items import places, served_partition
 from tasks.worker.model.relevant import RelevantTexts
 from tasks.worker.process.job import Job
-
-pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 BATCH_ITEMS = 8192
 BATCH_QUERIES = 512  # their scores take 16 MiB of memory
@@ -29,15 +28,12 @@ EQUAL = 1e-6  # scores closer than this are equal: the rounding of a matrix prod
 
 
 class ModelVectors(NamedTuple):
-    """One model: vectors of each row's query and own item, float32 (rows, width), and its released vectors.
-
-    `by`: the column that, besides the item id, must be equal in both models' vectors for a common item.
-    """
+    """One model: vectors of each row's query and own item, float32 (rows, width), and its released vectors."""
 
     queries: np.ndarray
     own: np.ndarray
     vectors: EarlierVectors
-    by: str = CONTENT
+    again: Path | None = None  # folder of `ReleasedItems.embed_changed`; None: no item has changed
 
 
 class SharedRanks(NamedTuple):
@@ -79,7 +75,7 @@ def rank_in_whole(
     Items with an equal or NaN score rank before the own item, so that a collapsed model ranks badly, not perfectly.
 
     Args:
-        others: models by name; an item is common if both hold it with the same content.
+        others: models by name; an item is common if both hold its id.
         partitions: of the catalogue and the challenger's vectors.
 
     Raises:
@@ -91,13 +87,12 @@ def rank_in_whole(
     whole, held = np.zeros(rows, dtype=np.int64), 0
     numbers = range(partitions)[job.share.index :: job.share.of]
     for done, number in enumerate(numbers, start=1):
-        mine = challenger.vectors.table_of_partition(number, [ITEM_ID, TEXT, CONTENT])
         theirs_of = {
-            name: other.vectors.table_of_partition(number, [ITEM_ID, other.by]) for name, other in others.items()
+            name: served_partition(other.vectors, number, partitions, other.again) for name, other in others.items()
         }
-        for table in _batches(mine):
+        for table in _batches(challenger.vectors.table(number, [ITEM_ID, TEXT, VECTOR])):
             masked = right.pairs_of(table[TEXT].to_pylist())
-            shared = {name: _held_by(others[name].by, theirs, table) for name, theirs in theirs_of.items()}
+            shared = {name: _held_by(theirs, table) for name, theirs in theirs_of.items()}
             vectors = as_matrix(table[VECTOR]).astype(np.float32, copy=False)
             places = [at for at, _ in shared.values()]
             every = [np.ones(len(vectors), dtype=bool), *(at >= 0 for at in places)]
@@ -124,19 +119,11 @@ def _batches(table: pa.Table | None) -> Iterator[pa.Table]:
         yield table.slice(start, BATCH_ITEMS)
 
 
-def _held_by(by: str, theirs: pa.Table | None, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def _held_by(theirs: pa.Table | None, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Return each item's row in the other model's file, int64 (items,), -1 if absent; and the found vectors."""
     if theirs is None:
         return np.full(table.num_rows, -1), np.zeros((0, 0), dtype=np.float32)
-    at = (
-        pc.index_in(table[ITEM_ID], value_set=theirs[ITEM_ID].combine_chunks())
-        .fill_null(-1)
-        .to_numpy()
-        .astype(np.int64)
-    )
-    found = np.flatnonzero(at >= 0)
-    same = pc.equal(table[by].take(pa.array(found)), theirs[by].take(pa.array(at[found]))).to_numpy().astype(bool)
-    at[found[~same]] = -1
+    at = places(table, theirs)
     return at, as_matrix(theirs[VECTOR].take(pa.array(at[at >= 0]))).astype(np.float32, copy=False)
 
 
