@@ -5,7 +5,6 @@ Unicode are errors.
 """
 
 import datetime as dt
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +15,18 @@ from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
 from tasks.data.files.sources import SourceRow
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, PLAIN, Spelling
 from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time
-from tasks.data.files.values import Scalar, as_bool, as_float, as_text, is_nan_text, scalar, short
+from tasks.data.files.values import (
+    Scalar,
+    as_bool,
+    as_float,
+    as_text,
+    is_missing_word,
+    kind_of,
+    scalar,
+    short,
+    type_of_kinds,
+)
+from tasks.data.ids import hash_of, id_of
 from tasks.data.items import DELETED, FEED_KIND
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
@@ -112,12 +122,15 @@ class Canonicaliser:
         if problem := self._times.problem(moment):
             raise record.error(self.time_column, problem)
         item = self._text(record, ITEM)
+        item_id = self._id(record, ITEM_ID)
+        if ITEM_ID not in self._source and item is not None:
+            item_id = hash_of(item)
         core = (
-            self._text(record, ROW_ID) or self._made_id(record, moment),
+            self._id(record, ROW_ID) or self._made_id(record, moment),
             microseconds(moment),
             self._text(record, QUERY),
             item,
-            self._text(record, ITEM_ID) or (None if item is None else _hash(item)),
+            item_id,
             self._label(record),
         )
         others = self._others(record)
@@ -128,8 +141,7 @@ class Canonicaliser:
     def columns(self) -> dict[str, tuple[str, str]]:
         """Return source column -> (name in the span, type) for the unmapped columns, sorted by name.
 
-        The type is float64 or bool if all values of the column have it, else string. A column with only nulls is
-        float64. A name of a core column gets the suffix `_source`.
+        The type is that of `type_of_kinds`. A name of a core column gets the suffix `_source`.
         """
         if self.layout is ITEMS:
             self._kinds[DELETED] = {"bool"}
@@ -141,9 +153,12 @@ class Canonicaliser:
                 while name in taken:
                     name += "_source"
                 taken.add(name)
-            kinds = self._kinds[column] or {"float64"}
-            named[column] = (name, next(iter(kinds)) if len(kinds) == 1 else "string")
+            named[column] = (name, type_of_kinds(self._kinds[column]))
         return named
+
+    def codes(self) -> set[str]:
+        """Return the source columns of whole numbers that are text, since float64 can't hold one of them."""
+        return {column for column, kinds in self._kinds.items() if "code" in kinds <= {"code", "whole"}}
 
     def empty_columns(self) -> set[str]:
         """Return the source columns that have only nulls."""
@@ -152,8 +167,8 @@ class Canonicaliser:
     def _made_id(self, record: SourceRow, moment: dt.datetime) -> str:
         """Return the id of a row whose source has none."""
         if self.layout is ITEMS:
-            return _hash(_canonical_json(record.values))
-        item = self._text(record, ITEM_ID) or self._text(record, ITEM)
+            return hash_of(_canonical_json(record.values))
+        item = self._id(record, ITEM_ID) or self._text(record, ITEM)
         return natural_id(microseconds(moment), self._text(record, QUERY), item)
 
     def _text(self, record: SourceRow, canonical: str) -> str | None:
@@ -163,18 +178,23 @@ class Canonicaliser:
         value = _scalar(record, column)
         return None if value is None else as_text(value)
 
+    def _id(self, record: SourceRow, canonical: str) -> str | None:
+        column = self._source.get(canonical)
+        return None if column is None else id_of(record, column, _scalar(record, column), self._texts_are_values)
+
     def _deleted(self, record: SourceRow) -> bool:
         """Return True if the feed deletes the item. Raises DataError: the record is not usable."""
-        if not self._text(record, ITEM_ID):
-            raise record.error(self._source[ITEM_ID], "empty; every item of a feed needs its id")
+        if not self._id(record, ITEM_ID):
+            raise record.error(self._source[ITEM_ID], "no id; every item of a feed needs its id")
         column = self._source.get(DELETED, DELETED)
         value = _scalar(record, column)
-        known = {None: False, "": False, "true": True, "false": False, "1": True, "0": False}
+        known = {None: False, "true": True, "false": False, "1": True, "0": False}
         known |= dict.fromkeys(self.spelling.true, True) | dict.fromkeys(self.spelling.false, False)
+        value = None if is_missing_word(value) else value
         deleted = known.get(None if value is None else as_text(value).strip().casefold())
         if deleted is None:
             raise record.error(column, f"{short(value)} is not true or false, nor 1 or 0{_hint(str(value))}")
-        if not deleted and not (self._text(record, ITEM) or "").strip():
+        if not deleted and self._text(record, ITEM) is None:
             raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
         return deleted
 
@@ -185,7 +205,7 @@ class Canonicaliser:
             return None
         if isinstance(value, str):
             text = value.strip()
-            if not text or is_nan_text(text):
+            if is_missing_word(text):
                 return None
             kind, spelled = self.spelling.typed(text)
             if kind == "string":
@@ -208,11 +228,9 @@ class Canonicaliser:
 
     def _typed(self, value: bool | int | float | str) -> tuple[str | None, bool | float | None]:
         """Return the type of a value, and the value that the spelling gives a text; None: as it stands."""
-        if isinstance(value, bool):
-            return "bool", None
-        if isinstance(value, int | float):
-            return "float64", None
-        return self.spelling.typed(value) if self._texts_are_values else ("string", None)
+        if isinstance(value, str) and self._texts_are_values:
+            return self.spelling.typed(value)
+        return kind_of(value), None
 
 
 def _scalar(record: SourceRow, column: str) -> Scalar:
@@ -226,8 +244,8 @@ def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:
     value = record.values.get(column)
     if column not in record.values:
         raise record.error(column, f"missing, but the time is read from it; the columns are {', '.join(record.values)}")
-    if value is None:
-        raise record.error(column, "null; every row needs a time, which selects its span")
+    if is_missing_word(value) or _scalar(record, column) is None:
+        raise record.error(column, "no time; every row needs one, which selects its span")
     try:
         return parse_time(value, dayfirst)
     except (ValueError, OverflowError, TypeError) as error:
@@ -250,10 +268,6 @@ def _hint(text: str) -> str:
 
 def _canonical_json(values: Mapping[str, Any]) -> str:
     return json.dumps(values, sort_keys=True, separators=(",", ":"), default=str)
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def _not_unicode(value: object) -> bool:

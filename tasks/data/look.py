@@ -19,7 +19,7 @@ from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
 from tasks.data.label_columns import zeros_as_hits
 from tasks.data.mapping import Values
-from tasks.data.rows import LABEL
+from tasks.data.rows import ITEM_ID, LABEL, ROW_ID
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 
@@ -62,8 +62,8 @@ def look(
         if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
             note = f"{survey.rows:,} rows"
             progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
-    columns = survey.columns()
-    roles = _roles(columns, layout, options)
+    roles = _roles(survey.columns(detect_languages=False), layout, options)
+    columns = survey.columns(ids=_ids(roles, layout))
     spelling = suggested_spelling(columns, survey, options.spelling)
     first, last = _range(survey, roles.get(TIME), spelling.dayfirst)
     span = options.span or _span(survey.rows, first, last)
@@ -95,9 +95,10 @@ def surveyed(survey: Survey, canonicaliser: Canonicaliser) -> list[ColumnFacts]:
     types = {"float64": "number", "bool": "boolean", "string": "text"}
     found = {source: types[kind] for source, (_, kind) in canonicaliser.columns().items()}
     columns = []
-    for each in survey.columns(detect_languages=False):
+    for each in survey.columns(detect_languages=False, ids=_ids(canonicaliser.mapping, canonicaliser.layout)):
         kind = found.get(each.name, each.type)
-        seldom = {"suggests": each.type} if kind == "text" and each.type != "text" else {}
+        odd = kind == "text" and each.type != "text" and each.name not in canonicaliser.codes()
+        seldom = {"suggests": each.type} if odd else {}
         columns.append(each.model_copy(update={"type": kind, **seldom}))
     return with_roles(columns, {TIME: canonicaliser.time_column, **canonicaliser.mapping})
 
@@ -137,6 +138,11 @@ def _roles(columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions)
         if column not in names:
             raise ConfigError(f"no column {column!r}; the source has {', '.join(names)}")
     return roles
+
+
+def _ids(roles: Mapping[str, str], layout: Layout) -> set[str]:
+    """Return the columns that are mapped as ids of rows or items."""
+    return {column for name, column in roles.items() if layout.columns.get(name) in (ROW_ID, ITEM_ID)}
 
 
 def _map(mapping: Mapping[str, str], layout: Layout) -> str:

@@ -20,8 +20,10 @@ from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
-from tasks.data.files.formats import SUFFIXES, format_of_name
+from tasks.data.files.formats import SUFFIXES, Format, format_of_name
 from tasks.data.files.sources import SourceReader, SourceRow
+from tasks.data.files.values import scalar
+from tasks.data.ids import hash_of, id_of
 from tasks.data.items import CATALOGUE_KIND, FEED_KIND, is_deleted_name
 from tasks.data.rows import BATCH_ROWS, ITEM, ITEM_ID, QUERY, ROW_ID, SPAN_KIND
 from tasks.data.span_versions import list_feeds
@@ -114,21 +116,27 @@ def _ids_in(store: Store, prefix: str, kind: str) -> Iterator[pa.Array]:
 
 
 def _rows(reader: SourceReader) -> Iterator[GoldenRow]:
-    for number, record in enumerate(reader, start=1):
-        if number > MOST_ROWS:
-            raise DataError(f"{record.file} has more than {MOST_ROWS:,} rows, the most that a golden set may have")
+    records = list(itertools.islice(reader, MOST_ROWS + 1))
+    if len(records) > MOST_ROWS:
+        raise DataError(f"{records[0].file} has more than {MOST_ROWS:,} rows, the most that a golden set may have")
+    has_ids = any(ITEM_ID in record.values for record in records)  # a record of JSON may leave out nulls
+    for record in records:
         query, item = _text(record, QUERY), _text(record, ITEM)
-        given = record.values.get(ITEM_ID)
-        # Without an id, as for a span's rows: one text is one item.
-        item_id = str(given) if given is not None else hashlib.blake2b(item.encode(), digest_size=16).hexdigest()
-        yield GoldenRow(query, item, item_id)
+        yield GoldenRow(query, item, _id(record, reader.form) if has_ids else hash_of(item))
+
+
+def _id(record: SourceRow, form: Format) -> str:
+    found = id_of(record, ITEM_ID, scalar(record.values.get(ITEM_ID)), form is Format.csv)
+    if found is None:
+        raise record.error(ITEM_ID, "no id; give every row its item's id, or leave the column out")
+    return found
 
 
 def _text(record: SourceRow, column: str) -> str:
     if column not in record.values:
         raise record.error(column, f"missing; a golden set has query, item, and perhaps item_id, "
                                    f"this has {', '.join(record.values)}")  # fmt: skip
-    text = record.values[column]
-    if not isinstance(text, str) or not text.strip():
+    text = scalar(record.values[column])
+    if not isinstance(text, str):
         raise record.error(column, "empty, or no text; every row of a golden set needs its query and its item")
     return text

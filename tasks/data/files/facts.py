@@ -59,6 +59,8 @@ class Problem(Record):
         "constant",
         "markup",
         "misread",
+        "placeholder",
+        "scientific",
     ] = Field(description="subject of the problem")
     column: str | None = Field(description="column of the source; null: none fits")
     text: str = Field(description="the problem and the way out, for people")

@@ -1,14 +1,15 @@
 """Likely mistakes in a source and its mapping, each with the way out."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Problem, Shape
 from tasks.data.files.roles import TIME, named_like
-from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, TRUE_WORDS
+from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, PLACEHOLDERS, TRUE_WORDS
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey, cell
+from tasks.data.files.values import SCIENTIFIC, is_missing_word
 
 _NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}
 _FAULTY = 0.02  # share of texts with HTML, or in a wrong encoding
@@ -34,7 +35,8 @@ def find_problems(
         *_ids(roles, by_name),
         *_swapped(survey, roles, by_name),
         *_repeated(survey, roles, by_name, feed),
-        *_empty(survey, roles, by_name),
+        *_empty(survey, roles, by_name, feed),
+        *_scientific(survey, columns),
         *_faulty(survey, roles, by_name),
         *(problem for each in columns for problem in _of_values(each, roles, typed)),
     ]
@@ -121,7 +123,7 @@ def _steady(survey: Survey, id_column: str, text_column: str) -> float:
     """Return the share of items with several rows in the sample whose text is the same in all; 0.65 for few items."""
     texts: dict[str, list[str | None]] = defaultdict(list)
     for row in survey.sample:
-        if (item := cell(row, id_column)) is not None:
+        if (item := cell(row, id_column)) is not None and not is_missing_word(item):
             texts[item].append(cell(row, text_column))
     several = [each for each in texts.values() if len(each) > 1]
     if len(several) < _LEAST_ITEMS:
@@ -133,7 +135,7 @@ def _repeated(
     survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts], feed: bool
 ) -> Iterator[Problem]:
     column = columns.get(roles.get("id", ""))
-    if feed or column is None or column.distinct == len(survey.texts(column.name)):
+    if feed or column is None or column.distinct == len(survey.ids(column.name)):
         return
     text = (
         f"column {column.name!r}, mapped as id, repeats ({column.common[0].value!r}): validate sets all but the first "
@@ -142,14 +144,28 @@ def _repeated(
     yield Problem(kind="repeated", column=column.name, text=text)
 
 
-def _empty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:
-    for role in ("query", "item", "item_id"):
+def _empty(
+    survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts], feed: bool
+) -> Iterator[Problem]:
+    for role in ("id", "text") if feed else ("query", "item", "item_id"):
         column = columns.get(roles.get(role, ""))
         if column is not None and column.nulls > _EMPTY * survey.rows:
             share = column.nulls / survey.rows
             said = f"column {column.name!r}, mapped as {role}, is empty in {share:.0%} of the rows"
-            text = f"{said}; validate sets these apart"
+            way_out = "ingest writes these to --set-aside FILE" if feed else "validate sets these apart"
+            text = f"{said}; {way_out}"
             yield Problem(kind="empty", column=column.name, text=text)
+
+
+def _scientific(survey: Survey, columns: Sequence[ColumnFacts]) -> Iterator[Problem]:
+    for column in columns:
+        found = next((text for text in survey.texts(column.name) if SCIENTIFIC.fullmatch(text)), None)
+        if found is not None and (column.ids or column.type == "number"):
+            text = (
+                f"{found!r} in column {column.name!r} is in scientific notation: a spreadsheet has cut a long "
+                "number; if these are ids, make the column text there, and export it again"
+            )
+            yield Problem(kind="scientific", column=column.name, text=text)
 
 
 def _faulty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:
@@ -159,6 +175,12 @@ def _faulty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, Colu
         if column is None or not (texts := survey.texts(column.name)):
             continue
         said = f"column {column.name!r}, mapped as {role},"
+        held = Counter(text for text in texts if text.strip().casefold() in PLACEHOLDERS)
+        if held:
+            (common, _), count = held.most_common(1)[0], held.total()
+            share = f"{count / len(texts):.0%}" if count >= 0.01 * len(texts) else "less than 1%"
+            text = f"{said} is a placeholder such as {common!r} in {share} of the rows; take these rows out"
+            yield Problem(kind="placeholder", column=column.name, text=text)
         if column.distinct == 1 and len(texts) >= _LEAST_ROWS:
             text = f"{said} is {texts[0][:60]!r} in all rows: a model learns nothing from it; map a column that differs"
             yield Problem(kind="constant", column=column.name, text=text)

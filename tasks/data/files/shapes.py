@@ -1,19 +1,21 @@
 """The shape of a value: its meaning by its spelling."""
 
 import datetime as dt
-import math
 import re
 from decimal import Decimal
 
 from tasks.data.files.facts import Shape
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, Spelling
 from tasks.data.files.times import parse_time
+from tasks.data.files.values import is_missing
 
 _TRUE = "ja yes oui si sí sì sim tak evet igen wahr vrai vero verdadero はい y j"
 _FALSE = "nein no non não nie hayır nem falsch faux falso いいえ n nee"
 TRUE_WORDS = frozenset(_TRUE.split())
 FALSE_WORDS = frozenset(_FALSE.split())
 _LONGEST_WORD = 9
+_BRACKETED = ("(not set)", "(not provided)", "(other)", "(none)", "(blank)")
+PLACEHOLDERS = frozenset([*_BRACKETED, "null", "undefined", "nan", "n/a", "none"])
 _ISO = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
 
 
@@ -24,16 +26,16 @@ MARKUP = r"&(?:[a-zA-Z]{2,8}|#\d{1,6});|</?[a-zA-Z][^<>]{0,40}>"
 
 
 def shape_of(value: object, spelling: Spelling) -> Shape | None:
-    """Return the shape of a value; None for a missing one: null, NaN or blank."""
+    """Return the shape of a value; None for a missing one."""
+    if is_missing(value):
+        return None
     match value:
-        case None:
-            return None
         case bool():
             return Shape.boolean
         case int():
             return Shape.number
         case float() | Decimal():
-            return None if math.isnan(value) else Shape.number
+            return Shape.number
         case str():
             return _shape_of_text(value.strip(), spelling)
         case dt.date():  # also a time of a day
@@ -44,12 +46,10 @@ def shape_of(value: object, spelling: Spelling) -> Shape | None:
             return Shape.text
 
 
-def _shape_of_text(text: str, spelling: Spelling) -> Shape | None:
-    if not text:
-        return None
+def _shape_of_text(text: str, spelling: Spelling) -> Shape:
     kind, _ = spelling.typed(text)
-    if kind != "string":
-        return {None: None, "float64": Shape.number, "bool": Shape.boolean}[kind]
+    if kind not in (None, "string"):
+        return Shape.boolean if kind == "bool" else Shape.number
     if text[0].isdigit() or text[0] in "+-":
         if COMMA_NUMBER.fullmatch(text):
             return Shape.decimal_comma

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.data.files.values import NUMBER, kind_of_text
+from tasks.data.files.values import NUMBER, kind_of_digits, kind_of_text
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 
@@ -37,13 +37,14 @@ class Spelling(Record):
         return tuple(words)
 
     def typed(self, text: str) -> tuple[str | None, bool | float | None]:
-        """Return the type of a text as `kind_of_text` does, and its value; None: as without options."""
+        """Return the kind of a text as `kind_of_text` does, and its value; None: as without options."""
         stripped = text.strip()
         if (self.true or self.false) and (word := stripped.casefold()) in (*self.true, *self.false):
             return "bool", word in self.true
         if self.decimal == ",":
             if COMMA_NUMBER.fullmatch(stripped):
-                return "float64", number_with_comma(stripped)
+                kind = "float64" if "," in stripped else kind_of_digits(_GROUPS.sub("", stripped))
+                return kind, number_with_comma(stripped)
             if NUMBER.fullmatch(stripped):  # 12.5: another sign than the one that was promised
                 return "string", None
         return kind_of_text(text), None

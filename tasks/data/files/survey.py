@@ -3,14 +3,14 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from tasks.contracts.profiles import Shared
 from tasks.data.files.facts import ColumnFacts, Shape
 from tasks.data.files.shapes import shape_of
 from tasks.data.files.spelling import Spelling, day_comes_first
-from tasks.data.files.values import as_text, scalar, short
+from tasks.data.files.values import as_text, is_missing, is_missing_word, kind_of, scalar, short, type_of_kinds
 from tasks.foundation.languages import languages
 
 SAMPLE_ROWS = 2_000
@@ -21,13 +21,15 @@ _LEAST_LANGUAGE = 0.02
 _COMMON = 12
 _COMMON_CHARS = 60
 _LONGEST_ID = 40
-_KINDS = {Shape.boolean: "boolean", Shape.number: "number"}
+_TYPES = {"bool": "boolean", "float64": "number", "string": "text"}
 _ID = re.compile(r"(?=.*[0-9])[^\s.,]+(?:[.:][^\s.,]+)*")
 
 
 class _Column:
     def __init__(self) -> None:
         self.filled = 0  # rows with a value
+        self.words = 0  # of these, rows with a word that means a missing id or number
+        self.kinds: set[str] = set()
         self.shapes: Counter[Shape] = Counter()
         self.first: dict[Shape, str] = {}  # the first value of a shape, with its row
         self.texts = 0
@@ -57,9 +59,10 @@ class Survey:
         closely = self._whole or place < SAMPLE_ROWS
         for name, value in values.items():
             column = self._columns.get(name) or self._columns.setdefault(name, _Column())
-            if value is None:
+            if is_missing(value):
                 continue
             column.filled += 1
+            column.words += is_missing_word(value)
             if closely:
                 self._count(column, value)
         if place < SAMPLE_ROWS:
@@ -67,10 +70,10 @@ class Survey:
             self.sample[place : place + 1] = [cut]
 
     def _count(self, column: _Column, value: Any) -> None:
-        shape = shape_of(value, self._spelling)
-        if shape is None:  # blank, or NaN
-            column.filled -= 1
+        column.kinds |= self._kinds(value)
+        if is_missing_word(value):
             return
+        shape = shape_of(value, self._spelling) or Shape.text
         if shape not in column.shapes:
             column.first[shape] = f"{short(value)} in row {self.rows:,}"
         column.shapes[shape] += 1
@@ -80,24 +83,41 @@ class Survey:
             column.longest = max(column.longest, length)
             column.texts += 1
 
-    def columns(self, detect_languages: bool = True) -> list[ColumnFacts]:
-        """Return the facts of each column, in the order of the source."""
-        return [self._facts(name, column, detect_languages) for name, column in self._columns.items()]
+    def _kinds(self, value: Any) -> set[str]:
+        """Return the kind of a value, as the converter finds it; empty if it fits any."""
+        if isinstance(value, str) and self._texts_are_values:
+            kind, _ = self._spelling.typed(value)
+            return set() if kind is None else {kind}
+        plain = scalar(value)
+        return set() if plain is None else {kind_of(plain)}
+
+    def columns(self, detect_languages: bool = True, ids: Set[str] = frozenset()) -> list[ColumnFacts]:
+        """Return the facts of each column, in the order of the source.
+
+        Args:
+            ids: the columns that are mapped as ids, in which words such as `null` are missing values.
+        """
+        return [self._facts(name, column, detect_languages, name in ids) for name, column in self._columns.items()]
 
     def texts(self, name: str) -> list[str]:
         """Return the values of a column in the sample as texts, without missing ones."""
         return [text for row in self.sample if (text := cell(row, name)) is not None]
 
-    def _facts(self, name: str, column: _Column, detect_languages: bool) -> ColumnFacts:
-        texts = self.texts(name)
+    def ids(self, name: str) -> list[str]:
+        """Return the values of a column of ids in the sample, without missing ones and words for them."""
+        return [text for text in self.texts(name) if not is_missing_word(text)]
+
+    def _facts(self, name: str, column: _Column, detect_languages: bool, mapped_as_id: bool) -> ColumnFacts:
+        texts = self.ids(name)
         count = column.shapes.total()
         shape = _most(column.shapes, count)
         if shape is Shape.day_first and day_comes_first(texts) is False:
             shape = Shape.month_first
-        kinds = {_KINDS.get(each, "text") for each in column.shapes}
-        typed = self._texts_are_values or not column.texts
-        kind = kinds.pop() if len(kinds) == 1 and typed else "text" if kinds else "number"
+        kind = _TYPES[type_of_kinds(column.kinds)]
+        code = kind == "text" and column.kinds <= {"code", "whole"}
         ids = bool(texts) and shape in (None, Shape.text, Shape.number) and _look_like_ids(texts)
+        without = mapped_as_id or ids or kind != "text"
+        texts = texts if without else self.texts(name)
         plain = kind == "text" and shape in (None, Shape.text) and not ids
         usual = (Shape.decimal_comma, Shape.number) if shape is Shape.decimal_comma else (shape, Shape.day_first)
         others = [first for each, first in column.first.items() if each not in usual]
@@ -107,8 +127,8 @@ class Survey:
             {
                 "name": name,
                 "type": kind,
-                "suggests": None if shape in (None, Shape.text) or shape == kind else shape,
-                "nulls": self.rows - column.filled,
+                "suggests": None if shape in (None, Shape.text) or shape == kind or code else shape,
+                "nulls": self.rows - column.filled + column.words * without,
                 "distinct": len(tally),
                 "lengths": lengths if column.texts else None,
                 "languages": _languages(texts) if plain and detect_languages else (),

@@ -1,55 +1,109 @@
 """Convert single values of a source to null, boolean, number or text, by one rule for all formats.
 
-NaN is a missing number. The text `NaN` is a missing number in a column of numbers, else a text.
+Null, NaN, a blank text and `\\N` are missing everywhere. Words such as `NaN` or `null` are missing in a column of ids,
+numbers or booleans; in a column of texts they are texts, since nan is a bread.
 """
 
 import datetime as dt
 import json
 import math
 import re
+from collections.abc import Set
 from decimal import Decimal
 
 Scalar = bool | int | float | str | None
 
 # Digits with a leading zero are a code, for example a postcode, not a number.
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NAN = ("nan", "NaN", "NAN")  # not `Nan`, which is a name
+# 4.00638E+12, as spreadsheets show long numbers; codes such as 12E4 have no sign.
+SCIENTIFIC = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE]\+[0-9]{2,3}")
+_NULL = r"\N"  # of Hive, MySQL and PostgreSQL
+# Not `Nan`, which is a name.
+_MISSING_WORDS = frozenset(["nan", "NaN", "NAN", "null", "NULL", "Null", "None", "NONE", "none", "NaT", "<NA>", "#N/A"])
+_EXACT = 2**53  # float64 holds each whole number up to this one
 _BOOLEANS = {"true": True, "false": False}
 
 
 def scalar(value: object) -> Scalar:
-    """Return a value as null, bool, number or text. NaN becomes null, a nested value becomes JSON.
+    """Return a value as null, bool, number or text. A missing value becomes null, a nested value becomes JSON.
 
     Raises:
         UnicodeDecodeError: bytes that are not UTF-8 text.
     """
+    if is_missing(value):
+        return None
     match value:
-        case None | bool() | int() | str():
+        case None | bool() | int() | float() | str():
             return value
-        case float():
-            return None if math.isnan(value) else value
         case Decimal():
-            if value.is_nan():
-                return None
             return int(value) if value == value.to_integral_value() else float(value)
         case dt.datetime() | dt.date() | dt.time():
             return value.isoformat()
         case bytes():
-            return value.decode()
+            return scalar(value.decode())
         case dict() | list() | tuple():
             return json.dumps(value, ensure_ascii=False, default=str)
         case _:
             return str(value)
 
 
+def is_missing(value: object) -> bool:
+    """Return True for a value that is missing in a column of any type: null, NaN, a blank text, `\\N`."""
+    match value:
+        case None:
+            return True
+        case str():
+            return value == _NULL or not value.strip()
+        case float():
+            return math.isnan(value)
+        case Decimal():
+            return value.is_nan()
+        case _:
+            return False
+
+
 def kind_of_text(text: str) -> str | None:
-    """Return the type of a text in an untyped format: float64, bool or string; None for NaN, which fits any type."""
+    """Return the kind of a text in an untyped format, as `kind_of` does; None for a missing one, which fits any."""
     stripped = text.strip()
-    if stripped in _NAN:
+    if stripped in _MISSING_WORDS:
         return None
     if NUMBER.fullmatch(stripped):
-        return "float64"
+        return kind_of_digits(stripped) if stripped.lstrip("+-").isdecimal() else "float64"
     return "bool" if stripped.lower() in _BOOLEANS else "string"
+
+
+def kind_of_digits(text: str) -> str:
+    """Return the kind of a whole number that is written in digits, perhaps of thousands."""
+    digits = text.lstrip("+-")
+    return "whole" if len(digits) < 16 or (len(digits) == 16 and int(digits) <= _EXACT) else "code"
+
+
+def kind_of(value: bool | int | float | str) -> str:
+    """Return the kind of a typed value: bool, float64, string, or of a whole number `whole` or `code`.
+
+    A `code` is a whole number that float64 can't hold exactly, such as the id of a session.
+    """
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "whole" if abs(value) <= _EXACT else "code"
+        case float():
+            return "float64"
+        case _:
+            return "string"
+
+
+def type_of_kinds(kinds: Set[str]) -> str:
+    """Return the type of a column whose values have these kinds: float64, bool or string.
+
+    Whole numbers with codes among them are names, which stay exact as texts; with fractions among them they are
+    measurements. A column without a value is float64.
+    """
+    if kinds == {"bool"}:
+        return "bool"
+    numbers = kinds <= {"whole", "code", "float64"}
+    return "float64" if numbers and ("code" not in kinds or "float64" in kinds) else "string"
 
 
 def as_text(value: bool | int | float | str) -> str:
@@ -65,7 +119,7 @@ def as_text(value: bool | int | float | str) -> str:
 
 def as_float(value: bool | int | float | str) -> float | None:
     """Return a number, or text of a number, as float64; infinite if out of range, which validate refuses."""
-    if is_nan_text(value):
+    if is_missing_word(value):
         return None
     try:
         return float(value)
@@ -75,13 +129,14 @@ def as_float(value: bool | int | float | str) -> float | None:
 
 def as_bool(value: bool | int | float | str) -> bool | None:
     """Convert a boolean, or the text `true` or `false` in any case."""
-    if is_nan_text(value):
+    if is_missing_word(value):
         return None
     return value if isinstance(value, bool) else _BOOLEANS[str(value).strip().lower()]
 
 
-def is_nan_text(value: object) -> bool:
-    return isinstance(value, str) and value.strip() in _NAN
+def is_missing_word(value: object) -> bool:
+    """Return True for a text that stands for a missing id, number or boolean, such as NaN or null."""
+    return isinstance(value, str) and value.strip() in _MISSING_WORDS
 
 
 def short(value: object) -> str:

@@ -79,7 +79,7 @@ def test_times_are_exact_to_the_microsecond(moment: dt.datetime) -> None:
 
 @pytest.mark.parametrize(
     "time",
-    ["", "yesterday", "2026-13-01", "20.11.2026", True, [2026], {"$date": 0}, math.nan, math.inf, 1e300, "1e999",
+    ["yesterday", "2026-13-01", "20.11.2026", True, [2026], {"$date": 0}, math.inf, 1e300, "1e999",
      1_795_163_400_000_000, "0001-01-01T00:00:00+10:00"],
 )  # fmt: skip
 def test_a_value_that_is_no_time_is_an_error_with_place_and_value(time: object) -> None:
@@ -87,9 +87,10 @@ def test_a_value_that_is_no_time_is_an_error_with_place_and_value(time: object) 
         convert({"at": time})
 
 
-def test_a_missing_time_is_an_error() -> None:
-    with pytest.raises(DataError, match="row 3, column 'at': null"):
-        convert({"at": None})
+@pytest.mark.parametrize("time", [None, "", " ", math.nan, "NaN", "null", r"\N"])
+def test_a_missing_time_is_an_error(time: object) -> None:
+    with pytest.raises(DataError, match="row 3, column 'at': no time"):
+        convert({"at": time})
     with pytest.raises(DataError, match=r"row 1, column 'at': missing, .* the columns are q, t"):
         canonicaliser().convert(SourceRow(FILE, 1, {"q": "", "t": ""}))
 
@@ -132,12 +133,42 @@ def test_an_item_id_takes_the_place_of_the_items_text_in_the_id_of_a_row() -> No
     assert len({convert({"t": text, "i": "7"}, item_id="i").core[0] for text in ("Lamp", "Lamp, corrected")}) == 1
 
 
-def test_a_null_id_is_made_from_the_content() -> None:
-    assert convert({"n": None}, id="n", item_id="n").core == convert({"n": None}).core
+MISSING = [None, "", "  ", math.nan, Decimal("nan"), "NaN", "null", "None", r"\N"]
 
 
-def test_nulls_and_empty_texts_are_kept() -> None:
-    assert convert({"q": "", "t": None}).core[2:] == ("", None, None, None)
+@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("form", list(Format))
+def test_a_missing_id_of_an_item_is_no_hash_of_its_text(missing: object, form: Format) -> None:
+    """The text would be in the catalogue under two ids."""
+    assert convert({"n": missing}, form, item_id="n").core[4] is None
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_a_missing_id_of_a_row_is_made_from_the_content(missing: object) -> None:
+    assert convert({"n": missing}, id="n").core == convert({}).core
+
+
+@pytest.mark.parametrize("value", ["4.00638E+12", "1e+16", 1e16, float(2**53)])
+@pytest.mark.parametrize("role", ["id", "item_id"])
+def test_an_id_that_has_lost_digits_is_refused(value: object, role: str) -> None:
+    """Several products would be one."""
+    with pytest.raises(DataError, match=r"row 3, column 'n': .* lost"):
+        convert({"n": value}, Format.csv, **{role: "n"})
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "read"),
+    [("12345.0", Format.csv, "12345"), ("2.10", Format.csv, "2.10"), ("007", Format.csv, "007"),
+     ("12E4", Format.csv, "12E4"), (2**53 + 1, Format.jsonl, str(2**53 + 1)), ("12345.0", Format.jsonl, "12345.0")],
+)  # fmt: skip
+def test_an_id_has_one_text_in_every_format(value: object, form: Format, read: str) -> None:
+    assert convert({"n": value}, form, item_id="n").core[4] == read
+
+
+def test_texts_that_are_missing_are_null() -> None:
+    assert convert({"q": "", "t": None}).core[2:] == (None, None, None, None)
+    assert convert({"q": r"\N", "t": " "}).core[2:4] == (None, None)
+    assert convert({"q": "nan", "t": "None"}).core[2:4] == ("nan", "None"), "a bread, and a perfume"
     assert convert({"q": math.nan, "t": 1984}).core[2:4] == (None, "1984")
 
 
@@ -153,6 +184,9 @@ def test_nulls_and_empty_texts_are_kept() -> None:
         ([1, True], "string"),
         ([[1], {"a": 1}], "string"),
         ([Decimal("1.5"), 10**400], "float64"),
+        ([1, 2**53 + 1], "string"),
+        ([1, -(2**53)], "float64"),
+        (["null", 1], "string"),
         ([LATE_2026], "string"),
     ],
 )
@@ -171,6 +205,10 @@ def test_a_column_has_the_type_that_all_its_values_share(values: list[Any], kind
         (["0", "0.5", "10", "NaN"], "float64"),
         (["nan", "true"], "bool"),
         (["nan", "NESTLE"], "string"),
+        (["null", "None", r"\N", " ", "1"], "float64"),
+        (["1", "9007199254740993"], "string"),
+        (["1", "9007199254740992"], "float64"),
+        (["1.5", "9007199254740993"], "float64"),
         (["1,5"], "string"),
         (["١"], "string"),
     ],

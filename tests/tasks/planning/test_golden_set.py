@@ -61,6 +61,8 @@ def test_without_an_id_an_item_has_that_of_a_row_with_its_text(tmp_path: Path):
         ([{"query": "lamp", "title": "desk lamp"}], r"g\.jsonl, row 1, column 'item': missing.*title"),
         ([ROWS[0], {"query": " ", "item": "desk lamp"}], "row 2, column 'query': empty"),
         ([ROWS[0], {**ROWS[1], "item_id": "s1"}], "item 's1' has two texts"),
+        ([ROWS[0], {**ROWS[1], "item_id": "null"}], "row 2, column 'item_id': no id"),
+        ([ROWS[0], {"query": "lamp", "item": "desk lamp"}], "row 2, column 'item_id': no id"),
     ],
 )
 def test_rows_that_cant_be_used_are_named(tmp_path: Path, rows: list[dict], says: str):

@@ -14,13 +14,17 @@ COMMA = Spelling(decimal=",")
         ("43,49", 43.49),
         ("-0,5", -0.5),
         ("1.234,50", 1234.5),
-        ("1.234", 1234.0),
         ("1\xa0234 567,8", 1234567.8),
-        (" 7 ", 7),
     ],
 )
 def test_a_decimal_comma_makes_a_number(text: str, value: float) -> None:
     assert COMMA.typed(text) == ("float64", value)
+
+
+def test_whole_numbers_with_a_decimal_comma_are_codes_beyond_float64() -> None:
+    assert COMMA.typed("1.234") == ("whole", 1234.0)
+    assert COMMA.typed(" -7 ") == ("whole", -7.0)
+    assert COMMA.typed("9007199254740993") == ("code", 2.0**53)
 
 
 @pytest.mark.parametrize("text", ["12.5", "01,5", "1,234.50", "1.23,4", "a", "1,", "12.34.567"])
