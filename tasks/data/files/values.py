@@ -17,7 +17,7 @@ Scalar = bool | int | float | str | None
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 # 4.00638E+12, as spreadsheets show long numbers; codes such as 12E4 have no sign.
 SCIENTIFIC = re.compile(r"[+-]?[0-9](?:[.,][0-9]+)?[eE]\+[0-9]{2,3}")
-_NULL = r"\N"  # of Hive, MySQL and PostgreSQL
+_NULL = r"\N"  # as Hive, MySQL and PostgreSQL write it
 # Not `Nan`, which is a name.
 _MISSING_WORDS = frozenset(["nan", "NaN", "NAN", "null", "NULL", "Null", "None", "NONE", "none", "NaT", "<NA>", "#N/A"])
 _EXACT = 2**53  # float64 holds each whole number up to this one
