@@ -58,6 +58,7 @@ class Described:
     `encoder` is the folder of encoder and tokenizer, `dense_folders` are the folders of the dense layers' weights.
     `pooling` is None for a plain encoder. `longest_tokens` is the maximum length of texts, None if not given.
     `default_prompt` names a prompt for every text; it is set only if `prompts` for queries and items are empty.
+    `prefix` stands before the names of the encoder's tensors in its files, as in `0.auto_model.`.
     """
 
     folder: Path
@@ -71,6 +72,7 @@ class Described:
     longest_tokens: int | None = None
     lower_case: bool = False
     normalized: bool = True
+    prefix: str = ""
 
 
 def describe(folder: Path) -> Described:

@@ -1,18 +1,16 @@
 """The size of the configured encoder: from its settings, or from the headers of its folder; no model is loaded."""
 
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from configs.schema.config import Config
 from tasks.data.pretrained import describe, read_settings
+from tasks.data.weight_files import count_numbers
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.preflight_encoder import pretrained_folder
 
-_MOST_HEADER_BYTES = 100_000_000  # limit of the safetensors format
 _NAMES = {  # names of a setting in config.json; the second ones are DistilBERT's
     "hidden": ("hidden_size", "dim"),
     "layers": ("num_hidden_layers", "n_layers"),
@@ -63,16 +61,8 @@ def _setting(facts: Mapping[str, Any], names: tuple[str, str]) -> int:
 
 def _stored_weights(folder: Path, facts: Mapping[str, Any]) -> int:
     """Return the number of weights in a folder, by the headers of its files, or by their size without headers."""
-    whole = folder / "model.safetensors"
-    if files := [whole] if whole.is_file() else sorted(folder.glob("model-*.safetensors")):
-        return sum(_weights_in(file) for file in files)
+    numbers = count_numbers(folder)
+    if numbers is not None:
+        return numbers
     each = 2 if str(facts.get("torch_dtype", facts.get("dtype"))) in ("float16", "bfloat16") else 4
     return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // each
-
-
-def _weights_in(file: Path) -> int:
-    """Return the number of weights by a safetensors header: its length in 8 bytes, then JSON."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        header = json.loads(opened.read(min(length, _MOST_HEADER_BYTES)))
-    return sum(math.prod(each["shape"]) for name, each in header.items() if name != "__metadata__")

@@ -1,19 +1,16 @@
 """Find and check the pretrained folder from which a lineage begins."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 from configs.schema.config import Config
+from tasks.data.encoder_weights import check_weights
 from tasks.data.encoders import TextShape, check_direction, kind_of, positions_for_text
 from tasks.data.pretrained import Described, describe, read_settings, text_shape
 from tasks.foundation.errors import ConfigError
 
-# One file of each group must exist.
-_FILES = (
-    ("config.json",),
-    ("tokenizer.json",),
-    ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
-)
+_FILES = ("config.json", "tokenizer.json")
 
 
 def pretrained_folder(name: str) -> Path:
@@ -45,8 +42,8 @@ def check_encoder(config: Config) -> None:
     """Check, without loading it, that the pretrained folder is usable and long enough for the longest text.
 
     Raises:
-        ConfigError: the folder or a file is missing, a setting in it is not supported, the configuration contradicts
-            it, or a text may have more tokens than the encoder has positions.
+        ConfigError: the folder or a file is missing, a setting in it is not supported, its weights are not those of its
+            encoder, the configuration contradicts it, or a text may have more tokens than the encoder has positions.
     """
     if config.model.pretrained is not None:
         describe_encoder(config, pretrained_folder(config.model.pretrained))
@@ -64,9 +61,9 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
             f"model.pretrained: {folder} has prompts for texts about {names}; name the column that says so with "
             "features.entity=COLUMN, or the prompts to train with instead: model.prompts={query: ..., item: ...}"
         )
-    for names in _FILES:
-        if not any((encoder / name).is_file() for name in names):
-            raise ConfigError(f"model.pretrained: {encoder} has no {names[0]}; give a local Hugging Face model folder")
+    for name in _FILES:
+        if not (encoder / name).is_file():
+            raise ConfigError(f"model.pretrained: {encoder} has no {name}; give a local Hugging Face model folder")
     facts = read_settings(encoder / "config.json")
     kind_of(facts.get("model_type"))
     check_direction(facts)
@@ -84,7 +81,8 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
     encoder_width = facts.get("hidden_size", facts.get("dim"))  # DistilBERT's name
     if isinstance(encoder_width, int):
         check_widths(config, config.model.embedding_width or shape.text_width(encoder_width))
-    return described, shape
+    taken = check_weights(encoder)
+    return (described if taken is None else replace(described, prefix=taken.prefix)), shape
 
 
 def check_widths(config: Config, width: int) -> None:

