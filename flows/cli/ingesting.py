@@ -17,6 +17,7 @@ from infra.store.base import Store
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.facts import ColumnFacts
+from tasks.data.files.times import believed, parse_time
 from tasks.data.ingest import IngestOptions, IngestSummary
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
@@ -43,12 +44,19 @@ def show_ingested(output: IngestSummary) -> None:
 @command(show_ingested, new=True)
 def ingest(
     store: Store,
-    time_column: Annotated[str, typer.Option(help="Column with the time: ISO 8601, or seconds since 1970.")],
     span: Annotated[SpanKind, typer.Option(help="Length of a span.")],
     columns: Annotated[
         str, typer.Option("--map", help="Columns, as in query=q,item=title; of items, as in id=sku,text=title.")
     ],
-    source: Annotated[Path | None, typer.Option(help="Rows: a file, or a folder of files; gzip is recognised.")] = None,
+    time_column: Annotated[
+        str | None, typer.Option(help="Column with the time: ISO 8601, or seconds since 1970.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Time of all items, if the feed has no column for it, as 2026-11-20T08:30:00Z.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Rows: a file, or a folder of files; gzip, bzip2, xz and zstd are recognised.")
+    ] = None,
     items: Annotated[
         Path | None, typer.Option(help="Item feed instead of rows: new, changed and deleted items.")
     ] = None,
@@ -66,7 +74,7 @@ def ingest(
         str | None, typer.Option(help="Last day of the data; default: tomorrow. Later rows are errors.")
     ] = None,
     set_aside: Annotated[
-        Path | None, typer.Option(help="Write invalid rows to this new file instead of failing.")
+        Path | None, typer.Option(help="Write invalid rows and unreadable lines to this new file instead of failing.")
     ] = None,
     reading: Reading = DETECTED,
 ) -> IngestSummary:
@@ -81,10 +89,15 @@ def ingest(
         )
     layout = ITEMS if items else ROWS
     mapping = parse_map(columns, layout)
+    if (time_column is None) == (at is None):
+        raise ConfigError("give --time-column COLUMN, or --at TIME for a feed without a column for the time")
+    if at is not None and layout is ROWS:
+        raise ConfigError("--at is for --items alone: rows of a log need a time each; give --time-column COLUMN")
     options = _options(replace, merge, reading, not_before, not_after, set_aside)
+    time = time_column or _time("--at", at or "")
     with display() as listener:
         return tasks.data.ingest.ingest(
-            store, path, reading.form, time_column, span, mapping, layout, listener.progress, options
+            store, path, reading.form, time, span, mapping, layout, listener.progress, options
         )
 
 
@@ -118,7 +131,7 @@ def _options(
         known=Known.replace if replace else Known.merge if merge else None,
         not_before=_day("--not-before", not_before),
         not_after=_day("--not-after", not_after),
-        delimiter=reading.separator,
+        csv=reading.csv,
         spelling=reading.spelling,
         set_aside=set_aside,
     )
@@ -138,6 +151,16 @@ def _what(span: IngestedSpan) -> str:
         return "new"
     before = span.difference
     return f"new: {before.changed:,} changed, {before.added:,} added, {before.before + before.added - span.rows:,} gone"
+
+
+def _time(option: str, text: str) -> dt.datetime:
+    try:
+        moment = parse_time(text)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ConfigError(f"{option} {text!r}: write a time as 2026-11-20T08:30:00Z") from error
+    if problem := believed(dt.datetime.now(dt.UTC), None, None).problem(moment):
+        raise ConfigError(f"{option} {text!r}: {problem.partition(';')[0]}")
+    return moment
 
 
 def _day(option: str, text: str | None) -> dt.date | None:

@@ -46,7 +46,9 @@ def show_facts(output: SourceFacts) -> None:
 @command(show_facts, new=True)
 def look(
     options: RunOptions,
-    file: Annotated[Path, typer.Argument(help="A file, or a folder of files; gzip is recognised.")],
+    file: Annotated[
+        Path, typer.Argument(help="A file, or a folder of files; gzip, bzip2, xz and zstd are recognised.")
+    ],
     items: Annotated[bool, typer.Option("--items", help="The source is an item feed, not rows with queries.")] = False,
     columns: Annotated[str | None, typer.Option("--map", help="Check these columns, as in query=q,item=title.")] = None,
     time_column: Annotated[str | None, typer.Option(help="Column with the time; default: the likely one.")] = None,
@@ -60,7 +62,7 @@ def look(
     known = list_spans(options.store)
     asked = LookOptions(
         form=reading.form,
-        delimiter=reading.separator,
+        csv=reading.csv,
         spelling=reading.spelling,
         mapping=None if columns is None else parse_map(columns, layout),
         time_column=time_column,

@@ -21,6 +21,7 @@ from infra.store.base import Store
 from tasks.contracts.spans import SpanKind, kind_of, last_over
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.csv_form import parse_delimiter
+from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import SourceFacts
 from tasks.data.files.formats import Format
 from tasks.data.look import LookOptions
@@ -120,7 +121,7 @@ def init(
     known = list_spans(store)
     options = LookOptions(
         form=form,
-        delimiter=None if delimiter is None else parse_delimiter(delimiter),
+        csv=CsvOptions(None if delimiter is None else parse_delimiter(delimiter)),
         mapping=parse_map(columns) if columns else None,
         time_column=time_column,
         span=span or (kind_of(known[0].name) if known else None),
@@ -178,7 +179,7 @@ def _look(store: Store, file: Path, items: Path | None, options: LookOptions) ->
 
 
 def _check(facts: SourceFacts, layout: Layout, option: str) -> None:
-    if facts.time_column is None:
+    if facts.time_column is None and layout is ROWS:
         raise ConfigError(f"{facts.source}: {next(each.text for each in facts.problems if each.kind == 'missing')}")
     try:
         check_map(facts.mapping, layout)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
+from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import Format
 from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
-from tasks.data.files.sources import SourceRow
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, PLAIN, Spelling
 from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time
 from tasks.data.files.values import (
@@ -88,7 +88,7 @@ class Canonicaliser:
     def __init__(
         self,
         form: Format,
-        time_column: str,
+        time: str | dt.datetime,
         span: SpanKind,
         mapping: Mapping[str, str],
         layout: Layout = ROWS,
@@ -97,13 +97,14 @@ class Canonicaliser:
     ) -> None:
         self._texts_are_values = form is Format.csv
         self.layout = layout
-        self.time_column = time_column
+        self.time_column = time if isinstance(time, str) else None
+        self._at = None if isinstance(time, str) else time
         self.mapping = mapping
         self._span = span
         self._times = times
         self.spelling = spelling
         self._source = {layout.columns[name]: column for name, column in mapping.items()}
-        self._mapped = {time_column, *mapping.values()}
+        self._mapped = {*mapping.values()} if self.time_column is None else {self.time_column, *mapping.values()}
         self._kinds: dict[str, set[str]] = {}
 
     @property
@@ -118,9 +119,7 @@ class Canonicaliser:
             DataError: a time or label is not readable, a time is out of range, or an item of a feed has no id, no text
                 or an unreadable `deleted`; names file, row, column and value.
         """
-        moment = _moment(record, self.time_column, self.spelling.dayfirst)
-        if problem := self._times.problem(moment):
-            raise record.error(self.time_column, problem)
+        moment = self._moment(record)
         item = self._text(record, ITEM)
         item_id = self._id(record, ITEM_ID)
         if ITEM_ID not in self._source and item is not None:
@@ -137,6 +136,15 @@ class Canonicaliser:
         if self.layout is ITEMS:
             others[DELETED] = self._deleted(record)
         return CanonicalRow(span_of(moment, self._span), core, others)
+
+    def _moment(self, record: SourceRow) -> dt.datetime:
+        if self._at is not None:
+            return self._at
+        column = str(self.time_column)
+        moment = _moment(record, column, self.spelling.dayfirst)
+        if problem := self._times.problem(moment):
+            raise record.error(column, problem)
+        return moment
 
     def columns(self) -> dict[str, tuple[str, str]]:
         """Return source column -> (name in the span, type) for the unmapped columns, sorted by name.
@@ -251,8 +259,8 @@ def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:
     except (ValueError, OverflowError, TypeError) as error:
         raise record.error(
             column,
-            f"{short(value)} is not a time; write ISO 8601 (2026-11-20T08:30:00Z), or seconds or milliseconds "
-            f"since 1970{_hint(str(value))}",
+            f"{short(value)} is not a time; write ISO 8601 (2026-11-20T08:30:00Z), or seconds (or milli-, micro- or "
+            f"nanoseconds) since 1970{_hint(str(value))}",
         ) from error
 
 

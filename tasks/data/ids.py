@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-from tasks.data.files.sources import SourceRow
+from tasks.data.files.cursor import SourceRow
 from tasks.data.files.values import SCIENTIFIC, Scalar, as_text, is_missing_word
 
 _WHOLE_FLOAT = re.compile(r"([1-9][0-9]*)\.0")  # 12345.0, as pandas writes whole numbers of a column with gaps

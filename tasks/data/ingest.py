@@ -23,7 +23,8 @@ from infra.store.waiting import wait_for_lock
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
-from tasks.data.files.csv_form import name_of
+from tasks.data.files.csv_form import Quote, name_of
+from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import ColumnFacts, Problem
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
@@ -47,9 +48,9 @@ class IngestOptions(Record):
     known: Known | None = None  # None: refuse a span that the workspace has with other rows
     not_before: dt.date | None = None  # the first day of the data, in UTC
     not_after: dt.date | None = None  # the last day of the data, in UTC
-    delimiter: str | None = None  # CSV delimiter; None: detect it in each file
+    csv: CsvOptions = CsvOptions()
     spelling: Spelling = PLAIN
-    set_aside: Path | None = None  # a new file for invalid rows; None: the first invalid row is an error
+    set_aside: Path | None = None  # a new file for rows that can't be used; None: the first one is an error
 
 
 DEFAULTS = IngestOptions()
@@ -71,7 +72,7 @@ def ingest(
     store: Store,
     source: Path,
     form: Format | None,
-    time_column: str,
+    time: str | dt.datetime,
     span: SpanKind,
     mapping: Mapping[str, str],
     layout: Layout = ROWS,
@@ -87,7 +88,7 @@ def ingest(
     Args:
         source: a file, or a folder of files.
         form: None: the names of the files give it.
-        time_column: the source column with the time: ISO 8601, or seconds or milliseconds since 1970.
+        time: the source column with the time, as `parse_time` reads it, or the time of all records.
         mapping: name in `layout` -> source column; `a.b` is the part b of a nested column a.
         layout: rows of queries and items, or the items of a feed.
         progress: called regularly, first with bytes read, then with spans written.
@@ -102,9 +103,10 @@ def ingest(
     check_map(mapping, layout)
     if layout is ROWS:
         _refuse_other_kinds(store, span)
-    reader = SourceReader(source, form, options.delimiter)
-    times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after, since_first_year=layout is ROWS)
-    canonicaliser = Canonicaliser(reader.form, time_column, span, mapping, layout, times, options.spelling)
+    aside = SetAside(options.set_aside)
+    reader = SourceReader(source, form, options.csv, None if options.set_aside is None else aside.take_line)
+    times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after)
+    canonicaliser = Canonicaliser(reader.form, time, span, mapping, layout, times, options.spelling)
     report = progress or (lambda _: None)
     temporary = f"the temporary folder {tempfile.gettempdir()}"
     with (
@@ -112,7 +114,7 @@ def ingest(
         _explaining_full_disk(temporary, "free some space, or set TMPDIR to a folder on a larger disk"),
         scratch_folder(INGEST) as scratch,
         open_tables(scratch / "items.sqlite") as tables,
-        SetAside(options.set_aside) as aside,
+        aside,
     ):
         items = ItemTexts(tables)
         survey = Survey(reader.form is Format.csv, options.spelling, whole=False)
@@ -149,9 +151,14 @@ def ingest(
 
 def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[str]:
     """Yield remarks on unexpected properties of the source."""
-    found = {delimiter for delimiter in reader.delimiters.values() if delimiter != ","}
-    if found and reader.delimiter is None:
+    found = {form.delimiter for form in reader.forms.values() if form.delimiter != ","}
+    if found and reader.csv.delimiter is None:
         yield f"fields are separated by {' or '.join(sorted(map(name_of, found)))}, as the first lines show"
+    quotes = {form.quote for form in reader.forms.values() if form.quote is not Quote.double}
+    if quotes and reader.csv.quote is None:
+        yield f"quotes are read as with --quote {' or '.join(sorted(quotes))}, as the first lines show"
+    if reader.empty_files:
+        yield f"files without rows: {reader.empty_files:,} of {len(reader.files):,}"
     if aside.rows:
         yield f"rows that can't be used: {aside.rows:,}, in {aside.path}; the first: {aside.first}"
     if changed := items.with_several_texts():

@@ -9,6 +9,7 @@ from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.files.csv_form import name_of
+from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
 from tasks.data.files.problems import find_problems, suggested_spelling
@@ -31,7 +32,7 @@ class LookOptions(Record):
     """The options of a look apart from the source: everything that a person knows already."""
 
     form: Format | None = None
-    delimiter: str | None = None
+    csv: CsvOptions = CsvOptions()
     spelling: Spelling = Spelling()
     mapping: dict[str, str] | None = None  # None: the likely one
     time_column: str | None = None
@@ -54,7 +55,7 @@ def look(
         ConfigError: a wrong path or format, or a column that the options name and the source lacks.
         DataError: a file is empty, damaged, or not of its format.
     """
-    reader = SourceReader(source, options.form, options.delimiter)
+    reader = SourceReader(source, options.form, options.csv)
     survey = Survey(reader.form is Format.csv, options.spelling)
     what = f"reading {source.name}"
     for record in reader:
@@ -70,12 +71,14 @@ def look(
     mapping = {name: column for name, column in roles.items() if name != TIME}
     words = ["millrace", "ingest", "--source" if layout is ROWS else "--items", str(source)]
     words += ["--format", reader.form] if format_of_name(source.name) is None and source.is_file() else []
-    words += ["--delimiter", name_of(options.delimiter)] if options.delimiter else []
-    words += ["--time-column", roles.get(TIME, "COLUMN"), "--span", span, "--map", _map(mapping, layout)]
+    words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
+    words += ["--quote", options.csv.quote] if options.csv.quote else []
+    words += _time_words(roles.get(TIME), reader, layout)
+    words += ["--span", span, "--map", _map(mapping, layout)]
     return SourceFacts(
         source=str(source),
         format=reader.form,
-        delimiter=next((name_of(each) for each in reader.delimiters.values()), None),
+        delimiter=next((name_of(each.delimiter) for each in reader.forms.values()), None),
         files=len(reader.files),
         rows=survey.rows,
         sampled=len(survey.sample),
@@ -100,14 +103,19 @@ def surveyed(survey: Survey, canonicaliser: Canonicaliser) -> list[ColumnFacts]:
         odd = kind == "text" and each.type != "text" and each.name not in canonicaliser.codes()
         seldom = {"suggests": each.type} if odd else {}
         columns.append(each.model_copy(update={"type": kind, **seldom}))
-    return with_roles(columns, {TIME: canonicaliser.time_column, **canonicaliser.mapping})
+    return with_roles(columns, _given_roles(canonicaliser))
+
+
+def _given_roles(canonicaliser: Canonicaliser) -> dict[str, str]:
+    time = canonicaliser.time_column
+    return {**({TIME: time} if time else {}), **canonicaliser.mapping}
 
 
 def problems_of(
     survey: Survey, columns: Sequence[ColumnFacts], canonicaliser: Canonicaliser, form: Format
 ) -> list[Problem]:
     """Return the likely mistakes of an ingest, without the reminder of a feed, which a note is about."""
-    roles = {TIME: canonicaliser.time_column, **canonicaliser.mapping}
+    roles = _given_roles(canonicaliser)
     found = find_problems(survey, columns, roles, canonicaliser.layout is ITEMS, form is not Format.csv)
     label = next((each for each in columns if each.role == LABEL), None)
     unread = zeros_as_hits(label) if label else None
@@ -143,6 +151,14 @@ def _roles(columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions)
 def _ids(roles: Mapping[str, str], layout: Layout) -> set[str]:
     """Return the columns that are mapped as ids of rows or items."""
     return {column for name, column in roles.items() if layout.columns.get(name) in (ROW_ID, ITEM_ID)}
+
+
+def _time_words(column: str | None, reader: SourceReader, layout: Layout) -> list[str]:
+    """Return the option that gives the times; for a feed without any, the newest modification time of its files."""
+    if column is not None or layout is not ITEMS:
+        return ["--time-column", column or "COLUMN"]
+    newest = max(path.stat().st_mtime for path in reader.files)
+    return ["--at", dt.datetime.fromtimestamp(newest, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")]
 
 
 def _map(mapping: Mapping[str, str], layout: Layout) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.csv_form import looks_like_a_row
+from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import Format
-from tasks.data.files.sources import SourceRow
 from tasks.foundation.errors import ConfigError, DataError
 
 Values = dict[str, Any]
@@ -63,7 +63,7 @@ def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
         )
 
 
-def require_columns(record: SourceRow, form: Format, time_column: str, mapping: Mapping[str, str]) -> None:
+def require_columns(record: SourceRow, form: Format, time_column: str | None, mapping: Mapping[str, str]) -> None:
     """Check the columns of a file by its first record, before nested columns are flattened.
 
     JSONL is not checked here, since a record may leave out nulls.
@@ -73,7 +73,8 @@ def require_columns(record: SourceRow, form: Format, time_column: str, mapping: 
     """
     if form is Format.jsonl:
         return
-    wanted = {**{column: f"--map gives as {name}" for name, column in mapping.items()}, time_column: "has the time"}
+    wanted = {column: f"--map gives as {name}" for name, column in mapping.items()}
+    wanted |= {} if time_column is None else {time_column: "has the time"}
     missing = [column for column in wanted if not {column, root_of(column)} & record.values.keys()]
     if form is Format.csv and len(missing) == len(wanted) and looks_like_a_row(list(record.values)):
         raise DataError(

@@ -9,6 +9,7 @@ from typing import IO, Any, NamedTuple, Self
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
+from tasks.data.files.cursor import Unreadable
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.survey import Survey
 from tasks.data.files.times import Seen
@@ -21,7 +22,8 @@ from tasks.foundation.errors import ConfigError, DataError
 
 ROWS_BETWEEN_REPORTS = 2000
 
-_WHY = "why"  # the column of --set-aside with the reason
+_WHY = "why"  # the key of --set-aside with the reason
+_BYTES, _LINE, _FILE = "bytes", "line", "file"  # the keys of --set-aside for a row that can't be read
 
 
 class SetAside:
@@ -49,9 +51,20 @@ class SetAside:
         """Write the values of a record. Raises `error` itself if there is no rejects file."""
         if self.path is None:
             raise error
+        self._write(self.path, {**values, _WHY: str(error)}, error)
+
+    def take_line(self, found: Unreadable, error: DataError) -> None:
+        """Write the bytes of an unreadable record as os.fsdecode does. Raises `error` without a rejects file."""
+        if self.path is None:
+            raise error
+        text = found.content.decode(errors="surrogateescape")
+        values = {_BYTES: text, _LINE: found.line, _FILE: str(found.file), _WHY: str(error)}
+        self._write(self.path, values, error)
+
+    def _write(self, path: Path, values: Mapping[str, Any], error: DataError) -> None:
         if self._out is None:
-            self._out = self.path.open("x")
-        self._out.write(json.dumps({**values, _WHY: str(error)}, default=str) + "\n")
+            self._out = path.open("x")
+        self._out.write(json.dumps(values, default=str) + "\n")
         self.first = self.first or str(error)
         self.rows += 1
 
@@ -79,7 +92,8 @@ def spool_rows(
             invalid.
     """
     what = f"reading {reader.files[0].name if len(reader.files) == 1 else f'{len(reader.files)} files'}"
-    take_apart = taken_apart([canonicaliser.time_column, *canonicaliser.mapping.values()])
+    time = canonicaliser.time_column
+    take_apart = taken_apart([*([time] if time else []), *canonicaliser.mapping.values()])
     has_item_ids = ITEM_ID in map(canonicaliser.layout.columns.get, canonicaliser.mapping)
     columns: set[str] = set()
     firsts: dict[str, str] = {}
@@ -88,7 +102,7 @@ def spool_rows(
     with Spools(scratch) as spools:
         for record in reader:
             if record.row == 1:
-                require_columns(record, reader.form, canonicaliser.time_column, canonicaliser.mapping)
+                require_columns(record, reader.form, time, canonicaliser.mapping)
             record = record._replace(values=take_apart(record.values))
             columns.update(record.values)
             try:
@@ -100,7 +114,7 @@ def spool_rows(
             spools.append(row.span, line)
             survey.add(record.values)
             if row.span not in firsts:
-                firsts[row.span] = record.place_of(canonicaliser.time_column)
+                firsts[row.span] = record.place_of(time) if time else f"{record.file}, row {record.row}"
             counts[row.span] += 1
             if has_item_ids and row.item_id and row.item is not None:
                 items.add(row.item_id, row.item)

@@ -20,8 +20,9 @@ from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
+from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import SUFFIXES, Format, format_of_name
-from tasks.data.files.sources import SourceReader, SourceRow
+from tasks.data.files.sources import SourceReader
 from tasks.data.files.values import scalar
 from tasks.data.ids import hash_of, id_of
 from tasks.data.items import CATALOGUE_KIND, FEED_KIND, is_deleted_name

@@ -4,7 +4,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from tasks.data.files.csv_form import parse_delimiter
+from tasks.data.files.csv_form import Quote, parse_delimiter
+from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.formats import Format
 from tasks.data.files.spelling import Spelling, parse_spelling
 
@@ -18,15 +19,19 @@ class Reading(NamedTuple):
     delimiter: Annotated[
         str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
     ] = None
+    quote: Annotated[
+        Quote | None,
+        typer.Option(help='Quotes of a CSV: double (""), backslash (\\"), none (plain); default: detected.'),
+    ] = None
     decimal: Annotated[str, typer.Option(help="Decimal sign of numbers in text columns, e.g. in CSV: . or ,")] = "."
     dayfirst: Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, e.g. 20.11.2026.")] = False
     true: Annotated[str | None, typer.Option("--true", help="Further words for true, as ja,oui.")] = None
     false: Annotated[str | None, typer.Option("--false", help="More words for false, e.g. nein,non.")] = None
 
     @property
-    def separator(self) -> str | None:
-        """The delimiter; None: detect it. Raises ConfigError: it is not understood."""
-        return None if self.delimiter is None else parse_delimiter(self.delimiter)
+    def csv(self) -> CsvOptions:
+        """The delimiter and the quotes. Raises ConfigError: the delimiter is not understood."""
+        return CsvOptions(None if self.delimiter is None else parse_delimiter(self.delimiter), self.quote)
 
     @property
     def spelling(self) -> Spelling:

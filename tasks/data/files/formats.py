@@ -1,13 +1,16 @@
 """The format of a user's files, by name, and contents of other formats, which are named with a way to convert them."""
 
 import enum
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.foundation.errors import ConfigError
 
 
 class Format(enum.StrEnum):
-    """The file format of the records; each may be compressed with gzip."""
+    """The file format of the records; each may be packed with gzip, bzip2, xz or Zstandard."""
 
     jsonl = "jsonl"
     csv = "csv"
@@ -19,7 +22,18 @@ SUFFIXES = {
     Format.csv: (".csv", ".tsv"),
     Format.parquet: (".parquet",),
 }
+PACKINGS = (".gz", ".bz2", ".xz", ".zst")
 _WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
+_HEADER = re.compile(rb"[A-Za-z_][\w .-]*(?:[,;\t|][A-Za-z_][\w .-]*)+")
+_TO_CSV = "python -c \"import pandas; pandas.read_{0}('{{name}}').to_csv('rows.csv', index=False)\""
+_FOREIGN = {
+    b"ARROW1": f"an Arrow (Feather) file; convert it: {_TO_CSV.format('feather')}",
+    b"ORC": f"an ORC file; convert it: {_TO_CSV.format('orc')}",
+    b"Obj\x01": "an Avro file; export it as Parquet or JSON Lines",
+    b"SQLite format 3\x00": "an SQLite database; export its table as CSV",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it, and name the file or the folder with its files",
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself: git lfs pull",
+}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _ZIP = b"PK\x03\x04"
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0"
@@ -28,17 +42,18 @@ _PARQUET = b"PAR1"
 
 def format_of_name(name: str) -> Format | None:
     """Return the format that a file's name gives, as `log.csv.gz` gives CSV; None if it gives none."""
-    plain = name.lower().removesuffix(".gz")
+    plain = name.lower()
+    for packing in PACKINGS:
+        plain = plain.removesuffix(packing)
     return next((form for form, suffixes in SUFFIXES.items() if plain.endswith(suffixes)), None)
 
 
-def format_of(source: Path) -> Format:
-    """Return the format of a file by its name, or of a folder by the names of its files.
+def format_of(source: Path, names: Sequence[str]) -> Format:
+    """Return the format of a source by the names of its files.
 
     Raises:
-        ConfigError: the name does not say, it is a workbook's, or a folder has files of no format or of several.
+        ConfigError: no name says it, one is a workbook's, or they are of several formats.
     """
-    names = [source.name] if source.is_file() else [path.name for path in visible_files(source)]
     found = {form for name in names if (form := format_of_name(name))}
     if len(found) == 1:
         return found.pop()
@@ -51,15 +66,6 @@ def format_of(source: Path) -> Format:
         raise ConfigError(f"--source {source}: {_workbook(source if source.is_file() else source / workbook)}")
     options = " or ".join(f"--format {form}" for form in Format)
     raise ConfigError(f"--source {source}: the name does not tell the format; give {options}")
-
-
-def visible_files(folder: Path) -> list[Path]:
-    """Return all files below a folder, sorted, except hidden ones."""
-    return [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
 
 
 def foreign_content(path: Path, start: bytes, form: Format) -> str:
@@ -76,11 +82,49 @@ def foreign_content(path: Path, start: bytes, form: Format) -> str:
         return _workbook(path)
     if form is not Format.parquet and start.startswith(_PARQUET):
         return f"a Parquet file, not {form}; give --format parquet"
-    if form is not Format.parquet and start.startswith(_UTF_16):
-        return f"text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}"
-    if form is Format.jsonl and start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"[{", b"[\n", b"[\r", b"[ ")):
+    if form is Format.parquet:
+        return ""
+    for magic, content in _FOREIGN.items():
+        if start.startswith(magic):
+            return content.format(name=path.name)
+    if encoding := _utf_16(start):
+        return f"text in {encoding}; convert it: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:5].lower() in (b"<?xml", b"<rss ", b"<feed", b"<html", b"<!doc"):
+        return "XML or HTML, which is not read; export it as CSV or JSON Lines"
+    if form is Format.csv and _is_json_line(text):
+        return "JSON Lines, not csv; give --format jsonl"
+    if form is Format.jsonl and _is_header(text):
+        return "lines of fields, not jsonl; give --format csv"
+    if form is Format.jsonl and text.startswith((b"[{", b"[\n", b"[\r", b"[ ")):
         return f"a JSON array, not JSON Lines; each line must be one JSON object: jq -c '.[]' {path.name} > rows.jsonl"
     return ""
+
+
+def _utf_16(start: bytes) -> str:
+    """Return the name of UTF-16 with a byte order mark, or without one by its zero bytes; empty for other texts."""
+    if start.startswith(_UTF_16):
+        return "UTF-16"
+    pairs = len(start) // 2
+    if pairs < 4:
+        return ""
+    even, odd = (start[place : 2 * pairs : 2].count(0) / pairs for place in (0, 1))
+    if max(even, odd) > 0.4 and min(even, odd) < 0.1:  # Latin letters have one zero byte each
+        return "UTF-16LE" if odd > even else "UTF-16BE"
+    return ""
+
+
+def _is_json_line(start: bytes) -> bool:
+    line = start.partition(b"\n")[0].strip()
+    try:
+        return line.startswith(b"{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_header(start: bytes) -> bool:
+    """Return True for a first line of plain names with delimiters between them."""
+    return _HEADER.fullmatch(start.partition(b"\n")[0].strip()) is not None
 
 
 def _workbook(path: Path) -> str:

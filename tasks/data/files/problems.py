@@ -62,6 +62,8 @@ def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: boo
         free = [each.name for each in columns if each.name not in roles.values()]
         option = "--time-column" if role == TIME else f"--map {role}=COLUMN"
         choice = f"; choose one with {option}: {', '.join(free[:8])}" if free else "; the source has no other column"
+        if feed and role == TIME:
+            choice += "; if it has none, --at TIME is the time of all records, here that of the file"
         yield Problem(kind="missing", column=None, text=f"no column looks like the {role}{choice}")
     if not feed and "item" not in roles and "item_id" in roles:
         text = (

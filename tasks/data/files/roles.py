@@ -1,13 +1,16 @@
 """The likely roles of a source's columns, by their names and values."""
 
+import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Shape
+from tasks.data.files.times import is_epoch
 
 TIME = "time"
 _NAMES = {
-    TIME: "time timestamp date datetime ts at when created created_at updated_at datum zeit zeitpunkt tag fecha heure",
+    TIME: "time timestamp date datetime ts at when created created_at updated_at modified_at event_time "
+    "event_timestamp unixtime unix_time epoch datum zeit zeitpunkt tag fecha heure",
     "item_id": "item_id itemid product_id productid clicked_id sku asin doc_id docid document_id passage_id article_id "
     "artikel artikelnummer artikel_nr artikel_id produkt_id produktid ean gtin",
     "id": "id row_id rowid event_id log_id review_id interaction_id uuid key",
@@ -22,7 +25,6 @@ _NAMES = {
 }
 _ROWS = (TIME, "item_id", "id", "label", "query", "item")
 _FEED = (TIME, "id", "deleted", "text")
-_EPOCH = re.compile(r"1[0-9]{9}(?:[0-9]{3})?(?:\.[0-9]+)?")
 _TIMES = (Shape.time, Shape.day_first, Shape.month_first)
 _MOST_GRADES = 100  # distinct labels
 _LEAST_TEXT = 5  # characters, the median of a text that no name gives a role
@@ -42,8 +44,8 @@ def likely_roles(columns: Sequence[ColumnFacts], feed: bool) -> dict[str, str]:
         best = max(free, key=lambda each: named[each.name], default=None)
         if best and named[best.name]:
             roles[role] = best.name
-        elif role == TIME and len(times := [each for each in free if each.suggests in _TIMES]) == 1:
-            roles[role] = times[0].name
+        elif role == TIME and (times := [each for each in free if each.suggests in _TIMES] or free):
+            roles |= {role: times[0].name} if len(times) == 1 else {}
     if not feed:
         _by_ids(columns, roles)
     _by_text(columns, roles, ("text",) if feed else ("query", "item"))
@@ -75,7 +77,8 @@ def _is_value(column: ColumnFacts) -> bool:
 
 
 def _is_time(column: ColumnFacts) -> bool:
-    epoch = bool(column.common) and all(_EPOCH.fullmatch(each.value) for each in column.common)
+    now = dt.datetime.now(dt.UTC)
+    epoch = bool(column.common) and all(is_epoch(each.value, now) for each in column.common)
     return epoch or column.suggests in _TIMES
 
 

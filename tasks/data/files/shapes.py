@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from tasks.data.files.facts import Shape
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, Spelling
-from tasks.data.files.times import parse_time
+from tasks.data.files.times import RFC_822, parse_time
 from tasks.data.files.values import is_missing
 
 _TRUE = "ja yes oui si sí sì sim tak evet igen wahr vrai vero verdadero はい y j"
@@ -57,6 +57,8 @@ def _shape_of_text(text: str, spelling: Spelling) -> Shape:
             return Shape.time if spelling.dayfirst else Shape.day_first
         if _ISO.match(text) and _is_time(text):
             return Shape.time
+    if RFC_822.match(text) and _is_time(text):
+        return Shape.time
     if len(text) <= _LONGEST_WORD and text.casefold() in TRUE_WORDS | FALSE_WORDS:
         return Shape.word
     return Shape.text

@@ -7,11 +7,12 @@ import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 from tasks.contracts.spans import SpanKind, after, first_day, in_order, last_day
 from tasks.data.files.spelling import DAY_FIRST, parse_day_first
-from tasks.data.files.values import NUMBER
+from tasks.data.files.values import NUMBER, SCIENTIFIC
 from tasks.foundation.errors import DataError
 
 FIRST_YEAR = 1990  # earlier times are mostly 0 or -1 for "unknown"
@@ -27,10 +28,15 @@ FAR = {
 }
 FEW = 0.05  # share of all rows
 
-_MILLISECONDS_FROM = 1e11  # the year 5138 in seconds, 1973 in milliseconds
+# Ends of numbers in seconds, milliseconds, microseconds and nanoseconds, each the year 5138 and 1973 in the next unit;
+# and the microseconds in so many of them.
+_UNITS = ((10**11, 1_000_000, 1), (10**14, 1000, 1), (10**17, 1, 1), (10**20, 1, 1000))
+_END = 10**20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
-_ISO_BASIC_DATE = re.compile(r"[0-9]{8}")
+RFC_822 = re.compile(r"(?:[A-Z][a-z]{2}, )?[0-9]{1,2} [A-Z][a-z]{2} [0-9]{4} [0-9]{1,2}:[0-9]{2}")
+_NAMED_ZONE = re.compile(r"(?<=[0-9Z])\[[\w/+-]+\]$")  # of Java: 2026-10-25T02:30:00+02:00[Europe/Berlin]
+_OFFSET = re.compile(r"(?<=[0-9]) +(?:UTC|GMT|Z|([+-][0-9]{2}:?[0-9]{2}))$")
 
 
 class TimeRange(NamedTuple):
@@ -57,25 +63,25 @@ class TimeRange(NamedTuple):
 ANY_TIME = TimeRange(None, None)
 
 
-def believed(
-    at: dt.datetime, not_before: dt.date | None, not_after: dt.date | None, since_first_year: bool
-) -> TimeRange:
+def believed(at: dt.datetime, not_before: dt.date | None, not_after: dt.date | None) -> TimeRange:
     """Return the allowed range of times for an ingest at the moment `at`.
 
     Args:
-        not_before, not_after: the first and the last day in UTC, given by a person.
-        since_first_year: without `not_before`, begin the range with FIRST_YEAR; else it has no lower bound.
+        not_before, not_after: the first and the last day in UTC, given by a person; else FIRST_YEAR, and AHEAD of `at`.
     """
-    first = not_before or (dt.date(FIRST_YEAR, 1, 1) if since_first_year else None)
+    first = not_before or dt.date(FIRST_YEAR, 1, 1)
     if not_after == dt.date.max:
         end = None
     else:
         end = at + AHEAD if not_after is None else _midnight(not_after) + dt.timedelta(days=1)
-    return TimeRange(None if first is None else _midnight(first), end)
+    return TimeRange(_midnight(first), end)
 
 
 def parse_time(value: object, dayfirst: bool = False) -> dt.datetime:
-    """Parse ISO 8601 (without an offset: UTC), or epoch seconds or milliseconds.
+    """Parse ISO 8601 (without an offset: UTC), RFC 822, YYYYMMDD, YYYYMMDDhhmmss, or a time since 1970.
+
+    A time since 1970 is in seconds, milliseconds, microseconds or nanoseconds, whichever gives a year before 5139.
+    `2026-11-20 08:30:00 UTC`, as of BigQuery, is ISO 8601 too. A number and its text are the same time.
 
     Args:
         dayfirst: texts such as 20.11.2026 8:30 are times too.
@@ -87,19 +93,57 @@ def parse_time(value: object, dayfirst: bool = False) -> dt.datetime:
         text = value.strip()
         if dayfirst and DAY_FIRST.fullmatch(text):
             value = parse_day_first(text)
-        elif NUMBER.fullmatch(text) and not _ISO_BASIC_DATE.fullmatch(text):
-            value = float(text)
+        elif SCIENTIFIC.fullmatch(text):
+            raise ValueError(text)  # a spreadsheet has cut its digits
+        elif NUMBER.fullmatch(text):
+            value = Decimal(text)
         else:
-            value = dt.datetime.fromisoformat(text)
+            value = parsedate_to_datetime(text) if RFC_822.match(text) else dt.datetime.fromisoformat(_plain_iso(text))
     if isinstance(value, dt.datetime):
         return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
     if isinstance(value, dt.date):
         return _midnight(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise TypeError(type(value).__name__)
-    seconds = float(value)
-    microseconds_each = 1000 if abs(seconds) > _MILLISECONDS_FROM else 1_000_000
-    return _EPOCH + dt.timedelta(microseconds=round(seconds * microseconds_each))
+    return _of_number(value)
+
+
+def is_epoch(value: object, at: dt.datetime) -> bool:
+    """Return True for a number, or its text, that is likely a time: not before 1990, and not after `at`."""
+    try:
+        return (
+            NUMBER.fullmatch(str(value)) is not None
+            and dt.datetime(FIRST_YEAR, 1, 1, tzinfo=dt.UTC) <= parse_time(value) <= at + AHEAD
+        )
+    except (ValueError, OverflowError, TypeError):
+        return False
+
+
+def _plain_iso(text: str) -> str:
+    """Return an ISO 8601 text without the name of a zone, and without a blank before its offset."""
+    plain = _NAMED_ZONE.sub("", text)
+    return _OFFSET.sub(lambda found: found[1] or "+00:00", plain)
+
+
+def _of_number(value: float | Decimal) -> dt.datetime:
+    if value != value or abs(value) >= _END:
+        raise OverflowError(value)
+    if value == int(value):
+        value = int(value)
+        digits = str(value)
+        if len(digits) in (8, 14) and digits[:2] in ("19", "20") and _on_calendar(digits):
+            return dt.datetime.strptime(digits, "%Y%m%d%H%M%S"[: 6 if len(digits) == 8 else 12]).replace(tzinfo=dt.UTC)
+    each, divided = next((each, by) for end, each, by in _UNITS if abs(value) < end)
+    moment = value * each // divided if isinstance(value, int) else round(value * each / divided)
+    return _EPOCH + dt.timedelta(microseconds=int(moment))
+
+
+def _on_calendar(digits: str) -> bool:
+    try:
+        dt.datetime.strptime(digits[:8], "%Y%m%d")
+    except ValueError:
+        return False
+    return len(digits) == 8 or (digits[8:10] < "24" and digits[10:12] < "60" and digits[12:] < "60")
 
 
 def microseconds(moment: dt.datetime) -> int:

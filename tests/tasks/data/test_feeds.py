@@ -15,6 +15,7 @@ from tasks.data.canonical import ITEMS
 from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.items import FEED_KIND
+from tasks.data.look import LookOptions, look
 from tasks.data.mapping import parse_map
 from tasks.data.span_versions import list_feeds, list_spans
 from tasks.foundation.errors import ConfigError, DataError
@@ -84,10 +85,24 @@ def test_a_feed_of_changes_alone_would_drop_items_and_must_say_so(store: Directo
     assert versions(feed(store, *changes, known="replace")) == [("2026-01", 3, 2, True)]
 
 
-def test_a_feed_may_be_old_but_not_from_the_future(store: DirectoryStore) -> None:
-    feed(store, item("a", "1970-01-01", gone=False))
+def test_a_feed_has_times_that_are_believed(store: DirectoryStore) -> None:
+    """A time in a wrong unit is mostly of 1970, so that old texts would win."""
+    with pytest.raises(DataError, match="row 1, column 'at': 1970-01-01 is before 1990-01-01"):
+        feed(store, item("a", "1970-01-01", gone=False))
+    feed(store, item("a", "1970-01-01", gone=False), not_before=dt.date(1970, 1, 1))
     with pytest.raises(DataError, match="row 1, column 'at': 3000-01-01 is later than"):
         feed(store, item("a", "3000-01-01", gone=False))
+
+
+def test_a_feed_without_times_gets_one(store: DirectoryStore) -> None:
+    source = write_input(store.root.parent / "feed.csv", [{"sku": "a", "title": "A lamp"}], Format.csv)
+    at = dt.datetime(2026, 2, 3, 8, 30, tzinfo=dt.UTC)
+    mapping = {"id": "sku", "text": "title"}
+    assert versions(ingest(store, source, None, at, SpanKind.month, mapping, ITEMS)) == [("2026-02", 1, 1, True)]
+    assert pq.read_table(store.path("items/2026-02/v1/part-00000.parquet"))["time"].to_pylist() == [at]
+    facts = look(source, ITEMS, LookOptions())
+    assert f"--at {dt.datetime.fromtimestamp(source.stat().st_mtime, dt.UTC):%Y-%m-%dT%H:%M:%SZ}" in facts.command
+    assert "--at TIME" in facts.problems[0].text
 
 
 def test_a_feed_without_a_column_for_deletions_deletes_nothing(store: DirectoryStore) -> None:

@@ -11,7 +11,7 @@ from infra.store.manifest import open_folder, read_manifest
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS
-from tasks.data.files.sources import Format
+from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map

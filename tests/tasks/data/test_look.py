@@ -111,6 +111,16 @@ def test_a_european_export_gets_the_options_that_read_it(tmp_path: Path) -> None
     assert ingest(store, path, None, "at", SpanKind.month, facts.mapping, options=options).rows == 90
 
 
+@pytest.mark.parametrize(
+    "time", [lambda t: int(t), lambda t: int(t * 1e6), lambda t: dt.datetime.fromtimestamp(t).strftime("%F %T UTC")]
+)
+@pytest.mark.parametrize("form", list(Format))
+def test_a_column_of_times_since_1970_or_of_bigquery_is_found(tmp_path: Path, form: Format, time: Any) -> None:
+    rows = [row(n, at=None, seen=time(1_790_000_000 + n), size=n) for n in range(60)]
+    rows = [{name: value for name, value in each.items() if name != "at"} for each in rows]
+    assert looked(tmp_path, rows, form).time_column == "seen"
+
+
 def test_a_month_that_comes_first_is_named(tmp_path: Path) -> None:
     facts = looked(tmp_path, [row(number, at=f"11/{number % 28 + 1}/2026") for number in range(60)])
     assert "begins with the month" in problems(facts)["date"]

@@ -62,6 +62,8 @@ def test_the_survey_sees_the_missing_values_and_types_of_the_span(tmp_path: Path
 def test_ids_that_a_spreadsheet_has_cut_and_placeholders_are_named(tmp_path: Path) -> None:
     rows = [review(n, "2026-02-01", sku="4.00638E+12", text="(not set)" if n % 9 == 0 else f"q {n}") for n in range(40)]
     path = write_input(tmp_path / "x.csv", rows, Format.csv)
-    said = {each.kind: each for each in look(path, ROWS, LookOptions(mapping={"query": "text", "item": "title"})).problems}
+    said = {
+        each.kind: each for each in look(path, ROWS, LookOptions(mapping={"query": "text", "item": "title"})).problems
+    }
     assert said["scientific"].column == "sku"
     assert "'(not set)' in 12%" in said["placeholder"].text

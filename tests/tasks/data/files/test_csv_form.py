@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.data.files.csv_form import find_delimiter, looks_like_a_row, parse_delimiter
+from tasks.data.files.csv_form import CsvForm, Quote, find_form, looks_like_a_row, parse_delimiter
 from tasks.foundation.errors import ConfigError
 
 
@@ -16,16 +16,36 @@ from tasks.foundation.errors import ConfigError
         ("a,b\n1,2\n3\n", ","),  # a damaged row, which reading names
         ("a;b\n1;2\n3\n", ";"),
         ("text\nhello\n", ","),
-        ("a;b\n1;2\n3", ";"),  # cut off
         ('a;b\n1;2\n3;"cut', ";"),
     ],
 )
 def test_the_delimiter_is_what_gives_each_row_as_many_fields(start: str, delimiter: str) -> None:
-    assert find_delimiter(start, whole=False) == delimiter
+    found = find_form(start.splitlines(keepends=True), whole=False)
+    assert found == CsvForm(delimiter, Quote.double)
 
 
 def test_two_that_fit_are_a_question() -> None:
-    assert find_delimiter("a,b;c\n1,2;3\n", whole=True) is None
+    assert find_form(["a,b;c\n", "1,2;3\n"], whole=True) is None
+
+
+ROWS = "at\tq\tt\n2026-01-01\tlamp\tLamp\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ('at,q\n1,"a ""b"""\n', (",", "double")),
+        ('at,q\n1,"24\\" screen, wide"\n', (",", "backslash")),
+        ('at\tq\n1\t"Heavy" pan\n', ("\t", "none")),
+        ('at\tq\tt\n1\t"kettle\tx\n2\tlamp\tx\n3\t24"\tx\n', ("\t", "none")),  # a pair of quotes eats rows
+        ('at\tq\tt\n1\t"kettle\tx\n2\tscreen 24"\tx\n', ("\t", "none")),
+        ('at,q,t\n1,"a text\nof lines, and more",x\n', (",", "double")),
+        ('at,q,t\n1,"a, text\nof, two lines, and",x\n', (",", "double")),  # as many commas as a row, but no time
+        ('at,q\n1,a\n2,"a, b\n3,c\n', (",", "double")),  # nothing fits: reading names the row
+    ],
+)
+def test_the_meaning_of_quotes_is_what_makes_rows_of_all_lines(text: str, form: tuple[str, str]) -> None:
+    assert find_form(text.splitlines(keepends=True), whole=True) == form
 
 
 @pytest.mark.parametrize(

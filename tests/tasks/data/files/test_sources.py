@@ -1,10 +1,13 @@
+import bz2
 import datetime as dt
 import gzip
 import io
 import json
+import lzma
 import os
 import random
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.data.files import sources
+from tasks.data.files import csv_rows, json_rows
+from tasks.data.files.csv_form import Quote
+from tasks.data.files.csv_rows import CsvOptions
+from tasks.data.files.cursor import Unreadable
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
 from tasks.foundation.errors import ConfigError, DataError
@@ -53,8 +59,8 @@ def test_a_folder_is_read_in_the_order_of_names_without_hidden_or_other_files(tm
 
 def test_another_delimiter_in_the_header_is_named(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("when;text;title\n2026-11-01;lamp;Lamp\n")
-    with pytest.raises(DataError, match=r"no comma separates .* but semicolon may; leave --delimiter out"):
-        list(SourceReader(tmp_path / "log.csv", Format.csv, ","))
+    with pytest.raises(DataError, match=r"no comma separates .* but semicolon may; give --delimiter semicolon"):
+        list(SourceReader(tmp_path / "log.csv", Format.csv, CsvOptions(",")))
 
 
 def test_the_row_of_jsonl_is_its_line_with_blank_lines_counted(tmp_path: Path) -> None:
@@ -65,8 +71,8 @@ def test_the_row_of_jsonl_is_its_line_with_blank_lines_counted(tmp_path: Path) -
 
 def test_the_row_of_csv_counts_records_and_not_lines(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    path.write_bytes(b'\xef\xbb\xbfa,b\r\n"1\n2",\r\n\r\n3,4')
-    assert read(path, Format.csv) == [("x", 1, {"a": "1\n2", "b": None}), ("x", 2, {"a": "3", "b": "4"})]
+    path.write_bytes(b'\xef\xbb\xbfa,b\r\n"x\ny",\r\n\r\n3,4')
+    assert read(path, Format.csv) == [("x", 1, {"a": "x\ny", "b": None}), ("x", 2, {"a": "3", "b": "4"})]
 
 
 def test_a_csv_cell_may_be_longer_than_the_standard_limit(tmp_path: Path) -> None:
@@ -87,6 +93,13 @@ def test_parquet_timestamps_of_any_unit_are_datetimes(tmp_path: Path) -> None:
     ((_, _, row),) = read(tmp_path / "x", Format.parquet)
     assert row == dict.fromkeys(columns, moment)
     assert {type(value) for value in row.values()} == {dt.datetime}
+
+
+def test_times_of_spark_do_not_wrap_around(tmp_path: Path) -> None:
+    moments = [dt.datetime(2026, 11, 20, 8, 30), dt.datetime(2611, 2, 1), dt.datetime(9999, 12, 31)]
+    table = pa.table({"at": pa.array(moments, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "x", use_deprecated_int96_timestamps=True)
+    assert [row["at"] for _, _, row in read(tmp_path / "x", Format.parquet)] == moments
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -112,6 +125,10 @@ def packed(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0)
 
 
+def zstandard(data: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
+
+
 GOOD = b'{"a": 1}\n'
 NOISE = random.Random(0).randbytes(20_000).hex()
 PACKED = packed(json.dumps({"a": NOISE}).encode() + b"\n")
@@ -132,12 +149,15 @@ BAD = [
     (Format.csv, b"a,b\n", "no rows"),
     (Format.parquet, parquet_of(pa.table({"a": pa.array([], pa.string())})), "no rows"),
     (Format.jsonl, packed(b""), "no rows"),
-    (Format.jsonl, PACKED[:-20], "row 1 or later: the gzip data is cut off"),
-    (Format.jsonl, packed(GOOD) + PACKED[:5000], "row 1 or later: the gzip data is cut off"),
-    (Format.csv, PACKED[:-20], "the gzip data is cut off"),
-    (Format.parquet, PACKED[:-20], "the gzip data is cut off"),
-    (Format.jsonl, PACKED[:5000] + b"\x00" * 50 + PACKED[5050:], "the gzip data is cut off or damaged"),
-    (Format.jsonl, packed(GOOD) + b"garbage", "row 1 or later: the gzip data is cut off or damaged"),
+    (Format.jsonl, PACKED[:-20], "the compressed data is cut off"),
+    (Format.jsonl, packed(GOOD * 9999) + PACKED[:5000], "row [0-9]+ or later: the compressed data is cut off"),
+    (Format.csv, PACKED[:-20], "the compressed data is cut off"),
+    (Format.parquet, PACKED[:-20], "the compressed data is cut off"),
+    (Format.jsonl, PACKED[:5000] + b"\x00" * 50 + PACKED[5050:], "the compressed data is cut off or damaged"),
+    (Format.jsonl, packed(GOOD) + b"garbage", "the compressed data is cut off or damaged"),
+    (Format.jsonl, lzma.compress(GOOD * 99)[:-20], "the compressed data is cut off or damaged"),
+    (Format.jsonl, bz2.compress(NOISE.encode())[:-20], "the compressed data is cut off or damaged"),
+    (Format.jsonl, zstandard(NOISE.encode())[:-20], "the compressed data is cut off or damaged"),
     (Format.jsonl, GOOD + b'{"a": 1', "row 2: not JSON"),
     (Format.jsonl, GOOD + b"\n[1, 2]\n", "row 3: a JSON list"),
     (Format.jsonl, b"[\n", "a JSON array, not JSON Lines; each line must be one JSON object"),
@@ -147,7 +167,15 @@ BAD = [
     (Format.csv, b"a,b\n1,2\n3\n", "row 2: 1 of 2 fields: column 'b' is missing"),
     (Format.csv, b"a,b\n1,2,3\n", "row 1: 3 fields, but the header ends after 2, with column 'b'"),
     (Format.csv, b"a,a\n1,2\n", "the header has column 'a' twice"),
-    (Format.csv, b'a,b\n1,2\n3,"4\n5,6\n', "row 2: not CSV.*a quote that is never closed"),
+    (Format.csv, b'a,b\n1,2\n3,"4, 5\n5,6\n', "row 2: not CSV.*a quote opens in .* never closed.*--quote none"),
+    (Format.csv, b'a,b\n1,2\n3,"4" x, 5\n5,6\n', "row 2: not CSV: text follows a closing quote.*--quote backslash"),
+    (Format.csv, b"a,b\r1,2\r", r"lines end with CR alone.*tr '\\r' '\\n' < input"),
+    (Format.csv, "a,b\n1,2\n".encode("utf-16-le"), "UTF-16LE; convert it: iconv -f UTF-16LE"),
+    (Format.jsonl, '{"a": 1}\n'.encode("utf-16-be"), "UTF-16BE; convert it"),
+    (Format.csv, GOOD, "JSON Lines, not csv; give --format jsonl"),
+    (Format.jsonl, b"at,q\n2026-01-01,x\n", "lines of fields, not jsonl; give --format csv"),
+    (Format.csv, b"<?xml version='1.0'?><rss/>", "XML or HTML, which is not read"),
+    (Format.csv, b"ARROW1\x00\x00", "an Arrow .Feather. file; convert it"),
     (Format.parquet, b"not parquet at all", "not readable as Parquet"),
     (Format.parquet, encoded(ROWS, Format.parquet)[:-30], "not readable as Parquet"),
     (Format.parquet, packed(b"not parquet"), "not readable as Parquet"),
@@ -174,14 +202,14 @@ def test_a_damaged_parquet_page_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_very_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr(json_rows, "MAX_ROW_BYTES", 1000)
     path = write_input(tmp_path / "x", [{"a": "x" * 900}, {"a": "x" * 1000}])
     with pytest.raises(DataError, match=r"x, row 2: a row of more than .* check --format"):
         read(path, Format.jsonl)
 
 
 def test_a_row_of_many_lines_is_no_longer_than_one_of_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr(csv_rows, "MAX_ROW_BYTES", 1000)
     (tmp_path / "x").write_text("a,b\n" + "1,2\n" * 1000 + '"a\n",' * 1000)
     with pytest.raises(DataError, match=r"x, row 1001: a row of more than"):
         read(tmp_path / "x", Format.csv)
@@ -207,18 +235,126 @@ def test_a_zone_that_nobody_knows_is_named(tmp_path: Path) -> None:
 
 
 def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_FIELD_CHARS", 1000)
+    monkeypatch.setattr(csv_rows, "MAX_FIELD_CHARS", 1000)
     path = tmp_path / "x"
-    path.write_text('a,b\n1,"2\n' + "3,4\n" * 1000)
+    path.write_text('a,b\n1,"2, 3\n' + "3 4\n" * 1000)
     with pytest.raises(DataError, match="x, row 1: not CSV: field larger"):
         read(path, Format.csv)
 
 
-def test_an_empty_file_in_a_folder_is_an_error(tmp_path: Path) -> None:
-    write_input(tmp_path / "a.jsonl", ROWS)
-    (tmp_path / "b.jsonl").touch()
-    with pytest.raises(DataError, match=r"b\.jsonl: the file is empty"):
-        read(tmp_path, Format.jsonl)
+BEFORE = "at,q,t\n" + "2026-01-01,lamp,Lamp\n" * 5000  # more lines than the form is told of
+LINES_OF_ROWS = '2026-01-02,"kettle,Kettle\n2026-01-03,mug,Mug\n2026-01-04,24",Screen\n'
+
+
+def test_a_cell_that_holds_rows_is_refused_unless_a_person_says_it_is_a_text(tmp_path: Path) -> None:
+    """The rows between two stray quotes would vanish in one text."""
+    path = tmp_path / "x.csv"
+    path.write_text(BEFORE + LINES_OF_ROWS)
+    with pytest.raises(DataError, match=r"x.csv, row 5001: a quote opens a text .* for 3 lines.*--quote none"):
+        read(path, Format.csv)
+    asked = {quote: list(SourceReader(path, csv=CsvOptions(quote=quote))) for quote in (Quote.none, Quote.double)}
+    assert [len(rows) for rows in asked.values()] == [5003, 5001]
+    assert asked[Quote.none][5000].values["q"] == '"kettle'
+
+
+def test_quotes_after_backslashes_are_read(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text('a,b\n1,"24\\" screen, \\\\ wide"\n2,C:\\temp\n')
+    assert [row["b"] for _, _, row in read(tmp_path / "x", Format.csv)] == ['24" screen, \\ wide', "C:\\temp"]
+
+
+def test_a_column_without_a_name_is_named_by_its_place(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(",q\n0,lamp\n")
+    assert read(tmp_path / "x", Format.csv) == [("x", 1, {"column_1": "0", "q": "lamp"})]
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, zstandard, lambda data: packed(packed(data))])
+@pytest.mark.parametrize("form", list(Format))
+def test_packed_files_are_read(tmp_path: Path, form: Format, pack: Callable[[bytes], bytes]) -> None:
+    (tmp_path / "x").write_bytes(pack(encoded(ROWS, form)))
+    assert [row for _, _, row in read(tmp_path / "x", form)] == (AS_CSV if form is Format.csv else ROWS)
+
+
+def test_objects_that_a_log_service_joined_are_rows(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b'{"a": 1}{"a": {"b": 2}} {"a": 3}\n{"a": 4}')
+    assert [(number, row) for _, number, row in read(tmp_path / "x", Format.jsonl)] == [
+        (1, {"a": 1}), (1, {"a": {"b": 2}}), (1, {"a": 3}), (2, {"a": 4})
+    ]  # fmt: skip
+
+
+def read_and_set_aside(path: Path, form: Format) -> tuple[list[Any], list[tuple[int, bytes]]]:
+    bad: list[Unreadable] = []
+    rows = [row.values for row in SourceReader(path, form, unreadable=lambda found, error: bad.append(found))]
+    return rows, [(each.line, each.content) for each in bad]
+
+
+@pytest.mark.parametrize(
+    ("form", "lines", "bad"),
+    [
+        (Format.csv, [b"a,b,c\n", b"1,x,z\n", b"2,caf\xe9,z\n", b"3,tea, green,z\n", b"4,y\n", b"5,z,z\n"], [3, 4, 5]),
+        (Format.csv, [b"a,b,c\n", b"1,x,z\n", b'2,"a\n', b'\xe9",z\n', b"5,z,z\n"], [(3, 2)]),  # one record
+        (Format.csv, [b"a,b,c\n", b"1,x,z\n", b'2,"q, r,z\n', b"3,s,z\n", b'4,"t, u"v,z\n', b"5,z,z\n"], [3, 5]),
+        (Format.jsonl, [b'{"a":1}\n', b'{"a":"la\n', b'{"a":"\xff"}\n', b"7\n", b'{"a":5}\n'], [2, 3, 4]),
+    ],
+)
+def test_rows_that_cant_be_read_are_set_aside_with_their_bytes(
+    tmp_path: Path, form: Format, lines: list[bytes], bad: list[int | tuple[int, int]]
+) -> None:
+    (tmp_path / "x").write_bytes(b"".join(lines))
+    rows, aside = read_and_set_aside(tmp_path / "x", form)
+    places = [(each, 1) if isinstance(each, int) else each for each in bad]
+    assert aside == [(first, b"".join(lines[first - 1 : first - 1 + count])) for first, count in places]
+    header = form is Format.csv
+    assert len(rows) == len(lines) - header - sum(count for _, count in places), "rows in = rows out and aside"
+    assert str(rows[-1]["a"]) == "5"
+
+
+def test_too_many_rows_that_cant_be_read_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b'{"a":1}\n' * 150 + b"no\n" * 10)
+    assert len(read_and_set_aside(tmp_path / "x", Format.jsonl)[1]) == 10
+    (tmp_path / "x").write_bytes(b'{"a":1}\n' * 150 + b"no\n" * 11)
+    with pytest.raises(DataError, match=r"11 of 161 rows can't be read.*at most 5% may be"):
+        read_and_set_aside(tmp_path / "x", Format.jsonl)
+
+
+def test_the_folders_of_a_path_are_columns(tmp_path: Path) -> None:
+    for place in ("event=click/day=2026-10-01", "event=click/day=__HIVE_DEFAULT_PARTITION__", "event=a%2Fb/hour=7"):
+        write_input(tmp_path / "log" / place / "0.jsonl", [{"a": 1}])
+    write_input(tmp_path / "log" / "event=click" / "_temporary" / "0.jsonl", ROWS)
+    assert [row for _, _, row in read(tmp_path / "log", Format.jsonl)] == [
+        {"event": "a/b", "hour": 7, "a": 1},
+        {"event": "click", "day": "2026-10-01", "a": 1},
+        {"event": "click", "day": None, "a": 1},
+    ]
+
+
+def test_files_without_rows_pass_if_another_has_some(tmp_path: Path) -> None:
+    write_input(tmp_path / "b.csv", ROWS, Format.csv)
+    (tmp_path / "a.csv").write_text("id,text,price\n")
+    (tmp_path / "c.csv").touch()
+    reader = SourceReader(tmp_path)
+    assert (len(list(reader)), reader.empty_files) == (3, 2)
+    (tmp_path / "b.csv").write_text("id,text,price\n")
+    with pytest.raises(DataError, match="2 other files have no rows"):
+        list(SourceReader(tmp_path))
+
+
+def test_one_file_in_two_packings_is_refused(tmp_path: Path) -> None:
+    """Its rows would count twice."""
+    write_input(tmp_path / "log.csv", ROWS, Format.csv)
+    write_input(tmp_path / "log.csv.gz", ROWS, Format.csv, packed=True)
+    with pytest.raises(ConfigError, match=r"log\.csv and log\.csv\.gz are one file in two packings"):
+        SourceReader(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("log", "name"), [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg"), (".hoodie/x", "Hudi")]
+)
+def test_a_table_with_a_log_is_refused_by_name(tmp_path: Path, log: str, name: str) -> None:
+    """Its files hold replaced and deleted rows too."""
+    write_input(tmp_path / "tbl" / "part-0.parquet", ROWS, Format.parquet)
+    write_input(tmp_path / "tbl" / log, ROWS)
+    with pytest.raises(ConfigError, match=rf"an? {name} table.*replaced and deleted rows"):
+        SourceReader(tmp_path / "tbl", Format.parquet)
 
 
 def test_a_missing_path_is_a_config_error(tmp_path: Path) -> None:
