@@ -22,7 +22,7 @@ from tasks.data.files.cursor import MAX_ROW_BYTES, Cursor
 from tasks.data.files.parquet_rows import twice
 from tasks.foundation.errors import DataError
 
-SAMPLE_BYTES = 2**16  # of which the form of a file is told
+SAMPLE_BYTES = 2**16  # read to tell the form of a file
 MAX_FIELD_CHARS = 16 * 2**20  # longest cell; bounds the lines that an unclosed quote holds
 
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -55,7 +55,7 @@ class _Lines:
         self._again = [_Line(cursor.line - n, line) for n, line in enumerate(reversed(first))]  # the next one last
         self._bytes = 0
         self.quote = Quote.double
-        self.held: list[_Line] = []  # of the current record
+        self.held: list[_Line] = []  # lines of the current record
         self.not_text: UnicodeDecodeError | None = None  # in the current record
 
     def __iter__(self) -> "_Lines":

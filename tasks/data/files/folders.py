@@ -44,7 +44,7 @@ def find_files(source: Path, form: Format) -> list[SourceFile]:
 
 
 def visible_files(folder: Path) -> list[Path]:
-    """Return all files below a folder, sorted, except hidden ones and those of writers: names with `.` or `_` first."""
+    """Return all files below a folder, sorted, except hidden and writers' own ones: names with `.` or `_` first."""
     return [
         path
         for path in sorted(folder.rglob("*"))

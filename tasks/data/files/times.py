@@ -35,7 +35,7 @@ _END = 10**20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 RFC_822 = re.compile(r"(?:[A-Z][a-z]{2}, )?[0-9]{1,2} [A-Z][a-z]{2} [0-9]{4} [0-9]{1,2}:[0-9]{2}")
-_NAMED_ZONE = re.compile(r"(?<=[0-9Z])\[[\w/+-]+\]$")  # of Java: 2026-10-25T02:30:00+02:00[Europe/Berlin]
+_NAMED_ZONE = re.compile(r"(?<=[0-9Z])\[[\w/+-]+\]$")  # as Java writes it: 2026-10-25T02:30:00+02:00[Europe/Berlin]
 _OFFSET = re.compile(r"(?<=[0-9]) +(?:UTC|GMT|Z|([+-][0-9]{2}:?[0-9]{2}))$")
 
 
