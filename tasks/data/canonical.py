@@ -26,7 +26,7 @@ from tasks.data.files.values import (
     short,
     type_of_kinds,
 )
-from tasks.data.ids import hash_of, id_of
+from tasks.data.ids import NUL, hash_of, id_of, unpublishable
 from tasks.data.items import DELETED, FEED_KIND
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
@@ -192,8 +192,11 @@ class Canonicaliser:
 
     def _deleted(self, record: SourceRow) -> bool:
         """Return True if the feed deletes the item. Raises DataError: the record is not usable."""
-        if not self._id(record, ITEM_ID):
+        item_id, text = self._id(record, ITEM_ID), self._text(record, ITEM)
+        if not item_id:
             raise record.error(self._source[ITEM_ID], "no id; every item of a feed needs its id")
+        if problem := unpublishable(item_id, text):
+            raise record.error(self._source[ITEM if NUL in (text or "") else ITEM_ID], problem)
         column = self._source.get(DELETED, DELETED)
         value = _scalar(record, column)
         known = {None: False, "true": True, "false": False, "1": True, "0": False}
@@ -202,7 +205,7 @@ class Canonicaliser:
         deleted = known.get(None if value is None else as_text(value).strip().casefold())
         if deleted is None:
             raise record.error(column, f"{short(value)} is not true or false, nor 1 or 0{_hint(str(value))}")
-        if not deleted and self._text(record, ITEM) is None:
+        if not deleted and text is None:
             raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
         return deleted
 

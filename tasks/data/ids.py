@@ -6,6 +6,8 @@ import re
 from tasks.data.files.cursor import SourceRow
 from tasks.data.files.values import SCIENTIFIC, Scalar, as_text, is_missing_word
 
+MOST_ID_BYTES = 2000  # in UTF-8; an index of PostgreSQL, and so pgvector, holds 2,704 with its own bytes
+NUL = "\0"  # PostgreSQL can't hold it in a text
 _WHOLE_FLOAT = re.compile(r"([1-9][0-9]*)\.0")  # 12345.0, as pandas writes whole numbers of a column with gaps
 _EXACT = 2**53
 
@@ -31,6 +33,17 @@ def id_of(record: SourceRow, column: str, value: Scalar, texts_are_values: bool)
         raise record.error(column, f"{problem}; make the column text there, and export it again")
     whole = _WHOLE_FLOAT.fullmatch(text) if texts_are_values else None
     return whole[1] if whole else text
+
+
+def unpublishable(item_id: str, text: str | None) -> str | None:
+    """Return the reason for which a serving target can't hold an item; None if all can."""
+    if NUL in item_id or NUL in (text or ""):
+        return "has a NUL character, which no text in PostgreSQL may have; take it out"
+    if len(item_id.encode(errors="surrogatepass")) > MOST_ID_BYTES:
+        return (
+            f"an id of more than {MOST_ID_BYTES:,} bytes, the most that targets can index; give the item a shorter one"
+        )
+    return None
 
 
 def hash_of(text: str) -> str:

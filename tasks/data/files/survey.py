@@ -28,7 +28,7 @@ _ID = re.compile(r"(?=.*[0-9])[^\s.,]+(?:[.:][^\s.,]+)*")
 class _Column:
     def __init__(self) -> None:
         self.filled = 0  # rows with a value
-        self.words = 0  # of these, rows with a word that means a missing id or number
+        self.words = 0  # among them rows with a word that means a missing id or number
         self.kinds: set[str] = set()
         self.shapes: Counter[Shape] = Counter()
         self.first: dict[Shape, str] = {}  # the first value of a shape, with its row

@@ -23,6 +23,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.profiles import REASON, SEPARATOR, SPAN
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
+from tasks.data.ids import NUL
 from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
@@ -251,6 +252,10 @@ def _frame(span: SpanRef, table: pa.Table, typed: pa.Table, config: Config) -> p
     days = frame[f"value:{TIME}"].dt.date
     frame["outside"] = ((days < first_day(span.name)) | (days > last_day(span.name))).astype("int64")
     frame |= {f"characters:{c}": characters(typed[c]).to_pandas() for c in (QUERY, ITEM, ITEM_ID)}
+    frame |= {
+        f"nul:{c}": pc.match_substring(typed[c], NUL).cast(pa.int64()).to_pandas() for c in (QUERY, ITEM, ITEM_ID)
+    }
+    frame[f"bytes:{ITEM_ID}"] = pc.binary_length(typed[ITEM_ID]).to_pandas()
     for column in config.features.numeric:
         frame[f"unreadable:{column}"] = pd.Series(_unreadable(table[column], typed[column]).astype("int64"))
     unusable = {f"heads.{name}.column": cant_be_learnt(typed, head) for name, head in config.heads.of_labels.items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from configs.schema.config import Config
+from tasks.data.ids import MOST_ID_BYTES
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY
 from tasks.quality.expectations import Expectation, between, not_null
 
@@ -37,6 +38,12 @@ def row_rules(config: Config) -> list[Rule]:
             Rule(f"{text} length", between(f"{text} longer than {high} characters", f"characters:{text}", None, high)),
         ]
     rules.append(Rule(f"{ITEM_ID} length", between(f"{ITEM_ID} is blank", f"characters:{ITEM_ID}", 1, None)))
+    long = f"{ITEM_ID} longer than {MOST_ID_BYTES} bytes"  # a release of it could not be published
+    rules.append(Rule(f"{ITEM_ID} length", between(long, f"bytes:{ITEM_ID}", None, MOST_ID_BYTES)))
+    rules += [
+        Rule(f"{column} without NUL", between(f"{column} has a NUL character", f"nul:{column}", 0, 0))
+        for column in (QUERY, ITEM, ITEM_ID)
+    ]
     rules += [
         Rule(f"{column} readable", between(f"{column} is not a number", f"unreadable:{column}", 0, 0))
         for column in config.features.numeric

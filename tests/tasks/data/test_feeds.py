@@ -116,6 +116,9 @@ def test_a_feed_without_a_column_for_deletions_deletes_nothing(store: DirectoryS
         (item(None, "2026-01-06", gone=False), "sku"),
         (item("b", "2026-01-06", title=" ", gone=False), "title"),
         (item("b", "2026-01-06", gone="maybe"), "gone"),
+        (item("b\0", "2026-01-06", gone=False), "sku"),
+        (item("b" * 2001, "2026-01-06", gone=True), "sku"),
+        (item("b", "2026-01-06", title="a\0lamp", gone=False), "title"),
     ],
 )
 def test_an_item_that_cannot_be_used_is_named_and_nothing_is_written(
