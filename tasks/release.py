@@ -90,7 +90,7 @@ def _judge(
     store: Store, plan: RunPlan, exported: ReleaseOutcome, vectors: int, judged: Judgement | Release
 ) -> tuple[Verdict, ...]:
     """Return the verdicts of the gates of `release`, and add them to the run's judgement."""
-    verdicts = judge_release(exported, vectors, plan.config.release.gates)
+    verdicts = judge_release(exported, vectors, plan.config.release.gates, plan.config.evaluate.min_shared)
     if isinstance(judged, Judgement) and judged.release_verdicts != verdicts:
         both = judged.model_copy(update={"release_verdicts": verdicts})
         store.write(VERDICTS.key(run=plan.run_key), both.to_json())

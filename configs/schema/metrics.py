@@ -62,6 +62,18 @@ METRICS = {
 }
 
 
+def least_competitors(metric: str) -> int:
+    """Return the fewest items that must compete with a row's own item; a row with fewer does not count.
+
+    That is the k of a ranking metric, as in recall@k: among k items any model has the own one among the first k. The
+    loss needs one.
+    """
+    family = METRICS[metric].family
+    if family is Family.ranking:
+        return int(metric.partition("@")[2] or 1)
+    return 1 if family is Family.likelihood else 0
+
+
 def names_of(family: Family) -> tuple[str, ...]:
     """Return the names of a family's metrics."""
     return tuple(name for name, metric in METRICS.items() if metric.family is family)

@@ -116,6 +116,12 @@ class EvaluateConfig(StageConfig):
         description="Parquet, CSV or JSON Lines file with the columns query, item and optionally item_id, on which "
         "all models are measured in addition to the holdout; null: none",
     )
+    min_shared: Share = beside(
+        default=0.5,
+        description="least share of a larger catalogue's items that a release must hold too to be compared with; with "
+        "fewer, a critical gate against the champion refuses, and other releases are compared on a sample of "
+        "`corpus_items` items",
+    )
     champion_loss: Bounds = beside(
         default=Bounds(warn=0.1, stop=0.3),
         description="relative drop of the champion's recall@10 on the newest span, against the spans before; a larger "

@@ -16,6 +16,7 @@ from flows.presentation.wording import (
 )
 from tasks.contracts.evaluation import MAIN
 from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange
+from tasks.quality.common_items import CommonItems
 
 MOST_QUERIES = 8  # in each direction
 MOST_HITS = 3  # per query and release
@@ -72,12 +73,17 @@ def sentences(changes: Changes) -> Iterator[str]:
 def _of_the_model(changes: Changes) -> Iterator[str]:
     shared = changes.shared
     if MAIN not in shared.metrics_before or MAIN not in shared.metrics_after:
-        yield "The model: no query is about an item that both releases hold, so the models are not compared."
+        yield (
+            "The model: no query is about an item that both releases hold and has ten others to compete with it, so "
+            "the models are not compared."
+        )
         return
     before, after = shared.metrics_before[MAIN], shared.metrics_after[MAIN]
     yield (
         f"The model: {MAIN} {AMONG_SHARED} was {number(before)} and is {number(after)}, over "
-        f"{plural(shared.queries, 'holdout query', 'holdout queries')} about these {plural(shared.items, 'item')}."
+        f"{plural(shared.queries, 'holdout query', 'holdout queries')} about these {plural(shared.items, 'item')}, "
+        f"{share(CommonItems(shared.items, changes.items_after).share)} of the catalogue, each by the vectors that its "
+        "release serves."
     )
 
 

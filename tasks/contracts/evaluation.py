@@ -24,6 +24,8 @@ GROUP = "group"  # int64: rows of one user, else of one query, are resampled tog
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
 LABEL_CLASS = "label_class"  # int8: 0, 1, or -1 without a class
+COMPETITORS = "competitors"  # int32: items of the corpus among which the own item is ranked, without it
+WHOLE_COMPETITORS = "competitors.whole"  # int32: the same of the whole catalogue, if the corpus is only a part of it
 LABEL = "label."  # prefix of a column with the true label for a head, float64: label.multiclass; NaN: not known
 
 GOLDEN = "(golden)"
@@ -61,6 +63,11 @@ def shared_rank_of(role: Role, baseline: Role) -> str:
     Both roles have it for each baseline with released vectors, if the corpus is only a part of the catalogue.
     """
     return f"{role}.shared.{baseline}"
+
+
+def shared_competitors_of(baseline: Role) -> str:
+    """Return the column with the competitors of the row's own item among the items that both hold, int32."""
+    return f"{COMPETITORS}.shared.{baseline}"
 
 
 def narrow_rank_of(role: Role, width: int) -> str:
@@ -177,6 +184,11 @@ class Verdict(Record):
     against: str = Field(default="", description="name of the baseline")
     where: str = Field(default="", description="width, slice, span or golden set that was judged; empty: all rows")
     over: str = Field(default="", description="rows and corpus in words, for people")
+    shared: float | None = Field(
+        default=None,
+        description="share of the catalogue's items that both models hold, among which they were compared; null: "
+        "among the same corpus",
+    )
     rows: int | None = Field(default=None, description="rows that the metric is computed over")
     groups: int | None = Field(
         default=None, description="groups of rows that are resampled together, for example all rows of one query"
@@ -190,7 +202,11 @@ class Verdict(Record):
         default=None, description="one-sided confidence level; null: the number alone decided"
     )
     rows_needed: int | None = Field(default=None, description="rows that would decide an undecided gate, about")
-    undecided_refuses: bool = Field(default=False, description="true: a critical gate refuses if it is undecided")
+    undecided_refuses: bool = Field(
+        default=False,
+        description="true: a critical gate refuses if it is undecided, by its setting, or since too few items are "
+        "common or compete",
+    )
 
     @property
     def judges(self) -> str:
@@ -242,4 +258,5 @@ class Rules(Record):
     slices: tuple[str, ...]
     min_slice_rows: int
     release_gates: tuple[GateConfig, ...]
+    min_shared: float
     champion_loss: Bounds

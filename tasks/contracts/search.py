@@ -61,7 +61,7 @@ class QueryChange(Record):
 
 
 class SharedSearch(Record):
-    """Two models compared among the items that both releases hold with equal content."""
+    """Two releases compared by the vectors that they serve, among the items whose ids both hold."""
 
     items: int
     queries: int = Field(description="queries whose own item is among these")

@@ -9,6 +9,7 @@ from tasks.contracts.evaluation import Role
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.stages import Stage
 from tasks.quality.bootstrap import row_values
+from tasks.quality.common_items import CommonItems
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.quality.selection import counting
 from tasks.runs import catalogues
@@ -47,7 +48,7 @@ class Side(NamedTuple):
         return row_values(self.rows, metric, self.role, self.met)[self.at]
 
     def counts(self, metric: str) -> np.ndarray:
-        return counting(self.rows, metric)[self.at]
+        return counting(self.rows, metric, self.role, self.met)[self.at]
 
     def ranks(self) -> np.ndarray:
         return self.rows.ranks_against(self.role, self.met)[self.at]
@@ -72,11 +73,12 @@ def common_rows(store: Store, a: Evaluated, b: Evaluated) -> tuple[tuple[Side, S
             continue
         at = np.flatnonzero(~base.rows.golden)
         met = None if role is Role.challenger else role
-        own, its = Side(base.rows, Role.challenger, met, at), Side(base.rows, role, met, at)
-        items = base.outcome.shared_items.get(role) or base.outcome.corpus_items
-        same = [f"{a.label} and {b.label} are the same model, {a.version}."] if met is None else []
+        rows, among, notes = _met_in(base, role)
+        own, its = Side(rows, Role.challenger, met, at), Side(rows, role, met, at)
+        if met is None:
+            notes.append(f"{a.label} and {b.label} are the same model, {a.version}.")
         sides = (its, own) if base is b else (own, its)
-        return sides, base.run.run_key, f"among {items:,} items", same
+        return sides, base.run.run_key, among, notes
     at_a, at_b = _common(a.rows, b.rows)
     sides = Side(a.rows, Role.challenger, None, at_a), Side(b.rows, Role.challenger, None, at_b)
     notes = []
@@ -94,6 +96,22 @@ def common_rows(store: Store, a: Evaluated, b: Evaluated) -> tuple[tuple[Side, S
             "catalogue, so ranking metrics differ by the catalogues too."
         )
     return sides, None, "each among the items of its own catalogue", notes
+
+
+def _met_in(base: Evaluated, role: Role) -> tuple[RowResults, str, list[str]]:
+    """Return the answers of a run that measured both models, the items that they are among, and notes.
+
+    With too few common items, both are compared in the corpus of all models.
+    """
+    corpus = f"among {base.outcome.corpus_items:,} items"
+    if role not in base.outcome.shared_items:
+        return base.rows, corpus, []
+    common = CommonItems(base.outcome.shared_items[role], base.outcome.catalogue_items)
+    plan = base.run.plan
+    if plan is None or not common.few(plan.config.evaluate.min_shared):
+        return base.rows, common.words, []
+    note = f"They are compared {corpus} that no model chose, since they have few in common: {common.words}."
+    return base.rows.without_shared(role), corpus, [note]
 
 
 def _spans(each: Evaluated) -> str:

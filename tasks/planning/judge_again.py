@@ -69,7 +69,8 @@ def judge_again(store: Store, plan: RunPlan) -> Judgement:
         return judgement
     assert isinstance(exported.outcome, ReleaseOutcome)
     assert isinstance(inferred.outcome, InferOutcome)
-    verdicts = judge_release(exported.outcome, inferred.outcome.vectors, plan.config.release.gates)
+    gates, least = plan.config.release.gates, plan.config.evaluate.min_shared
+    verdicts = judge_release(exported.outcome, inferred.outcome.vectors, gates, least)
     if verdicts != judgement.release_verdicts:
         judgement = judgement.model_copy(update={"release_verdicts": verdicts})
         store.write(VERDICTS.key(run=plan.run_key), judgement.to_json())
@@ -100,6 +101,7 @@ def _with_rules(config: Config, rules: Rules) -> Config:
         "slices": rules.slices,
         "min_slice_rows": rules.min_slice_rows,
         "champion_loss": rules.champion_loss,
+        "min_shared": rules.min_shared,
     }
     return config.model_copy(
         update={

@@ -15,6 +15,7 @@ from tasks.contracts.workspace import OLD_VERDICTS, VERDICTS
 from tasks.foundation.clock import now
 from tasks.planning import forward_score
 from tasks.quality import verdicts
+from tasks.quality.common_items import CommonItems
 from tasks.quality.comparisons import Measured
 from tasks.quality.fall import judge_falls
 from tasks.quality.label_conflicts import contradicted
@@ -37,6 +38,7 @@ def rules_of(config: Config) -> Rules:
         min_slice_rows=config.evaluate.min_slice_rows,
         release_gates=config.release.gates,
         champion_loss=config.evaluate.champion_loss,
+        min_shared=config.evaluate.min_shared,
     )
 
 
@@ -83,15 +85,22 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
     return judgement
 
 
-def judge_release(exported: ReleaseOutcome, vectors: int, gates: Sequence[GateConfig]) -> tuple[Verdict, ...]:
+def judge_release(
+    exported: ReleaseOutcome, vectors: int, gates: Sequence[GateConfig], min_shared: float
+) -> tuple[Verdict, ...]:
     """Return the verdicts of the release stage's gates; empty if it had no queries.
 
     Args:
         vectors: number of vectors that the queries searched.
+        min_shared: the setting evaluate.min_shared.
     """
     if not exported.queries:
         return ()
-    return tuple(verdict for gate in gates for verdict in verdicts.judge(_searched(exported, vectors, gate), [gate]))
+    return tuple(
+        verdict
+        for gate in gates
+        for verdict in verdicts.judge(_searched(exported, vectors, gate)._replace(min_shared=min_shared), [gate])
+    )
 
 
 def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measured:
@@ -102,8 +111,8 @@ def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measu
         among = f"among all {vectors:,} vectors"
         return Measured(metrics, corpus=among, many=exported.queries, called="queries", suffix=QUERIES_OF)
     metrics = {Role.challenger: shared.metrics_after, Role.champion: shared.metrics_before}
-    among = f"among the {shared.items:,} items that both hold"
-    return Measured(metrics, corpus=among, many=shared.queries, called="queries", suffix=SHARED_BY)
+    common = {Role.champion: CommonItems(shared.items, vectors)}
+    return Measured(metrics, shared=common, many=shared.queries, called="queries", suffix=SHARED_BY)
 
 
 def _same(then: Rules, rules: Rules) -> bool:
@@ -123,7 +132,8 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, 
         rows,
         corpus=_corpus(outcome),
         whole=f"among all {outcome.whole_items:,} items" if outcome.whole_items else "",
-        shared={role: f"among the {items:,} items that both hold" for role, items in outcome.shared_items.items()},
+        shared={role: CommonItems(items, outcome.catalogue_items) for role, items in outcome.shared_items.items()},
+        min_shared=plan.config.evaluate.min_shared,
         many=outcome.holdout_rows,
         sampled_from=outcome.sampled_from,
         newest=plan.span.name,

@@ -19,20 +19,29 @@ from tasks.contracts.references import CheckpointRef, ModelRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import CHECKPOINT
+from tasks.quality.common_items import CommonItems
 from tasks.runs import branches, lineage, releases
 from tasks.runs.results import read_result
 
 DECIMALS = 9  # differences are rounded, so that equal models stay equal
 
 
-def paired_difference(outcome: EvaluateOutcome, metric: str) -> float | None:
-    """Return challenger minus champion on the same rows; None without a champion, or if it is not finite."""
+def paired_difference(outcome: EvaluateOutcome, metric: str, min_shared: float) -> float | None:
+    """Return challenger minus champion on the same rows.
+
+    None without a champion, if it is not finite, or if both hold less than `min_shared` of the catalogue.
+    """
+    held = outcome.shared_items.get(Role.champion)
+    if held is not None and CommonItems(held, outcome.catalogue_items).few(min_shared):
+        return None
     champion = outcome.champion or {}
     difference = outcome.challenger.get(metric, math.nan) - champion.get(metric, math.nan)
     return difference if math.isfinite(difference) else None
 
 
-def worth_of_models(store: Store, made: Iterable[Release], than: Release, metric: str) -> dict[str, float]:
+def worth_of_models(
+    store: Store, made: Iterable[Release], than: Release, metric: str, min_shared: float
+) -> dict[str, float]:
     """Return the metric of each release's model minus that of `than`, by model version.
 
     A release without a comparison of its own is compared through the evaluations in which it was the champion. A model
@@ -40,6 +49,7 @@ def worth_of_models(store: Store, made: Iterable[Release], than: Release, metric
 
     Args:
         made: releases with new models. Each one's evaluation is read once.
+        min_shared: the setting evaluate.min_shared; a comparison on fewer items does not count.
 
     Raises:
         StoreError: an evaluation is not readable; names the file.
@@ -49,7 +59,7 @@ def worth_of_models(store: Store, made: Iterable[Release], than: Release, metric
         result = read_result(store, release.run_key, Stage.evaluate)
         if result is None or not isinstance(outcome := result.outcome, EvaluateOutcome):
             continue
-        difference = paired_difference(outcome, metric)
+        difference = paired_difference(outcome, metric, min_shared)
         if difference is not None and outcome.champion_version is not None:
             above.setdefault(outcome.champion_version, []).append((release.model.version, difference))
             above.setdefault(release.model.version, []).append((outcome.champion_version, -difference))
@@ -101,7 +111,7 @@ def compared_with(store: Store, config: Config, challenger: ModelRef | None = No
         chosen[Role.previous] = previous
     if made and not lineage.is_pruned(store, made[-1].model.checkpoint):
         chosen[Role.first] = made[-1]
-    if made and (best := _best(store, every, made, ranking_metric(config))) is not None:
+    if made and (best := _best(store, every, made, config)) is not None:
         chosen[Role.best] = best
     return chosen
 
@@ -133,7 +143,7 @@ def _previous(store: Store, challenger: ModelRef | None) -> Release | None:
     return None
 
 
-def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metric: str) -> Release | None:
+def _best(store: Store, every: Sequence[Release], made: Sequence[Release], config: Config) -> Release | None:
     """Return the best release among those connected by evaluations with the serving, or last serving, release.
 
     Args:
@@ -143,7 +153,8 @@ def _best(store: Store, every: Sequence[Release], made: Sequence[Release], metri
     by_version = {release.model.version: release for release in reversed(made)}
     served = (by_version.get(release.model.version) for release in releases.current_and_before(store))
     serving = next((release for release in served if release is not None), made[0])
-    worth = worth_of_models(store, every, serving, metric)
+    metric = ranking_metric(config)
+    worth = worth_of_models(store, every, serving, metric, config.evaluate.min_shared)
     sign = METRICS[metric].sign
     known = [release for release in made if release.model.version in worth]
     # The newest of equal ones, which has seen most data.

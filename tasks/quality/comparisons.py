@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from configs.schema.gates import NEWEST, GateConfig
-from configs.schema.metrics import METRICS, Family
+from configs.schema.metrics import METRICS, Family, least_competitors
 from tasks.contracts.evaluation import Role
 from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
+from tasks.quality.common_items import CommonItems
 from tasks.quality.row_results import RowResults
 from tasks.quality.selection import Part, parts_of
 
@@ -22,7 +23,8 @@ class Measured(NamedTuple):
     rows: RowResults | None = None
     corpus: str = ""  # items that were ranked, for people: `among 2,000 items`
     whole: str = ""  # the same for the whole catalogue, if `corpus` is a part of it; empty: not ranked
-    shared: Mapping[Role, str] = MappingProxyType({})  # the same for the items that a baseline and the challenger hold
+    shared: Mapping[Role, CommonItems] = MappingProxyType({})  # those that a baseline and the challenger hold
+    min_shared: float = 0.0  # least share of the catalogue that these must be
     many: int | None = None  # number of measured rows
     sampled_from: int | None = None  # number of rows that they are a sample of; None: no sample
     called: str = "holdout rows"
@@ -54,6 +56,8 @@ class Comparison(NamedTuple):
     absent: str = ""  # reason why the gate does not apply
     unknown: str = ""  # reason why its rows can't decide
     among: str = ""  # items that were ranked, for people; empty: not known, or the gate needs no rows
+    shared: float | None = None  # share of the catalogue that `among` is; None: it is no set of common items
+    refuses: bool = False  # a critical gate refuses if `unknown`, whatever its setting
     unmeasured: bool = False  # the evaluation has no such metric
 
     @property
@@ -78,34 +82,68 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
     rows = measured.rows
     if absent := _absent(measured, gate, role) or _not_as_narrow(rows, gate, role):
         return [Comparison(gate, gate.narrowed, _whole(measured, Role(gate.of), gate), None, absent=absent)]
-    if not gate.of_rows or rows is None or gate.metric not in measured.metrics[Role(gate.of)]:
+    among, shared = _among(measured, gate, role), None
+    if role is not None and (common := _common(measured, gate, role)) is not None:
+        few = common.too_few(measured.min_shared, _called(role))
+        if few and role is Role.champion:
+            return [Comparison(gate, "", math.nan, None, shared=common.share, unknown=few, refuses=True)]
+        if few and rows is not None:  # its release has the items of its time; the corpus has those of today
+            rows, among = rows.without_shared(role), measured.corpus
+        else:
+            shared = common.share
+    if not gate.of_rows or rows is None or not _answered(measured, gate.metric, Role(gate.of)):
         if of_part:
             kept = "the evaluation kept no answers to single rows; evaluate again to judge a part of them"
             absent = kept if rows is None else f"the model gives no {gate.metric}"
         value = _whole(measured, Role(gate.of), gate)
         baseline = None if role is None else _whole(measured, role, gate)
         many = measured.many if gate.of_rows else None
-        unknown = _too_few(gate, many)
-        among = measured.corpus if gate.of_rows else ""
         missing = gate.metric not in measured.metrics[Role(gate.of)]
-        found = Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=unknown, among=among)
-        return [found._replace(unmeasured=missing)]
+        found = Comparison(gate, "", value, baseline, rows=many, absent=absent, unknown=_too_few(gate, many))
+        found = found._replace(among=among if gate.of_rows else "", shared=shared, unmeasured=missing)
+        if _beyond_corpus(gate) and (missing or (role is not None and gate.metric not in measured.metrics[role])):
+            found = found._replace(unknown=_uncontested(gate, ""), refuses=True)
+        return [found]
     parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
     if not parts:
         few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"
         return [Comparison(gate, "", math.nan, None, absent=few)]
     compared = [_of_part(rows, gate, role, part) for part in parts]
-    among = _among(measured, gate, role)
-    return [each._replace(among=among) for each in _with_intervals(gate, compared, measured.seed)]
+    found = _with_intervals(gate, compared, measured.seed)
+    return [each._replace(among=among, shared=shared) for each in found]
 
 
 def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
     """Return the items that `RowResults.ranks_against` ranks, for people."""
-    if gate.of == "champion":  # outside the corpus, it was compared only with the challenger
+    if not _beyond_corpus(gate):
         return measured.corpus
-    if METRICS[gate.metric].family is Family.ranking and gate.width is None:
-        return measured.shared.get(role, measured.corpus) if role is not None else measured.whole or measured.corpus
-    return measured.corpus
+    if role is None:
+        return measured.whole or measured.corpus
+    common = _common(measured, gate, role)
+    return measured.corpus if common is None else common.words
+
+
+def _common(measured: Measured, gate: GateConfig, role: Role) -> CommonItems | None:
+    """Return the items that both models of a gate hold; None if they are compared among the corpus."""
+    return measured.shared.get(role) if _beyond_corpus(gate) else None
+
+
+def _beyond_corpus(gate: GateConfig) -> bool:
+    """Return True if a gate is judged among more items than the corpus, if these were ranked.
+
+    There the champion was compared with the challenger alone, and losses and narrower vectors were not measured.
+    """
+    return gate.of == "challenger" and METRICS[gate.metric].family is Family.ranking and gate.width is None
+
+
+def _answered(measured: Measured, metric: str, role: Role) -> bool:
+    """Return True if a model's answers to single rows give the metric, be it of no row with enough competitors."""
+    family, rows = METRICS[metric].family, measured.rows
+    if family is Family.ranking:
+        return role in (measured.metrics if rows is None else rows.ranks)
+    if family is Family.likelihood and rows is not None:
+        return role in rows.losses
+    return metric in measured.metrics.get(role, {})
 
 
 def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
@@ -120,7 +158,7 @@ def _absent(measured: Measured, gate: GateConfig, role: Role | None) -> str:
         compatible = METRICS[gate.metric].family is Family.compatibility
         return "no champion yet to compare with" if compatible and Role.champion not in measured.metrics else ""
     if role in measured.metrics:
-        if gate.metric in measured.metrics[role]:
+        if _answered(measured, gate.metric, role):
             return ""
         return f"the {_called(role)} gives no {gate.metric} to compare with"
     if role is Role.champion or (role is not Role.untrained and Role.champion not in measured.metrics):
@@ -167,13 +205,27 @@ def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) 
         tuple(row_values(rows, gate.metric, each, met, gate.width)[part.rows] for each in roles),
     )
     value, *others = measure(answers)
-    many, unknown = len(truth), ""
-    if part.where and (not many or (gate.metric == "auc" and len(np.unique(truth)) < 2)):
+    many, unknown, refuses = len(truth), "", False
+    if not many and part.alone:
+        unknown, refuses = _uncontested(gate, part.where), True
+    elif part.where and (not many or (gate.metric == "auc" and len(np.unique(truth)) < 2)):
         unknown = f"no row of {part.where} to judge" if not many else f"{part.where} has rows of one class only"
     else:
         unknown = _too_few(gate, many)
     where, groups = ", ".join(filter(None, (gate.narrowed, part.where))), len(np.unique(answers.groups))
-    return Comparison(gate, where, value, others[0] if others else None, many, groups, unknown=unknown), answers
+    baseline = others[0] if others else None
+    found = Comparison(gate, where, value, baseline, many, groups, unknown=unknown, refuses=refuses)
+    return found, answers
+
+
+def _uncontested(gate: GateConfig, where: str) -> str:
+    """Return the reason why rows without enough competitors can't decide, with the way out."""
+    least = least_competitors(gate.metric)
+    items = "another item that competes" if least == 1 else f"{least} other items that compete"
+    return (
+        f"no row{f' of {where}' if where else ''} has {items} with its own, so that any model would be perfect; items "
+        "that are as right for the query don't compete. Judge a smaller k, as in recall@1, or ingest more items"
+    )
 
 
 def _too_few(gate: GateConfig, many: int | None) -> str:

@@ -13,6 +13,7 @@ from configs.schema.stages import Bounds
 from tasks.contracts.evaluation import Role, Verdict
 from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
 from tasks.quality.row_results import RowResults
+from tasks.quality.selection import counting
 
 METRIC = "recall@10"
 FEWEST = 50  # rows on each side; with fewer, recall is too noisy
@@ -29,7 +30,7 @@ def judge_falls(rows: RowResults, window: Sequence[str], bounds: Bounds, seed: t
     """
     if Role.champion not in rows.ranks or rows.held is None:
         return {}
-    counted = rows.pair & rows.held & ~rows.golden
+    counted = counting(rows, METRIC, Role.champion) & rows.held & ~rows.golden
     before = counted & ~np.isin(rows.span, list(window))
     spans = {span: counted & (rows.span == span) for span in window}
     if before.sum() < FEWEST:

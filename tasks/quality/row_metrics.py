@@ -10,6 +10,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from configs.schema.metrics import least_competitors
+
 # One entry for each metric of configs/schema/metrics.py: from ranks to each query's value; the metric is their mean.
 RANKING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "recall@1": lambda ranks: ranks <= 1,
@@ -75,34 +77,50 @@ CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {*
 
 def metrics_of(
     ranks: np.ndarray,
+    competitors: np.ndarray,
     losses: np.ndarray | None,
     pair: np.ndarray,
     label_class: np.ndarray,
     probabilities: np.ndarray | None,
     predicted: np.ndarray | None,
+    loss_competitors: np.ndarray | None = None,
 ) -> dict[str, float]:
     """Return all metrics of a model's results of some rows.
 
     Args:
         ranks: int (rows,), rank of each row's own item, from 1.
+        competitors: int (rows,), number of items that it is ranked among, without itself.
         losses: float (rows,), in nats; None: not measured.
         pair: bool (rows,), true if the row counts for ranks and losses.
         label_class: int (rows,), 0, 1, or -1 without a class.
         probabilities: float (rows,), of class 1; None: the model has no classification head.
         predicted: int (rows,), predicted classes; likewise.
+        loss_competitors: int (rows,), the same number for the losses; None: as for the ranks.
     """
-    found = retrieval_metrics(ranks[pair])
-    if losses is not None and pair.any():
-        found |= {name: float(each(losses[pair]).mean(dtype=np.float64)) for name, each in LIKELIHOOD.items()}
+    found = retrieval_metrics(ranks[pair], competitors[pair])
+    if losses is not None:
+        contested = losses[pair & (competitors >= 1 if loss_competitors is None else loss_competitors >= 1)]
+        if len(contested):
+            found |= {name: float(each(contested).mean(dtype=np.float64)) for name, each in LIKELIHOOD.items()}
     if probabilities is not None and predicted is not None:
         known = label_class >= 0
         found |= classification_metrics(label_class[known], probabilities[known], predicted[known])
     return found
 
 
-def retrieval_metrics(ranks: np.ndarray) -> dict[str, float]:
-    """Return means over the queries, from int64 (queries,) ranks; empty for no queries."""
-    return {name: float(each(ranks).mean()) for name, each in RANKING.items()} if len(ranks) else {}
+def retrieval_metrics(ranks: np.ndarray, competitors: np.ndarray) -> dict[str, float]:
+    """Return means over the queries with enough competitors; a metric without such a query is absent.
+
+    Args:
+        ranks: int (queries,), from 1.
+        competitors: int (queries,), number of items that each query's own item is ranked among, without itself.
+    """
+    found = {}
+    for name, each in RANKING.items():
+        counting = competitors >= least_competitors(name)
+        if counting.any():
+            found[name] = float(each(ranks[counting]).mean())
+    return found
 
 
 def classification_metrics(classes: np.ndarray, probabilities: np.ndarray, predicted: np.ndarray) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The results of each row by every measured model, from evaluate's file, so that metrics can be computed again."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from infra.store.base import Store
 from tasks.contracts.evaluation import (
     COLUMN,
+    COMPETITORS,
     GOLDEN,
     GROUP,
     ITEM_ID,
@@ -19,6 +20,7 @@ from tasks.contracts.evaluation import (
     PAIR,
     ROW_ID,
     SPAN,
+    WHOLE_COMPETITORS,
     Role,
     held_of,
     loss_of,
@@ -26,6 +28,7 @@ from tasks.contracts.evaluation import (
     probability_of,
     rank_of,
     says_of,
+    shared_competitors_of,
     shared_rank_of,
     whole_rank_of,
 )
@@ -55,6 +58,7 @@ class RowResults:
     label_class: np.ndarray  # int8
     columns: dict[str, np.ndarray]  # name in the source -> object: str
     ranks: dict[Role, np.ndarray]  # int32, from 1
+    competitors: np.ndarray  # int32: items of the corpus that the own item is ranked among, without itself
     losses: dict[Role, np.ndarray]  # float32, nats
     probabilities: dict[Role, np.ndarray]  # float32
     predicted: dict[Role, np.ndarray]  # int8: predicted class
@@ -62,7 +66,9 @@ class RowResults:
     says: dict[str, dict[Role, np.ndarray]] = field(default_factory=dict)  # by head, float32
     narrow_ranks: dict[int, dict[Role, np.ndarray]] = field(default_factory=dict)  # width -> int32, from 1
     whole_ranks: np.ndarray | None = None  # int32, the challenger's in the whole catalogue, if the corpus is a part
+    whole_competitors: np.ndarray | None = None  # int32, as `competitors`, in the whole catalogue
     shared_ranks: dict[Role, dict[Role, np.ndarray]] = field(default_factory=dict)  # baseline -> int32 of both
+    shared_competitors: dict[Role, np.ndarray] = field(default_factory=dict)  # baseline -> int32
     held: np.ndarray | None = None  # bool: the champion's release holds the row's item; None: release not readable
 
     @property
@@ -89,26 +95,47 @@ class RowResults:
             return self.whole_ranks
         return self.ranks[role]
 
+    def competitors_against(self, role: Role, baseline: Role | None) -> np.ndarray:
+        """Return the number of items that `ranks_against` ranks the own item among, without itself, int32 (rows,)."""
+        if baseline is not None and baseline in self.shared_competitors:
+            return self.shared_competitors[baseline]
+        if baseline is None and role is Role.challenger and self.whole_competitors is not None:
+            return self.whole_competitors
+        return self.competitors
+
+    def without_shared(self, baseline: Role) -> "RowResults":
+        """Return the results with the baseline's ranks in the common corpus alone."""
+        ranks = {role: each for role, each in self.shared_ranks.items() if role is not baseline}
+        competitors = {role: each for role, each in self.shared_competitors.items() if role is not baseline}
+        return replace(self, shared_ranks=ranks, shared_competitors=competitors)
+
     def compared(self, role: Role, among: np.ndarray | None = None) -> dict[str, float]:
         """Return the metrics of challenger or champion as `metrics` does, but among the items that both hold."""
         baseline = Role.champion if Role.champion in self.ranks else None
-        return self.metrics(role, among, self.ranks_against(role, baseline))
+        ranks, competitors = self.ranks_against(role, baseline), self.competitors_against(role, baseline)
+        return self._metrics(role, among, ranks, competitors)
 
-    def metrics(self, role: Role, among: np.ndarray | None = None, ranks: np.ndarray | None = None) -> dict[str, float]:
-        """Return a model's metrics over the holdout, or over the rows of the mask `among`.
+    def metrics(self, role: Role, among: np.ndarray | None = None) -> dict[str, float]:
+        """Return a model's metrics over the holdout, or over the rows of the mask `among`, in the common corpus.
 
-        Args:
-            ranks: ranks for the ranking metrics, int32 (all rows,); None: the ranks in the common corpus.
+        A ranking metric at k is over the rows with k competitors; without such a row it is absent.
 
         Raises:
             KeyError: the role was not measured.
         """
+        return self._metrics(role, among, self.ranks[role], self.competitors)
+
+    def _metrics(
+        self, role: Role, among: np.ndarray | None, ranks: np.ndarray, competitors: np.ndarray
+    ) -> dict[str, float]:
         rows = ~self.golden if among is None else among
         losses, probabilities, predicted = (
             each.get(role) for each in (self.losses, self.probabilities, self.predicted)
         )
         found = metrics_of(
-            ranks=(self.ranks[role] if ranks is None else ranks)[rows],
+            ranks=ranks[rows],
+            competitors=competitors[rows],
+            loss_competitors=self.competitors[rows],
             losses=None if losses is None else losses[rows],
             pair=self.pair[rows],
             label_class=self.label_class[rows],
@@ -150,6 +177,7 @@ def row_results(table: pa.Table) -> RowResults:
         columns={name.removeprefix(COLUMN): _texts(table[name])
                  for name in table.column_names if name.startswith(COLUMN)},
         ranks={role: table[rank_of(role)].to_numpy() for role in Role if rank_of(role) in there},
+        competitors=table[COMPETITORS].to_numpy(),
         held=table[held_of(Role.champion)].to_numpy() if held_of(Role.champion) in there else None,
         losses={role: table[loss_of(role)].to_numpy() for role in Role if loss_of(role) in there},
         probabilities={role: table[probability_of(role)].to_numpy() for role in Role if probability_of(role) in there},
@@ -161,6 +189,10 @@ def row_results(table: pa.Table) -> RowResults:
         },
         narrow_ranks=_narrow_ranks(table),
         whole_ranks=table[whole].to_numpy() if (whole := whole_rank_of(Role.challenger)) in there else None,
+        whole_competitors=table[WHOLE_COMPETITORS].to_numpy() if WHOLE_COMPETITORS in there else None,
+        shared_competitors={
+            baseline: table[name].to_numpy() for baseline in Role if (name := shared_competitors_of(baseline)) in there
+        },
         shared_ranks={
             baseline: {role: table[shared_rank_of(role, baseline)].to_numpy() for role in (Role.challenger, baseline)}
             for baseline in Role if shared_rank_of(baseline, baseline) in there

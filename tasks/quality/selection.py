@@ -7,10 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from configs.schema.gates import EACH, NEWEST, GateConfig
+from configs.schema.metrics import least_competitors
+from tasks.contracts.evaluation import Role
 from tasks.foundation.errors import ConfigError
 from tasks.quality.bootstrap import truths
 from tasks.quality.label_metrics import LABEL
-from tasks.quality.row_metrics import CLASSIFICATION
+from tasks.quality.row_metrics import CLASSIFICATION, LIKELIHOOD
 from tasks.quality.row_results import RowResults
 
 
@@ -19,13 +21,33 @@ class Part(NamedTuple):
 
     where: str
     rows: np.ndarray  # bool (rows of the file,)
+    alone: int = 0  # other rows of the part: pairs whose own item has too few competitors for the metric
 
 
-def counting(rows: RowResults, metric: str) -> np.ndarray:
-    """Return a mask of the rows that count for a metric, bool (rows of the file,): rows with a label, or the pairs."""
+def counting(
+    rows: RowResults, metric: str, role: Role = Role.challenger, baseline: Role | None = None, width: int | None = None
+) -> np.ndarray:
+    """Return a mask of the rows that count for a metric, bool (rows of the file,).
+
+    These are the rows with a label, or the pairs whose own item has enough competitors.
+
+    Args:
+        role, baseline, width: as for `row_values`: they say which items compete.
+    """
     if metric in LABEL:
         return ~np.isnan(truths(rows, metric))
-    return rows.label_class >= 0 if metric in CLASSIFICATION else rows.pair
+    if metric in CLASSIFICATION:
+        return rows.label_class >= 0
+    in_corpus = metric in LIKELIHOOD or width is not None
+    competitors = rows.competitors if in_corpus else rows.competitors_against(role, baseline)
+    return rows.pair & (competitors >= least_competitors(metric))
+
+
+def counting_for(rows: RowResults, gate: GateConfig) -> np.ndarray:
+    """Return a mask of the rows that count for a gate, bool (rows of the file,)."""
+    role = Role(gate.of)
+    baseline = Role(gate.baseline) if gate.baseline != "none" and role is Role.challenger else None
+    return counting(rows, gate.metric, role, baseline, gate.width)
 
 
 def parts_of(rows: RowResults, gate: GateConfig, newest: str, min_rows: int) -> list[Part]:
@@ -38,17 +60,22 @@ def parts_of(rows: RowResults, gate: GateConfig, newest: str, min_rows: int) -> 
     Raises:
         ConfigError: the rows have no such column; lists the existing ones.
     """
-    counts = counting(rows, gate.metric)
+    counts = counting_for(rows, gate)
+    alone = rows.pair & ~counts if least_competitors(gate.metric) else np.zeros_like(counts)
+
+    def part(where: str, among: np.ndarray) -> Part:
+        return Part(where, among & counts, int((among & alone).sum()))
+
     if gate.rows == "golden":
-        return [Part("the golden set", rows.golden & counts)]
-    holdout = ~rows.golden & counts
+        return [part("the golden set", rows.golden)]
+    holdout = ~rows.golden & (counts | alone)
     spans, slices = _spans(rows, gate, newest, holdout), _slices(rows, gate, holdout)
     found = [
-        Part(", ".join(filter(None, (span.where, piece.where))), span.rows & piece.rows)
+        part(", ".join(filter(None, (span.where, piece.where))), span.rows & piece.rows)
         for span, piece in itertools.product(spans, slices)
     ]
     each = gate.span == EACH or (gate.slice is not None and gate.slice_value is None)
-    return [part for part in found if part.rows.sum() >= min_rows] if each else found
+    return [part for part in found if part.rows.sum() + part.alone >= min_rows] if each else found
 
 
 def slices_of(rows: RowResults, column: str) -> list[Part]:

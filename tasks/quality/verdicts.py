@@ -83,6 +83,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         against="" if gate.baseline == "none" else gate.baseline,
         where=comparison.where,
         over="" if rows is None else f"{_counted(measured, gate, rows)} {comparison.among}".rstrip(),
+        shared=comparison.shared,
         rows=rows,
         groups=comparison.groups,
         threshold=None if comparison.absent else _finite(comparison.threshold),
@@ -92,7 +93,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         standard_error=interval and interval.standard_error,
         confidence=gate.confidence if interval else None,
         rows_needed=needed,
-        undecided_refuses=gate.undecided == "refuse",
+        undecided_refuses=gate.undecided == "refuse" or comparison.refuses,
     )
 
 

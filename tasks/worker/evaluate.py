@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet as pq
 
-from tasks.contracts.evaluation import QUERY_KEY, Measurement, Role
+from tasks.contracts.evaluation import COMPETITORS, QUERY_KEY, Measurement, Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.workspace import MEASURED_ROWS
@@ -205,7 +205,8 @@ def _shared_items(found: Sequence[EvaluatedModel], whole: WholeRanks) -> dict[Ro
 
 def _keep(job: Job, data: EvaluationData, found: Sequence[EvaluatedModel], whole: WholeRanks | None) -> RowResults:
     """Return the results of each row; the first worker writes them."""
-    table = data.rows.facts
+    competitors = data.relevant.competitors(find_places(data.corpus, data.rows.table))
+    table = data.rows.facts.append_column(COMPETITORS, pa.array(competitors))
     for spec, measured, _ in found:
         for role in spec.roles:
             columns = columns_of(role, measured)

@@ -100,7 +100,7 @@ make_runner(config, store, spec.stage).run(spec, Waiter(), 1)
 assert '"shine": 42' in store.read("runs/f00d/polish/result.json").decode()
 page = section_of(spec.stage, StageFacts(store.uri, None, PolishOutcome(shine=42), ()))
 assert (page.title, page.tables[0].rows[0][1].text) == ("Polish: done", "42")
-assert retrieval_metrics(np.array([1, 3, 4, 5]))["recall@3"] == 0.5
+assert retrieval_metrics(np.array([1, 3, 4, 5, 1]), np.array([3, 9, 3, 4, 2]))["recall@3"] == 0.5
 """
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from types import MappingProxyType
 
-from configs.schema.metrics import METRICS
+from configs.schema.metrics import METRICS, Family, names_of
 from flows.presentation.forward import forward_sentence
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
@@ -41,6 +41,7 @@ def section(facts: StageFacts) -> Section:
             *_sentences(facts),
             *(by_human(judged.overrides) if judged else ()),
             f"{measured}; {champion}.",
+            *_embedded_again(value),
             *_interval(value),
             *([value.golden_leak] if value.golden_leak else []),
             *([f"Warning: {judged.contradicted}"] if judged and judged.contradicted else []),
@@ -66,6 +67,7 @@ def section(facts: StageFacts) -> Section:
 
 
 ROUNDING = 1e-9
+NOT_MEASURED = "not measured: too few items compete"
 # Score of a model that always predicts the larger class, from that class's share of the rows.
 LARGER_CLASS: dict[str, tuple[str, Callable[[float], float]]] = {
     "accuracy": ("accuracy", lambda share: share),
@@ -154,6 +156,15 @@ def held(rows: int, sampled_from: int | None, pairs: int) -> str:
     return f"{found.rstrip(',')}, {count(pairs)} of them pairs," if 0 < pairs < rows else found
 
 
+def _embedded_again(value: EvaluateOutcome) -> Iterator[str]:
+    """Yield a sentence for each released model that did not keep all vectors of its release."""
+    for role, items in value.embedded_again.items():
+        yield (
+            f"The {role} embedded {plural(items, 'item')} of the {count(value.catalogue_items)} again, whose text or "
+            "features it reads otherwise than in its release."
+        )
+
+
 def _interval(value: EvaluateOutcome) -> tuple[str, ...]:
     """Return how far the sample's number may be from that of all holdout rows."""
     if value.interval is None:
@@ -186,6 +197,8 @@ def metrics(
         if name in without_skill:
             constant = SKILLS[METRICS[name].head or ""].called
             rows.append((f"{name} of {constant}", number(without_skill[name]), NONE, NONE))
+    ranked = [name for name in names_of(Family.ranking) if name not in challenger]
+    rows += [(name, NOT_MEASURED, NONE, NONE) for name in ranked]
     return table(f"Metrics {ON_HOLDOUT}: {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
 
 
@@ -204,7 +217,7 @@ def _slices(
     value: EvaluateOutcome, slices: tuple[SliceMetrics, ...], verdicts: tuple[Verdict, ...]
 ) -> tuple[Table, ...]:
     """Return the slices by the first gate's metric; the one furthest below the whole holdout is first."""
-    if not slices:
+    if not slices or not value.challenger:
         return ()
     gated = [verdict.metric for verdict in verdicts if verdict.metric in value.challenger]
     first, *others = dict.fromkeys([*gated[:1], *value.challenger])

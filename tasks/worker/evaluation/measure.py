@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from configs.schema.metrics import least_competitors
 from tasks.contracts.evaluation import (
     Role,
     held_of,
@@ -66,7 +67,7 @@ def ranks_by_width(
 
 
 def recall_by_width(ranks: Mapping[int, np.ndarray], among: np.ndarray) -> dict[int, float]:
-    """Return recall@10 at each width over the rows with a true `among`, bool (rows,); empty if all are false."""
+    """Return METRIC at each width over the rows with a true `among`, bool (rows,); empty if all are false."""
     return {width: float(RANKING[METRIC](each[among]).mean()) for width, each in ranks.items() if among.any()}
 
 
@@ -113,11 +114,12 @@ def measure(
     if isinstance(scale, torch.Tensor):
         scale = accelerator.fetch(scale).item()
     narrow = ranks_by_width(job.config.measured_widths, accelerator, holdout, embedded)
+    contested = holdout.pair & (holdout.competitors >= least_competitors(METRIC))
     measured = ModelResults(
         judged=judge_vectors(model.parts, holdout, embedded, accelerator, model.settings, scale),
         vectors=vector_metrics(embedded.corpus, relevant.text),
         ranks_by_width=narrow,
-        recall_by_width=recall_by_width(narrow, np.asarray(rows.holdout, dtype=bool) & holdout.pair),
+        recall_by_width=recall_by_width(narrow, np.asarray(rows.holdout, dtype=bool) & contested),
         read=int(known.which.sum()) if known else 0,
         side=ModelVectors(embedded.queries, embedded.corpus[holdout.target], model.released.vectors)
         if model.released

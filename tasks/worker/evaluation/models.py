@@ -90,6 +90,10 @@ class LoadedModel(NamedTuple):
     settings: EmbedSettings
     released: ReleasedItems | None
 
+    @property
+    def features(self) -> list[str]:
+        return self.parts.features.columns
+
 
 def list_models(inputs: EvaluateInputs) -> tuple[ModelSpec, ...]:
     """Return each model once, in the order of measurement: the champion, if any, is first."""

@@ -8,6 +8,7 @@ from tasks.contracts.evaluation import Role
 from tasks.quality.bootstrap import DRAWS, Answers, draw, row_values, truths
 from tasks.quality.row_metrics import RANKING
 from tasks.quality.row_results import RowResults
+from tasks.quality.selection import counting
 
 HEADLINE = "recall@10"
 CONFIDENCE = 0.95  # level of the interval for a sampled metric
@@ -47,8 +48,10 @@ def interval_of(results: RowResults) -> tuple[float, float] | None:
     """
     if HEADLINE not in RANKING or HEADLINE not in results.metrics(Role.challenger):
         return None
-    among = ~results.golden & results.pair
     champion = Role.champion if Role.champion in results.roles else None
+    among = ~results.golden & counting(results, HEADLINE, Role.challenger, champion)
+    if not among.any():
+        return None
     values = row_values(results, HEADLINE, Role.challenger, champion)[among]
     answers = Answers(HEADLINE, results.group[among], truths(results, HEADLINE)[among], (values,))
     low, high = np.quantile(draw(answers, DRAWS, (0,))[0], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

@@ -12,7 +12,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from tasks.contracts.evaluation import Role, shared_rank_of, whole_rank_of
+from tasks.contracts.evaluation import (
+    WHOLE_COMPETITORS,
+    Role,
+    shared_competitors_of,
+    shared_rank_of,
+    whole_rank_of,
+)
 from tasks.contracts.runner import report
 from tasks.data.items import TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
@@ -37,29 +43,42 @@ class ModelVectors(NamedTuple):
 
 
 class SharedRanks(NamedTuple):
-    """The ranks of two models among their `items` common items, int64 (rows,) each, from 1."""
+    """The ranks of two models among their `items` common items, int64 (rows,) each, from 1.
+
+    `competitors` int64 (rows,): these items without those that are relevant for the row.
+    """
 
     items: int
     challenger: np.ndarray
     other: np.ndarray
+    competitors: np.ndarray
 
 
 class WholeRanks(NamedTuple):
-    """The challenger's ranks among all `items` of the catalogue, int64 (rows,), and the comparisons, by model name."""
+    """The challenger's ranks among all `items` of the catalogue, int64 (rows,), and the comparisons, by model name.
+
+    `competitors` int64 (rows,): all items without those that are relevant for the row.
+    """
 
     items: int
     ranks: np.ndarray
+    competitors: np.ndarray
     shared: dict[str, SharedRanks]
 
     def columns_of(self, role: Role, name: str) -> dict[str, pa.Array]:
         """Return the ranks of a role as columns of the row results; for a baseline also the challenger's ranks."""
         if role is Role.challenger:
-            return {whole_rank_of(role): pa.array(self.ranks.astype(np.int32))}
+            found = {whole_rank_of(role): self.ranks, WHOLE_COMPETITORS: self.competitors}
+            return {column: pa.array(each.astype(np.int32)) for column, each in found.items()}
         if name not in self.shared:
             return {}
         duel = self.shared[name]
-        both = {Role.challenger: duel.challenger, role: duel.other}
-        return {shared_rank_of(each, role): pa.array(ranks.astype(np.int32)) for each, ranks in both.items()}
+        found = {
+            shared_rank_of(Role.challenger, role): duel.challenger,
+            shared_rank_of(role, role): duel.other,
+            shared_competitors_of(role): duel.competitors,
+        }
+        return {column: pa.array(each.astype(np.int32)) for column, each in found.items()}
 
 
 def rank_in_whole(
@@ -82,9 +101,9 @@ def rank_in_whole(
         CorruptFolder: a file of the vectors is damaged.
     """
     rows, device = len(challenger.own), accelerator.ranking_device
-    counts = {name: np.zeros((2, rows), dtype=np.int64) for name in others}
+    counts = {name: np.zeros((3, rows), dtype=np.int64) for name in others}
     items = dict.fromkeys(others, 0)
-    whole, held = np.zeros(rows, dtype=np.int64), 0
+    whole, held = np.zeros((2, rows), dtype=np.int64), 0
     numbers = range(partitions)[job.share.index :: job.share.of]
     for done, number in enumerate(numbers, start=1):
         theirs_of = {
@@ -97,20 +116,23 @@ def rank_in_whole(
             places = [at for at, _ in shared.values()]
             every = [np.ones(len(vectors), dtype=bool), *(at >= 0 for at in places)]
             above = _above(challenger, vectors, masked, every, device)
-            whole, held = whole + above[0], held + len(vectors)
+            whole += above[0], len(vectors) - np.bincount(masked[0], minlength=rows)
+            held += len(vectors)
             for (name, (at, theirs)), of_challenger in zip(shared.items(), above[1:], strict=True):
                 both = at >= 0
                 items[name] += int(both.sum())
                 counts[name][0] += of_challenger
                 common, all_of_them = _moved(masked, both), [np.ones(len(theirs), dtype=bool)]
                 counts[name][1] += _above(others[name], theirs, common, all_of_them, device)[0]
+                counts[name][2] += len(theirs) - np.bincount(common[0], minlength=rows)
         report("whole catalogue", done, len(numbers))
     whole, held = _of_all(accelerator, whole), int(_of_all(accelerator, np.array([held]))[0])
     duels = {}
     for name in others:
-        both = _of_all(accelerator, counts[name]) + 1
-        duels[name] = SharedRanks(int(_of_all(accelerator, np.array([items[name]]))[0]), both[0], both[1])
-    return WholeRanks(held, whole + 1, duels)
+        mine, its, competitors = _of_all(accelerator, counts[name])
+        many = int(_of_all(accelerator, np.array([items[name]]))[0])
+        duels[name] = SharedRanks(many, mine + 1, its + 1, competitors)
+    return WholeRanks(held, whole[0] + 1, whole[1], duels)
 
 
 def _batches(table: pa.Table | None) -> Iterator[pa.Table]:

@@ -32,6 +32,16 @@ class Relevant:
         found = np.concatenate([paired, alike])
         return found[found != own]
 
+    def competitors(self, own: np.ndarray) -> np.ndarray:
+        """Return the number of items that are not relevant for each row, int32 (rows,).
+
+        Args:
+            own: int64 (rows,), each row's own item.
+        """
+        others = (len(np.unique(self.other_relevant_items(row, item))) for row, item in enumerate(own.tolist()))
+        ignored = np.fromiter(others, dtype=np.int32, count=len(own))
+        return np.int32(len(self.text) - 1) - ignored
+
 
 class RelevantTexts(NamedTuple):
     """The relevant items of rows, by text; they are ignored when a row's own item is ranked.

@@ -64,18 +64,18 @@ BATCH_ITEMS = 2**20
 
 
 def shared_items(before: Index, after: Index) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each release bool (vectors,): True if the other one has the same item with the same content."""
+    """Return for each release bool (vectors,): True if the other one has the item too, by its id."""
     found = np.zeros(before.vectors, dtype=bool), np.zeros(after.vectors, dtype=bool)
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
         for name, index in (("earlier", before), ("later", after)):
             parts = [
-                f"SELECT {ITEM_ID}, {CONTENT}, file_row_number + {start} AS place "
+                f"SELECT {ITEM_ID}, file_row_number + {start} AS place "
                 f"FROM read_parquet({literal(str(path))}, file_row_number = true)"
                 for path, start in zip(index.paths, index.starts.tolist(), strict=False)
             ]
             database.sql(" UNION ALL ".join(parts)).create_view(name)
         both = database.sql(
-            f"SELECT earlier.place, later.place FROM earlier JOIN later USING ({ITEM_ID}, {CONTENT})"
+            f"SELECT earlier.place, later.place FROM earlier JOIN later USING ({ITEM_ID})"
         ).to_arrow_reader(BATCH_ITEMS)
         for batch in both:
             for mask, places in zip(found, batch.columns, strict=True):

@@ -36,13 +36,16 @@ class Found(NamedTuple):
     """`places` int64 and `scores` float32, both (queries, k), best first; place -1 beyond the last hit.
 
     `ranks` int64 (queries,): rank of each query's own item, from 1; ABSENT without one. `shared_ranks`: its rank among
-    the `shared` vectors of the search; ABSENT if it is not shared.
+    the `shared` vectors of the search; ABSENT if it is not shared. `competitors` and `shared_competitors` int64
+    (queries,): the vectors that each rank is among, without the own one.
     """
 
     places: np.ndarray
     scores: np.ndarray
     ranks: np.ndarray
     shared_ranks: np.ndarray
+    competitors: np.ndarray
+    shared_competitors: np.ndarray
 
 
 def _rows_in(path: Path) -> int:
@@ -137,8 +140,11 @@ class Index:
         limits = np.einsum("qw,qw->q", queries, self.at(own)) if (own >= 0).any() else np.zeros(count, np.float32)
         shared = np.zeros(self.vectors, dtype=bool) if shared is None else shared
         ranks = np.zeros((2, count), dtype=np.int64)
-        best = Found(np.full((count, k), -1), np.full((count, k), -np.inf, np.float32), *ranks)
         asked, ignored = (np.zeros(0, dtype=np.int64),) * 2 if relevant is None else relevant
+        competitors = self.vectors - (own >= 0) - np.bincount(asked, minlength=count)
+        of_both = int(shared.sum()) - (shared[own] & (own >= 0)) - np.bincount(asked[shared[ignored]], minlength=count)
+        nothing = np.full((count, k), -1), np.full((count, k), -np.inf, np.float32)
+        best = Found(*nothing, ranks[0], ranks[1], competitors, of_both)
 
         def judge(start: int, scores: np.ndarray, first: int, both: np.ndarray) -> None:
             part = slice(start, start + len(scores))

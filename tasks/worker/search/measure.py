@@ -33,7 +33,7 @@ class Searched:
     @property
     def metrics(self) -> dict[str, float]:
         """Ranking metrics over all vectors; an item without a vector counts as not found. Empty without a query."""
-        return retrieval_metrics(self.found.ranks)
+        return retrieval_metrics(self.found.ranks, self.found.competitors)
 
     def hit_ids(self) -> list[list[str]]:
         """Return the ids of the nearest items of each query."""
@@ -106,5 +106,6 @@ def compare_models(before: Searched, after: Searched, items: int) -> SharedSearc
     """
     ranks = [each.found.shared_ranks for each in (before, after)]
     among = (ranks[0] != ABSENT) & (ranks[1] != ABSENT)
-    metrics = [retrieval_metrics(each[among]) for each in ranks]
+    competitors = np.minimum(before.found.shared_competitors, after.found.shared_competitors)
+    metrics = [retrieval_metrics(each[among], competitors[among]) for each in ranks]
     return SharedSearch(items=items, queries=int(among.sum()), metrics_before=metrics[0], metrics_after=metrics[1])

@@ -38,6 +38,7 @@ class Holdout:
     pair: np.ndarray  # bool (rows,): True if the row counts for retrieval
     label_class: np.ndarray  # int64 (rows,): 0, 1, or -1 for unlabelled
     relevant: Relevant  # other relevant items of each row, which are ignored when ranking
+    competitors: np.ndarray  # int32 (rows,): items that each row's own item is ranked among, without itself
     heads: dict[str, LabelHead] = field(default_factory=dict)  # the label heads
     labels: dict[str, np.ndarray] = field(default_factory=dict)  # target per label head, float64 (rows,), NaN: unknown
 
@@ -69,6 +70,7 @@ class HoldoutResults:
         rows = np.ones(len(self.ranks), dtype=bool) if among is None else among
         found = metrics_of(
             ranks=self.ranks[rows],
+            competitors=holdout.competitors[rows],
             losses=None if self.losses is None else self.losses[rows],
             pair=holdout.pair[rows],
             label_class=holdout.label_class[rows],
@@ -113,6 +115,7 @@ def make_holdout(
         heads=config.heads.of_labels,
         labels={name: label_values(rows, head) for name, head in config.heads.of_labels.items()},
         relevant=relevant,
+        competitors=relevant.competitors(target),
     )
 
 

@@ -39,7 +39,7 @@ from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.whole_catalogue import EQUAL, ModelVectors, WholeRanks, rank_in_whole
 from tasks.worker.model.relevant import RelevantTexts, hash_texts
-from tasks.worker.process.job import Rank
+from tasks.worker.process.job import Job, Rank
 from tests.benchmarks.quality import gates as real_models
 from tests.benchmarks.quality.gates import Answered, drawn
 from tests.support.measures.row_results import row_results
@@ -183,17 +183,14 @@ def release(store: DirectoryStore, version: str, vectors: np.ndarray) -> None:
             flat = pa.array(vectors[number::partitions].reshape(-1))
             columns = {ITEM_ID: ids, TEXT: ids, VECTOR: pa.FixedSizeListArray.from_arrays(flat, WIDTH), CONTENT: ids}
             pq.write_table(pa.table(columns), Path(folder) / part_name(number))
-        facts = {"model_version": version, "width": WIDTH, "max_tokens": 1, "catalogue": {"partitions": partitions}}
+        catalogue = CatalogueRef(prefix="", items=len(vectors), partitions=partitions, sha256="").model_dump()
+        facts = {"model_version": version, "width": WIDTH, "max_tokens": 1, "type": "fp32", "catalogue": catalogue}
         commit(store, f"vectors/{version}/k", Path(folder), VECTORS_KIND, facts)
 
 
 def ranked(store: DirectoryStore, models: Models, items: int, order: tuple[int, int]) -> WholeRanks:
     """Return the ranks of evaluate, by two releases; the first of the order is the challenger."""
-    none = CheckpointRef(prefix="", step=0, sha256="")
     catalogue = CatalogueRef(prefix="", items=items, partitions=-(-items // PARTITION_ITEMS), sha256="")
-    inputs = EvaluateInputs(
-        rows=(), catalogue=catalogue, challenger=ModelRef(version="", checkpoint=none), champion=None
-    )
     sides = [
         ModelVectors(
             models.queries[model],
@@ -205,8 +202,15 @@ def ranked(store: DirectoryStore, models: Models, items: int, order: tuple[int, 
     own = hash_texts([f"item {row}" for row in models.own])
     right = RelevantTexts.of(np.arange(QUERIES), own, (np.zeros(0, np.int64), np.zeros(0, np.uint64)))
     with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator, patch("tasks.worker.evaluation.whole_catalogue.report"):
-        job = make_job(store, tiny_config(), inputs)
+        job = bench_job(store, catalogue)
         return rank_in_whole(job, accelerator, sides[0], {f"m{order[1]}": sides[1]}, catalogue.partitions, right)
+
+
+def bench_job(store: DirectoryStore, catalogue: CatalogueRef) -> Job:
+    """Return a job of evaluate over a catalogue, whose models are given as vectors."""
+    model = ModelRef(version="", checkpoint=CheckpointRef(prefix="", step=0, sha256=""))
+    inputs = EvaluateInputs(rows=(), catalogue=catalogue, challenger=model, champion=None)
+    return make_job(store, tiny_config(), inputs)
 
 
 def answered(champion: np.ndarray, challenger: np.ndarray) -> Answered:

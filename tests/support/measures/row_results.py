@@ -18,9 +18,13 @@ def row_results(
     label_class: Sequence[int] | None = None,
     probabilities: Mapping[Role, Sequence[float]] | None = None,
     held: Sequence[bool] | np.ndarray | None = None,
+    competitors: Sequence[int] | None = None,
     **columns: Sequence[str],
 ) -> RowResults:
-    """One row for each rank; all are pairs of one span and different groups, without a class, unless it is given."""
+    """One row for each rank; all are pairs of one span and different groups, without a class, unless it is given.
+
+    A thousand items compete with each row's own, unless `competitors` says otherwise.
+    """
     many = len(next(iter(ranks.values())))
     return RowResults(
         row_id=np.array([f"row {at}" for at in range(many)], dtype=object),
@@ -31,6 +35,7 @@ def row_results(
         label_class=np.array([-1] * many if label_class is None else label_class, dtype=np.int8),
         columns={name: np.array(values, dtype=object) for name, values in columns.items()},
         ranks={role: np.array(values, dtype=np.int32) for role, values in ranks.items()},
+        competitors=np.full(many, 1000, dtype=np.int32) if competitors is None else np.array(competitors, np.int32),
         held=None if held is None else np.array(held, dtype=bool),
         losses={role: np.log(np.array(values, dtype=np.float32)) for role, values in ranks.items()},
         probabilities={role: np.array(values, dtype=np.float32) for role, values in (probabilities or {}).items()},

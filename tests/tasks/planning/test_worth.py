@@ -1,6 +1,7 @@
 import pytest
 
 from infra.store.directory import DirectoryStore
+from tasks.contracts.evaluation import Role
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
@@ -37,7 +38,7 @@ def evaluated(store: DirectoryStore, release: Release, **outcome: object) -> Non
 
 def worth(store: DirectoryStore, found: list[Release]) -> dict[int, float]:
     """By the number of the release, next to the newest one."""
-    by_version = worth_of_models(store, found, found[0], RECALL)
+    by_version = worth_of_models(store, found, found[0], RECALL, 0.5)
     return {
         release.number: by_version[release.model.version] for release in found if release.model.version in by_version
     }
@@ -56,7 +57,9 @@ def test_a_difference_is_of_two_finite_numbers_on_the_same_rows(challenger, cham
     outcome = EvaluateOutcome(
         holdout_rows=1, corpus_items=1, challenger=challenger, champion=champion, champion_version="m"
     )
-    assert paired_difference(outcome, RECALL) == difference
+    assert paired_difference(outcome, RECALL, 0.5) == difference
+    few = {"catalogue_items": 10, "shared_items": {Role.champion: 4}}
+    assert paired_difference(outcome.model_copy(update=few), RECALL, 0.5) is None
 
 
 def test_values_of_different_rows_say_nothing_and_differences_add_up(store: DirectoryStore):

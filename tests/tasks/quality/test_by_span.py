@@ -22,6 +22,7 @@ def results() -> RowResults:
         label_class=np.full(count, -1),
         columns={},
         ranks=ranks,
+        competitors=np.full(count, 100),
         losses={},
         probabilities={},
         predicted={},

@@ -9,6 +9,7 @@ import pytest
 from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import GOLDEN, Role, Verdict, refused
 from tasks.foundation.errors import ConfigError
+from tasks.quality.common_items import CommonItems
 from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
@@ -143,7 +144,9 @@ def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen() -> No
     # Of a large catalogue challenger and previous meet on all items; champion and previous on the corpus alone.
     shared = {Role.previous: {CHALLENGER: np.full(80, HIT), Role.previous: np.full(80, HIT)}}
     large = dataclasses.replace(rows, shared_ranks=shared)
-    (same,) = verdicts(large, forward, newest="2026-02", whole="among all items", shared={Role.previous: "among both"})
+    (same,) = verdicts(
+        large, forward, newest="2026-02", whole="among all items", shared={Role.previous: CommonItems(70, 80)}
+    )
     assert (same.value, same.baseline, same.over) == (0.75, 0.25, "40 holdout rows among 50 items")
     (whole,) = verdicts(rows, gate(of="champion", baseline="none"), newest="2026-02", seen_by=frozenset({CHAMPION}))
     assert (whole.answer, whole.value) == ("pass", 0.875), "over all spans it has seen most of the rows"
@@ -166,6 +169,75 @@ def test_too_few_rows_are_undecided_and_the_configuration_says_what_that_means()
     assert (accepted.rows, accepted.rows_needed) == (10, 50)
     assert not refused([accepted, warned])
     assert refused([stopped])
+
+
+# --- the items that are searched --------------------------------------------------------------------------------------
+
+
+def in_whole(baseline: Role, items: int, of: int, **changes: Any) -> Verdict:
+    """A gate on a challenger that loses nothing among the common items, and half of the rows in the corpus."""
+    ranks, _ = parts(10, {"": (5, 10)})
+    ranks = ranks if baseline is CHAMPION else {**ranks, baseline: ranks[CHAMPION]}
+    equal = {baseline: {role: np.full(10, HIT) for role in (CHALLENGER, baseline)}}
+    competitors = {baseline: np.full(10, max(0, items - 1))}
+    rows = dataclasses.replace(row_results(ranks), shared_ranks=equal, shared_competitors=competitors)
+    common = {baseline: CommonItems(items, of)}
+    (found,) = verdicts(rows, gate(baseline=baseline.value, **changes), shared=common, min_shared=0.5)
+    return found
+
+
+def test_the_verdict_says_which_share_of_the_catalogue_both_hold() -> None:
+    found = in_whole(CHAMPION, 998_210, 1_000_000)
+    assert (found.answer, found.shared) == ("pass", 0.99821)
+    assert found.over == "10 holdout rows among the 998,210 items that both hold, 99.8 % of the catalogue"
+    assert in_whole(CHAMPION, 999_999, 1_000_000).over.endswith("99.9 % of the catalogue"), "not all"
+
+
+@pytest.mark.parametrize("undecided", ["accept", "refuse"])
+@pytest.mark.parametrize("items", [0, 49])
+def test_too_few_common_items_are_undecided_and_refuse_a_critical_gate(items: int, undecided: str) -> None:
+    found = in_whole(CHAMPION, items, 100, undecided=undecided, confidence=0.95)
+    assert (found.answer, found.refuses, found.value, found.shared) == ("undecided", True, None, items / 100)
+    for part in (f"{items} of the catalogue's 100 items", f"{items} %", "evaluate.min_shared is 50 %", "--override"):
+        assert part in found.sentence
+    assert not in_whole(CHAMPION, items, 100, severity="warning").refuses
+    assert in_whole(CHAMPION, 50, 100).answer == "pass"
+
+
+@pytest.mark.parametrize("baseline", [Role.first, Role.best])
+def test_an_old_release_that_lacks_most_items_is_compared_on_the_corpus(baseline: Role) -> None:
+    """Its release is never brought up to date, so a refusal would stop a lineage for ever."""
+    found = in_whole(baseline, 49, 100)
+    assert (found.answer, found.value, found.baseline, found.shared) == ("fail", 0.5, 1.0, None)
+    assert found.over == "10 holdout rows among 50 items"
+    assert in_whole(baseline, 50, 100).answer == "pass"
+
+
+@pytest.mark.parametrize("baseline", ["champion", "none"])
+@pytest.mark.parametrize("metric", ["recall@10", "mrr@10", "loss"])
+def test_rows_without_competitors_refuse_a_critical_gate_and_never_pass_as_perfect(baseline: str, metric: str) -> None:
+    few = {"recall@10": 9, "mrr@10": 9, "loss": 0}[metric]
+    lower = {"direction": "lower", "threshold": 9.0} if metric == "loss" else {"threshold": 0.0}
+    rows = row_results({CHALLENGER: [1] * 60, CHAMPION: [1] * 60}, competitors=[few] * 60, locale=["de"] * 60)
+    gates = [gate(metric=metric, baseline=baseline, **lower, **more) for more in ({}, {"slice": "locale"})]
+    for found in verdicts(rows, *gates, gate(metric=metric, baseline=baseline, **lower, slice="locale=de")):
+        assert (found.answer, found.refuses, found.value) == ("undecided", True, None)
+        assert "that any model would be perfect" in found.sentence
+    assert verdicts(rows, gate(metric="recall@1", threshold=0.0))[0].answer == ("pass" if few else "undecided")
+
+
+def test_rows_without_competitors_are_left_out_of_the_others() -> None:
+    ranks, _ = parts(10, {"": (5, 10)})
+    (found,) = verdicts(row_results(ranks, competitors=[10] * 5 + [9] * 5), gate())
+    assert (found.answer, found.rows, found.value) == ("pass", 5, 1.0)
+
+
+def test_a_search_of_a_release_without_competitors_refuses() -> None:
+    floor, duel = gate(baseline="none", threshold=0.01), gate()
+    for metrics in ({CHALLENGER: {}, CHAMPION: {"recall@10": 1.0}}, {CHALLENGER: {"recall@10": 1.0}, CHAMPION: {}}):
+        found = judge(Measured(metrics, many=30), [duel])[0]
+        assert (found.answer, found.refuses) == ("undecided", True)
+    assert judge(Measured({CHALLENGER: {}}, many=30), [floor])[0].refuses
 
 
 def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_take() -> None:

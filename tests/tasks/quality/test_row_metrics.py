@@ -8,12 +8,22 @@ from tasks.quality.row_metrics import classification_metrics, metrics_of, retrie
 
 
 def test_retrieval_metrics_of_known_ranks():
-    metrics = retrieval_metrics(np.array([1, 2, 10, 101]))
+    metrics = retrieval_metrics(np.array([1, 2, 10, 101]), np.full(4, 100))
     assert metrics["recall@1"] == 0.25
     assert metrics["recall@10"] == 0.75
     assert metrics["recall@100"] == 0.75
     assert metrics["mrr@10"] == pytest.approx((1 + 1 / 2 + 1 / 10) / 4)
     assert metrics["ndcg@10"] == pytest.approx((1 + 1 / math.log2(3) + 1 / math.log2(11)) / 4)
+
+
+def test_a_row_counts_for_a_metric_only_if_k_items_compete_with_its_own():
+    """Among ten items any model has the own one among the first ten; among eleven it may miss it."""
+    metrics = retrieval_metrics(np.array([1, 1, 3, 11, 2]), np.array([0, 1, 9, 10, 99]))
+    assert metrics["recall@1"] == 1 / 4
+    assert metrics["recall@10"] == metrics["ndcg@10"] * math.log2(3) == 1 / 2
+    assert metrics["mrr@10"] == 1 / 4
+    assert "recall@100" not in metrics
+    assert retrieval_metrics(np.array([1, 1]), np.array([0, 0])) == {}
 
 
 def test_classification_metrics_of_known_probabilities():
@@ -33,16 +43,18 @@ def test_a_single_class_has_no_auc(cls: int, macro_f1: float):
 
 
 def test_no_rows_give_no_metrics():
-    assert retrieval_metrics(np.array([], dtype=np.int64)) == {}
+    none = np.array([], dtype=np.int64)
+    assert retrieval_metrics(none, none) == {}
     assert classification_metrics(np.array([], dtype=np.int64), np.array([]), np.array([])) == {}
 
 
-def test_the_loss_is_the_mean_of_the_rows_that_are_pairs():
+def test_the_loss_is_the_mean_of_the_pairs_whose_item_has_a_competitor():
     found = metrics_of(
-        ranks=np.array([1, 2, 3]),
-        losses=np.array([0.5, 1.5, np.nan], dtype=np.float32),
-        pair=np.array([True, True, False]),
-        label_class=np.array([-1, -1, -1]),
+        ranks=np.array([1, 2, 3, 1]),
+        competitors=np.array([1, 1, 1, 0]),
+        losses=np.array([0.5, 1.5, np.nan, 0.0], dtype=np.float32),
+        pair=np.array([True, True, False, True]),
+        label_class=np.array([-1, -1, -1, -1]),
         probabilities=None,
         predicted=None,
     )

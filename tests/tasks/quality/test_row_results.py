@@ -8,6 +8,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import (
     COLUMN,
+    COMPETITORS,
     GOLDEN,
     GROUP,
     ITEM_ID,
@@ -36,6 +37,7 @@ def write(store: DirectoryStore, **changed: pa.Array) -> None:
         GROUP: pa.array([1, 1, 2, 3], pa.int64()),
         ITEM_ID: pa.array(["i", "j", "i", "k"]),
         PAIR: pa.array([True, True, False, True]),
+        COMPETITORS: pa.array([300, 300, 300, 300], pa.int32()),
         LABEL_CLASS: pa.array([1, 1, 0, -1], pa.int8()),
         f"{COLUMN}locale": pa.array(["en", None, "en", None]),
         f"{COLUMN}gift": pa.array([True, None, False, None]),

@@ -1,8 +1,13 @@
+import dataclasses
 import datetime as dt
+import hashlib
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -11,14 +16,17 @@ import pytest
 from configs.schema.metrics import METRICS
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
-from tasks.contracts.evaluation import Role
+from tasks.contracts.evaluation import Role, Verdict
 from tasks.contracts.jobs import EvaluateInputs, InferInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import ModelRef, RowsRef
+from tasks.contracts.runs import RunPlan
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
+from tasks.planning.judge_run import judge_evaluation
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.worker import evaluate, infer
+from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
@@ -82,7 +90,7 @@ def test_the_holdout_is_ranked_among_all_items(workspace: Workspace, challenger:
     assert outcome.holdout_rows == len(held_rows(store, rows))
     assert outcome.corpus_items == 40
     of_rows = {name for name, metric in METRICS.items() if metric.family.of_rows}
-    assert set(outcome.challenger) == of_rows
+    assert set(outcome.challenger) == of_rows - {"recall@100"}, "any model finds an item of forty among a hundred"
     assert outcome.challenger["recall@10"] > 0.5, "four epochs on forty items"
     assert (outcome.champion, outcome.champion_version) == (None, None)
 
@@ -193,6 +201,10 @@ def test_models_meet_on_a_whole_catalogue_that_the_corpus_is_a_part_of(
         assert part.shared_ranks[Role.champion][role].tolist() == whole.ranks[role].tolist()
     assert part.whole_ranks is not None
     assert part.whole_ranks.tolist() == whole.ranks[Role.challenger].tolist()
+    assert part.whole_competitors is not None
+    competitors = part.whole_competitors.tolist(), part.shared_competitors[Role.champion].tolist()
+    assert competitors == (whole.competitors.tolist(),) * 2
+    assert (part.competitors < whole.competitors).all()
     eased = [part.ranks[role].tolist() != whole.ranks[role].tolist() for role in (Role.challenger, Role.champion)]
     assert any(eased), "the corpus lacks competitors"
     ranked = {"recall@1", "recall@10", "mrr@10", "ndcg@10"}
@@ -208,8 +220,9 @@ def test_items_that_one_model_alone_holds_do_not_compete(
     left = set(pq.read_table(store.path(fewer.prefix) / "part-00000.parquet")["item_id"].to_pylist())
     assert 0 < len(left) < 40
     vectors = infer_vectors(store, config, fewer, two["other"][0]).prefix
-    outcome, _ = evaluate_two(store, rows, {**two, "other": (two["other"][0], vectors)}, "one", "other", items=3)
+    outcome, part = evaluate_two(store, rows, {**two, "other": (two["other"][0], vectors)}, "one", "other", items=3)
     assert (outcome.whole_items, outcome.shared_items) == (40, {Role.champion: len(left)})
+    assert part.shared_competitors[Role.champion].max() < len(left)
     assert outcome.ranked_among == len(left)
 
 
@@ -229,6 +242,95 @@ def test_only_items_with_equal_content_keep_their_released_vectors(
     outcome = run(store, (rows, later), challenger, champion=challenger, champion_vectors=released)
     assert (outcome.champion_read, outcome.champion_embedded) == (37, 3)
     assert outcome.champion == pytest.approx(outcome.challenger), "the same model, with its texts of today"
+
+
+@dataclasses.dataclass(frozen=True)
+class Repriced:
+    """A catalogue of 400 items in which a model was released, and a later one with other ids, contents or both."""
+
+    store: DirectoryStore
+    rows: RowsRef
+    model: ModelRef
+    vectors: str  # of the catalogue before
+    settings: tuple[str, ...]
+
+    def evaluated(self, change: Callable[[pa.Table], pa.Table], noise: float, folder: Path) -> tuple[Any, Verdict]:
+        """Evaluate the model with so much noise in its new vectors, after a change of all items."""
+        config = tiny_config(*self.settings)
+        later = change_rows(self.store, self.rows, "2026-02", change, folder)
+        catalogue = make_catalogue(self.store, config, later)
+        new = self.model.model_copy(update={"version": f"noisy-{noise}-{later.prefix.count('/')}"})
+        made = infer.run(make_job(self.store, config, InferInputs(catalogue=catalogue, model=new), folder.name))
+        blur(self.store, made.prefix, noise)
+        inputs = EvaluateInputs(
+            rows=with_held(self.store, config, later), catalogue=catalogue, challenger=new,
+            challenger_vectors=made.prefix, champion=self.model, champion_vectors=self.vectors,
+        )  # fmt: skip
+        outcome = evaluate.run(make_job(self.store, config, inputs, folder.name))
+        plan = RunPlan(
+            run_key=folder.name, span=later.span, window=(later.span,), history=(), parent=None,
+            workspace=self.store.uri, config=config,
+        )  # fmt: skip
+        (verdict, *_) = judge_evaluation(self.store, plan, outcome).verdicts
+        return outcome, verdict
+
+
+def blur(store: DirectoryStore, prefix: str, noise: float) -> None:
+    """Add noise to released vectors, as of a worse model."""
+    manifest = json.loads((store.path(prefix) / "MANIFEST.json").read_text())
+    random = np.random.default_rng(3)
+    for file in manifest["files"]:
+        path = store.path(prefix) / file["name"]
+        table = pq.read_table(path)
+        vectors = as_matrix(table["vector"])
+        vectors = vectors + noise * random.standard_normal(vectors.shape).astype(np.float32) / vectors.shape[1] ** 0.5
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        pq.write_table(table.set_column(table.column_names.index("vector"), "vector", column), path)
+        file |= {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    (store.path(prefix) / "MANIFEST.json").write_text(json.dumps(manifest))
+
+
+@pytest.fixture(scope="module")
+def repriced(tmp_path_factory: pytest.TempPathFactory) -> Repriced:
+    store, rows = make_workspace(tmp_path_factory.mktemp("repriced"), rows=1200, distinct=400)
+    gate = ("{metric: recall@10, direction: higher, threshold: -0.02, baseline: champion, confidence: 0.95, "
+            "severity: critical}")  # fmt: skip
+    settings = (*FEATURES, "train.epochs=3", "evaluate.corpus_items=50", f"evaluate.gates=[{gate}]")
+    model = model_of(train_model(store, tiny_config(*settings), rows))
+    vectors = infer_vectors(store, tiny_config(*settings), rows, model).prefix
+    return Repriced(store, rows, model, vectors, settings)
+
+
+def dearer(table: pa.Table) -> pa.Table:
+    return table.set_column(table.column_names.index("price"), "price", pc.add(table["price"], 3.0))
+
+
+def shouted(table: pa.Table) -> pa.Table:
+    return table.set_column(table.column_names.index("item_id"), "item_id", pc.utf8_upper(table["item_id"]))
+
+
+def test_a_worse_model_is_refused_and_an_equal_one_is_not_after_new_prices_of_all_items(
+    repriced: Repriced, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    priced = pq.read_table(repriced.store.path(repriced.rows.prefix) / "part-00000.parquet")
+    count = len(set(priced.filter(pc.is_valid(priced["price"]))["item_id"].to_pylist()))
+    for name, noise, answers in (("worse", 1.5, {"fail"}), ("equal", 0.0, {"pass", "undecided"})):
+        outcome, verdict = repriced.evaluated(dearer, noise, tmp_path / name)
+        assert (outcome.shared_items, verdict.shared) == ({Role.champion: 400}, 1.0)
+        assert outcome.embedded_again == {Role.champion: count}, "items without a price changed nothing"
+        assert f"the champion embedded {count} changed items of the catalogue again" in capfd.readouterr().out
+        assert (verdict.answer in answers, verdict.refuses) == (True, name == "worse"), verdict.sentence
+        if name == "equal":
+            assert outcome.challenger["mrr@10"] == pytest.approx(outcome.champion["mrr@10"], abs=0.01)
+
+
+def test_ids_in_another_form_leave_nothing_to_compare_and_refuse(repriced: Repriced, tmp_path: Path):
+    outcome, verdict = repriced.evaluated(shouted, 0.0, tmp_path / "ids")
+    assert (outcome.shared_items, outcome.embedded_again) == ({Role.champion: 0}, {})
+    assert "recall@1" not in outcome.challenger, "no item competes"
+    assert (verdict.answer, verdict.refuses, verdict.shared, verdict.value) == ("undecided", True, 0.0, None)
+    assert "0 of the catalogue's 400 items" in verdict.sentence
 
 
 def test_damaged_vectors_of_the_champion_are_made_again(

@@ -31,7 +31,11 @@ def test_the_metrics_are_those_of_trec_eval():
     reciprocal = pytrec_eval.RelevanceEvaluator(judged, {"recip_rank"}).evaluate(best)
     expected = {ours: np.mean([each[theirs] for each in found.values()]) for theirs, ours in NAMES.items()}
     expected["mrr@10"] = np.mean([each["recip_rank"] for each in reciprocal.values()])
-    ours = retrieval_metrics(rank_targets(queries, corpus, targets, relevant=relevant).ranks)
+    competitors = relevant.competitors(targets)
+    assert competitors.tolist() == [len(run[str(row)]) - 1 for row in range(QUERIES)]
+    ours = retrieval_metrics(rank_targets(queries, corpus, targets, relevant=relevant).ranks, competitors)
     assert ours == pytest.approx(expected)
     assert 0 < ours["recall@1"] < ours["recall@10"] < ours["recall@100"] < 1
-    assert retrieval_metrics(rank_targets(queries, corpus, targets).ranks) != ours, "the filter matters here"
+    assert retrieval_metrics(rank_targets(queries, corpus, targets).ranks, competitors) != ours, (
+        "the filter matters here"
+    )

@@ -83,10 +83,22 @@ def test_an_item_without_a_vector_was_not_found(changes: Changes) -> None:
 
 
 def test_the_models_meet_on_what_both_releases_hold(changes: Changes) -> None:
-    """Chair and old are of one release each, and the vase has another text: what is left is a query about the lamp."""
-    assert (changes.shared.items, changes.shared.queries) == (13, 1)
-    assert (changes.shared.metrics_before["recall@1"], changes.shared.metrics_after["recall@1"]) == (1.0, 0.0)
-    assert changes.shared.metrics_after["mrr@10"] == 0.0, "the 13th of 13: the vase and the chair don't count"
+    """Chair and old are of one release each. The vase has another text, and the same id."""
+    assert (changes.shared.items, changes.shared.queries) == (14, 2)
+    assert (changes.shared.metrics_before["recall@1"], changes.shared.metrics_after["recall@1"]) == (0.5, 0.5)
+    assert changes.shared.metrics_after["mrr@10"] == 0.5, "the lamp is the 14th of 14: the chair doesn't count"
+    assert "recall@100" not in changes.shared.metrics_after, "13 items compete"
+
+
+def test_queries_whose_item_has_no_competitor_are_not_measured(tmp_path: Path) -> None:
+    index = release(tmp_path, "m-1", {"lamp": unit(0), "vase": unit(1), "hat": unit(2), "bag": unit(3)}, {})
+    query, vectors = QUERIES.slice(0, 1), np.stack([unit(0)])
+    pairs = pa.table({QUERY_KEY: hash_queries(["q lamp"] * 3), "item_id": ["vase", "hat", "bag"]})
+    shared = np.array([True, True, False, False])
+    assert search(index, query, vectors, NO_PAIRS).metrics == {"recall@1": 1.0}, "three items compete"
+    assert search(index, query, vectors, pairs).metrics == {}, "all are as right"
+    found = search(index, query, vectors, pairs.slice(0, 1), shared).found
+    assert (found.competitors.tolist(), found.shared_competitors.tolist()) == ([2], [0])
 
 
 def test_wins_and_losses_come_with_ranks_and_hits(changes: Changes) -> None:
