@@ -123,6 +123,7 @@ gates: install
 DRAWS ?= 200
 verdicts: install
 	$(BIN)/python -m tests.benchmarks.quality.verdicts --draws $(DRAWS)
+	$(BIN)/python -m tests.benchmarks.quality.changed_contents --draws $(DRAWS)
 
 # The tables of docs/faults.md: the pipeline through each fault, on AWS Batch and S3, both emulated here.
 faults: install

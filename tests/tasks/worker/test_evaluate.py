@@ -19,7 +19,7 @@ from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role, Verdict
 from tasks.contracts.jobs import EvaluateInputs, InferInputs
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.contracts.references import ModelRef, RowsRef
+from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError, StoreError
@@ -222,7 +222,7 @@ def test_items_that_one_model_alone_holds_do_not_compete(
     vectors = infer_vectors(store, config, fewer, two["other"][0]).prefix
     outcome, part = evaluate_two(store, rows, {**two, "other": (two["other"][0], vectors)}, "one", "other", items=3)
     assert (outcome.whole_items, outcome.shared_items) == (40, {Role.champion: len(left)})
-    assert part.shared_competitors[Role.champion].max() < len(left)
+    assert part.shared_competitors[Role.champion].max() == len(left), "of a row whose own item the champion lacks"
     assert outcome.ranked_among == len(left)
 
 
@@ -254,12 +254,14 @@ class Repriced:
     vectors: str  # of the catalogue before
     settings: tuple[str, ...]
 
-    def evaluated(self, change: Callable[[pa.Table], pa.Table], noise: float, folder: Path) -> tuple[Any, Verdict]:
+    def evaluated(
+        self, change: Callable[[pa.Table], pa.Table], span: str, noise: float, folder: Path
+    ) -> tuple[EvaluateOutcome, Verdict]:
         """Evaluate the model with so much noise in its new vectors, after a change of all items."""
         config = tiny_config(*self.settings)
-        later = change_rows(self.store, self.rows, "2026-02", change, folder)
+        later = change_rows(self.store, self.rows, span, change, folder)
         catalogue = make_catalogue(self.store, config, later)
-        new = self.model.model_copy(update={"version": f"noisy-{noise}-{later.prefix.count('/')}"})
+        new = self.model.model_copy(update={"version": f"{folder.name}-m"})
         made = infer.run(make_job(self.store, config, InferInputs(catalogue=catalogue, model=new), folder.name))
         blur(self.store, made.prefix, noise)
         inputs = EvaluateInputs(
@@ -302,6 +304,16 @@ def repriced(tmp_path_factory: pytest.TempPathFactory) -> Repriced:
     return Repriced(store, rows, model, vectors, settings)
 
 
+HIGHEST = 26.0  # of the prices that the model was trained on; higher ones are clipped to it
+
+
+def prices(store: DirectoryStore, catalogue: CatalogueRef) -> dict[str, float | None]:
+    table = pa.concat_tables(
+        pq.read_table(path) for path in sorted(store.path(catalogue.prefix).glob("part-*.parquet"))
+    )
+    return dict(zip(table["item_id"].to_pylist(), table["price"].to_pylist(), strict=True))
+
+
 def dearer(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("price"), "price", pc.add(table["price"], 3.0))
 
@@ -313,12 +325,15 @@ def shouted(table: pa.Table) -> pa.Table:
 def test_a_worse_model_is_refused_and_an_equal_one_is_not_after_new_prices_of_all_items(
     repriced: Repriced, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
-    priced = pq.read_table(repriced.store.path(repriced.rows.prefix) / "part-00000.parquet")
-    count = len(set(priced.filter(pc.is_valid(priced["price"]))["item_id"].to_pylist()))
+    store, config = repriced.store, tiny_config(*repriced.settings)
+    later = change_rows(store, repriced.rows, "2026-06", dearer, tmp_path)
+    then, now = (prices(store, make_catalogue(store, config, rows)) for rows in (repriced.rows, later))
+    count = sum(min(then[name] or 0.0, HIGHEST) != min(now[name] or 0.0, HIGHEST) for name in now)
+    assert 0 < count < sum(then[name] != now[name] for name in now) < 400
     for name, noise, answers in (("worse", 1.5, {"fail"}), ("equal", 0.0, {"pass", "undecided"})):
-        outcome, verdict = repriced.evaluated(dearer, noise, tmp_path / name)
+        outcome, verdict = repriced.evaluated(dearer, "2026-06", noise, tmp_path / name)
         assert (outcome.shared_items, verdict.shared) == ({Role.champion: 400}, 1.0)
-        assert outcome.embedded_again == {Role.champion: count}, "items without a price changed nothing"
+        assert outcome.embedded_again == {Role.champion: count}, "not one without a price, nor above the scale"
         assert f"the champion embedded {count} changed items of the catalogue again" in capfd.readouterr().out
         assert (verdict.answer in answers, verdict.refuses) == (True, name == "worse"), verdict.sentence
         if name == "equal":
@@ -326,7 +341,7 @@ def test_a_worse_model_is_refused_and_an_equal_one_is_not_after_new_prices_of_al
 
 
 def test_ids_in_another_form_leave_nothing_to_compare_and_refuse(repriced: Repriced, tmp_path: Path):
-    outcome, verdict = repriced.evaluated(shouted, 0.0, tmp_path / "ids")
+    outcome, verdict = repriced.evaluated(shouted, "2026-07", 0.0, tmp_path / "ids")
     assert (outcome.shared_items, outcome.embedded_again) == ({Role.champion: 0}, {})
     assert "recall@1" not in outcome.challenger, "no item competes"
     assert (verdict.answer, verdict.refuses, verdict.shared, verdict.value) == ("undecided", True, 0.0, None)
