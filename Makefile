@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts faults chaos \
+.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts decisions faults chaos \
   success scale years train-memory holdout resume traps planned
 
 install: $(INSTALLED)
@@ -124,6 +124,10 @@ DRAWS ?= 200
 verdicts: install
 	$(BIN)/python -m tests.benchmarks.quality.verdicts --draws $(DRAWS)
 	$(BIN)/python -m tests.benchmarks.quality.changed_contents --draws $(DRAWS)
+
+# How often `millrace decide` is right about histories whose true gain is known.
+decisions: install
+	$(BIN)/python -m tests.benchmarks.quality.decisions --draws $(DRAWS)
 
 # The tables of docs/faults.md: the pipeline through each fault, on AWS Batch and S3, both emulated here.
 faults: install

@@ -56,18 +56,18 @@ class DecideConfig(Record):
         "shows it",
     )
     scores: Annotated[int, Field(ge=1)] = Field(
-        default=4, description="newest forward scores whose mean is expected of the next training"
-    )
-    least_scores: Annotated[int, Field(ge=1)] = Field(
-        default=2, description="least number of forward scores to decide by; with fewer the span is trained"
+        default=8, description="newest forward scores from which the gain of the next training is expected"
     )
     least_points: float = Field(
-        default=0.5, description="least points expected of a training; with fewer the span waits for the next one"
+        default=0.5,
+        description="least points for which a span is trained; if the gain is below with 0.95 confidence, it waits for "
+        "the next one",
     )
     least_points_per_dollar: float | None = Field(
         default=None,
         gt=0,
-        description="least points expected for each dollar of a training; null, or unknown prices: points alone decide",
+        description="least points for each dollar of a training, with the same confidence; null, or unknown prices: "
+        "points alone decide",
     )
     most_waiting: Annotated[int, Field(ge=0)] = Field(
         default=2, description="most spans that wait; one more, and all are trained in any case"
@@ -77,15 +77,6 @@ class DecideConfig(Record):
         gt=0,
         description="least points expected of twice the epochs, for which a training is longer; null: never",
     )
-
-    @model_validator(mode="after")
-    def _enough_can_be_known(self) -> Self:
-        if self.least_scores > self.scores:
-            raise ValueError(
-                f"decide.least_scores {self.least_scores} is more than decide.scores {self.scores}, the number that is "
-                "read"
-            )
-        return self
 
 
 class LinksConfig(Record):

@@ -1,6 +1,6 @@
 """The decision before each span is trained: train, train longer, or let it wait with or without a refresh.
 
-Points that training was worth are set against its cost. The rule's settings are in the section `decide`.
+The gain expected of a training, with its doubt, is set against its cost. The settings are in the section `decide`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,12 @@ from infra.store.base import Store
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import after as span_after
 from tasks.contracts.stages import Stage
+from tasks.costs.gain import gain_of_training
 from tasks.costs.run_cost import stage_cost
 from tasks.costs.stage_time import Load, Past, past
 from tasks.costs.worth import new_items, newest_runs, points_of_more_steps, worth_of_trainings
 from tasks.foundation.clock import now
-from tasks.planning.decisions import LONGER, Action, Decision, Option, Worth, find
+from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find
 from tasks.planning.next_run import plan_run
 from tasks.planning.skips import spans_to_train
 from tasks.planning.start import Start, consumed, find_start, on_active
@@ -25,6 +26,8 @@ from tasks.runs import branches, releases
 from tasks.runs.plan import NothingToDo, listed, rows_of
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.snapshot import Snapshot
+
+_Costs = dict[Action, tuple[float | None, float | None]]  # seconds and dollars; None: not known
 
 
 class _Case(NamedTuple):
@@ -80,13 +83,16 @@ def _decided(store: Store, config: Config, active: Config, start: Start, case: _
     rule, snapshot = config.decide, Snapshot(store)
     state = start.head[1] if start.head is not None else None
     runs = list(newest_runs(snapshot, state, rule.scores)) if state is not None else []
-    evidence = worth_of_trainings(store, runs, rule.scores)
-    mean = sum(each.points for each in evidence) / sum(each.spans for each in evidence) if evidence else None
+    trainings = worth_of_trainings(snapshot, runs, rule.scores)
     more = points_of_more_steps(runs, rule.scores)
     known = past(snapshot, state.consumed if state is not None else ())
     rest, why_not = _without_training(store, config, case)
-    options = _options(store, active, known, case, mean, more, rest)
-    action, reason = _answer(rule, case, evidence, mean, more, options, rest)
+    costs = _costs(store, active, known, case)
+    extra = _extra(costs, Action.train, rest)
+    needed, why_needed = _needed(rule, extra)
+    gain = gain_of_training(trainings.worth, trainings.refused, trainings.released, len(case.window), needed)
+    said = f"{_expected(case, trainings.worth, gain)} {_certainty(gain, why_needed)}"
+    action, reason = _answer(rule, case, gain, more, costs, rest, said)
     if action.waits and why_not:
         reason = f"{reason} {why_not}"
     if case.span in consumed(start.head):
@@ -99,9 +105,10 @@ def _decided(store: Store, config: Config, active: Config, start: Start, case: _
         at=now(),
         action=action,
         reason=reason,
-        evidence=evidence,
-        points_per_span=mean,
-        options=options,
+        evidence=trainings.worth,
+        gain=gain,
+        finding=gain.finding,
+        options=_options(costs, gain.points if trainings.worth else None, more),
     )
 
 
@@ -117,38 +124,70 @@ def _without_training(store: Store, config: Config, case: _Case) -> tuple[Action
     return Action.refresh, ""
 
 
+def _needed(rule: DecideConfig, extra: float | None) -> tuple[float, str]:
+    """Return the least points for which a span is trained, and the settings that say so."""
+    least, rate = rule.least_points, rule.least_points_per_dollar
+    if rate is None:
+        return least, f"decide.least_points {least:g}"
+    if extra is None or rate * extra <= least:
+        unknown = ", while the cost of a training is not known" if extra is None else ""
+        return least, f"decide.least_points {least:g}{unknown}"
+    return rate * extra, f"{rate * extra:.2f}, by decide.least_points_per_dollar {rate:g} for {_dollars(extra)} more"
+
+
+def _expected(case: _Case, evidence: Sequence[Worth], gain: Gain) -> str:
+    """Return the gain expected, its bounds and its origin."""
+    bounds = f"with 0.95 confidence at least {gain.low:.2f}, and at most {gain.high:.2f}"
+    if not evidence:
+        return f"No training has a forward score yet. Before any score, a training is taken to gain {bounds}."
+    many = f"{len(evidence)} forward score{'s' * (len(evidence) != 1)}"
+    told = f"Training {listed(case.window)} is expected to gain {gain.points:.2f} points, by {many}: {bounds}."
+    if not gain.refused:
+        return told
+    times = f"{gain.released} of {gain.released + gain.refused}"
+    return f"{told} {times} trainings were released, and a refused one gains nothing, which is counted."
+
+
+def _certainty(gain: Gain, needed: str) -> str:
+    least = f"the gain is at least {needed}, with a probability of {_probability(gain.probability)}"
+    return {
+        Finding.worth: f"So it is worth it: {least}.",
+        Finding.waits: f"So it is not worth it: {least}.",
+        Finding.unknown: f"Nobody can know yet if it is worth it: {least}.",
+    }[gain.finding]
+
+
+def _probability(value: float) -> str:
+    """Format a probability; never as certain."""
+    return (
+        f"{min(max(value, 0.01), 0.99):.2f}"
+        if 0.005 <= value < 0.995
+        else ("0.99 or more" if value > 0.5 else "0.01 or less")
+    )
+
+
 def _answer(
     rule: DecideConfig,
     case: _Case,
-    evidence: Sequence[Worth],
-    mean: float | None,
+    gain: Gain,
     more: float | None,
-    options: Sequence[Option],
+    costs: _Costs,
     rest: Action,
+    said: str,
 ) -> tuple[Action, str]:
-    """Return the rule's answer and its arithmetic."""
-    if mean is None or len(evidence) < rule.least_scores:
-        seen = f"{len(evidence)} forward score{'s' * (len(evidence) != 1)} with a release before it"
-        return Action.train, f"Too little history: {seen}, of decide.least_scores {rule.least_scores}."
-    spans, names = len(case.window), listed(case.window)
-    by = {option.action: option for option in options}
-    expected, extra = mean * spans, _extra(by, Action.train, rest)
-    of = f"{mean:.2f} x {spans} = {expected:.2f} for {names}" if spans > 1 else f"{expected:.2f} for {names}"
-    said = f"Training was worth {mean:.2f} points a span (mean of {len(evidence)} forward scores): {of}."
-    if spans > rule.most_waiting:
+    """Return the rule's answer and its arithmetic. A training that may be worth it is made: it brings a score."""
+    if len(case.window) > rule.most_waiting:
         return Action.train, f"{said} {_enough_waited(rule.most_waiting)}, so it is trained in any case."
-    if expected < rule.least_points:
-        return rest, f"{said} That is below decide.least_points {rule.least_points:g}."
-    said = f"{said} That is at least decide.least_points {rule.least_points:g}."
+    if gain.finding is Finding.waits:
+        return rest, said
+    if gain.finding is Finding.unknown:
+        return Action.train, f"{said} So it is trained, and the next score tells more."
+    extra = _extra(costs, Action.train, rest)
     if extra is None:
-        lacking = "time" if by[Action.train].seconds is None else "price"
-        return _perhaps_longer(rule, more, by, f"{said} Its {lacking} is not known, so points alone decide.")
-    least, rate = rule.least_points_per_dollar, expected / extra
-    said = f"{said} It costs {_dollars(extra)} more than to {rest}: {rate:,.2f} points a dollar"
-    if least is not None and rate < least:
-        return rest, f"{said}, below decide.least_points_per_dollar {least:g}."
-    said = f"{said}." if least is None else f"{said}, at least decide.least_points_per_dollar {least:g}."
-    return _perhaps_longer(rule, more, by, said)
+        lacking = "time" if costs[Action.train][0] is None else "price"
+        return _perhaps_longer(rule, more, costs, f"{said} Its {lacking} is not known, so points alone decide.")
+    rate = f"It costs {_dollars(extra)} more than to {rest}: {gain.points / extra:,.2f} points a dollar."
+    return _perhaps_longer(rule, more, costs, f"{said} {rate}")
 
 
 def _enough_waited(most: int) -> str:
@@ -157,7 +196,7 @@ def _enough_waited(most: int) -> str:
     return f"No more than {most} may wait (decide.most_waiting)"
 
 
-def _perhaps_longer(rule: DecideConfig, more: float | None, by: dict[Action, Option], said: str) -> tuple[Action, str]:
+def _perhaps_longer(rule: DecideConfig, more: float | None, costs: _Costs, said: str) -> tuple[Action, str]:
     if rule.longer_least_points is None:
         return Action.train, said
     if more is None:
@@ -165,40 +204,38 @@ def _perhaps_longer(rule: DecideConfig, more: float | None, by: dict[Action, Opt
     gain = f"The second half of the steps gained {more:.2f} points, expected again of twice the epochs"
     if more < rule.longer_least_points:
         return Action.train, f"{said} {gain}: below decide.longer_least_points {rule.longer_least_points:g}."
-    extra = _extra(by, Action.longer, Action.train)
+    extra = _extra(costs, Action.longer, Action.train)
     if extra is not None and rule.least_points_per_dollar is not None and more / extra < rule.least_points_per_dollar:
         return Action.train, f"{said} {gain}, for {_dollars(extra)}: below decide.least_points_per_dollar."
     return Action.longer, f"{said} {gain}: at least decide.longer_least_points {rule.longer_least_points:g}."
 
 
-def _extra(by: dict[Action, Option], action: Action, instead: Action) -> float | None:
+def _extra(costs: _Costs, action: Action, instead: Action) -> float | None:
     """Return the dollars that an answer costs more than another; None if a price is not known, or it costs no more."""
-    this, other = by[action].dollars, by[instead].dollars
+    this, other = costs[action][1], costs[instead][1]
     return this - other if this is not None and other is not None and this > other else None
 
 
-def _options(
-    store: Store,
-    config: Config,
-    known: Past,
-    case: _Case,
-    mean: float | None,
-    more: float | None,
-    rest: Action,
-) -> tuple[Option, ...]:
-    """Return the answers with points, time and cost. A refresh validates, embeds new items and releases."""
-    points = None if mean is None else mean * len(case.window)
-    train = _cost(known, config, dict.fromkeys(Stage, 1.0), case.rows)
-    longer = _cost(known, config, dict.fromkeys(Stage, 1.0) | {Stage.train: float(LONGER)}, case.rows)
+def _costs(store: Store, config: Config, known: Past, case: _Case) -> _Costs:
+    """Return seconds and dollars of each answer. A refresh validates, embeds new items and releases."""
     share = new_items(store)
     work = {Stage.validate: 1.0, Stage.infer: 1.0 if share is None else share, Stage.release: 1.0}
-    refresh = _cost(known, config, work, case.rows)
+    whole = dict.fromkeys(Stage, 1.0)
+    return {
+        Action.train: _cost(known, config, whole, case.rows),
+        Action.longer: _cost(known, config, whole | {Stage.train: float(LONGER)}, case.rows),
+        Action.refresh: _cost(known, config, work, case.rows),
+        Action.skip: (0.0, 0.0),
+    }
+
+
+def _options(costs: _Costs, points: float | None, more: float | None) -> tuple[Option, ...]:
+    """Return the answers with points, time and cost."""
     both = None if points is None or more is None else points + more
-    return (
-        Option(action=Action.train, points=points, seconds=train[0], dollars=train[1]),
-        Option(action=Action.longer, points=both, seconds=longer[0], dollars=longer[1]),
-        Option(action=Action.refresh, points=0.0, seconds=refresh[0], dollars=refresh[1]),
-        Option(action=Action.skip, points=0.0, seconds=0.0, dollars=0.0),
+    expected = {Action.train: points, Action.longer: both, Action.refresh: 0.0, Action.skip: 0.0}
+    return tuple(
+        Option(action=action, points=expected[action], seconds=seconds, dollars=dollars)
+        for action, (seconds, dollars) in costs.items()
     )
 
 

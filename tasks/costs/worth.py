@@ -5,6 +5,7 @@ A point is 0.01 of recall@10.
 
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint
@@ -14,7 +15,7 @@ from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import StoreError
 from tasks.planning.decisions import Worth
-from tasks.runs import releases
+from tasks.runs import lineage, releases
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -29,26 +30,49 @@ def newest_runs(snapshot: Snapshot, state: CheckpointState, most: int) -> Iterat
         yield Run(snapshot, key)
 
 
-def worth_of_trainings(store: Store, runs: Sequence[Run], most: int) -> tuple[Worth, ...]:
-    """Return the worth of the newest trainings, oldest first, at most `most`.
+class Trainings(NamedTuple):
+    """The newest trainings: scores of the released ones, oldest first, and how many were released and refused."""
 
-    A score without a release before it says nothing about one training, and is left out.
+    worth: tuple[Worth, ...]
+    released: int
+    refused: int
+
+
+def worth_of_trainings(snapshot: Snapshot, runs: Sequence[Run], most: int) -> Trainings:
+    """Return the worth of the newest trainings, at most `most`, with the trainings that the gates refused meanwhile.
+
+    A score without a release before it says nothing about one training, and one without an interval nothing about its
+    doubt: both are left out.
 
     Args:
         runs: runs of the lineage, newest first.
 
     Raises:
-        StoreError: a release is not readable.
+        StoreError: a release or a checkpoint is not readable.
     """
     found: list[Worth] = []
+    released = refused = 0
     for run in runs:
+        released += run.release is not None
+        refused += run.rejected + _replaced(snapshot, run)
         score = run.judgement.forward if run.judgement is not None else None
-        if score is None or score.previous is None or score.previous_value is None or score.metric != MAIN:
-            continue
-        found.append(_worth(store, score, score.previous, score.previous_value))
+        worth = _worth(snapshot.store, score) if score is not None and score.metric == MAIN else None
+        found += [worth] if worth is not None else []
         if len(found) == most:
             break
-    return tuple(reversed(found))
+    return Trainings(tuple(reversed(found)), released, refused)
+
+
+def _replaced(snapshot: Snapshot, run: Run) -> int:
+    """Return the number of refused trainings that a run trained again: it began a branch instead of theirs."""
+    count, branch = 0, run.plan.branch if run.plan is not None else None
+    while branch is not None:
+        head = lineage.head(snapshot.store, branch.instead_of)
+        before = Run(snapshot, head[1].run_key) if head is not None else None
+        if before is None or not before.rejected:
+            return count
+        count, branch = count + 1, before.plan.branch if before.plan is not None else None
+    return count
 
 
 def points_of_more_steps(runs: Sequence[Run], most: int) -> float | None:
@@ -70,15 +94,18 @@ def points_of_more_steps(runs: Sequence[Run], most: int) -> float | None:
     return statistics.fmean(gains) if gains else None
 
 
-def _worth(store: Store, score: ForwardScore, previous: int, previous_value: float) -> Worth:
-    new, before = _spans(releases.read(store, score.release)), _spans(releases.read(store, previous))
+def _worth(store: Store, score: ForwardScore) -> Worth | None:
+    if score.previous is None or score.previous_value is None or score.low is None or score.high is None:
+        return None
+    new, before = _spans(releases.read(store, score.release)), _spans(releases.read(store, score.previous))
     return Worth(
         release=score.release,
         span=score.span,
         spans=max(1, len(new - before)),
-        points=(score.value - previous_value) / POINT,
-        low=None if score.low is None else score.low / POINT,
-        high=None if score.high is None else score.high / POINT,
+        rows=score.rows,
+        points=(score.value - score.previous_value) / POINT,
+        low=score.low / POINT,
+        high=score.high / POINT,
     )
 
 

@@ -21,6 +21,7 @@ from tasks.runs import branches
 from tasks.runs.holds import me
 
 LONGER = 2  # times the epochs of a longer training
+SURE = 0.95  # probability of each bound of a gain
 
 
 class Action(StrEnum):
@@ -43,9 +44,38 @@ class Worth(Record):
     release: int = Field(description="number of the release that the training made")
     span: str = Field(description="span after it, on which it and the release before it were measured")
     spans: int = Field(ge=1, description="spans that it was trained on and the release before it was not")
+    rows: int = Field(ge=1, description="holdout rows that it was measured on")
     points: float = Field(description="gain over the release before it, in points; one is 0.01 of recall@10")
-    low: float | None = Field(description="lower bound of the gain; null: not known")
-    high: float | None = Field(description="upper bound of the gain; both together with 95 % confidence")
+    low: float = Field(description="lower bound of the gain")
+    high: float = Field(description="upper bound of the gain; both together with 95 % confidence")
+
+
+class Finding(StrEnum):
+    """The answer to the question: is the next training worth it?"""
+
+    worth = "worth it"
+    waits = "not worth it"
+    unknown = "can't know yet"
+
+
+class Gain(Record):
+    """The gain expected of the next training, in points, with its doubt."""
+
+    points: float = Field(description="mean, over all spans of the window")
+    low: float = Field(description="the gain is at least this, with a probability of 0.95")
+    high: float = Field(description="the gain is at most this, with a probability of 0.95")
+    needed: float = Field(description="least points for which the span is trained, by decide.least_points and the cost")
+    probability: float = Field(description="probability that the gain is at least `needed`")
+    points_per_span: float = Field(description="mean gain of a span whose training is released")
+    released: int = Field(description="trainings that were released while the scores were measured, or since")
+    refused: int = Field(description="trainings that the gates refused meanwhile; they count as no gain")
+
+    @property
+    def finding(self) -> Finding:
+        """Worth it if the lower bound is enough, not worth it if the upper bound is not; else nobody can know yet."""
+        if self.low >= self.needed:
+            return Finding.worth
+        return Finding.waits if self.high < self.needed else Finding.unknown
 
 
 class Option(Record):
@@ -78,7 +108,8 @@ class Decision(Record):
     action: Action = Field(description="answer of the rule")
     reason: str = Field(description="arithmetic of the answer, in sentences")
     evidence: tuple[Worth, ...] = Field(description="worth of the newest trainings, oldest first")
-    points_per_span: float | None = Field(description="mean of the evidence, in points a span; null: no evidence")
+    gain: Gain = Field(description="gain expected of the training")
+    finding: Finding = Field(description="answer to the question: is the training worth it?")
     options: tuple[Option, ...] = Field(
         description="options: skip, refresh, train and longer, each with its points and dollars"
     )

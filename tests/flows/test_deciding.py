@@ -30,14 +30,14 @@ SETTINGS = ("model.scratch.layers=1", "decide.scheduled=true")
 def runner(
     store: DirectoryStore, without_pages: None, short_delays: None, monkeypatch: pytest.MonkeyPatch
 ) -> FakeRunner:
-    """Four quarters are trained, and training was worth a tenth of a point."""
+    """Four quarters are trained, and training was worth two points less than nothing."""
     runner = FakeRunner(store)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     ingest(store, "2021-Q3", "2021-Q4")
     for number, quarter in enumerate(("2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4")):
         done = pipeline(store.uri, quarter, overrides=SETTINGS)
         if number > 1:
-            give_score(store, done.run_key, quarter, number, 0.1)
+            give_score(store, done.run_key, quarter, number, -2.0)
     runner.specs.clear()
     return runner
 
@@ -65,7 +65,7 @@ def test_a_span_not_worth_its_training_waits_its_items_are_released_and_the_next
     before = current(store)
     state = scheduled(store, "2022-Q1")
     assert (state.name, state.is_completed()) == ("Postponed", True)
-    assert "0.10 for 2022-Q1. That is below decide.least_points 0.5" in str(state.message)
+    assert "not worth it: the gain is at least decide.least_points 0.5, with a probability of 0.0" in str(state.message)
     assert "Refreshed as release 5" in str(state.message)
     assert runner.stages == [Stage.validate, Stage.infer, Stage.release]
     (inputs,) = [spec.inputs for spec in runner.specs if isinstance(spec.inputs, ValidateInputs)]
@@ -79,7 +79,7 @@ def test_a_span_not_worth_its_training_waits_its_items_are_released_and_the_next
         pages = {page.key for page in client.read_artifacts()}
     assert "decision-main" in pages
     ingest(store, "2022-Q2")
-    state = scheduled(store, "2022-Q2", "decide.least_points=0.15")
+    state = scheduled(store, "2022-Q2", "decide.least_points=-9")
     assert state.name == "Released"
     assert trained(runner) == [["2022-Q1", "2022-Q2"]]
     assert [rows.span.name for rows in current(store).rows][-2:] == ["2022-Q1", "2022-Q2"]

@@ -1,4 +1,4 @@
-"""The decision about a span: its answer, its arithmetic, and its evidence."""
+"""The decision about a span: its answer, its arithmetic, the gain expected of a training, and its evidence."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,9 @@ from flows.presentation.model import Cell, Command, Section, Table, table
 from flows.presentation.wording import MINUS, NONE, dollars, duration, moment
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan
-from tasks.planning.decisions import Action, Decision, Option, Worth, find
+from tasks.planning.decisions import Action, Decision, Finding, Option, Worth, find
 
+_CAN_NOT_KNOW = "Train {0}: nobody can know yet if it is worth it"
 _SAYS = {
     Action.train: "Train {0}",
     Action.longer: "Train {0} longer, with twice the epochs",
@@ -28,12 +29,13 @@ def decision_section(decision: Decision) -> Section:
         "To overrule it, with any of train, longer, refresh, skip:",
         (f'millrace decide --span {decision.span.name} --overrule train --reason "..."',),
     )
+    unsure = decision.taken is Action.train and decision.overruled is None and decision.finding is Finding.unknown
     return Section(
-        _SAYS[decision.taken].format(decision.span.name),
+        (_CAN_NOT_KNOW if unsure else _SAYS[decision.taken]).format(decision.span.name),
         tuple(filter(None, (decision.why, *ruled, " ".join(filter(None, (waits, forecast))), POINT))),
         id="decision",
         short="Decision",
-        tables=(_options(decision), *_evidence(decision.evidence)),
+        tables=(_options(decision), _gain(decision), *_evidence(decision.evidence)),
         commands=(over,) if decision.taken.waits or not decision.arrived else (),
     )
 
@@ -60,6 +62,22 @@ def _options(decision: Decision) -> Table:
     )
 
 
+def _gain(decision: Decision) -> Table:
+    gain = decision.gain
+    rows = [
+        (
+            decision.finding.value,
+            points(gain.points) if decision.evidence else NONE,
+            f"{points(gain.low)} to {points(gain.high)}",
+            points(gain.needed),
+            f"{gain.probability:.2f}",
+            f"{gain.released} of {gain.released + gain.refused}" if gain.released else NONE,
+        )
+    ]
+    columns = ("is it", ">points", "each bound with 0.95", ">needed", ">probability of that", ">trainings released")
+    return table("Gain expected of the training", columns, rows)
+
+
 def _option(one: Option, decision: Decision) -> tuple[Cell | str, ...]:
     taken = one.action is decision.taken
     refresh = next((each.dollars for each in decision.options if each.action is Action.refresh), None)
@@ -82,7 +100,7 @@ def _evidence(evidence: Sequence[Worth]) -> tuple[Table, ...]:
             one.span,
             str(one.spans),
             points(one.points),
-            NONE if one.low is None or one.high is None else f"{points(one.low)} to {points(one.high)}",
+            f"{points(one.low)} to {points(one.high)}",
         )
         for one in evidence
     ]

@@ -29,7 +29,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
         plan = plan_run(store, small_config())
         carry_out(plan)
         if number > 1:
-            give_score(store, plan.run_key, month, number, 0.1)
+            give_score(store, plan.run_key, month, number, -2.0)
     ingest(store, "2026-05")
     monkeypatch.setenv("MILLRACE_WORKSPACE", store.uri)
     return store
@@ -46,6 +46,10 @@ def test_a_decision_is_shown_overruled_and_on_the_page_of_the_run(store, millrac
     assert "Let 2026-05 wait for the next span, and refresh" in shown.out
     assert "$0.00" not in shown.out  # no price is configured
     made = json.loads(millrace("decide", "--json").out)
+    assert made["finding"] == "not worth it"
+    assert made["gain"]["low"] < made["gain"]["points"] < made["gain"]["high"] < made["gain"]["needed"] == 0.5
+    assert f"{made['gain']['high']:.2f}".lstrip("-") in shown.out
+    assert made["gain"]["probability"] < 0.05
     assert (made["action"], made["overruled"], made["options"][0]["dollars"]) == ("refresh", None, None)
     assert millrace("decide", "--overrule", "train").code == 78
     assert "recorded" in millrace("decide", "--overrule", "train", "--reason", "a fair in May").out
@@ -54,7 +58,7 @@ def test_a_decision_is_shown_overruled_and_on_the_page_of_the_run(store, millrac
     page = run_html(store, plan.run_key).decode()
     assert "Train 2026-05" in page
     assert "a fair in May" in page
-    assert "below decide.least_points 0.5" in page  # the rule's own answer stays in sight
+    assert "at least decide.least_points 0.5" in page  # the rule's own answer stays in sight
 
 
 def test_goodput_names_the_source_of_each_number(store, millrace):
