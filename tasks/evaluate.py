@@ -57,8 +57,6 @@ def evaluate(
     if outcome.golden_leak:
         logger().warning("golden set: %s", outcome.golden_leak)
     judged = judge_evaluation(store, plan, outcome)
-    if judged.contradicted:
-        logger().warning("labels: %s", judged.contradicted)
     for verdict in judged.verdicts:
         if verdict.against == CHAMPION_BEFORE and verdict.answer == "fail":
             logger().warning("rows: %s", verdict.sentence)

@@ -125,7 +125,12 @@ class EvaluateConfig(StageConfig):
     champion_loss: Bounds = beside(
         default=Bounds(warn=0.1, stop=0.3),
         description="relative drop of the champion's recall@10 on the newest span, against the spans before; a larger "
-        "one suggests wrong rows",
+        "one suggests wrong rows. Each value of a slice is judged by itself too",
+    )
+    label_loss: Bounds = beside(
+        default=Bounds(warn=0.3, stop=0.6),
+        description="relative drop of the champion's 2 AUC - 1 of the newest span's labels, against the spans before; "
+        "a larger one suggests wrong labels. Each value of a slice is judged by itself too",
     )
     gates: tuple[GateConfig, ...] = beside(description="conditions of a release")
 

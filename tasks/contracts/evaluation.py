@@ -260,3 +260,4 @@ class Rules(Record):
     release_gates: tuple[GateConfig, ...]
     min_shared: float
     champion_loss: Bounds
+    label_loss: Bounds

@@ -102,6 +102,7 @@ def _with_rules(config: Config, rules: Rules) -> Config:
         "min_slice_rows": rules.min_slice_rows,
         "champion_loss": rules.champion_loss,
         "min_shared": rules.min_shared,
+        "label_loss": rules.label_loss,
     }
     return config.model_copy(
         update={

@@ -18,7 +18,7 @@ from tasks.quality import verdicts
 from tasks.quality.common_items import CommonItems
 from tasks.quality.comparisons import Measured
 from tasks.quality.fall import judge_falls
-from tasks.quality.label_conflicts import contradicted
+from tasks.quality.fall_parts import judge_parts
 from tasks.quality.label_metrics import without_skill
 from tasks.quality.row_metrics import area_by_chance
 from tasks.quality.row_results import RowResults, read_row_results
@@ -39,6 +39,7 @@ def rules_of(config: Config) -> Rules:
         release_gates=config.release.gates,
         champion_loss=config.evaluate.champion_loss,
         min_shared=config.evaluate.min_shared,
+        label_loss=config.evaluate.label_loss,
     )
 
 
@@ -65,9 +66,12 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
     measured = _measured(plan, outcome, rows, forward_score.seen_by(found, plan.span))
     window = [span.name for span in plan.window]
     falls = judge_falls(rows, window, rules.champion_loss, _seed(plan)) if rows else {}
+    limits = rules.champion_loss, rules.label_loss
+    in_parts = judge_parts(rows, window, rules.slices, limits, rules.min_slice_rows) if rows else {}
+    wrong = (*falls.items(), *((span, verdict) for span, some in in_parts.items() for verdict in some))
     judgement = Judgement(
         outcome=outcome,
-        verdicts=(*verdicts.judge(measured, rules.gates), *falls.values()),
+        verdicts=(*verdicts.judge(measured, rules.gates), *(verdict for _, verdict in wrong)),
         number=kept.number + 1 if kept else 1,
         at=now(),
         rules=rules,
@@ -76,8 +80,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         larger_class=float(counts.max() / counts.sum()) if counts.any() else None,
         auc_by_chance=area_by_chance(int(counts[1]), int(counts[0])),
         without_skill=_without_skill(rows) if rows else {},
-        wrong_spans=tuple(span for span, verdict in falls.items() if verdict.refuses),
-        contradicted=contradicted(rows, plan.span.name) if rows else "",
+        wrong_spans=tuple(dict.fromkeys(span for span, verdict in wrong if verdict.refuses)),
     )
     if kept is not None:
         store.write(OLD_VERDICTS.key(run=plan.run_key, number=kept.number), kept.to_json())

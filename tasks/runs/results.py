@@ -52,9 +52,6 @@ class Judgement(Record):
     without_skill: dict[str, float] = Field(
         default={}, description="metrics of labels with the best constant prediction"
     )
-    contradicted: str = Field(
-        default="", description="a sentence, if the newest labels contradict the earlier ones; else empty"
-    )
     wrong_spans: tuple[str, ...] = Field(
         default=(), description="spans whose rows seem wrong, since even the champion scores lower on them"
     )

@@ -44,7 +44,6 @@ def section(facts: StageFacts) -> Section:
             *_embedded_again(value),
             *_interval(value),
             *([value.golden_leak] if value.golden_leak else []),
-            *([f"Warning: {judged.contradicted}"] if judged and judged.contradicted else []),
             *(_weak_head(judged) if judged else ()),
             *(_weak_labels(judged) if judged else ()),
             *([forward_sentence(judged.forward)] if judged and judged.forward else []),

@@ -101,14 +101,15 @@ def test_a_verdict_on_a_sample_says_what_it_is_a_sample_of(store: DirectoryStore
     assert set(over[1:]) == {f"{ROWS // 2} holdout rows of a sample by hash, among 99 items"}
 
 
-def test_newest_labels_that_are_the_contrary_of_what_the_champion_learned_are_said(store: DirectoryStore) -> None:
+def test_newest_labels_that_are_the_contrary_of_what_the_champion_learned_are_refused(store: DirectoryStore) -> None:
     plan, half = planned(store), ROWS // 2
     bought = np.array([0, 0, 0, 1] * (ROWS // 4))
     probability = np.where(np.arange(ROWS) < half, bought, 1 - bought)
     columns = {SPAN: ["2020-Q4"] * half + [plan.span.name] * half,
                probability_of(Role.champion): pa.array(probability, pa.float32())}  # fmt: skip
     judged = judge_evaluation(store, plan, measured(store, plan, **columns))
-    assert judged.contradicted.startswith(f"The labels of span {plan.span.name} contradict those before")
+    assert (judged.refused, judged.wrong_spans) == (True, (plan.span.name,))
+    assert "The champion's AUC of the labels is 0.0000 on" in judged.why
 
 
 def test_rows_on_which_the_champion_itself_falls_are_refused_unless_a_human_lets_them_pass(
