@@ -106,6 +106,21 @@ class ItemsConfig(Record):
         default=Bounds(warn=0.02, stop=0.5),
         description="share of the span's items that are new and have a known item's id in another form, or its text",
     )
+    alike: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.5),
+        description="share of the new items whose text another new item has: its rise over the known items",
+    )
+    unit: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.5),
+        description="share of the span's known items whose number is the same power of ten times the one before, as "
+        "cents for euros; each feature by itself",
+    )
+    unrelated: Bounds = Field(
+        default=Bounds(warn=0.3, stop=0.6),
+        description="relation of the known items' values to those before that is lost, from 0 to 1, each feature by "
+        "itself: the fall of the rank correlation of numbers, the rise of the share of categories that became another "
+        "known one",
+    )
 
 
 class SignsConfig(Record):
@@ -118,20 +133,29 @@ class SignsConfig(Record):
         default=Bounds(warn=0.1, stop=0.5), description="rows with the commonest query: the rise of their share"
     )
     one_item: Bounds = Field(
-        default=Bounds(warn=0.2, stop=0.6), description="rows with the commonest item text: the rise of their share"
+        default=Bounds(warn=0.1, stop=0.6), description="rows with the commonest item text: the rise of their share"
+    )
+    query_of_item: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.5),
+        description="rows whose query begins or ends with the first or last word of the item's text, or names its id: "
+        "the largest rise of their share",
+    )
+    other_text: Bounds = Field(
+        default=Bounds(warn=0.1, stop=0.5),
+        description="rows whose item has more than one text in the span: the rise of their share",
     )
     garbled: Bounds = Field(
-        default=Bounds(warn=0.02, stop=None),
+        default=Bounds(warn=0.02, stop=0.1),
         description="rows with a text in a wrong character encoding: the rise of their share",
     )
     markup: Bounds = Field(
-        default=Bounds(warn=0.02, stop=None), description="rows with HTML in a text: the rise of their share"
+        default=Bounds(warn=0.02, stop=0.3), description="rows with HTML in a text: the rise of their share"
     )
     one_time: Bounds = Field(
         default=Bounds(warn=0.1, stop=None), description="rows with the commonest time: the rise of their share"
     )
     repeated: Bounds = Field(
-        default=Bounds(warn=0.05, stop=None),
+        default=Bounds(warn=0.05, stop=0.4),
         description="rows equal to another one but for the id: the rise of their share",
     )
 
@@ -146,6 +170,25 @@ class BeforeConfig(Record):
     again: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
         description="share of rows whose query and item are in the span before too, minus the same share of that span",
+    )
+    value: Bounds = Field(
+        default=Bounds(warn=0.02, stop=0.25),
+        description="usual share of the rows with a value that has vanished, with its items, each slice and each "
+        "categorical feature by itself",
+    )
+
+
+class LabelsConfig(Record):
+    """Limits of labels that have changed their meaning; judged with heads.classification."""
+
+    one_class: Bounds = Field(
+        default=Bounds(warn=0.01, stop=0.05),
+        description="usual share of a class that no row has any more, over all rows and for each value of a slice",
+    )
+    told: Bounds = Field(
+        default=Bounds(warn=0.2, stop=0.5),
+        description="how surely one feature, or its absence, tells the class of a row, as 2 AUC - 1: the rise over "
+        "earlier spans, each feature by itself",
     )
 
 
@@ -197,6 +240,7 @@ class ValidateConfig(StageConfig):
     items: ItemsConfig = ItemsConfig()
     signs: SignsConfig = SignsConfig()
     before: BeforeConfig = BeforeConfig()
+    labels: LabelsConfig = LabelsConfig()
     max_unseen_share: Share = Field(
         default=0.1,
         description="share of rows with a category that the parent has not seen, above which a warning is reported",

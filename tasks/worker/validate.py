@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
+from infra.store.manifest import open_folder
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
@@ -22,7 +23,7 @@ from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.contracts.runner import report
 from tasks.contracts.workspace import HELD, SIDES
 from tasks.data.events import with_labels
-from tasks.data.rows import has_ids_alone
+from tasks.data.rows import ROWS_KIND, has_ids_alone
 from tasks.foundation.errors import CodeError
 from tasks.foundation.languages import load_identifier
 from tasks.planning.preflight_encoder import pretrained_folder
@@ -30,6 +31,7 @@ from tasks.quality.expectations import load_great_expectations
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
+from tasks.worker.catalogue.relations import Relation
 from tasks.worker.catalogue.sources import Sources
 from tasks.worker.process.job import Job
 from tasks.worker.rows import events, ids_alone, outputs, waiting_rows, window
@@ -39,13 +41,15 @@ from tasks.worker.rows.drifts import judge_columns, judge_drift, judge_places, r
 from tasks.worker.rows.duplicates import check_left_out, find_sides
 from tasks.worker.rows.holdout_write import write_held
 from tasks.worker.rows.ids_alone import FilledSpan
+from tasks.worker.rows.labels import judge_labels
 from tasks.worker.rows.parent_vocabulary import read_known
 from tasks.worker.rows.profile import SpanReader
 from tasks.worker.rows.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
 from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
+from tasks.worker.rows.values import judge_values
 from tasks.worker.rows.waiting_rows import LateRows, late_tables
-from tasks.worker.rows.window_before import judge_before
+from tasks.worker.rows.window_before import ENOUGH_SPANS, judge_before
 
 
 def run(job: Job) -> ValidateOutcome:
@@ -102,13 +106,15 @@ def run(job: Job) -> ValidateOutcome:
         checks += [ids_alone.unknown_items(counts, inputs.texts, late.rows)] if filled else []
         checks += [events.known_events(counts)] if config.validate_.events else []
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
-        checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs)
+        checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs, now.examples)
+        checks += [*judge_values(earlier, now, config), *judge_labels(earlier, now, config)]
         files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
         checks += judge_before(
             job.store, inputs.history, [*counts.clean.values()], [*files.values()], config.validate_.before
         )
         with_own_texts = {span: file for span, file in files.items() if span not in filled}
-        checks += item_checks(_compared_items(job, inputs, with_own_texts), config.validate_.items)
+        compared = _compared_items(job, inputs, with_own_texts)
+        checks += item_checks(compared, config.validate_.items, lambda: _usual_relations(job, inputs))
         outcome = ValidateOutcome(
             rows=(),
             rows_in=counts.rows_in,
@@ -191,6 +197,20 @@ def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Pa
     before = Sources(newest_rows(inputs.history, inputs.others), inputs.feeds)
     found = (compare_items(job.store, span.name, f, before, inputs.bases, job.config) for span, f in files.items())
     return [each for each in found if each is not None]
+
+
+def _usual_relations(job: Job, inputs: ValidateInputs) -> Mapping[str, Relation]:
+    """Return the relations of the last earlier span's features to the spans before it, by feature.
+
+    Feeds are left out: they have the values of today.
+    """
+    if len(inputs.history) < ENOUGH_SPANS:
+        return {}
+    *older, last = inputs.history
+    folder, manifest = open_folder(job.store, last.prefix, ROWS_KIND)
+    sources = Sources(newest_rows(older), ())
+    found = compare_items(job.store, last.span.name, folder / manifest.files[0].name, sources, (), job.config)
+    return found.relations if found else {}
 
 
 def _judge(

@@ -4,7 +4,7 @@ DuckDB joins them in bounded memory; this process holds one batch of items and 1
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from tasks.data.rows import ITEM_ID, normal_text, plain_ids
 from tasks.worker.catalogue.build import BATCH_ITEMS
 from tasks.worker.catalogue.kept import feature_names, feature_types
 from tasks.worker.catalogue.records import Source, connect, from_rows, quoted, records_of
+from tasks.worker.catalogue.relations import Relation, relation_of
 from tasks.worker.catalogue.sources import Sources, inputs_of, on_base
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -31,6 +32,8 @@ _NOW, _BEFORE = "span_items", "known_items"  # tables: ITEM_ID and _CONTENT
 _CONTENT = "content"  # a struct of UPDATED_AT, TEXT and the features
 _TEXT_NOW, _TEXT_BEFORE = "text_now", "text_before"
 _SHOWN = 3  # examples of each kind
+_RELATED = 50_000  # known items whose values are compared
+_NUMBERS = ("DOUBLE", "FLOAT")
 
 
 class SpanItems(NamedTuple):
@@ -45,6 +48,10 @@ class SpanItems(NamedTuple):
     same_text: int  # other new items with exactly the text of a known item
     changes: tuple[str, ...] = ()
     doubles: tuple[str, ...] = ()
+    alike: int = 0  # new items whose text another new item has
+    alike_before: float = 0.0  # the same share of the known items, by their texts before
+    texts_alike: tuple[str, ...] = ()  # the commonest text of new items
+    relations: Mapping[str, Relation] = {}  # feature -> relation of the known items' values to those before
 
     @property
     def new(self) -> int:
@@ -78,7 +85,10 @@ def compare_items(
         database.execute(f"CREATE TABLE {_NOW} AS {_newest([from_rows([rows])], types)}")
         mine = f"WHERE {ITEM_ID} IN (SELECT {ITEM_ID} FROM {_NOW})"
         database.execute(f"CREATE TABLE {_BEFORE} AS {_newest(known, types, mine)}")
-        return _counted(database, span, known, types)
+        found = _counted(database, span, known, types)
+        relations = {name: _relation(database, name, kind) for name, kind in types.items()} if found.known else {}
+        alike, text = _alike(database)
+        return found._replace(relations=relations, alike=alike, alike_before=_alike_before(database), texts_alike=text)
 
 
 def _records(sources: Sequence[Source], types: dict[str, str]) -> str:
@@ -122,6 +132,39 @@ def _counted(
     ids = pa.chunked_array(new_ids, pa.string())
     same_id, same_text, doubles = _doubles(database, known, types, ids, np.concatenate(texts))
     return SpanItems(span, items, there, changed, values, same_id, same_text, tuple(changes), doubles)
+
+
+def _relation(database: duckdb.DuckDBPyConnection, feature: str, kind: str) -> Relation:
+    """Return the relation of a feature's values now to those before, over a sample of the items with both."""
+    now, before = (f"{table}.{_CONTENT}.{quoted(feature)}" for table in (_NOW, _BEFORE))
+    found = database.sql(f"""
+        SELECT {ITEM_ID}, {before} AS old, {now} AS new FROM {_NOW} JOIN {_BEFORE} USING ({ITEM_ID})
+        WHERE old IS NOT NULL AND new IS NOT NULL ORDER BY hash({ITEM_ID}), {ITEM_ID} LIMIT {_RELATED}
+    """).to_arrow_table()
+    number = kind.upper() in _NUMBERS
+    old, new = (
+        found[name].cast(pa.float64()).to_numpy() if number else np.asarray(found[name].to_pylist(), dtype=object)
+        for name in ("old", "new")
+    )
+    return relation_of(np.asarray(found[ITEM_ID].to_pylist(), dtype=object), old, new)
+
+
+def _alike(database: duckdb.DuckDBPyConnection) -> tuple[int, tuple[str, ...]]:
+    """Return the number of new items whose text another new item has, and the commonest such text."""
+    texts = f"""
+        SELECT {_CONTENT}.{TEXT} AS text, count(*) AS times FROM {_NOW} ANTI JOIN {_BEFORE} USING ({ITEM_ID})
+        GROUP BY 1 HAVING times > 1
+    """
+    many, text = database.sql(f"SELECT coalesce(sum(times), 0), max_by(text, (times, text)) FROM ({texts})").fetchall()[
+        0
+    ]
+    return int(many), () if text is None else (repr(text),)
+
+
+def _alike_before(database: duckdb.DuckDBPyConnection) -> float:
+    texts = f"SELECT count(*) AS times FROM {_BEFORE} GROUP BY {_CONTENT}.{TEXT}"
+    query = f"SELECT coalesce(sum(times) FILTER (times > 1) / sum(times), 0) FROM ({texts})"
+    return float(database.sql(query).fetchall()[0][0])
 
 
 def _other(feature: str) -> str:

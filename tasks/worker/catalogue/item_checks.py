@@ -1,11 +1,12 @@
 """Checks of a span's items against the catalogue before it: find errors that no single row shows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from configs.schema.stages import Bounds
 from configs.schema.validation import ItemsConfig
 from tasks.contracts.outcomes import Check
 from tasks.worker.catalogue.against import SpanItems
+from tasks.worker.catalogue.relations import Relation
 from tasks.worker.checks.verdicts import check_share, not_judged
 
 _JOINED = (
@@ -18,8 +19,25 @@ _RENAMED = (
 )
 
 
-def item_checks(found: Sequence[SpanItems], limits: ItemsConfig) -> list[Check]:
-    """Return the checks of the compared spans, each for the worst span; empty without spans."""
+_UNRELATED = (
+    "The values may be those of other items: are ids and features joined rightly? If not, correct the export and "
+    "ingest the span again."
+)
+_UNIT = "Is it another unit, as cents for euros? Ingest the span again in the unit of before."
+_ALIKE = "Is it a placeholder? Ingest the span again once the items have their texts."
+
+_WORTH_EXAMPLES = 0.05
+
+Relations = Mapping[str, Relation]
+
+
+def item_checks(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[], Relations] = dict) -> list[Check]:
+    """Return the checks of the compared spans, each for the worst span; empty without spans.
+
+    Args:
+        before: returns the relations of the last span before the window to the spans before it, by feature; it is
+            called only if a relation now is weak. A feature that it lacks is taken as fully related.
+    """
     if not found:
         return []
     features = dict.fromkeys(name for each in found for name in each.values)
@@ -32,6 +50,8 @@ def item_checks(found: Sequence[SpanItems], limits: ItemsConfig) -> list[Check]:
         ),
         _check("items known", found, limits.min_items, limits.new, "items.new", _new),
         _check("items not doubled", found, limits.min_items, limits.doubled, "items.doubled", _doubled, _RENAMED),
+        _alike(found, limits),
+        *_related(found, limits, before),
     ]  # fmt: skip
 
 
@@ -77,3 +97,72 @@ def _doubled(each: SpanItems) -> _Count:
         each.items,
         f"items of span {each.span} are new, but seem to be known ones{how if each.doubled else ''}{examples}",
     )
+
+
+def _alike(found: Sequence[SpanItems], limits: ItemsConfig) -> Check:
+    name = "new items differ"
+    enough = [each for each in found if each.new >= limits.min_items]
+    if not enough:
+        most = max(each.new for each in found)
+        return not_judged(
+            name, limits.alike, f"{most} new items are fewer than the {limits.min_items} of validate.items.min_items"
+        )
+    worst = max(enough, key=lambda each: each.alike / each.new - each.alike_before)
+    share = worst.alike / worst.new
+    as_in = f", most often {worst.texts_alike[0]}" if worst.texts_alike else ""
+    sentence = (
+        f"{worst.alike} of {worst.new} new items of span {worst.span} have the text of another new item ({share:.2%}"
+        f"{as_in}), as {worst.alike_before:.2%} of the known ones"
+    )
+    return check_share(
+        name, max(0.0, share - worst.alike_before), limits.alike, "items.alike", sentence, _ALIKE, "more"
+    )
+
+
+def _related(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[], Relations]) -> list[Check]:
+    """Return two checks for each feature: its unit, and its relation to the values before."""
+    checks: list[Check] = []
+    usual: Relations | None = None
+    for feature in dict.fromkeys(name for each in found for name in each.relations):
+        unit, related = f"unit of {feature}", f"{feature} related to before"
+        enough = [
+            (each.span, relation)
+            for each in found
+            if (relation := each.relations.get(feature)) is not None and relation.items >= limits.min_items
+        ]
+        if not enough:
+            why = f"fewer known items than the {limits.min_items} of validate.items.min_items have a {feature}"
+            checks += [not_judged(unit, limits.unit, why), not_judged(related, limits.unrelated, why)]
+            continue
+        span, worst = max(enough, key=lambda each: each[1].unit)
+        times = (
+            f"{worst.times:g} times the {feature} before"
+            if worst.unit
+            else f"a power of ten times the {feature} before"
+        )
+        sentence = (
+            f"{worst.unit:.2%} of {worst.items} known items of span {span} have {times}{_shown(worst, worst.unit)}"
+        )
+        checks.append(check_share(unit, worst.unit, limits.unit, "items.unit", sentence, _UNIT))
+        span, worst = min(enough, key=lambda each: 1.0 if each[1].kept is None else each[1].kept)
+        if worst.kept is None:
+            checks.append(not_judged(related, limits.unrelated, f"all known items have one {feature}"))
+            continue
+        if usual is None and worst.kept < 1 - min(
+            each for each in (limits.unrelated.warn, limits.unrelated.stop, 1.0) if each is not None
+        ):
+            usual = before()
+        then = (usual or {}).get(feature)
+        kept = 1.0 if then is None or then.kept is None or then.items < limits.min_items else then.kept
+        lost = max(0.0, kept - worst.kept)
+        was = f", {kept:.2f} in the span before" if then is not None and then.kept is not None else ""
+        sentence = (
+            f"The {feature} of {worst.items} known items of span {span} agrees with the one before by {worst.kept:.2f} "
+            f"(1: the same order or category, 0: no relation){was}{_shown(worst, lost)}"
+        )
+        checks.append(check_share(related, lost, limits.unrelated, "items.unrelated", sentence, _UNRELATED))
+    return checks
+
+
+def _shown(relation: Relation, share: float) -> str:
+    return f", as {'; '.join(relation.examples)}" if relation.examples and share > _WORTH_EXAMPLES else ""

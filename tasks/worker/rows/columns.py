@@ -3,9 +3,11 @@
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pandas.util
 import pyarrow as pa
 
 from configs.schema.config import Config
@@ -13,7 +15,9 @@ from tasks.contracts.profiles import ColumnKind
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, TIME
 from tasks.foundation.languages import languages
 from tasks.worker.rows.row_checks import characters
-from tasks.worker.rows.signs import SIGNS, count_signs
+from tasks.worker.rows.signs import COUNTS, count_signs, examples_of
+
+hash_array: Any = pandas.util.hash_array  # unknown to type checkers
 
 _BINS = 4096
 _CLEARLY = 0.1  # cosine margin by which each column must be nearer to the other one
@@ -49,6 +53,7 @@ class Compared:
 
     `series` by column, or by the names of `length_of` and `language_of`: float64 for numbers and lengths, else strings.
     `words` by text column: int64 (bins,), hashed word counts. `types` by column. `signs`: from `count_signs`.
+    `items`: a hash of each row's item id, uint64 (rows,). `examples`: from `examples_of`, of the first rows.
     """
 
     rows: int
@@ -56,6 +61,8 @@ class Compared:
     words: Mapping[str, np.ndarray]
     types: Mapping[str, str]
     signs: Mapping[str, int]
+    items: np.ndarray
+    examples: Mapping[str, tuple[str, ...]]
 
 
 def length_of(column: str) -> str:
@@ -109,7 +116,8 @@ def compared(table: pa.Table, config: Config) -> Compared:
             series[language_of(column)] = pd.Series(languages(texts), dtype=object)
             words[column] = word_counts(texts)
     types = {field.name: str(field.type) for field in table.schema}
-    return Compared(len(table), series, words, types, count_signs(table))
+    items = hash_array(table[ITEM_ID].to_pandas().to_numpy().astype(object))
+    return Compared(len(table), series, words, types, count_signs(table), items, examples_of(few))
 
 
 def joined(parts: Sequence[Compared]) -> Compared:
@@ -118,8 +126,16 @@ def joined(parts: Sequence[Compared]) -> Compared:
     series = {name: _joined([part.series[name] for part in parts if name in part.series]) for name in names}
     texts = list(dict.fromkeys(name for part in parts for name in part.words))
     words = {name: np.sum([part.words[name] for part in parts if name in part.words], axis=0) for name in texts}
-    signs = {name: sum(part.signs[name] for part in parts) for name in SIGNS}
-    return Compared(sum(part.rows for part in parts), series, words, parts[-1].types if parts else {}, signs)
+    signs = {name: sum(part.signs[name] for part in parts) for name in COUNTS}
+    return Compared(
+        sum(part.rows for part in parts),
+        series,
+        words,
+        parts[-1].types if parts else {},
+        signs,
+        np.concatenate([np.empty(0, np.uint64), *(part.items for part in parts)]),
+        parts[-1].examples if parts else {},
+    )
 
 
 def _joined(series: Sequence[pd.Series]) -> pd.Series:

@@ -187,6 +187,7 @@ def test_drift_is_a_warning(store: DirectoryStore, tmp_path: Path, changes: dict
     history = validated(store, tmp_path, rows(390))
     write_span(store, tmp_path, MARCH, [*rows(95, start=390), *rows(100, start=485, **changes)])
     no_signs = [f"validate.signs.{sign}={{warn: null, stop: null}}" for sign in ("one_query", "one_item")]
+    no_signs.append("validate.items.alike={warn: null, stop: null}")
     outcome = validate.run(job(store, history=[history], overrides=no_signs))
     assert failed(outcome) == [name]
     found = check(outcome, name)

@@ -17,12 +17,14 @@ from tasks.data.items import DELETED, FEED_KIND
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
+from tasks.worker.catalogue.relations import Relation
 from tasks.worker.catalogue.sources import Sources
 from tests.support.workspace.spans import FEATURES, SCRATCH, TYPES, row, validated
 
 CONFIG = load_config(None, [SCRATCH, *FEATURES])
 KNOWN = 300
 CHANGED, DOUBLED, NEW = "known items as before", "items not doubled", "items known"
+PRICE, BRAND, ALIKE = "price related to before", "brand related to before", "new items differ"
 
 Row = dict[str, Any]
 
@@ -66,7 +68,8 @@ def other_ids(each: Row) -> Row:
 
 WRONG: dict[str, tuple[Callable[[Row], Row], dict[str, str]]] = {
     "ids joined wrongly": (other_ids, {CHANGED: "critical", "price of known items as before": "warning",
-                                       "brand of known items as before": "warning"}),
+                                       PRICE: "critical",
+                                       "brand of known items as before": "warning", BRAND: "critical"}),
     "texts are ids": (lambda r: r | {"item": r["item_id"]}, {CHANGED: "critical"}),
     "a fifth is truncated": (first(60, lambda r: r | {"item": r["item"][:8]}), {CHANGED: "warning"}),
     "ids in upper case": (lambda r: r | {"item_id": r["item_id"].upper() + " "},
@@ -75,7 +78,15 @@ WRONG: dict[str, tuple[Callable[[Row], Row], dict[str, str]]] = {
     "ids of another system": (lambda r: r | {"item_id": f"sku-{r['item_id'][::-1]}"},
                               {DOUBLED: "critical", NEW: "warning"}),
     "another shop": (lambda r: r | {"item_id": f"x{r['item_id']}", "item": f"Chair {r['item']}"}, {NEW: "warning"}),
-    "prices of other items": (lambda r: r | {"price": r["price"] + 1}, {"price of known items as before": "warning"}),
+    "prices raised": (lambda r: r | {"price": r["price"] + 1}, {"price of known items as before": "warning"}),
+    "prices of other items": (lambda r: r | {"price": row(int(r["row_id"][1:]) * 11 % KNOWN + 1)["price"]},
+                              {"price of known items as before": "warning", PRICE: "critical"}),
+    "prices in cents": (lambda r: r | {"price": r["price"] * 100},
+                        {"price of known items as before": "warning", "unit of price": "critical"}),
+    "brands exchanged": (lambda r: r | {"brand": {"acme": "zen", "zen": "acme"}[r["brand"]]},
+                         {"brand of known items as before": "warning", BRAND: "critical"}),
+    "brands with other names": (lambda r: r | {"brand": f"{r['brand']} ltd"},
+                                {"brand of known items as before": "warning"}),
 }  # fmt: skip
 
 
@@ -148,3 +159,43 @@ def test_the_worst_span_is_named_with_numbers_and_the_way_out(store: DirectorySt
     assert said.startswith("300 of 300 items of span 2026-03 that were known have another text, as 'i0000': 'Lamp No.")
     assert "--set validate.items.changed.stop=null" in said
     assert "at most 30.00% is expected" in said
+
+
+def test_new_items_with_one_text_stop_unless_known_ones_are_alike_too(store: DirectoryStore, tmp_path: Path) -> None:
+    def alike(each: Row) -> Row:
+        return each | {"item": "Coming soon"}
+
+    usual = validated(store, tmp_path, month(), "2026-01")
+    now = month(count=KNOWN // 2) + month(start=KNOWN, count=150, change=alike)
+    found = compared(store, tmp_path, now, Sources((usual,), ()))
+    assert failed(found) == {ALIKE: "critical"}
+    assert found is not None
+    said = next(each.sentence for each in item_checks([found], CONFIG.validate_.items) if each.name == ALIKE)
+    assert said.startswith(
+        "150 of 150 new items of span 2026-03 have the text of another new item (100.00%, most often"
+    )
+    assert "'Coming soon'" in said
+    variants = validated(store, tmp_path, month(change=lambda r: r | {"item": f"Lamp {int(r['row_id'][1:]) // 3}"}))
+    more = month(start=KNOWN, count=150, change=lambda r: r | {"item": f"Chair {int(r['row_id'][1:]) // 3}"})
+    both = [*month(change=lambda r: r | {"item": f"Lamp {int(r['row_id'][1:]) // 3}"}), *more]
+    assert failed(compared(store, tmp_path, both, Sources((variants,), ()))) == {}
+
+
+def test_a_feature_that_never_agreed_with_itself_may_go_on_so(
+    store: DirectoryStore, tmp_path: Path, before: RowsRef
+) -> None:
+    """As the number in stock: the span before tells that it is usual, and is only looked at if a relation is weak."""
+    found = compared(store, tmp_path, month(change=WRONG["prices of other items"][0]), Sources((before,), ()))
+    usual = compared(store, tmp_path, month(), Sources((before,), ()))
+    assert found is not None
+    assert usual is not None
+    limits, asked = CONFIG.validate_.items, []
+
+    def as_now() -> dict[str, Relation]:
+        asked.append(True)
+        return dict(found.relations)
+
+    assert all(each.passed for each in item_checks([found], limits, as_now) if each.name == PRICE)
+    assert asked == [True]
+    item_checks([usual], limits, as_now)
+    assert asked == [True]

@@ -41,10 +41,16 @@ def test_usual_rows_have_no_sign() -> None:
         (some(0.99, query="shoes"), "queries differ", "critical"),
         (some(0.33, query="test test"), "queries differ", "warning"),
         (some(0.7, item="Product"), "item texts differ", "critical"),
-        (some(0.1, item="StraÃŸe"), "texts readable", "warning"),
-        (some(0.1, query="Stra?e"), "texts readable", "warning"),
-        (some(0.1, query="itâ€™s"), "texts readable", "warning"),
-        (some(0.1, item="Stra\ufffde"), "texts readable", "warning"),
+        (some(0.05, item="StraÃŸe"), "texts readable", "warning"),
+        (some(0.2, item="StraÃŸe"), "texts readable", "critical"),
+        (some(0.2, query="red lamp no. red", item="Red lamp"), "queries free of their items", "warning"),
+        (some(0.7, query="old lamp of glass", item="Glass lamp, old"), "queries free of their items", "critical"),
+        (lambda r: r | {"query": f"find {r['item_id']}"}, "queries free of their items", "critical"),
+        (lambda r: r | {"item_id": f"i{int(r['row_id'][1:]) % 50}"}, "items have one text", "critical"),
+        (some(0.5, item="black &amp; white"), "texts plain", "critical"),
+        (some(0.05, query="Stra?e"), "texts readable", "warning"),
+        (some(0.05, query="itâ€™s"), "texts readable", "warning"),
+        (some(0.05, item="Stra\ufffde"), "texts readable", "warning"),
         (some(0.1, item="black &amp; white"), "texts plain", "warning"),
         (some(0.1, query="<b>lamp</b>"), "texts plain", "warning"),
         (some(1.0, time=row(0)["time"]), "times differ", "warning"),
@@ -56,12 +62,48 @@ def test_a_sign_is_named(change: Callable[[Row], Row], check: str, severity: str
 
 def test_a_row_that_comes_twice_under_another_id_is_repeated() -> None:
     twice = pa.concat_tables([table(rows=100), table(lambda r: r | {"row_id": r["row_id"] + "b"}, rows=100)])
-    assert failed(twice) == {"rows differ": "warning"}
+    assert failed(twice) == {"rows differ": "critical"}
 
 
 def test_what_is_usual_in_a_shop_is_no_sign() -> None:
     usual = table(some(0.6, query="shoes", item="shoes"))
     assert failed(usual, usual) == {}
+
+
+def test_the_shares_of_a_first_span_count_in_full() -> None:
+    found = judge_signs({}, 0, count_signs(wrong := table(some(0.2, item="StraÃŸe"))), len(wrong), SignsConfig())
+    (readable,) = [each for each in found if each.name == "texts readable"]
+    assert (readable.passed, readable.severity) == (False, "critical")
+    assert "no span is before it" in readable.sentence
+    assert "--set validate.signs.garbled.stop=null" in readable.sentence
+    usual = judge_signs({}, 0, count_signs(table()), ROWS, SignsConfig())
+    assert all(each.passed for each in usual)
+
+
+READABLE = [
+    "Größe Ñandú João CAFÉ NESCAFÉ® POKÉ™ Maß… „Spaß“ ÉTÉ – SMÅ–BARN «café»…",
+    "ŁÓDŹ żółć čeština İstanbul ığüşöç ÇA VA? PRÊT-À-PORTER DÉJÀ VU’S Â Ã Ð ð Þ þ 20 € ½ ²",
+    "Привет мир СССР РОССИЯ СОСРЕДОТОЧЕНИЕ РЕСУРСОВ",
+    "Ελληνικά ΑΒΓ שלום עולם مرحبا بالعالم",
+    "日本語のテキスト 中文文本 한국어 हिन्दी",
+    "🎁 👩‍👩‍👧 “x” – für Zoë & Søren ™…",
+]
+
+
+@pytest.mark.parametrize("text", READABLE)
+def test_honest_languages_are_readable(text: str) -> None:
+    assert count_signs(table(some(1.0, query=text, item=text)))["garbled"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [(text, encoding) for encoding in ("latin-1", "cp1252")
+     for text in ("Größe", "João", "Привет мир", "Ελληνικά", "中文文本", "हिन्दी", "🎁", "x–y", "łódź", "20 €", "™")]
+    + [("Привет мир", "cp1251")],
+)  # fmt: skip
+def test_utf_8_read_as_another_encoding_is_garbled_in_any_script(text: str, encoding: str) -> None:
+    misread = text.encode().decode(encoding, errors="replace").replace("\ufffd", "\u0081")  # cp1252 lacks five signs
+    assert count_signs(table(some(1.0, item=misread)))["garbled"] == ROWS
 
 
 def test_few_rows_are_not_judged() -> None:
