@@ -1,11 +1,11 @@
 """`make traps`: wrong and honest months through the real pipeline, after four months of the demo's shop; docs/traps.md.
 
-    python -m tests.benchmarks.traps [--folder workspace/traps] [--only NAME] [--jobs 2] [--list]
+    python -m tests.benchmarks.traps [--folder workspace/traps] [--only NAME ...] [--jobs 2] [--list]
 
-Each month is ingested into a copy of one workspace and run by the command, with real workers and the settings of
-configs/demo.yaml. What came of it is kept in the folder, and a month that is there is not run again: delete its file
-after a change of code. The page is written once all are there; the exit code is 1 if a wrong month was released in
-silence, or an honest one refused.
+Each month is ingested into a copy of one workspace, or as the first of an empty one, and run by the command, with
+real workers and the settings of configs/demo.yaml. What came of it is kept in the folder, and a month that is there is
+not run again: delete its file after a change of code, or name it. The page is written once all are there; the exit code
+is 1 if a wrong month was released in silence, or an honest one refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> int:
     """Run the months that are not done; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("workspace/traps"))
-    parser.add_argument("--only", choices=MONTHS, help="one month")
+    parser.add_argument("--only", choices=MONTHS, nargs="+", help="some months, again if they are done")
     parser.add_argument("--jobs", type=int, default=1, help="months at once")
     parser.add_argument("--list", action="store_true", help="print the names of the months that are not done")
     options = parser.parse_args()
@@ -56,6 +56,8 @@ def main() -> int:
     if options.list:
         print("\n".join(left))
         return 0
+    if options.only:
+        left = list(options.only)
     before = _before(options.folder)
 
     def run(name: str) -> None:
@@ -63,7 +65,7 @@ def main() -> int:
         print(f"{name}: {outcome.state}; {'; '.join(each.name for each in outcome.failed)}", flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(run, [each for each in left if options.only in (None, each)]))
+        list(pool.map(run, left))
     if options.only:
         return 0
     found = {name: Outcome.model_validate_json(_kept(options.folder, name).read_text()) for name in MONTHS}
@@ -73,11 +75,12 @@ def main() -> int:
 
 
 def run_month(folder: Path, before: Path, name: str) -> Outcome:
-    """Ingest the month into a copy of the workspace `before`, run it, and keep what came of it."""
+    """Ingest the month into a copy of the workspace `before`, or into none, run it, and keep what came of it."""
     place = folder / "now" / _kept(folder, name).stem
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
-    shutil.copytree(before, place / "workspace")
+    if not MONTHS[name].first:
+        shutil.copytree(before, place / "workspace")
     store = DirectoryStore(place / "workspace")
     earlier = set(planned_runs(store))
     source = place / "month.jsonl"
@@ -137,11 +140,9 @@ def _outcome(store: DirectoryStore, run_key: str, done: subprocess.CompletedProc
                severity=v.severity, sentence=v.sentence)
         for v in (judged.all_verdicts if judged else ()) if v.answer == "fail"
     ]  # fmt: skip
-    if judged is not None and judged.contradicted:
-        failed.append(Failed(name="labels contradicted", severity="warning", sentence=judged.contradicted))
     current = releases.current(store)
-    assert current is not None
-    return Outcome(state=state, failed=tuple(failed), vectors=current.vectors, recall=_recall(store))
+    recall = None if current is None else _recall(store)
+    return Outcome(state=state, failed=tuple(failed), vectors=current.vectors if current else 0, recall=recall)
 
 
 def _recall(store: DirectoryStore) -> float:

@@ -18,6 +18,7 @@ class Month(NamedTuple):
 
     change: Callable[[list[Row]], Iterable[Row]]
     wrong: bool
+    first: bool = False  # nothing was ingested before it
 
 
 def rows_of(month: int, rows: int = ROWS) -> list[Row]:
@@ -142,7 +143,108 @@ def _heads(rows: list[Row]) -> list[Row]:
     return _re_dated(rows, [chance.choice(whole) for _ in rows])
 
 
+def _known_before() -> set[str]:
+    return {row["product_id"] for month in range(BEFORE) for row in rows_of(month)}
+
+
+def _about_new_items(*columns: str, of: Callable[[list[Row]], list[Row]]) -> Callable[[list[Row]], list[Row]]:
+    """Change columns of the rows about items that no month before has; `of` changes these rows alone."""
+
+    def change(rows: list[Row]) -> list[Row]:
+        known = _known_before()
+        changed = iter(of([row for row in rows if row["product_id"] not in known]))
+        return [
+            row if row["product_id"] in known else row | {name: other[name] for name in columns}
+            for row, other in ((row, row if row["product_id"] in known else next(changed)) for row in rows)
+        ]
+
+    return change
+
+
+def _siblings(rows: list[Row]) -> list[Row]:
+    """A quarter of what was bought is another product of the same category and language."""
+    kinds: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if _whole(row):
+            kinds.setdefault((row["category"], row["locale"]), []).append(row)
+    chance = random.Random("siblings")
+
+    def sibling(row: Row) -> Row:
+        other = chance.choice(kinds[row["category"], row["locale"]])
+        return row | {name: other[name] for name in ("product", "product_id", "price")}
+
+    return [sibling(row) if row["bought"] == 1.0 and chance.random() < 0.25 else row for row in rows]
+
+
+def _one_item(share: float, **changes: Callable[[Row], object]) -> Callable[[list[Row]], list[Row]]:
+    """A share of the rows is about one item of the month."""
+
+    def change(rows: list[Row]) -> list[Row]:
+        item = next(row for row in rows if _whole(row))
+        of_item = {name: item[name] for name in ("product", "product_id", "category", "locale", "price")}
+        about = _some(share, **{name: (lambda _, v=value: v) for name, value in of_item.items()}, **changes)
+        return about(rows)
+
+    return change
+
+
+def _flash_sale(rows: list[Row]) -> list[Row]:
+    """A fifth of the rows are searches of one product, as its customers make them, in its five words."""
+    item = next(row for row in rows if _whole(row) and row["bought"] == 1.0)
+    words, chance = item["product"].lower().split(), random.Random("flash")
+
+    def searched(row: Row) -> Row:
+        said = chance.sample(words, k=min(len(words), chance.randint(2, 4)))
+        return item | {"query": " ".join(said), "query_id": row["query_id"], "searched_at": row["searched_at"]}
+
+    return [searched(row) if chance.random() < 0.2 else row for row in rows]
+
+
+def _price_list(rows: list[Row]) -> list[Row]:
+    """Each product has a new price, between 20 % less and 25 % more."""
+    return [
+        row | {"price": round(row["price"] * random.Random(row["product_id"][:-2]).uniform(0.8, 1.25), 2)}
+        for row in rows
+    ]
+
+
+_KANA = "アイウエオカキクケコサシスセソタチツテトナニヌネノハヒフヘホマミムメモヤユヨラリルレロワン"
+
+
+def _kana(text: str) -> str:
+    """Spell each word in Japanese signs, the same word always alike."""
+    return " ".join("".join(_KANA[ord(sign) % len(_KANA)] for sign in word) for word in text.lower().split())
+
+
+def _japanese(rows: list[Row]) -> list[Row]:
+    """A sixth of the English rows are of a new market in another script."""
+
+    def japanese(row: Row) -> Row:
+        return row | {"locale": "ja", "product_id": row["product_id"][:-2] + "ja",
+                      "product": row["product"] and _kana(row["product"]), "query": _kana(row["query"])}  # fmt: skip
+
+    return [japanese(row) if row["locale"] == "en" and at % 6 == 0 else row for at, row in enumerate(rows)]
+
+
+def _exchanged_in(*categories: str) -> Callable[[Row], object]:
+    """Turn the labels of some categories round."""
+    return lambda row: 1 - row["bought"] if row["category"] in categories and row["bought"] in (0, 1) else row["bought"]
+
+
+def _prices_within_categories(rows: list[Row]) -> list[Row]:
+    """Each product has the price of another one of its category."""
+    prices = {row["product_id"][:-2]: (row["category"], row["price"]) for row in rows if _whole(row)}
+    others: dict[str, float] = {}
+    for category in sorted({kind for kind, _ in prices.values()}):
+        ids = sorted(each for each, (kind, _) in prices.items() if kind == category)
+        mixed = random.Random(category).sample(ids, len(ids))
+        others |= {each: prices[other][1] for each, other in zip(ids, mixed, strict=True)}
+    return [row | {"price": others.get(row["product_id"][:-2], row["price"])} for row in rows]
+
+
 _TRUE, _FALSE = (lambda _: 1.0), (lambda _: 0.0)
+_BOUGHT_PRICE = _each(price=lambda r: r["price"] if r["bought"] == 1.0 else None)
+_GARBLED_TITLES = _each(product=lambda r: _garbled(r["product"]))
 
 MONTHS: dict[str, Month] = {
     # --- wrong ---
@@ -195,7 +297,70 @@ MONTHS: dict[str, Month] = {
     "all times equal": Month(_each(searched_at=lambda _: f"{MONTH}-03T00:00:00Z"), True),
     "the month before once more": Month(lambda rows: _re_dated(rows, rows_of(BEFORE - 1)), True),
     "three quarters of the rows missing": Month(lambda rows: rows[::4], True),
+    "labels inverted in two of nine categories": Month(_each(bought=_exchanged_in("garden", "sports")), True),
+    "labels shuffled in one category": Month(
+        lambda rows: [
+            row | {"bought": other["bought"]} if row["category"] == "garden" else row
+            for row, other in zip(rows, _shuffled("bought")(rows), strict=True)
+        ],
+        True,
+    ),
+    "all labels 0 in one locale": Month(
+        _each(bought=lambda r: 0.0 if r["locale"] == "de" else r["bought"]), True
+    ),
+    "the price is missing where nothing was bought": Month(_BOUGHT_PRICE, True),
+    "new items with a placeholder title": Month(
+        _about_new_items("product", of=_each(product=lambda r: r["product"] and "New product")), True
+    ),
+    "titles of new items exchanged": Month(_about_new_items("product", of=_permuted("product")), True),
+    "the last word of the title in the query": Month(
+        _each(query=lambda r: f"{r['query']} {r['product'].split()[-1].lower()}" if r["product"] else r["query"]), True
+    ),
+    "a quarter of the clicks joined to a sibling": Month(_siblings, True),
+    "a bot: 15 % of the rows on one item": Month(_one_item(0.15), True),
+    "one item for all rows": Month(_one_item(1.0), True),
+    "locales exchanged": Month(_each(locale=lambda r: {"en": "de", "de": "en"}[r["locale"]]), True),
+    "queries of the other locale": Month(
+        lambda rows: [
+            row | {"query": other["query"]} if row["bought"] == 1.0 else row
+            for row, other in zip(rows, _re_dated(rows, sorted(rows, key=lambda r: r["locale"])), strict=True)
+        ],
+        True,
+    ),
+    "item ids in upper case": Month(_each(product_id=lambda r: r["product_id"].upper()), True),
+    "staging ids": Month(_each(product_id=lambda r: f"stg-{r['product_id']}"), True),
+    "a default category in 40 % of the rows": Month(_some(0.4, category=lambda _: "unknown"), True),
+    "queries escaped as HTML": Month(_each(query=lambda r: html.escape(f"<q>{r['query']}</q>")), True),
+    "prices exchanged within each category": Month(_prices_within_categories, True),
+    "the first month: titles garbled": Month(_GARBLED_TITLES, True, first=True),
+    "the first month: item ids slipped by one row": Month(_slipped("product_id"), True, first=True),
+    "the first month: queries slipped by one row": Month(_slipped("query"), True, first=True),
+    "the first month: all items alike": Month(_each(product=lambda r: r["product"] and "Product"), True, first=True),
+    "the first month: 99 % one query": Month(_some(0.99, query=lambda _: "shoes"), True, first=True),
+    "the first month: the price is missing where nothing was bought": Month(_BOUGHT_PRICE, True, first=True),
+    "the first month: labels shuffled": Month(_shuffled("bought"), True, first=True),
+    "the first month: garbled titles, slipped prices, the last word in the query": Month(
+        lambda rows: MONTHS["the last word of the title in the query"].change(
+            _slipped("price")([*_GARBLED_TITLES(rows)])
+        ),
+        True,
+        first=True,
+    ),
     # --- honest ---
+    "the first month, as usual": Month(list, False, first=True),
+    "all prices changed: a new price list": Month(_price_list, False),
+    "prices in another currency": Month(_each(price=lambda r: round(r["price"] * 1.1713, 2)), False),
+    "a third of the prices missing": Month(_some(0.33, price=lambda _: None), False),
+    "a taxonomy with other names": Month(_each(category=lambda r: f"{r['category']} 2026"), False),
+    "a new language in another script": Month(_japanese, False),
+    "a flash sale: a fifth of the searches for one product": Month(_flash_sale, False),
+    "a department closes": Month(lambda rows: [row for row in rows if row["category"] != "garden"], False),
+    "queries with accents, emoji and quotes": Month(
+        _some(0.5, query=lambda r: f"“{r['query']}” – für Zoë & Søren 🎁 ™…"), False
+    ),
+    "a fifth of the queries completed from titles": Month(
+        _some(0.2, query=lambda r: r["product"].lower() if r["product"] else r["query"]), False
+    ),
     "as usual": Month(list, False),
     "a sale: prices halved": Month(_each(price=lambda r: round(r["price"] / 2, 2)), False),
     "prices raised by 20 %": Month(_each(price=lambda r: round(r["price"] * 1.2, 2)), False),

@@ -15,7 +15,33 @@ Each line is a month of the demo's shop, ingested after four good ones and run w
 the whole pipeline. *Stopped*: validate ended the run with DATA. *Rejected*: a gate refused the model, and the champion
 stays. Named are the checks and gates that failed and that do not fail in a month as usual; the ones that stopped the
 month are **bold**. The last column is the share of 400 clean searches of that month whose product is among the first
-ten of all released vectors afterwards. `make traps` makes this page.
+ten of all released vectors afterwards. `make traps` makes this page, and
+`python -m tests.benchmarks.traps --only NAME` runs one month again.
+
+A *first month* is ingested into an empty workspace: no span is before it, so only what is wrong in any shop is found.
+"""
+
+_UNSEEN = """
+## Wrong months that no number shows
+
+Some months can be told from honest ones by nobody who has only the rows:
+
+- **A price list that is wrong but plausible.** If each price is 10 % too high, or that of last year, the prices keep
+  their order and their size, as in a sale or with a new price list. `price of known items as before` warns of all three
+  alike. Prices of other items are found (`price related to before`), and so is another power of ten (`unit of price`).
+- **Features that are wrong from the first span on.** Prices in cents are right if they always were.
+- **Ids that are exchanged in the first span**, each for the same other one. An id is only a name, so nothing is lost
+  until the next export has the right ones: then `known items as before` stops that one.
+- **Old rows in place of new ones.** Items and queries of a month long ago may have come back, as in a season. Only the
+  span directly before is compared (`rows new`).
+- **Labels shuffled in the first span.** The head learns nothing and its page says so, but no champion shows that there
+  was something to learn. Shuffled labels in a small part of a span are not refused either: with 30 rows of a category,
+  its AUC may be low by chance.
+- **A few percent of anything.** The limits allow it, and a model hardly changes: the gates measure that.
+- **Less of everything, evenly.** Rows that are missing at random look like a quiet month; `rows as many as before`
+  warns from 60 % on.
+- **What is wrong in the holdout and in the training alike, and changes no distribution**, as clicks that all
+  belong to a similar item of the same kind. The champion loses some points then, which is a warning from 10 % on.
 """
 
 
@@ -33,7 +59,7 @@ class Outcome(Record):
     state: str
     failed: tuple[Failed, ...]
     vectors: int
-    recall: float
+    recall: float | None  # None: nothing is released
 
 
 def page_of(found: Mapping[str, Outcome]) -> tuple[str, bool]:
@@ -47,8 +73,12 @@ def page_of(found: Mapping[str, Outcome]) -> tuple[str, bool]:
         parts.append(
             f"\n## {title}: {len(some)}\n\n| month | state | failed, and not as usual | recall@10 |\n|---|---|---|---:|"
         )
-        parts += [f"| {n} | {o.state} | {_named(o, usual)} | {o.recall:.3f} |" for n, o in some.items()]
-    parts.append(f"\nWrong months released in silence: {len(silent)}. Honest months refused: {len(refused)}.\n")
+        parts += [
+            f"| {n} | {o.state} | {_named(o, usual)} | {'-' if o.recall is None else f'{o.recall:.3f}'} |"
+            for n, o in some.items()
+        ]
+    parts.append(_UNSEEN)
+    parts.append(f"Wrong months released in silence: {len(silent)}. Honest months refused: {len(refused)}.\n")
     return "\n".join(parts), not silent and not refused
 
 
