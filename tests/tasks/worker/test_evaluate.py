@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from configs.schema.metrics import METRICS
+from configs.schema.metrics import METRICS, Family, names_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role, Verdict
@@ -120,6 +120,30 @@ def test_of_more_rows_than_the_cap_a_sample_is_measured(workspace: Workspace, ch
         return set(read_row_results(store, str(outcome.rows_key)).row_id)
 
     assert measured(few) < measured(half) < measured(whole), "a larger sample adds to a smaller one"
+
+
+@pytest.mark.parametrize(("column", "span"), [("item_id", "2026-08"), ("query", "2026-09")])
+def test_without_a_competitor_nothing_is_measured_and_the_gates_refuse(
+    workspace: Workspace, challenger: ModelRef, column: str, span: str, tmp_path: Path
+):
+    """One item for all rows, or one query to which all items are right: any model would have a recall of 1."""
+    store, plain = workspace
+
+    def alike(table: pa.Table) -> pa.Table:
+        return table.set_column(table.column_names.index(column), column, pa.array(["all the same"] * table.num_rows))
+
+    rows = change_rows(store, plain, span, alike, tmp_path)
+    gates = [f"{{metric: {name}, direction: higher, threshold: 0.1, baseline: none, severity: critical}}"
+             for name in ("recall@1", "recall@10", "mrr@10")]  # fmt: skip
+    settings = f"evaluate.gates=[{', '.join(gates)}]", "heads.contrastive.positives_only=false"
+    outcome = run(store, (rows,), challenger, *settings, champion=challenger, run_key=column)
+    assert not set(outcome.challenger) & {*names_of(Family.ranking), "loss"}
+    plan = RunPlan(
+        run_key=column, span=rows.span, window=(rows.span,), history=(), parent=None, workspace=store.uri,
+        config=tiny_config(CLASSIFIER, *LABEL_HEADS, *settings),
+    )  # fmt: skip
+    verdicts = judge_evaluation(store, plan, outcome).verdicts
+    assert [(each.answer, each.refuses, each.value) for each in verdicts] == [("undecided", True, None)] * 3
 
 
 def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenger: ModelRef):
