@@ -57,6 +57,7 @@ def section(facts: StageFacts) -> Section:
                 over(value.holdout_rows, value.ranked_among, value.sampled_from, value.holdout_pairs),
                 larger,
                 judged.without_skill if judged else {},
+                [name for name in names_of(Family.ranking) if value.holdout_pairs and name not in value.challenger],
             ),
             *models.tables(value),
             *_slices(value, judged.slices if judged else (), verdicts),
@@ -178,6 +179,7 @@ def metrics(
     of: str,
     larger_class: float | None = None,
     without_skill: Mapping[str, float] = MappingProxyType({}),
+    unmeasured: Sequence[str] = (),
 ) -> Table:
     """Return the challenger's metrics with the champion's on the same rows.
 
@@ -185,6 +187,7 @@ def metrics(
         of: rows and corpus, as from `over`.
         larger_class: accuracy of always predicting the more frequent class; None: not known.
         without_skill: metrics of the best constant prediction.
+        unmeasured: metrics for which too few items compete.
     """
     before = champion or {}
     rows = []
@@ -196,8 +199,7 @@ def metrics(
         if name in without_skill:
             constant = SKILLS[METRICS[name].head or ""].called
             rows.append((f"{name} of {constant}", number(without_skill[name]), NONE, NONE))
-    ranked = [name for name in names_of(Family.ranking) if name not in challenger]
-    rows += [(name, NOT_MEASURED, NONE, NONE) for name in ranked]
+    rows += [(name, NOT_MEASURED, NONE, NONE) for name in unmeasured]
     return table(f"Metrics {ON_HOLDOUT}: {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
 
 

@@ -55,6 +55,7 @@ def evaluated(
         "pair": [True] * many,
         "label_class": pa.array([-1] * many, pa.int8()),
         "column.locale": ["de" if at % 2 else "en" for at in range(many)],
+        "competitors": pa.array([100] * many, pa.int32()),
         **{f"{role}.rank": pa.array(each, pa.int32()) for role, each in ranks.items()},
     }
     file = io.BytesIO()

@@ -10,6 +10,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import (
     COLUMN,
+    COMPETITORS,
     GROUP,
     ITEM_ID,
     LABEL_CLASS,
@@ -51,6 +52,7 @@ def measured(store: DirectoryStore, plan: RunPlan, rows: int = ROWS, **changed: 
         GROUP: pa.array(range(rows), pa.int64()),
         ITEM_ID: ["item"] * rows,
         PAIR: [True] * rows,
+        COMPETITORS: pa.array([100] * rows, pa.int32()),
         LABEL_CLASS: pa.array([0, 0, 0, 1] * (rows // 4), pa.int8()),
         f"{COLUMN}locale": locale,
         **{rank_of(role): pa.array(values, pa.int32()) for role, values in ranks.items()},

@@ -331,11 +331,14 @@ def repriced(tmp_path_factory: pytest.TempPathFactory) -> Repriced:
 HIGHEST = 26.0  # of the prices that the model was trained on; higher ones are clipped to it
 
 
-def prices(store: DirectoryStore, catalogue: CatalogueRef) -> dict[str, float | None]:
-    table = pa.concat_tables(
-        pq.read_table(path) for path in sorted(store.path(catalogue.prefix).glob("part-*.parquet"))
-    )
-    return dict(zip(table["item_id"].to_pylist(), table["price"].to_pylist(), strict=True))
+def features(store: DirectoryStore, catalogue: CatalogueRef) -> dict[str, tuple[Any, ...]]:
+    """The features of each item, as the model reads them."""
+    paths = sorted(store.path(catalogue.prefix).glob("part-*.parquet"))
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    return {
+        row["item_id"]: (min(row["price"], HIGHEST) if row["price"] else None, row["locale"], row["gift"])
+        for row in rows
+    }
 
 
 def dearer(table: pa.Table) -> pa.Table:
@@ -351,13 +354,13 @@ def test_a_worse_model_is_refused_and_an_equal_one_is_not_after_new_prices_of_al
 ):
     store, config = repriced.store, tiny_config(*repriced.settings)
     later = change_rows(store, repriced.rows, "2026-06", dearer, tmp_path)
-    then, now = (prices(store, make_catalogue(store, config, rows)) for rows in (repriced.rows, later))
-    count = sum(min(then[name] or 0.0, HIGHEST) != min(now[name] or 0.0, HIGHEST) for name in now)
-    assert 0 < count < sum(then[name] != now[name] for name in now) < 400
+    then, now = (features(store, make_catalogue(store, config, rows)) for rows in (repriced.rows, later))
+    count = sum(then[name] != now[name] for name in now)
+    assert 0 < count < 400, "not one without a price, nor above the scale"
     for name, noise, answers in (("worse", 1.5, {"fail"}), ("equal", 0.0, {"pass", "undecided"})):
         outcome, verdict = repriced.evaluated(dearer, "2026-06", noise, tmp_path / name)
         assert (outcome.shared_items, verdict.shared) == ({Role.champion: 400}, 1.0)
-        assert outcome.embedded_again == {Role.champion: count}, "not one without a price, nor above the scale"
+        assert outcome.embedded_again == {Role.champion: count}, "those that it reads otherwise"
         assert f"the champion embedded {count} changed items of the catalogue again" in capfd.readouterr().out
         assert (verdict.answer in answers, verdict.refuses) == (True, name == "worse"), verdict.sentence
         if name == "equal":
