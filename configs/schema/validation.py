@@ -117,7 +117,7 @@ class ItemsConfig(Record):
     )
     unrelated: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
-        description="relation of the known items' values to those before that is lost, from 0 to 1, each feature by "
+        description="lost relation of the known items' values to their earlier ones, from 0 to 1, each feature by "
         "itself: the fall of the rank correlation of numbers, the rise of the share of categories that became another "
         "known one",
     )

@@ -21,7 +21,7 @@ from tasks.quality.selection import Part, counting, slices_of
 AREA = "auc"
 _FEWEST_OF_A_CLASS = 5
 _FEWEST_NEW = 30  # rows about new items
-_NOT_FOUND = 0.1  # of the recall on known items: no honest new item is found more seldom, by a model trained on it
+_NOT_FOUND = 0.1  # a share of the recall on known items: a model that was trained on honest new items finds more
 _SKILL = 0.2  # 2 AUC - 1 before, below which a fall tells nothing
 _NORMAL = NormalDist()
 

@@ -20,8 +20,8 @@ _ISO = re.compile(r"[0-9]{4}-?[0-9]{2}-?[0-9]{2}")
 
 
 # Signs of faulty texts, as parts of a pattern for `re` and for RE2 alike.
-# UTF-8 read as Latin-1 or Windows-1252 shows each letter beyond ASCII as a lead (by the number of its bytes) and signs
-# of _FOLLOW. Honest texts have some of these pairs, as in `NESCAFÉ®` or `Spaß“`: so a pair counts alone only
+# UTF-8 read as Latin-1 or Windows-1252 shows each letter beyond ASCII as a lead (by the number of its bytes) and
+# _FOLLOW signs. Honest texts have some of these pairs, as in `NESCAFÉ®` or `Spaß“`: so a pair counts alone only
 # for leads and signs that no text has side by side, and others only if two letters in a row are misread.
 _FOLLOW = "[\u0080-\u00bf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]"
 _SELDOM = (

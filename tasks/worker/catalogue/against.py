@@ -51,7 +51,7 @@ class SpanItems(NamedTuple):
     alike: int = 0  # new items whose text another new item has
     alike_before: float = 0.0  # the same share of the known items, by their texts before
     texts_alike: tuple[str, ...] = ()  # the commonest text of new items
-    relations: Mapping[str, Relation] = {}  # feature -> relation of the known items' values to those before
+    relations: Mapping[str, Relation] = {}  # feature -> relation of the known items' values to the earlier ones
 
     @property
     def new(self) -> int:
@@ -135,7 +135,7 @@ def _counted(
 
 
 def _relation(database: duckdb.DuckDBPyConnection, feature: str, kind: str) -> Relation:
-    """Return the relation of a feature's values now to those before, over a sample of the items with both."""
+    """Return the relation of a feature's values to the earlier ones, over a sample of the items with both."""
     now, before = (f"{table}.{_CONTENT}.{quoted(feature)}" for table in (_NOW, _BEFORE))
     found = database.sql(f"""
         SELECT {ITEM_ID}, {before} AS old, {now} AS new FROM {_NOW} JOIN {_BEFORE} USING ({ITEM_ID})

@@ -1,4 +1,4 @@
-"""The relation of a feature's values to those that the same items had before: found in numbers, not in single items.
+"""The relation of a feature's values to the same items' earlier ones: found in numbers, not in single items.
 
 A sale moves all prices and keeps their order; a wrong join does not.
 """
@@ -51,7 +51,7 @@ def _of_numbers(ids: np.ndarray, before: np.ndarray, now: np.ndarray) -> Relatio
 
 
 def _of_names(ids: np.ndarray, before: np.ndarray, now: np.ndarray) -> Relation:
-    """Compare by the share of equal categories among those that existed before: a new name of one is no move."""
+    """Compare by the share of equal categories among the ones that existed before: a new name of one is no move."""
     existed = pd.Series(now).isin(before).to_numpy(dtype=bool)
     ids, before, now = ids[existed], before[existed], now[existed]
     same = before == now

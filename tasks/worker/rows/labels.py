@@ -81,7 +81,7 @@ def _one_class(earlier: Compared, now: Compared, before: np.ndarray, after: np.n
 
 
 def _parts(earlier: Compared, now: Compared, columns: Sequence[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield all rows, then those of each value of the columns: a phrase, and the masks of both sides."""
+    """Yield all rows, then the rows of each value of the columns: a phrase, and the masks of both sides."""
     yield "", np.ones(earlier.rows, dtype=bool), np.ones(now.rows, dtype=bool)
     for column in columns:
         both = [rows.series.get(column) for rows in (earlier, now)]

@@ -11,7 +11,7 @@ from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.columns import Compared
 from tasks.worker.rows.drift import MIN_ROWS
 
-_LEFT = 0.1  # of its usual share: a value with less is gone. Seasons leave more.
+_LEFT = 0.1  # share of its usual share: a value with less is gone. Seasons leave more.
 
 
 class _Gone(NamedTuple):
