@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.evaluation import Verdict, refused
+from tasks.contracts.evaluation import Role, Verdict, refused
 from tasks.contracts.jobs import Carried, ReleaseInputs
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
@@ -40,6 +40,7 @@ def release(
     """
     store = open_store(plan.workspace)
     metrics = judged.metrics if isinstance(judged, Release) else judged.outcome.challenger
+    by_queries = judged.by_queries if isinstance(judged, Release) else judged.outcome.by_queries.get(Role.challenger)
     before = _before(store, plan)
     inputs = ReleaseInputs(
         model=model,
@@ -47,6 +48,7 @@ def release(
         catalogue=inferred.catalogue,
         rows=tuple(rows),
         metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+        by_queries=by_queries,
         before=before.ref if before else None,
         overrides=judged.overrides,
         carried=_carried(judged) if isinstance(judged, Release) else None,
@@ -67,6 +69,7 @@ def release(
         exported=exported,
         inferred=inferred,
         metrics=dict(metrics),
+        by_queries=by_queries,
         rows=rows,
         verdicts=(*judged.verdicts, *verdicts) if isinstance(judged, Judgement) else verdicts,
         overrides=judged.overrides,

@@ -38,6 +38,11 @@ class GateConfig(Record):
     rows: Literal["holdout", "golden"] = Field(
         default="holdout", description="rows that are measured: the `holdout`, or the `golden` set of evaluate.golden"
     )
+    queries: Literal["all", "seen", "unseen", "each"] = Field(
+        default="all",
+        description="holdout rows of `unseen` queries, which no training row has, of `seen` queries, of `all`; `each`: "
+        "both parts are judged apart, and both must pass",
+    )
     slice: str | None = Field(
         default=None,
         description="rows of one value, as in `locale=de`, or of each value of a column with "
@@ -75,6 +80,11 @@ class GateConfig(Record):
         return value if sign else None
 
     @property
+    def of_queries(self) -> str:
+        """The queries in words, as in `unseen queries`; empty: all queries of the rows."""
+        return {"all": "", "each": "unseen and seen queries apart"}.get(self.queries, f"{self.queries} queries")
+
+    @property
     def narrowed(self) -> str:
         """The truncated width in words, as in `the first 64 numbers`; empty: the whole vectors."""
         return "" if self.width is None else f"the first {self.width} numbers"
@@ -102,14 +112,17 @@ class GateConfig(Record):
             )
         if self.relative and self.baseline == "none":
             raise ValueError(f"the gate on {self.metric} is relative, so it needs a baseline: relative to what?")
-        if self.rows == "golden" and (self.slice is not None or self.span is not None):
-            raise ValueError(f"the gate on {self.metric}: rows of the golden set have neither slice nor span")
+        if self.rows == "golden" and (self.slice is not None or self.span is not None or self.queries != "all"):
+            raise ValueError(
+                f"the gate on {self.metric}: rows of the golden set have neither slice nor span nor queries"
+            )
         if self.width is not None and METRICS[self.metric].family is not Family.ranking:
             names = ", ".join(names_of(Family.ranking))
             raise ValueError(f"the gate on {self.metric}: only ranking metrics are measured by width: {names}")
-        chosen = self.rows != "holdout" or self.slice is not None or self.span is not None
+        chosen = self.rows != "holdout" or self.queries != "all" or self.slice is not None or self.span is not None
         if not self.of_rows and (chosen or self.confidence is not None or self.min_rows):
             raise ValueError(
-                f"{self.metric} is one number of all vectors; its gate takes no rows, slice, span, confidence, min_rows"
+                f"{self.metric} is one number of all vectors; its gate takes no rows, queries, slice, span, "
+                "confidence, min_rows"
             )
         return self

@@ -84,14 +84,15 @@ class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share of groups held out, by a stable hash; after a change within a lineage, groups below "
-        "its largest share are not trained on, and groups below its smallest are measured"
+        description="share held out, by stable hashes: one half of whole queries, which training never sees, the "
+        "other half of groups, whose queries it may see; after a change within a lineage, rows below its largest "
+        "share are not trained on, and rows below its smallest are measured"
     )
     group: str | None = Field(
         min_length=1,
-        description="groups of rows that stay on one side of the holdout: `query_and_item`, `query`, `item` "
-        "(their normalised texts), or a column such as a user's id; null: as the lineage began, "
-        "query_and_item for a new one",
+        description="groups of rows that are held out together: `query_and_item`, `query`, `item` (their normalised "
+        "texts), or a column such as a user's id; with `query` all held-out queries are unseen; null: as the lineage "
+        "began, query_and_item for a new one",
     )
     near_duplicates: NearDuplicatesConfig | None = Field(
         default=None,
@@ -190,11 +191,12 @@ class ReleaseConfig(StageConfig):
             if METRICS[gate.metric].family is not Family.ranking:
                 names = ", ".join(names_of(Family.ranking))
                 raise ValueError(f"a search gives no {gate.metric}; gates of a release are on {names}")
-            chosen = gate.rows != "holdout" or gate.min_rows or any((gate.slice, gate.span, gate.width))
+            part = any((gate.slice, gate.span, gate.width)) or gate.queries != "all"
+            chosen = gate.rows != "holdout" or gate.min_rows or part
             if chosen or gate.confidence is not None or gate.baseline not in ("none", "champion"):
                 raise ValueError(
                     f"the gate of release on {gate.metric}: its search compares with none or the champion, over all "
-                    "queries, without interval; put rows, slice, span, width, min_rows and confidence into "
+                    "queries, without interval; put rows, queries, slice, span, width, min_rows and confidence into "
                     "evaluate.gates"
                 )
         return gates

@@ -129,7 +129,8 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
     if cost.memory is not None:
         yield f"memory:  {memory(cost.memory)}"
     earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
-    held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs"
+    alone = f"{count(amounts.unseen_queries)} of them unseen: none of their rows is trained on"
+    held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs, {alone}"
     yield f"holdout: {held}{earlier}"
     if amounts.golden_unknown:
         first = ", ".join(repr(shortened(text, _NAME_LETTERS)) for text in amounts.golden_unknown_first)

@@ -13,16 +13,16 @@ from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import write
-from flows.presentation import terminal
+from flows.presentation import queries, terminal
 from flows.presentation.costs import priced
 from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.history.ledger import run_ledger, whole_ledger
 from flows.presentation.history.page import history_html
 from flows.presentation.model import Cell, ended_as, state
 from flows.presentation.releases import published_as
-from flows.presentation.wording import ON_HOLDOUT, count, dollars, duration, moment, now, number, share
+from flows.presentation.wording import ON_HOLDOUT, count, dollars, duration, moment, now, share
 from infra.store.base import Store
-from tasks.contracts.evaluation import ForwardScore, main_metric
+from tasks.contracts.evaluation import ByQueries, ForwardScore
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -44,7 +44,8 @@ class HistoryLine(RunLine):
     goodput: float | None = Field(description="productive share of its seconds on machines")
     cost: float | None = Field(description="cost in dollars; null: a machine has no price")
     attempts: int
-    metrics: dict[str, float]
+    metrics: dict[str, float] = Field(description="metrics on the whole holdout, unseen and seen queries together")
+    by_queries: ByQueries | None = Field(description="the same for unseen and seen queries apart; null: not evaluated")
 
 
 class PublishedLine(Record):
@@ -56,7 +57,8 @@ class PublishedLine(Record):
     run_key: str
     created_at: str
     vectors: int
-    metrics: dict[str, float] = Field(description="metrics of its model on the holdout, as the gates judged them")
+    metrics: dict[str, float] = Field(description="metrics of its model on the whole holdout")
+    by_queries: ByQueries | None = Field(description="the same for unseen and seen queries apart; null: not measured")
 
 
 class HistoryOutput(Record):
@@ -82,8 +84,8 @@ def show(output: HistoryOutput | LedgerReport, run_key: str | None) -> None:
             console.show(terminal.render(section, output.workspace))
         say(*(f"left out: {problem}" for problem in output.unreadable))
         return
-    metric = main_metric(name for run in reversed(output.runs) for name in run.metrics)
-    columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", f">{metric or 'metric'}")
+    metric = queries.metric_of(run.by_queries for run in reversed(output.runs))
+    columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", *queries.columns(metric))
     show_table(columns, (_row(run, metric) for run in output.runs[-MOST_LINES:]))
     if output.runs:
         say(f"cost of all runs: {priced(output.totals.cost, output.totals.charges)}")
@@ -201,8 +203,8 @@ def _show_releases(output: HistoryOutput) -> None:
     newest = output.releases[-MOST_LINES:]
     if any(each.refreshed is not None for each in newest):
         say(f"Releases and refreshes; metrics {ON_HOLDOUT}:")
-        metric = main_metric(name for each in newest for name in each.metrics)
-        columns = (">release", "", "span", "made at", ">vectors", f">{metric or 'metric'}")
+        metric = queries.metric_of(each.by_queries for each in newest)
+        columns = (">release", "", "span", "made at", ">vectors", *queries.columns(metric))
         rows = (
             (
                 str(each.release),
@@ -210,7 +212,7 @@ def _show_releases(output: HistoryOutput) -> None:
                 each.span,
                 moment(each.created_at),
                 count(each.vectors),
-                number(each.metrics.get(metric or "")),
+                *queries.cells(each.by_queries, metric),
             )
             for each in newest
         )
@@ -219,9 +221,9 @@ def _show_releases(output: HistoryOutput) -> None:
 
 def _row(run: HistoryLine, metric: str | None) -> tuple[Cell | str, ...]:
     text = ended_as(run.state, run.release, run.failure)
-    shown = number(run.metrics.get(metric or ""))
     spent = (duration(run.seconds), share(run.goodput), str(run.attempts), dollars(run.cost))
-    return (run.span, run.run_key, state(run.state, text), moment(run.began_at), *spent, shown)
+    told = (run.span, run.run_key, state(run.state, text), moment(run.began_at))
+    return (*told, *spent, *queries.cells(run.by_queries, metric))
 
 
 def _published(release: Release) -> PublishedLine:
@@ -233,6 +235,7 @@ def _published(release: Release) -> PublishedLine:
         created_at=release.created_at,
         vectors=release.vectors,
         metrics=release.metrics,
+        by_queries=release.by_queries,
     )
 
 
@@ -244,4 +247,5 @@ def _line(run: Run) -> HistoryLine:
         cost=run.totals.cost,
         attempts=len(run.attempts),
         metrics=run.metrics,
+        by_queries=run.by_queries,
     )

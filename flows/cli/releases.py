@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -18,9 +18,11 @@ from flows.cli import publishing
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
-from flows.presentation.wording import ON_HOLDOUT, dollars, moment, number
+from flows.presentation import queries
+from flows.presentation.wording import dollars, moment
 from infra import prefect_password, prefect_server
 from infra.store.base import Store
+from tasks.contracts.evaluation import MAIN
 from tasks.contracts.runs import Hold, Release
 from tasks.foundation.errors import ConfigError, HostError, ServerError, StoreError
 from tasks.foundation.records import Record
@@ -78,7 +80,7 @@ def show_releases(output: ReleasesOutput) -> None:
     priced = any(cost is not None for cost in output.costs.values())
     show_table(
         [">release", "", "span", "made at", "model", ">vectors", *([">cost"] if priced else ()),
-         f"~metrics {ON_HOLDOUT}", "~let pass by"],
+         *queries.columns(MAIN), "~let pass by"],
         (
             [
                 str(release.number),
@@ -88,7 +90,7 @@ def show_releases(output: ReleasesOutput) -> None:
                 release.model.version,
                 f"{release.vectors:,}",
                 *([dollars(output.costs[release.number])] if priced else ()),
-                _metrics(release.metrics),
+                *queries.cells(release.by_queries, MAIN),
                 "; ".join(f"{each.name}: {each.reason}" for each in release.overrides),
             ]
             for release in output.releases
@@ -217,7 +219,3 @@ def _announce(store: Store, release: Release, before: Release | None) -> None:
 
 def _by_model(release: Release) -> str:
     return f"{release.number}, span {release.span.name}, model {release.model.version}"
-
-
-def _metrics(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in metrics.items())

@@ -17,7 +17,7 @@ from flows.presentation.run.report import run_html, run_page
 from flows.presentation.run.short import shortened_page
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import Override, SliceMetrics, Verdict
+from tasks.contracts.evaluation import ByQueries, Override, Role, SliceMetrics, Verdict
 from tasks.contracts.outcomes import Check, HealthOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import StageResult
@@ -43,7 +43,9 @@ class RunReport(RunLine):
     overrides: tuple[Override, ...] = Field(
         default=(), description="decisions of people to release despite refusing gates"
     )
-    metrics: dict[str, float] | None
+    metrics: dict[str, float] | None = Field(description="over the whole holdout, unseen and seen queries together")
+    by_queries: ByQueries | None = Field(default=None, description="the same for unseen and for seen queries apart")
+    champion_by_queries: ByQueries | None = Field(default=None, description="the champion's, on the same rows")
     holdout_rows: int | None = Field(default=None, description="rows of the holdout that the metrics are computed over")
     sampled_from: int | None = Field(
         default=None, description="holdout rows that the sample was drawn from; null: all were measured"
@@ -148,6 +150,8 @@ def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
         verdicts=judged.all_verdicts if judged else (),
         overrides=judged.overrides if judged else (),
         metrics=measured.challenger if measured else None,
+        by_queries=run.by_queries,
+        champion_by_queries=measured.by_queries.get(Role.champion) if measured else None,
         holdout_rows=measured.holdout_rows if measured else None,
         sampled_from=measured.sampled_from if measured else None,
         pairs=measured.holdout_pairs if measured else None,

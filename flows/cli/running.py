@@ -14,7 +14,7 @@ from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
-from flows.presentation import terminal
+from flows.presentation import queries, terminal
 from flows.presentation.model import Section
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import NONE, count, plural, seconds
@@ -179,7 +179,8 @@ def _verdict(run: RunReport) -> None:
     """Print the metrics, the verdicts of the gates, and how the run ended."""
     if run.metrics is not None:
         over = evaluate.over(run.holdout_rows or 0, run.items or 0, run.sampled_from, run.pairs or 0)
-        tables = (evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
+        apart = [queries.by_queries(run.by_queries, run.champion_by_queries, over)] if run.by_queries else []
+        tables = (*apart, evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
         console.show(terminal.render(Section("Evaluate", evaluate.by_human(run.overrides), tables=tables), ""))
     if run.release is not None:
         say(f"{run.state} as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors")

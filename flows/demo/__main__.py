@@ -20,6 +20,7 @@ from flows.cli.terminal.ending import explain
 from flows.cli.terminal.options import RunOptions
 from flows.demo.search_log import month_start, write_shop
 from flows.presentation.model import Cell, state
+from flows.presentation.queries import OF_QUERIES, of_queries
 from flows.presentation.wording import NONE, count, now, number
 from infra import prefect_server
 from infra.store.base import Store
@@ -132,16 +133,17 @@ def _run(store: Store, month: str, overrides: Sequence[str]) -> RunReport:
 
 
 def _print_table(reports: Sequence[RunReport]) -> None:
-    columns = ("span", "state", ">recall@10", ">champion", ">release", ">vectors", ">seconds")
+    recalls = [f">{whose}{name}" for name in of_queries("recall@10") for whose in ("", "champion's ")]
+    columns = ("span", "state", *recalls, ">release", ">vectors", ">seconds")
     rows: list[tuple[Cell | str, ...]] = []
     for place, report in enumerate(reports):
-        metrics, champion = report.metrics or {}, report.champion or {}
+        both = (report.by_queries, report.champion_by_queries)
+        found = [each.parts[part].main if each else None for part in OF_QUERIES for each in both]
         rows.append(
             (
                 f"{report.span} v2" if place == BROKEN + 1 else report.span,
                 state(report.state),
-                number(metrics.get("recall@10")),
-                number(champion.get("recall@10")),
+                *map(number, found),
                 str(report.release or NONE),
                 count(report.vectors) if report.vectors else NONE,
                 count(report.seconds),
@@ -157,8 +159,9 @@ def _print_table(reports: Sequence[RunReport]) -> None:
 
 
 def _judged(report: RunReport) -> str:
-    """Return a sentence with a run's result and its first gate's verdict."""
-    return f"{report.span} was {report.state.lower()}: {report.verdicts[0].sentence}"
+    """Return a sentence with a run's result and the verdicts of its first gate, on unseen and on seen queries."""
+    said = " ".join(verdict.sentence for verdict in report.verdicts[: len(OF_QUERIES)])
+    return f"{report.span} was {report.state.lower()}: {said}"
 
 
 if __name__ == "__main__":

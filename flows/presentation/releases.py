@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from flows.presentation import html
+from flows.presentation import html, queries
 from flows.presentation.model import Cell, Page, Section, Tile, table, unreadable
 from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_MAP, TO_SEARCH
-from flows.presentation.wording import NONE, ON_HOLDOUT, count, moment, number, plural
+from flows.presentation.wording import NONE, ON_HOLDOUT, count, moment, plural
 from tasks.contracts.evaluation import MAIN
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import Hold, Release
@@ -73,7 +73,7 @@ def _section(listed: Listed) -> Section:
             Cell(each.span.name, link="" if each.refreshed else f"/{run_folder(each.run_key)}/report.html"),
             moment(each.created_at),
             each.model.version,
-            number(each.metrics.get(MAIN)),
+            *queries.cells(each.by_queries, MAIN),
             count(each.vectors),
             _difference(each, vectors),
             *(("; ".join(f"{one.name}: {one.reason}" for one in each.overrides) or NONE,) if let_pass else ()),
@@ -81,7 +81,7 @@ def _section(listed: Listed) -> Section:
         for each in listed.releases
     ]
     more = ("~let pass by",) if let_pass else ()
-    columns = (">release", "state", "kind", "span", "made", "model", f">{MAIN}", ">vectors", ">more", *more)
+    columns = (">release", "state", "kind", "span", "made", "model", *queries.columns(MAIN), ">vectors", ">more", *more)
     links = "a number links to the changes by that release, a span to the report of its run"
     caption = f"Newest first; {links}; {MAIN} {ON_HOLDOUT}, which a refresh takes over from its model"
     return Section("All releases", id="releases", tables=(table(caption, columns, rows),))

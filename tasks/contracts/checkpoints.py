@@ -12,6 +12,7 @@ from tasks.contracts.references import CheckpointRef, RowsRef
 from tasks.foundation.records import Record
 
 QUERY_AND_ITEM = "query_and_item"  # the default of `evaluate.group`
+QUERY_ALONE = "query"
 
 
 class CurvePoint(Record):
@@ -22,16 +23,21 @@ class CurvePoint(Record):
 
 
 class HoldoutRule(Record):
-    """The rule that splits a lineage's rows into training and holdout, by a hash of their group's name.
+    """The rule that splits a lineage's rows into training and holdout, by two hashes: of the query, and of the group.
+
+    One half of the share holds out queries with all their rows, in every span: the unseen queries. The other half holds
+    out groups, whose queries may have other rows in training: the seen queries. With the group `query` all are unseen.
 
     The grouping is fixed once rows were trained on, or rows could be in both splits. The share may change: rows below
     the largest share so far are not trained on, and rows below the smallest are measured, so no row changes its split.
     """
 
-    version: Literal[1] = Field(default=1, description="version of the hash and of text normalisation")
+    version: Literal[1] = Field(default=1, description="version of the hashes and of text normalisation")
     group: str = Field(description="query_and_item, query, item, or the column whose value names the group of a row")
-    share: float = Field(description="groups whose hash is below this share of all hashes are not trained on")
-    measured: float = Field(description="groups below this share are measured")
+    share: float = Field(
+        description="rows whose place, from `hold_places`, is below this share of all places are not trained on"
+    )
+    measured: float = Field(description="rows below this share are measured")
 
     @classmethod
     def of(cls, settings: EvaluateConfig, refs: Iterable[RowsRef] = ()) -> HoldoutRule:

@@ -39,10 +39,16 @@ class ComparedSetting(Record):
     values: tuple[Any, ...] = Field(description="one for each run, in their order")
 
 
+AnyQueries = Literal["unseen", "seen", "all"]
+
+
 class ComparedMetric(Record):
     """One metric of two models on the same rows."""
 
     metric: str = Field(description="name, such as recall@10")
+    queries: AnyQueries = Field(
+        description="rows of queries unseen by both models, the others, or all; ranking metrics have all three"
+    )
     rows: int = Field(description="holdout rows that it is a mean of")
     a: float = Field(description="value of model a")
     b: float = Field(description="value of model b")

@@ -20,6 +20,8 @@ from tasks.foundation.records import Record
 ROW_ID = "row_id"  # string, as in the rows of the span
 SPAN = "span"  # string: the row's span; GOLDEN for a row of the golden set
 QUERY_KEY = "query_key"  # int64: a hash of the normalised query
+UNSEEN = "unseen"  # bool: all rows of the query are held out, in every span; false in the golden set
+QUERY_TRAINED = "query_trained"  # bool: the query occurs in a training row of the run or of a span before it
 GROUP = "group"  # int64: rows of one user, else of one query, are resampled together
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
@@ -130,6 +132,36 @@ class Measurement(Record):
     )
 
 
+Queries = Literal["unseen", "seen"]
+
+
+class PartMetrics(Record):
+    """A model's metrics on the holdout rows of unseen, or of seen, queries."""
+
+    rows: int = Field(description="rows that are pairs, over which ranking metrics are")
+    metrics: dict[str, float]
+    low: float | None = Field(description="lower bound of recall@10; null: no rows")
+    high: float | None = Field(description="upper bound of recall@10; both together with 95 % confidence")
+
+    @property
+    def main(self) -> float | None:
+        return self.metrics.get(MAIN)
+
+
+class ByQueries(Record):
+    """A model's metrics on the holdout, apart for unseen queries (none of their rows is trained on) and seen ones."""
+
+    unseen: PartMetrics
+    seen: PartMetrics = Field(description="rows that are held out although other rows of their query may be trained on")
+    seen_trained: float | None = Field(
+        description="share of the seen rows whose query does occur in a training row; null: no seen rows"
+    )
+
+    @property
+    def parts(self) -> dict[Queries, PartMetrics]:
+        return {"unseen": self.unseen, "seen": self.seen}
+
+
 class SpanMetrics(Record):
     """The metrics of each model on the holdout rows of one span."""
 
@@ -148,22 +180,35 @@ class SliceMetrics(Record):
     )
 
 
-class ForwardScore(Record):
-    """Metrics of the champion and other models on the next span's holdout rows, before that span is trained on."""
+class ForwardNumbers(Record):
+    """The values of one metric by the champion and other models, on some holdout rows of a span."""
 
-    release: int = Field(description="number of the release that first had the model")
-    span: str = Field(description="next span, which the model has not seen")
-    rows: int = Field(description="holdout rows of that span that are pairs")
-    metric: str
+    rows: int = Field(description="rows that are pairs")
     value: float = Field(description="value of the release's model")
-    previous: int | None = Field(
-        description="number of the previous release; null: none, or not measured, or it has seen the span"
-    )
     previous_value: float | None = Field(description="value of the previous release's model")
     low: float | None = Field(description="lower bound of value - previous_value; null: not known")
     high: float | None = Field(description="upper bound of value - previous_value; both together with 95 % confidence")
     untrained: float | None = Field(description="value of the lineage's initial weights")
     challenger: float | None = Field(description="value of the model that was then trained on the span")
+
+
+class ForwardScore(ForwardNumbers):
+    """The champion's worth on the next span's holdout rows, before it is trained on: on all rows, and by queries."""
+
+    release: int = Field(description="number of the release that first had the model")
+    span: str = Field(description="next span, which the model has not seen")
+    metric: str
+    previous: int | None = Field(
+        description="number of the previous release; null: none, or not measured, or it has seen the span"
+    )
+    unseen: ForwardNumbers | None = Field(default=None, description="over unseen queries alone; null: no such row")
+    seen: ForwardNumbers | None = Field(default=None, description="over seen queries alone; null: no such row")
+
+    @property
+    def parts(self) -> dict[Queries, ForwardNumbers]:
+        """The parts that have rows, unseen queries first."""
+        found: dict[Queries, ForwardNumbers | None] = {"unseen": self.unseen, "seen": self.seen}
+        return {name: numbers for name, numbers in found.items() if numbers is not None}
 
 
 Answer = Literal["pass", "fail", "undecided"]

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.evaluation import Override, Role
+from tasks.contracts.evaluation import ByQueries, Override, Role
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.references import (
     CatalogueRef,
@@ -152,6 +152,7 @@ class ReleaseInputs(Record):
     catalogue: CatalogueRef
     rows: tuple[RowsRef, ...] = Field(default=(), description="rows of all spans that the model was trained on")
     metrics: dict[str, float] = beside(default={}, description="metrics of the evaluation, for the model card")
+    by_queries: ByQueries | None = beside(default=None, description="the same by queries, likewise; null: not measured")
     before: ReleasedRef | None = beside(default=None, description="previous release; null: none, or without catalogue")
     overrides: tuple[Override, ...] = beside(default=(), description="overrides of the gates, for the model card")
     carried: Carried | None = beside(default=None, description="release that is refreshed; null: a new model")

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from configs.schema.gates import Severity
 from tasks.contracts.checkpoints import CurvePoint, HeadSolved, LabelHeadSolved
-from tasks.contracts.evaluation import Measurement, Role, SpanMetrics
+from tasks.contracts.evaluation import ByQueries, Measurement, Role, SpanMetrics
 from tasks.contracts.profiles import ColumnDrift, SampleRow
 from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, FeedRef, RowsRef
 from tasks.contracts.search import SharedSearch
@@ -183,15 +183,14 @@ class EvaluateOutcome(Record):
     holdout_there: int = Field(
         default=0, description="holdout rows of all spans; `holdout_rows` may be a sample of them"
     )
-    interval: tuple[float, float] | None = Field(
-        default=None,
-        description="95 % confidence interval of the challenger's recall@10 on all holdout rows; null: no sample",
-    )
     corpus_items: int = Field(description="items that every model was measured on")
     challenger: dict[str, float] = Field(
         description="its metrics; ranking is among the items that it and the champion hold, or the whole catalogue"
     )
     champion: dict[str, float] | None = Field(description="its metrics, among the same items")
+    by_queries: dict[Role, ByQueries] = Field(
+        default={}, description="metrics of each model on unseen and on seen queries, with intervals, ranked likewise"
+    )
     champion_version: str | None
     catalogue_items: int = Field(default=0, description="items of the catalogue that the corpus was chosen from")
     whole_items: int | None = Field(

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from tasks.contracts.evaluation import Override, Verdict
+from tasks.contracts.evaluation import ByQueries, Override, Verdict
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, ReleasedRef, RowsRef, SpanRef
 from tasks.foundation.clock import Moment
 from tasks.foundation.records import Record
@@ -89,7 +89,10 @@ class Release(Record):
     vectors: int
     bad: int = Field(default=0, description="items of the catalogue without a usable vector")
     catalogue: CatalogueRef = Field(description="catalogue that the vectors belong to")
-    metrics: dict[str, float] = Field(description="metrics of the evaluation, on the holdout")
+    metrics: dict[str, float] = Field(description="metrics of the evaluation, on the whole holdout")
+    by_queries: ByQueries | None = Field(
+        default=None, description="the same apart for unseen and seen queries, with intervals; null: not measured"
+    )
     created_at: Moment
     model_before: int | None = Field(
         default=None, description="number of the newest release before it that is no refresh; null: none"

@@ -1,6 +1,7 @@
 """The split of the validated rows into training rows and holdout.
 
-A hash of its group decides the split of a row; after a change of the share, rows between the shares are in neither.
+Hashes of its query and of its group decide the split of a row; after a change of the share, rows between the shares
+are in neither.
 Near-duplicates of a row in the other split are in neither too: validate lists them in the folder `RowsRef.sides`.
 """
 
@@ -17,7 +18,7 @@ from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.references import RowsRef
-from tasks.data.rows import ITEM, QUERY, ROW_ID, below_share, group_columns, group_hashes, read_rows
+from tasks.data.rows import ITEM, QUERY, ROW_ID, below_share, group_columns, hold_places, read_rows, unseen_places
 from tasks.foundation.errors import ConfigError
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -36,20 +37,25 @@ class Sides(NamedTuple):
 
 def held_out(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
     """Return a mask of the rows in the holdout, bool (rows,)."""
-    return below_share(group_hashes(rows, rule.group), rule.measured)
+    return below_share(hold_places(rows, rule.group), rule.measured)
+
+
+def unseen(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
+    """Return a mask of the rows whose query is held out with all its rows, bool (rows,)."""
+    return below_share(unseen_places(rows, rule.group), rule.measured)
 
 
 def trainable(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
     """Return a mask of the rows that may be trained on, bool (rows,); no row of the holdout is in it."""
-    return ~below_share(group_hashes(rows, rule.group), rule.share)
+    return ~below_share(hold_places(rows, rule.group), rule.share)
 
 
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
     """Return the rows by split, without the row ids in `left_out`."""
     if left_out is not None and len(left_out):
         rows = rows.filter(pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)))
-    hashes = group_hashes(rows, rule.group)
-    training, held = ~below_share(hashes, rule.share), below_share(hashes, rule.measured)
+    places = hold_places(rows, rule.group)
+    training, held = ~below_share(places, rule.share), below_share(places, rule.measured)
     return Sides(rows.filter(pa.array(training)), rows.filter(pa.array(held)))
 
 

@@ -1,4 +1,4 @@
-"""The rows of a span: core columns, reading, and the holdout hash.
+"""The rows of a span: core columns, reading, and their places in the holdout.
 
 Ingest writes them, validate cleans them, and all later stages read them with `read_rows`.
 """
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import open_folder, read_manifest
-from tasks.contracts.checkpoints import QUERY_AND_ITEM
+from tasks.contracts.checkpoints import QUERY_ALONE, QUERY_AND_ITEM
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import DataError
 
@@ -41,7 +41,7 @@ CORE = {
 
 NO_WIDTH = r"[\x{ad}\x{200b}-\x{200f}\x{2060}\x{feff}]"  # invisible characters
 
-_TEXT_GROUPS = {QUERY_AND_ITEM: [QUERY, ITEM], QUERY: [QUERY], ITEM: [ITEM]}
+_TEXT_GROUPS = {QUERY_AND_ITEM: [QUERY, ITEM], QUERY_ALONE: [QUERY], ITEM: [ITEM]}
 
 BATCH_ROWS = 8192  # rows in memory at once
 
@@ -140,20 +140,39 @@ def group_keys(rows: pa.Table, group: str) -> list[str]:
     return [other if value is None else name for value, name, other in zip(values, names, others, strict=True)]
 
 
-def is_holdout(group_key: str, share: float) -> bool:
-    """Return True if a group is held out: a hash of its name decides, independent of all other rows."""
-    return _hash(group_key) < share * 2**64
-
-
 def group_hashes(rows: pa.Table, group: str) -> np.ndarray:
-    """Return the hash of each row's group, uint64 (rows,), by which `is_holdout` decides."""
-    return np.array([_hash(key) for key in group_keys(rows, group)], dtype=np.uint64)
+    """Return a hash of the name of each row's group, uint64 (rows,)."""
+    return _hashes(group_keys(rows, group))
 
 
 def below_share(hashes: np.ndarray, share: float) -> np.ndarray:
-    """Return a mask of the `group_hashes` that are held out, bool (rows,), as `is_holdout` decides."""
+    """Return a mask of the hashes, uint64 (rows,), that are below a share of all hashes, bool (rows,)."""
     return hashes < np.uint64(min(math.ceil(share * 2**64), 2**64 - 1))
 
 
-def _hash(group_key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(group_key.encode(), digest_size=8).digest(), "big")
+def unseen_places(rows: pa.Table, group: str) -> np.ndarray:
+    """Return the place of each row's query, uint64 (rows,): below the share, all rows of the query are held out.
+
+    Queries have half of the share, or all of it with the group `query`.
+    """
+    hashes = _hashes(group_keys(rows, QUERY_ALONE), b"unseen queries")
+    return hashes if group == QUERY_ALONE else _twice(hashes)
+
+
+def hold_places(rows: pa.Table, group: str) -> np.ndarray:
+    """Return the place of each row, uint64 (rows,): below the share it is held out, by its query or by its group.
+
+    Each has half of the share, and its own hash, so the place is twice the smaller hash.
+    """
+    queries = unseen_places(rows, group)
+    return queries if group == QUERY_ALONE else np.minimum(queries, _twice(group_hashes(rows, group)))
+
+
+def _hashes(names: Sequence[str], purpose: bytes = b"") -> np.ndarray:
+    """Return uint64 (names,); the hashes for two purposes are independent of each other."""
+    digests = (hashlib.blake2b(name.encode(), digest_size=8, person=purpose).digest() for name in names)
+    return np.fromiter((int.from_bytes(digest, "big") for digest in digests), np.uint64, len(names))
+
+
+def _twice(hashes: np.ndarray) -> np.ndarray:
+    return np.minimum(hashes, np.uint64(2**63 - 1)) * np.uint64(2)  # larger ones are below no share

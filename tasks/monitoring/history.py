@@ -4,14 +4,12 @@ Records that can't be read are left out and reported.
 """
 
 import datetime as dt
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from configs.schema.config import Config
-from configs.schema.metrics import METRICS, Family
 from configs.schema.operations import FreshnessConfig
 from tasks.contracts.evaluation import ForwardScore
 from tasks.contracts.outcomes import InferOutcome
@@ -32,7 +30,6 @@ from tasks.runs.snapshot import Snapshot
 
 T = TypeVar("T")
 
-Z = 1.96  # standard errors on each side of a 95 % interval
 PLANS = 10  # newest runs whose plans are compared with them
 MOST_PUBLISHED = 60  # newest releases, so that years of hourly refreshes are not read
 _WITH_SPEED = tuple(stage for stage in Stage if stage.traits.shows_speed)
@@ -169,26 +166,6 @@ def age_seconds(release: Release | None, at: dt.datetime) -> float | None:
 def by_span(runs: Iterable[Run]) -> list[Run]:
     """Return the runs by span and begin, oldest first. Runs whose span is not known are left out."""
     return sorted((run for run in runs if run.span), key=lambda run: (first_day(run.span), run.began_at))
-
-
-def by_chance(run: Run, name: str) -> tuple[float, float] | None:
-    """Return the 95 % interval of a metric by the number of its rows (Wilson 1927); None if that number is unknown.
-
-    It holds for shares, as recall; for other means of numbers from 0 to 1, as mrr, it is wider than need be.
-    """
-    if name not in METRICS or METRICS[name].family is not Family.ranking or run.judgement is None:
-        return None
-    rows = [
-        verdict.groups or verdict.rows
-        for verdict in run.judgement.verdicts
-        if verdict.of == "challenger" and not verdict.where and METRICS[verdict.metric].family is Family.ranking
-    ]
-    n, p = max(filter(None, rows), default=0), run.metrics[name]
-    if not n or not 0 <= p <= 1:
-        return None
-    whole = 1 + Z * Z / n
-    middle, reach = (p + Z * Z / (2 * n)) / whole, Z / whole * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
-    return middle - reach, middle + reach
 
 
 def _published(snapshot: Snapshot) -> tuple[Release, ...]:

@@ -16,7 +16,7 @@ from configs.prices import basis_of, unpriced
 from infra.store.base import Store
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.results import Phases
-from tasks.contracts.runs import RunState
+from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import METRICS
 from tasks.foundation.errors import FailureClass, StageError
@@ -144,8 +144,17 @@ def _release(history: History, at: dt.datetime) -> Iterator[Metric]:
         yield _gauge("millrace_release_coverage_ratio", text, catalogue.coverage)
     names = {"span": current.span.name, "model": current.model.version, "run": current.run_key}
     yield _info("millrace_release_info", "The release that serves, in its labels; always 1.", names)
-    text = "Metrics on the holdout of the release that serves."
-    yield _by_label(GaugeMetricFamily, "millrace_release_quality", text, "metric", current.metrics)
+    yield _quality(current)
+
+
+def _quality(release: Release) -> Metric:
+    text = "Metrics on the holdout of the release that serves: on unseen queries, on seen ones, and on all."
+    parts = release.by_queries.parts if release.by_queries is not None else {}
+    found = GaugeMetricFamily("millrace_release_quality", text, labels=["metric", "queries"])
+    for queries, metrics in {**{name: part.metrics for name, part in parts.items()}, "all": release.metrics}.items():
+        for name, value in metrics.items():
+            found.add_metric([name, queries], value)
+    return found
 
 
 def _last_run(run: Run) -> Iterator[Metric]:

@@ -11,12 +11,13 @@ import numpy as np
 
 from configs.differences import leaves
 from configs.schema.learning_rate import rate_in_run
-from configs.schema.metrics import METRICS
+from configs.schema.metrics import METRICS, Family
 from configs.schema.training import TrainConfig
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.comparison import (
     RATE,
+    AnyQueries,
     ComparedMetric,
     ComparedPair,
     ComparedQuery,
@@ -39,6 +40,7 @@ DOUBT = 0.05  # share outside an interval, half of it at each end
 MOST_QUERIES = 8  # in each direction
 LABELS = "ABCDEFGH"
 
+_WHOLE: tuple[AnyQueries, ...] = ("all",)
 _Found = tuple[Evaluated | None, Evaluated | None]
 
 
@@ -160,11 +162,17 @@ def _other_metrics(a: Evaluated, b: Evaluated) -> Iterator[str]:
 
 
 def _metrics(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[ComparedMetric]:
+    """Yield each metric; a ranking metric on unseen queries first, then on seen ones, then on all."""
+    every = np.ones(len(sides[0].at), dtype=bool)
+    unseen = sides[0].rows.unseen[sides[0].at] & sides[1].rows.unseen[sides[1].at]
+    parts: dict[AnyQueries, np.ndarray] = {"unseen": unseen, "seen": ~unseen, "all": every}
     for name in a.outcome.challenger:
         if name in b.outcome.challenger and METRICS[name].family.of_rows:
-            found = _measure(name, sides, np.ones(len(sides[0].at), dtype=bool), (a, b))
-            if found is not None:
-                yield found
+            ranked = METRICS[name].family is Family.ranking
+            for queries in parts if ranked else _WHOLE:
+                found = _measure(name, sides, parts[queries], (a, b), queries)
+                if found is not None:
+                    yield found
 
 
 def _slices(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[ComparedSlice]:
@@ -183,7 +191,11 @@ def _slices(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[Co
 
 
 def _measure(
-    metric: str, sides: tuple[Side, Side], among: np.ndarray, of: tuple[Evaluated, Evaluated]
+    metric: str,
+    sides: tuple[Side, Side],
+    among: np.ndarray,
+    of: tuple[Evaluated, Evaluated],
+    queries: AnyQueries = "all",
 ) -> ComparedMetric | None:
     """Return a metric over the rows of a mask, bool (common rows,); None if it is undefined."""
     a, b = sides
@@ -206,6 +218,7 @@ def _measure(
     low, high = (float(each) for each in np.quantile(differences, (DOUBT / 2, 1 - DOUBT / 2)))
     return ComparedMetric(
         metric=metric,
+        queries=queries,
         rows=int(counted.sum()),
         a=value_a,
         b=value_b,

@@ -19,11 +19,12 @@ from configs.schema.gates import GateConfig
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest, read_manifest
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
-from tasks.contracts.evaluation import Verdict
+from tasks.contracts.evaluation import Role, Verdict
+from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.events import with_labels
-from tasks.data.holdout import held_out, trainable
+from tasks.data.holdout import held_out, trainable, unseen
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import (
     BATCH_ROWS,
@@ -39,7 +40,7 @@ from tasks.data.rows import (
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.planning.golden_set import GoldenRow, read_golden_set, unknown_items
-from tasks.quality.sight import Sight, sight
+from tasks.quality.sight import Sight, of_parts, sight
 from tasks.runs.results import Judgement
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -66,6 +67,7 @@ class Enough(Record):
     steps: int = Field(description="training steps")
     held_pairs: int = Field(description="held-out pairs of the window")
     held_queries: int = Field(description="distinct queries of these pairs")
+    unseen_queries: int = Field(description="unseen ones among `held_queries`: training has no row of them")
     earlier_queries: int = Field(description="held-out queries of earlier spans, which are measured too")
     golden_items: int = Field(description="distinct items of the golden set; 0 without one")
     golden_unknown: int | None = Field(
@@ -89,6 +91,7 @@ class _Counts(NamedTuple):
     held_pairs: int = 0
     queries: frozenset[str] = frozenset()
     newest_queries: frozenset[str] = frozenset()
+    unseen: frozenset[str] = frozenset()  # of `queries`
     items: frozenset[str] = frozenset()
     tokens: float = 0.0  # in the texts of usable rows
 
@@ -112,6 +115,7 @@ def enough(store: Store, plan: RunPlan) -> Enough:
     judgement = _last_judgement(store, plan.history)
     earlier = _earlier_queries(store, plan.history, rule, len(seen.queries) / max(seen.held, 1))
     whole = min(earlier + queries, config.evaluate.max_rows)
+    unseen_share = len(seen.unseen) / max(len(seen.queries), 1)
     golden = read_golden_set(Path(config.evaluate.golden).expanduser()) if config.evaluate.golden is not None else []
     unknown = _unknown_items(store, plan, golden)
     return Enough(
@@ -124,13 +128,18 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         steps=math.ceil(training / config.train.batch_rows) * config.train.epochs,
         held_pairs=held_pairs,
         held_queries=queries,
+        unseen_queries=round(queries * unseen_share),
         earlier_queries=earlier,
         golden_items=len({row.item_id for row in golden}),
         golden_unknown=None if unknown is None else len(unknown),
         golden_unknown_first=tuple((unknown or ())[:SHOWN_ITEMS]),
         items=round(scale * len(seen.items)),
         tokens_a_row=round(seen.tokens / max(seen.rows - seen.unusable, 1), 3),
-        gates=tuple(_sight(gate, golden, whole, newest, judgement) for gate in config.evaluate.gates),
+        gates=tuple(
+            _sight(part, golden, whole, newest, unseen_share, judgement)
+            for gate in config.evaluate.gates
+            for part in of_parts(gate)
+        ),
     )
 
 
@@ -148,6 +157,7 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
             training, held = trainable(known, at), held_out(known, at)
             texts = known[QUERY].filter(pa.array(held & is_pair)).to_pylist()
             newest |= frozenset(map(normal_text, texts))
+            alone = known[QUERY].filter(pa.array(unseen(known, at) & is_pair)).to_pylist()
             found = found._replace(
                 rows=found.rows + table.num_rows,
                 unusable=found.unusable + table.num_rows - known.num_rows,
@@ -156,6 +166,7 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
                 pairs=found.pairs + int(np.sum(training & is_pair)),
                 held=found.held + int(held.sum()),
                 held_pairs=found.held_pairs + len(texts),
+                unseen=found.unseen | frozenset(map(normal_text, alone)),
                 items=found.items | frozenset(known[ITEM_ID].to_pylist()),
                 tokens=found.tokens + _tokens(known, config, ids_alone=has_ids_alone(store, span)),
             )
@@ -226,15 +237,29 @@ def _unknown_items(store: Store, plan: RunPlan, golden: Sequence[GoldenRow]) -> 
 
 
 def _sight(
-    gate: GateConfig, golden: Sequence[GoldenRow], whole: int, newest: int, judgement: Judgement | None
+    gate: GateConfig,
+    golden: Sequence[GoldenRow],
+    whole: int,
+    newest: int,
+    unseen_share: float,
+    judgement: Judgement | None,
 ) -> Sight:
-    queries: int | None = newest if gate.span is not None else whole
+    of_part = {"unseen": unseen_share, "seen": 1 - unseen_share}.get(gate.queries, 1.0)
+    queries: int | None = round(of_part * (newest if gate.span is not None else whole))
     if gate.slice is not None:
         queries = None
     elif gate.rows == "golden":
         queries = len({row.query for row in golden})
-    value = judgement.outcome.challenger.get(gate.metric) if judgement is not None else None
+    value = _last_value(gate, judgement.outcome) if judgement is not None else None
     return sight(gate, queries, _verdict_of(gate, judgement), value)
+
+
+def _last_value(gate: GateConfig, outcome: EvaluateOutcome) -> float | None:
+    """Return the metric of the last challenger on the gate's queries."""
+    found = outcome.by_queries.get(Role.challenger)
+    parts = {"unseen": found.unseen, "seen": found.seen} if found is not None else {}
+    part = parts.get(gate.queries)
+    return (part.metrics if part is not None else outcome.challenger).get(gate.metric)
 
 
 def _verdict_of(gate: GateConfig, judgement: Judgement | None) -> Verdict | None:
@@ -242,5 +267,6 @@ def _verdict_of(gate: GateConfig, judgement: Judgement | None) -> Verdict | None
     against = "" if gate.baseline == "none" else gate.baseline
     if judgement is None or gate.slice is not None or gate.span is not None or gate.rows == "golden":
         return None
+    where = ", ".join(filter(None, (gate.narrowed, gate.of_queries)))
     same = (v for v in judgement.verdicts if (v.metric, v.against, v.of) == (gate.metric, against, gate.of))
-    return next((verdict for verdict in same if verdict.where == gate.narrowed), None)
+    return next((verdict for verdict in same if verdict.where == where), None)

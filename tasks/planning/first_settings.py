@@ -16,7 +16,7 @@ from configs.schema.config import Config
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.files.facts import ColumnFacts, Shape, SourceFacts
 from tasks.planning.first_labels import Labels
-from tasks.quality.sight import sight
+from tasks.quality.sight import of_parts, sight
 
 _CRONS = {
     SpanKind.day: "0 6 * * *",
@@ -105,8 +105,8 @@ def gates_in_words(data: FirstData, config: Config) -> list[str]:
     query = data.column("query")
     repeats = query.distinct / max(data.log.sampled - query.nulls, 1) if query else 1.0
     queries = round(data.pairs * config.evaluate.holdout_share * min(1.0, repeats))
-    gates = (each for each in config.evaluate.gates if each.severity == "critical")
-    return [sight(gate, queries).sentence for gate in gates]
+    gates = (part for each in config.evaluate.gates if each.severity == "critical" for part in of_parts(each))
+    return [sight(gate, queries if gate.queries == "all" else queries // 2).sentence for gate in gates]
 
 
 def _tokens(data: FirstData, column: ColumnFacts | None) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from configs.schema.gates import NEWEST, GateConfig
 from infra.store.base import Store
-from tasks.contracts.evaluation import ForwardScore, Role
+from tasks.contracts.evaluation import ForwardNumbers, ForwardScore, Queries, Role
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
@@ -44,20 +44,44 @@ def forward_score(found: Mapping[Role, Release], outcome: EvaluateOutcome, measu
     spans, champion, metric = outcome.spans, found.get(Role.champion), _WORTH.metric
     if champion is None or Role.champion in measured.seen_by or not spans or spans[-1].span != measured.newest:
         return None
-    values = {role: metrics[metric] for role, metrics in spans[-1].metrics.items() if metric in metrics}
-    if Role.champion not in values:
+    whole = _numbers(measured, _WORTH, {role: each.get(metric) for role, each in spans[-1].metrics.items()})
+    if whole is None:
         return None
     (difference,) = compare(measured, _WORTH)
     previous = None if difference.absent else found.get(Role.previous)
-    interval = difference.interval
     return ForwardScore(
+        **whole.model_dump() | {"rows": spans[-1].rows},
         release=champion.number,
         span=measured.newest,
-        rows=spans[-1].rows,
         metric=metric,
-        value=values[Role.champion],
         previous=previous.number if previous else None,
-        previous_value=values.get(Role.previous) if previous else None,
+        unseen=_part(measured, "unseen"),
+        seen=_part(measured, "seen"),
+    )
+
+
+def _part(measured: Measured, queries: Queries) -> ForwardNumbers | None:
+    """Return the numbers on the newest span's unseen, or seen, queries; None without such a row."""
+    rows = measured.rows
+    if rows is None:
+        return None
+    of_part = rows.unseen if queries == "unseen" else ~rows.unseen
+    among = of_part & (rows.span == measured.newest)
+    values = {role: rows.metrics(role, among).get(_WORTH.metric) for role in rows.roles}
+    return _numbers(measured, _WORTH.model_copy(update={"queries": queries}), values)
+
+
+def _numbers(measured: Measured, gate: GateConfig, values: Mapping[Role, float | None]) -> ForwardNumbers | None:
+    """Return each model's value with the interval of the gate's difference; None without the champion's value."""
+    value = values.get(Role.champion)
+    if value is None:
+        return None
+    (difference,) = compare(measured, gate)
+    interval = difference.interval
+    return ForwardNumbers(
+        rows=difference.rows or 0,
+        value=value,
+        previous_value=None if difference.absent else values.get(Role.previous),
         low=interval.low if interval else None,
         high=interval.high if interval else None,
         untrained=values.get(Role.untrained),

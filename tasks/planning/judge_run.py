@@ -8,6 +8,7 @@ from configs.schema.config import Config
 from configs.schema.gates import GateConfig
 from infra.store.base import Store
 from infra.store.manifest import quarantine
+from tasks.contracts.checkpoints import QUERY_ALONE, HoldoutRule
 from tasks.contracts.evaluation import Role, Rules, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome, ReleaseOutcome
 from tasks.contracts.runs import RunPlan
@@ -142,6 +143,7 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, 
         newest=plan.span.name,
         seen_by=seen_by,
         min_slice_rows=plan.config.evaluate.min_slice_rows,
+        unseen_alone=HoldoutRule.of(plan.config.evaluate).group == QUERY_ALONE,
         seed=_seed(plan),
     )
 

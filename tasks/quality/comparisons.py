@@ -31,6 +31,7 @@ class Measured(NamedTuple):
     newest: str = ""  # the newest span
     seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span or a later one
     min_slice_rows: int = 1
+    unseen_alone: bool = False  # the holdout has unseen queries alone, by its rule
     seed: tuple[int, ...] = (0,)
     suffix: str = ""  # suffix of the metrics' names
 
@@ -78,10 +79,11 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         ConfigError: the gate names a column that the rows do not have.
     """
     role = None if gate.baseline == "none" else Role(gate.baseline)
-    of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width))
+    of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width, gate.of_queries))
     rows = measured.rows
     if absent := _absent(measured, gate, role) or _not_as_narrow(rows, gate, role):
-        return [Comparison(gate, gate.narrowed, _whole(measured, Role(gate.of), gate), None, absent=absent)]
+        where = ", ".join(filter(None, (gate.narrowed, gate.of_queries)))
+        return [Comparison(gate, where, _whole(measured, Role(gate.of), gate), None, absent=absent)]
     among, shared = _among(measured, gate, role), None
     if role is not None and (common := _common(measured, gate, role)) is not None:
         few = common.too_few(measured.min_shared, _called(role))
@@ -104,7 +106,7 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         if _beyond_corpus(gate) and (missing or (role is not None and gate.metric not in measured.metrics[role])):
             found = found._replace(unknown=_uncontested(gate, ""), refuses=True)
         return [found]
-    parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows)
+    parts = parts_of(rows, gate, measured.newest, measured.min_slice_rows, measured.unseen_alone)
     if not parts:
         few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"
         return [Comparison(gate, "", math.nan, None, absent=few)]

@@ -18,8 +18,10 @@ from tasks.contracts.evaluation import (
     LABEL,
     LABEL_CLASS,
     PAIR,
+    QUERY_TRAINED,
     ROW_ID,
     SPAN,
+    UNSEEN,
     WHOLE_COMPETITORS,
     Role,
     held_of,
@@ -54,6 +56,8 @@ class RowResults:
     span: np.ndarray  # object: str
     group: np.ndarray  # int64: rows with an equal number are resampled together
     item_id: np.ndarray  # object: str
+    unseen: np.ndarray  # bool: all rows of the query are held out
+    query_trained: np.ndarray  # bool: the query occurs in a training row
     pair: np.ndarray  # bool
     label_class: np.ndarray  # int8
     columns: dict[str, np.ndarray]  # name in the source -> object: str
@@ -172,6 +176,8 @@ def row_results(table: pa.Table) -> RowResults:
         span=_texts(table[SPAN]),
         group=table[GROUP].to_numpy(),
         item_id=_texts(table[ITEM_ID]),
+        unseen=table[UNSEEN].to_numpy(),
+        query_trained=table[QUERY_TRAINED].to_numpy(),
         pair=table[PAIR].to_numpy(),
         label_class=table[LABEL_CLASS].to_numpy(),
         columns={name.removeprefix(COLUMN): _texts(table[name])

@@ -50,12 +50,13 @@ def counting_for(rows: RowResults, gate: GateConfig) -> np.ndarray:
     return counting(rows, gate.metric, role, baseline, gate.width)
 
 
-def parts_of(rows: RowResults, gate: GateConfig, newest: str, min_rows: int) -> list[Part]:
+def parts_of(rows: RowResults, gate: GateConfig, newest: str, min_rows: int, unseen_alone: bool = False) -> list[Part]:
     """Return the parts that a gate judges separately. A part that the gate names may be empty.
 
     Args:
         newest: the newest span of the run.
         min_rows: fewest counting rows of a part, if the gate judges each span or value.
+        unseen_alone: the holdout has unseen queries alone, by its rule.
 
     Raises:
         ConfigError: the rows have no such column; lists the existing ones.
@@ -71,11 +72,15 @@ def parts_of(rows: RowResults, gate: GateConfig, newest: str, min_rows: int) -> 
     holdout = ~rows.golden & (counts | alone)
     spans, slices = _spans(rows, gate, newest, holdout), _slices(rows, gate, holdout)
     found = [
-        part(", ".join(filter(None, (span.where, piece.where))), span.rows & piece.rows)
+        Part(", ".join(filter(None, (span.where, piece.where))), span.rows & piece.rows)
         for span, piece in itertools.product(spans, slices)
     ]
-    each = gate.span == EACH or (gate.slice is not None and gate.slice_value is None)
-    return [part for part in found if part.rows.sum() + part.alone >= min_rows] if each else found
+    divided = gate.span == EACH or (gate.slice is not None and gate.slice_value is None)
+    large = [each for each in found if each.rows.sum() >= min_rows]
+    return [
+        part(", ".join(filter(None, (each.where, asked.where))), each.rows & asked.rows)
+        for each, asked in itertools.product(large if divided else found, _queries(rows, gate, unseen_alone))
+    ]
 
 
 def slices_of(rows: RowResults, column: str) -> list[Part]:
@@ -85,6 +90,15 @@ def slices_of(rows: RowResults, column: str) -> list[Part]:
         ConfigError: the rows have no such column; lists the existing ones.
     """
     return [Part(value, ~rows.golden & (_column(rows, column) == value)) for value in _values(rows, column)]
+
+
+def _queries(rows: RowResults, gate: GateConfig, unseen_alone: bool) -> Sequence[Part]:
+    """Return the rows of the queries that a gate judges, unseen ones first; either part may be empty."""
+    if gate.queries == "all":
+        return [Part("", np.ones(len(rows.unseen), dtype=bool))]
+    parts = {"unseen": Part("unseen queries", rows.unseen), "seen": Part("seen queries", ~rows.unseen)}
+    each = ["unseen"] if unseen_alone else list(parts)
+    return [parts[name] for name in (each if gate.queries == "each" else [gate.queries])]
 
 
 def _spans(rows: RowResults, gate: GateConfig, newest: str, holdout: np.ndarray) -> Sequence[Part]:

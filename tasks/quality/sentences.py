@@ -2,6 +2,7 @@
 
 import math
 
+from configs.schema.metrics import METRICS, Family
 from tasks.contracts.evaluation import Answer
 from tasks.quality.comparisons import Comparison
 
@@ -24,7 +25,7 @@ def sentence(comparison: Comparison, suffix: str, answer: Answer | None, needed:
         needed: rows that would decide an undecided gate; None: not known.
     """
     gate, value, baseline = comparison.gate, comparison.value, comparison.baseline
-    name = gate.metric + suffix + (f" of {comparison.where}" if comparison.where else "")
+    name = gate.metric + suffix + (f" of {where}" if (where := comparison.where or _all_queries(comparison)) else "")
     name = f"the champion's {name}" if gate.of == "champion" else name
     if comparison.unknown:
         return f"{name} is undecided: {comparison.unknown}."
@@ -45,6 +46,12 @@ def sentence(comparison: Comparison, suffix: str, answer: Answer | None, needed:
     if not math.isfinite(baseline):
         return f"{name} {_texts(value)[0]}; {whose} is {baseline}, which nothing can be compared with."
     return f"{_compared(comparison, name, whose)} {_allowed(comparison)}.{_sureness(comparison, answer, needed)}"
+
+
+def _all_queries(comparison: Comparison) -> str:
+    """Return the name of all rows, if they are of unseen and of seen queries; empty if no part can be meant."""
+    ranked = METRICS[comparison.gate.metric].family is Family.ranking
+    return "all held-out queries" if ranked and comparison.groups is not None else ""
 
 
 def _compared(comparison: Comparison, name: str, whose: str) -> str:

@@ -29,6 +29,12 @@ class Sight(Record):
     basis: str = Field(description="basis of the number in words; empty: there is no number")
 
 
+def of_parts(gate: GateConfig) -> tuple[GateConfig, ...]:
+    """Return a gate for each part of the queries that it judges apart, unseen ones first."""
+    parts = ("unseen", "seen") if gate.queries == "each" else (gate.queries,)
+    return tuple(gate.model_copy(update={"queries": part}) for part in parts)
+
+
 def sight(gate: GateConfig, queries: int | None, earlier: Verdict | None = None, value: float | None = None) -> Sight:
     """Return the smallest loss that a gate can see.
 
@@ -38,7 +44,9 @@ def sight(gate: GateConfig, queries: int | None, earlier: Verdict | None = None,
         value: the metric in the last evaluation; None: it was never measured.
     """
     against = "" if gate.baseline == "none" else f" against {gate.baseline}"
-    part = ", ".join(filter(None, (gate.slice, gate.span, "golden" if gate.rows == "golden" else "", gate.narrowed)))
+    part = ", ".join(
+        filter(None, (gate.slice, gate.span, "golden" if gate.rows == "golden" else "", gate.narrowed, gate.of_queries))
+    )
     whose = "the champion's " if gate.of == "champion" else ""
     name = f"{whose}{gate.metric}{against}{f' ({part})' if part else ''}"
     judged = queries if gate.of_rows else None

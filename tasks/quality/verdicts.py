@@ -103,7 +103,7 @@ def _counted(measured: Measured, gate: GateConfig, rows: int) -> str:
         return f"{rows:,} rows"
     if measured.sampled_from is None:
         return f"{rows:,} {measured.called}"
-    if gate.slice or gate.span:
+    if gate.slice or gate.span or gate.of_queries:
         return f"{rows:,} {measured.called} of a sample by hash,"
     return f"{rows:,} of {measured.sampled_from:,} {measured.called}, a sample by hash,"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from infra.store.base import Conflict, Store
 from infra.store.manifest import read_manifest
-from tasks.contracts.evaluation import Override, Verdict
+from tasks.contracts.evaluation import ByQueries, Override, Verdict
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release
@@ -36,6 +36,7 @@ def add(
     exported: ReleaseOutcome,
     inferred: InferOutcome,
     metrics: dict[str, float],
+    by_queries: ByQueries | None = None,
     rows: Sequence[RowsRef] = (),
     verdicts: Sequence[Verdict] = (),
     overrides: Sequence[Override] = (),
@@ -76,6 +77,7 @@ def add(
                 vectors_sha256=of_vectors,
                 ids_sha256=inferred.ids_sha256,
                 metrics=metrics,
+                by_queries=by_queries,
                 catalogue_metrics=exported.metrics,
                 unsearched=exported.unsearched,
                 verdicts=tuple(verdicts),

@@ -6,6 +6,7 @@ Reads each record once, on first use, and writes nothing. A refresh and a public
 import functools
 from collections.abc import Iterable, Sequence
 
+from tasks.contracts.evaluation import ByQueries, Role
 from tasks.contracts.jobs import JobSpec, stage_prefix
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.outcomes import InferOutcome, Outcome
@@ -246,6 +247,11 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         return self.judgement.outcome.challenger if self.judgement else {}
+
+    @property
+    def by_queries(self) -> ByQueries | None:
+        """The challenger's metrics on unseen and on seen queries; None before the evaluation."""
+        return self.judgement.outcome.by_queries.get(Role.challenger) if self.judgement else None
 
     @functools.cached_property
     def totals(self) -> Totals:

@@ -20,15 +20,22 @@ from tasks.contracts.workspace import MEASURED_ROWS
 from tasks.data.items import TEXT
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import DataError
+from tasks.quality.by_queries import metrics_by_queries
 from tasks.quality.by_span import metrics_by_span
 from tasks.quality.row_results import RowResults, row_results
 from tasks.quality.vector_metrics import Answers, compatibility_metrics
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
-from tasks.worker.evaluation.corpus import choose_corpus, is_whole, known_pairs, live_relevant_items, relevant_items
+from tasks.worker.evaluation.corpus import (
+    choose_corpus,
+    is_whole,
+    known_pairs,
+    live_relevant_items,
+    relevant_items,
+    with_trained,
+)
 from tasks.worker.evaluation.measure import ModelResults, columns_of, embed_changed, measure
 from tasks.worker.evaluation.models import LoadedModel, ModelSpec, feature_names, list_models, open_model
 from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
-from tasks.worker.evaluation.sample import interval_of
 from tasks.worker.evaluation.whole_catalogue import WholeRanks, rank_in_whole
 from tasks.worker.model.relevant import Relevant, RelevantTexts, hash_texts
 from tasks.worker.process.job import Job
@@ -84,15 +91,14 @@ def _outcome(
     results = _keep(job, data, found, whole)
     champion = next((each for each in found if each.spec.is_champion), None)
     measured = int((~results.golden).sum())
-    sampled = measured + data.left_out < data.rows.there
     return EvaluateOutcome(
         holdout_rows=measured,
         holdout_pairs=int((~results.golden & results.pair).sum()),
         holdout_there=data.rows.there,
-        interval=interval_of(results) if sampled else None,
         corpus_items=data.corpus.num_rows,
         challenger=results.compared(Role.challenger),
         champion=results.compared(Role.champion) if champion else None,
+        by_queries=metrics_by_queries(results),
         champion_version=champion.spec.version if champion else None,
         catalogue_items=inputs.catalogue.items,
         whole_items=whole.items if whole else None,
@@ -120,7 +126,7 @@ def _data(job: Job, accelerator: Accelerator, inputs: EvaluateInputs, specs: Seq
     if not left:
         raise DataError(f"all {held} holdout rows are about deleted items; evaluate after more spans")
     pairs = known_pairs(job, accelerator, live)
-    return EvaluationData(live, corpus, pairs, relevant_items(live, pairs, corpus), held - left)
+    return EvaluationData(with_trained(live, pairs), corpus, pairs, relevant_items(live, pairs, corpus), held - left)
 
 
 def _measure_all(

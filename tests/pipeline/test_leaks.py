@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from configs.schema.config import Config
@@ -13,7 +14,7 @@ from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
-from tasks.data.holdout import read_sides
+from tasks.data.holdout import read_sides, unseen
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
@@ -163,6 +164,38 @@ def test_another_share_puts_no_row_on_both_sides(tmp_path: Path) -> None:
         assert not trained & held, f"rows measured in run {month} were trained on"
         assert not measured & now, f"rows trained on in run {month} were measured before"
         measured |= held
+
+
+def test_no_text_of_an_unseen_query_is_ever_trained_on(tmp_path: Path) -> None:
+    """Twelve queries with many items each, in several spellings, spans, versions and shares."""
+    pipeline, trained, alone = Pipeline(tmp_path), set(), set()
+
+    def month_of(month: int, again: str = "") -> list[dict[str, Any]]:
+        said = ("  {}", "{}", "\u200a{} ")[month % 3]
+        rows = [sale(number, month) for number in range(60 * month, 60 * month + 240)]
+        return [
+            row | {"q": said.format(f"Order {at % 40}"), "t": f"{row['t']} {at}{again}"} for at, row in enumerate(rows)
+        ]
+
+    for month, share in enumerate((0.3, 0.4, 0.2), start=1):
+        pipeline.take_in(month_of(month))
+        plan = pipeline.run(f"evaluate.holdout_share={share}")
+    pipeline.take_in(month_of(2, "!"))
+    again = Pipeline(tmp_path, "lineage=again")
+    for _ in range(3):
+        again.run()
+    for each, config in ((pipeline, plan.config), (again, again.config)):
+        head = lineage.head(pipeline.store, config.lineage)
+        assert head is not None
+        rule = HoldoutRule.of(config.evaluate, head[1].consumed)
+        for sides in read_sides(pipeline.store, head[1].consumed, rule, []):
+            texts_held = sides.held.filter(pa.array(unseen(sides.held, rule)))["query"].to_pylist()
+            alone |= set(map(normal_text, texts_held))
+        training, held = each.sides(config)
+        trained |= {normal_text(row["query"]) for row in training}
+        assert alone
+        assert not alone & trained
+        assert {normal_text(row["query"]) for row in held} & trained, "the other half holds out rows of known queries"
 
 
 def test_another_group_is_for_another_lineage(tmp_path: Path) -> None:

@@ -16,16 +16,16 @@ from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions, write
-from flows.presentation import html, terminal
+from flows.presentation import html, queries, terminal
 from flows.presentation.model import Section, ended_as, table
 from flows.presentation.run.comparison import comparison_page, metrics_table
 from flows.presentation.stages import evaluate
-from flows.presentation.wording import gate_name, number
+from flows.presentation.wording import gate_name
 from infra.store.base import Conflict, Store
 from tasks.backfill import trying
 from tasks.backfill.backfill_state import BackfillState
 from tasks.contracts.comparison import Comparison
-from tasks.contracts.evaluation import MAIN, refusals, undecided
+from tasks.contracts.evaluation import ByQueries, refusals, undecided
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import CONFIG, REPORT
@@ -61,7 +61,8 @@ class ExperimentLine(Record):
 
     experiment: Experiment
     state: RunState | None = Field(description="state of its run; null: not begun")
-    metrics: dict[str, float] = Field(description="metrics on its holdout; empty: not evaluated yet")
+    metrics: dict[str, float] = Field(description="metrics on its whole holdout; empty: not evaluated yet")
+    by_queries: ByQueries | None = Field(description="the same for unseen and seen queries apart; null: not evaluated")
 
 
 class ExperimentsOutput(Record):
@@ -88,6 +89,7 @@ def show_tried(output: TryOutput) -> None:
     if not output.comparisons and output.report.metrics is not None:
         of = output.report
         over = evaluate.over(of.holdout_rows or 0, of.items or 0, of.sampled_from, of.pairs or 0)
+        tables += [queries.by_queries(of.by_queries, None, over)] if of.by_queries else []
         tables.append(evaluate.metrics(output.report.metrics, None, over))
     unsure = (*refusals(gates), *undecided(gates))
     console.show(terminal.render(Section("Evaluate", unsure, tables=tuple(tables)), ""))
@@ -144,20 +146,18 @@ def show_comparison(output: Comparison | ExperimentsOutput, store: Store) -> Non
     if not output.experiments:
         say("no experiment yet; begin one: millrace try --set KEY=VALUE")
         return
-    rows = []
-    for each in output.experiments:
-        first = min(each.metrics.items(), key=lambda metric: metric[0] != MAIN, default=None)
-        rows.append(
-            [
-                each.experiment.name,
-                each.experiment.span.name,
-                each.experiment.run_key,
-                _state(each.state),
-                f"{first[0]} {number(first[1])}" if first else "",
-                ", ".join(f"{one.key}={one.now}" for one in each.experiment.settings),
-            ]
-        )
-    show_table(["experiment", "span", "run", "state", "metric", "~settings"], rows)
+    rows = [
+        [
+            each.experiment.name,
+            each.experiment.span.name,
+            each.experiment.run_key,
+            _state(each.state),
+            queries.sentence(each.by_queries),
+            ", ".join(f"{one.key}={one.now}" for one in each.experiment.settings),
+        ]
+        for each in output.experiments
+    ]
+    show_table(["experiment", "span", "run", "state", "~metric", "~settings"], rows)
     say("to compare: millrace compare RUN EXPERIMENT")
 
 
@@ -242,7 +242,9 @@ def _others(snapshot: Snapshot, run: Run, experiment: Experiment) -> list[tuple[
 def _line(snapshot: Snapshot, experiment: Experiment) -> ExperimentLine:
     run = Run(snapshot, experiment.run_key)
     begun = run.plan is not None
-    return ExperimentLine(experiment=experiment, state=run.state if begun else None, metrics=run.metrics)
+    return ExperimentLine(
+        experiment=experiment, state=run.state if begun else None, metrics=run.metrics, by_queries=run.by_queries
+    )
 
 
 def _state(state: RunState | None) -> str:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from flows.presentation.figures import MOST_MARKERS, legend, line_styles, name_positions, whole_ticks
 from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.model import Cell, Figure, Section, table
+from flows.presentation.queries import OF_QUERIES
 from flows.presentation.wording import difference, number
+from tasks.contracts.evaluation import Queries
 from tasks.contracts.workspace import REPORT
 from tasks.monitoring.history import History
 
@@ -17,23 +19,29 @@ if TYPE_CHECKING:
 MOST_ROWS = 60
 
 
-def forward_figure(history: History) -> Figure | None:
-    """Return the lines of four models over the new spans; None before a release was judged on one."""
-    scores = [score for _, score in history.forward]
+def forward_figures(history: History) -> list[Figure]:
+    """Return a figure of unseen and one of seen queries; none before a release was judged."""
+    found = (_figure(history, queries) for queries in OF_QUERIES)
+    return [figure for figure in found if figure is not None]
+
+
+def _figure(history: History, queries: Queries) -> Figure | None:
+    """Return the lines of four models over the new spans; None if no span has rows of these queries."""
+    scores = [(score, score.parts[queries]) for _, score in history.forward if queries in score.parts]
     if not scores:
         return None
-    last = scores[-1]
-    caption = f"release {last.release} on span {last.span}, which it had not seen: {number(last.value)}"
-    if last.previous is not None:
-        gain = difference(last.value, last.previous_value)
+    last, numbers = scores[-1]
+    caption = f"release {last.release} on span {last.span}, which it had not seen: {number(numbers.value)}"
+    if numbers.previous_value is not None:
+        gain = difference(numbers.value, numbers.previous_value)
         caption += (
-            f"; release {last.previous}, before it: {number(last.previous_value)}, so its training was worth {gain}"
+            f"; release {last.previous}, before it: {number(numbers.previous_value)}, so its training was worth {gain}"
         )
     lines = {
-        "the release": [score.value for score in scores],
-        "the one before": [score.previous_value for score in scores],
-        "untrained": [score.untrained for score in scores],
-        "trained on it": [score.challenger for score in scores],
+        "the release": [each.value for _, each in scores],
+        "the one before": [each.previous_value for _, each in scores],
+        "untrained": [each.untrained for _, each in scores],
+        "trained on it": [each.challenger for _, each in scores],
     }
 
     def draw(canvas: Canvas) -> None:
@@ -43,12 +51,12 @@ def forward_figure(history: History) -> Figure | None:
             if known:
                 every = max(1, len(known) // MOST_MARKERS * 3)
                 axes.plot(*zip(*known, strict=True), **style, markevery=every, label=label)
-        name_positions(axes, [score.span for score in scores])
+        name_positions(axes, [score.span for score, _ in scores])
         whole_ticks(axes, y=5)
         axes.margins(x=0.03, y=0.1)
         legend(axes, columns=2)
 
-    title = f"Forward {last.metric}"
+    title = f"Forward {last.metric}, {OF_QUERIES[queries]}"
     return Figure(
         title, caption, f"{title} of each release on the span after it, over {len(scores)} spans: {caption}.", draw
     )
@@ -59,10 +67,11 @@ def forward_section(history: History) -> Section | None:
     newest_first = history.forward[::-1][:MOST_ROWS]
     if not newest_first:
         return None
-    columns, rows = forward_rows([score for _, score in newest_first])
+    columns, _ = forward_rows([score for _, score in newest_first])
     linked = [
         (Cell(span, key=REPORT.key(run=run.run_key)), *rest)
-        for (run, _), (span, *rest) in zip(newest_first, rows, strict=True)
+        for run, score in newest_first
+        for span, *rest in forward_rows([score])[1]
     ]
     lines = (
         "Measured in the run of that span, before it is trained: was the last training worth it, on data that neither "

@@ -3,10 +3,10 @@
 import datetime as dt
 
 from configs.prices import basis_of
-from flows.presentation import html
+from flows.presentation import html, queries
 from flows.presentation.costs import budget_boxes, cost_section
 from flows.presentation.history import figures
-from flows.presentation.history.forward import forward_figure, forward_section
+from flows.presentation.history.forward import forward_figures, forward_section
 from flows.presentation.history.ledger import ledger_section
 from flows.presentation.history.quality import quality
 from flows.presentation.history.releases import releases_section
@@ -19,14 +19,12 @@ from flows.presentation.wording import (
     duration,
     moment,
     now,
-    number,
     plural,
     share,
     shortened,
     versions,
 )
 from infra.store.base import Store
-from tasks.contracts.evaluation import main_metric
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
 from tasks.monitoring.costs import costs_of
@@ -178,7 +176,7 @@ def _sections(workspace: str, history: History, summed: Totals, at: dt.datetime)
         figures.compiling(worked),
         *figures.throughput(worked),
     ] if worked else []  # fmt: skip
-    shown = tuple(figure for figure in (fresh, forward_figure(history), *quality(history)) if figure)
+    shown = tuple(figure for figure in (fresh, *forward_figures(history), *quality(history)) if figure)
     return [
         Section("Freshness and quality", id="quality", figures=shown) if shown else None,
         forward_section(history),
@@ -206,7 +204,7 @@ def _failures(summed: Totals) -> Section | None:
 
 def _runs(history: History) -> Section:
     shown = list(reversed(history.runs))[:MOST_ROWS]
-    metric = main_metric(name for run in shown for name in run.metrics)
+    metric = queries.metric_of(run.by_queries for run in shown)
     lineages = {run.lineage for run in history.runs}
     serving = history.current.run_key if history.current else ""
     rows = []
@@ -219,7 +217,7 @@ def _runs(history: History) -> Section:
                 Cell(run.span or run.run_key, key=REPORT.key(run=run.run_key)),
                 state(run.state, f"{ended}, serves" if run.run_key == serving else ended),
                 *((run.lineage,) if len(lineages) > 1 else ()),
-                number(run.metrics.get(metric)) if metric else NONE,
+                *queries.cells(run.by_queries, metric),
                 moment(run.began_at)[:10],
                 duration(run.wall_seconds),
                 share(summed.goodput),
@@ -232,7 +230,7 @@ def _runs(history: History) -> Section:
         "span",
         "state",
         *(("lineage",) if len(lineages) > 1 else ()),
-        f">{metric or 'metric'}",
+        *queries.columns(metric),
         "began",
         ">time",
         ">goodput",

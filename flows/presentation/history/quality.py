@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from configs.schema.metrics import METRICS, Family
 from flows.presentation.figures import (
     BLUE,
     GREY,
@@ -19,8 +20,10 @@ from flows.presentation.figures import (
     whole_ticks,
 )
 from flows.presentation.model import Figure
+from flows.presentation.queries import OF_QUERIES
 from flows.presentation.wording import number
-from tasks.monitoring.history import History, by_chance, by_span
+from tasks.contracts.evaluation import MAIN
+from tasks.monitoring.history import History, by_span
 from tasks.runs.run import Run
 
 if TYPE_CHECKING:
@@ -38,25 +41,53 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def quality(history: History) -> list[Figure]:
-    """Return one figure for each metric, gated metrics first, with every judged run at its span."""
+    """Return a figure for each metric, gated ones first, with every judged run at its span.
+
+    A ranking metric has one of unseen and one of seen queries.
+    """
     runs = [run for run in by_span(history.runs) if run.judgement is not None]
     if not runs:
         return []
     gated = [gate.metric for run in reversed(runs) if run.plan for gate in run.plan.config.evaluate.gates]
     measured = [name for run in reversed(runs) for name in run.metrics]
     names = [name for name in dict.fromkeys([*gated, *measured]) if any(name in run.metrics for run in runs)]
-    return [_metric(name, runs) for name in names[:MOST_METRICS]]
+    return [_figure(curve, runs) for name in names[:MOST_METRICS] for curve in _curves(name, runs) if curve.values]
 
 
-def _metric(name: str, runs: Sequence[Run]) -> Figure:
+class _Curve(NamedTuple):
+    """A number of each run that has it, by the run's key, with its 95 % interval if one was measured."""
+
+    name: str
+    values: dict[str, float]
+    bounds: dict[str, tuple[float, float]]
+
+
+def _curves(name: str, runs: Sequence[Run]) -> Iterator[_Curve]:
+    if METRICS[name].family is not Family.ranking:
+        yield _Curve(name, {run.run_key: run.metrics[name] for run in runs if name in run.metrics}, {})
+        return
+    for queries, said in OF_QUERIES.items():
+        parts = {run.run_key: run.by_queries.parts[queries] for run in runs if run.by_queries is not None}
+        yield _Curve(
+            f"{name}, {said}",
+            {key: part.metrics[name] for key, part in parts.items() if name in part.metrics},
+            {
+                key: (part.low, part.high)
+                for key, part in parts.items()
+                if name == MAIN and part.low is not None and part.high is not None
+            },
+        )
+
+
+def _figure(curve: _Curve, runs: Sequence[Run]) -> Figure:
+    name, values_of = curve.name, curve.values
     spans = list(dict.fromkeys(run.span for run in runs))
-    known = [run for run in runs if name in run.metrics]
+    known = [run for run in runs if run.run_key in values_of]
     released = [run for run in known if run.state == "Released"]
-    newest = f"the newest release has {number(released[-1].metrics[name])}" if released else "none was released"
+    newest = f"the newest release has {number(values_of[released[-1].run_key])}" if released else "none was released"
     rejected = sum(run.state == "Rejected" for run in runs)
     caption = f"{newest}; {rejected} of {len(runs)} judged runs rejected"
-    known_by_chance = {run.run_key: between for run in known if (between := by_chance(run, name)) is not None}
-    if known_by_chance:
+    if curve.bounds:
         caption += "; the thin bars are 95 % intervals: runs whose bars overlap may differ by chance"
     if len(released) > MOST_BARS:
         caption += f"; the line is the mean of about {round(len(released) / MOST_BARS)} releases at a time"
@@ -66,17 +97,17 @@ def _metric(name: str, runs: Sequence[Run]) -> Figure:
         for kind, (label, style) in _MARKS.items():
             drawn = [run for run in known if _kind(run) == kind]
             unmarked: dict[str, Any] = {}
-            _intervals(axes, [(spans.index(run.span), known_by_chance.get(run.run_key)) for run in drawn], style)
-            places, values = [float(spans.index(run.span)) for run in drawn], [run.metrics[name] for run in drawn]
+            _intervals(axes, [(spans.index(run.span), curve.bounds.get(run.run_key)) for run in drawn], style)
+            places, values = [float(spans.index(run.span)) for run in drawn], [values_of[run.run_key] for run in drawn]
             if kind == "Released" and len(drawn) > MOST_MARKERS:
                 bars, unmarked = groups(len(drawn)), {"marker": ""}
                 places, values = ([mean([each[i] for i in bar]) for bar in bars] for each in (places, values))
             if drawn:
                 axes.plot(places, values, label=label, **style | unmarked)
         if released:
-            last, position = released[-1].metrics[name], spans.index(released[-1].span)
+            last, position = values_of[released[-1].run_key], spans.index(released[-1].span)
             near = [run for run in known if 0 < abs(position - spans.index(run.span)) <= len(spans) / 5]
-            crowded_above = sum(run.metrics[name] > last for run in near) > len(near) / 2
+            crowded_above = sum(values_of[run.run_key] > last for run in near) > len(near) / 2
             align = "right" if len(spans) > 1 else "center"
             name_value(axes, number(last), (position, last), below=crowded_above, align=align)
         name_positions(axes, spans)

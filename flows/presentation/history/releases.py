@@ -1,9 +1,9 @@
 """The releases of a history, refreshes included: each publication with its metric, and the one that serves."""
 
+from flows.presentation import queries
 from flows.presentation.model import Cell, Section, table
 from flows.presentation.releases import published_as
-from flows.presentation.wording import ON_HOLDOUT, count, moment, number
-from tasks.contracts.evaluation import main_metric
+from flows.presentation.wording import ON_HOLDOUT, count, moment
 from tasks.monitoring.history import History
 
 
@@ -12,8 +12,8 @@ def releases_section(history: History) -> Section | None:
     if not history.published:
         return None
     newest_first, serving = history.published[::-1], history.current.number if history.current else None
-    metric = main_metric(name for each in newest_first for name in each.metrics)
-    columns = ("release", "", "span", "made at", ">vectors", f">{metric or 'metric'}")
+    metric = queries.metric_of(each.by_queries for each in newest_first)
+    columns = ("release", "", "span", "made at", ">vectors", *queries.columns(metric))
     rows = [
         (
             Cell(f"{each.number}, serves", "✓", "good") if each.number == serving else str(each.number),
@@ -21,7 +21,7 @@ def releases_section(history: History) -> Section | None:
             each.span.name,
             moment(each.created_at),
             count(each.vectors),
-            number(each.metrics.get(metric or "")),
+            *queries.cells(each.by_queries, metric),
         )
         for each in newest_first
     ]

@@ -6,8 +6,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from configs.schema.metrics import METRICS, Family
 from flows.presentation.figures import BLUE, GREY, curves
 from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
+from flows.presentation.queries import ALL_QUERIES, OF_QUERIES
 from flows.presentation.wording import MINUS, NONE, count, number, plural, shortened
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.comparison import RATE, ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
@@ -54,21 +56,32 @@ def metrics_table(pair: ComparedPair, a: str = "", b: str = "") -> Table:
         a, b: names of the runs; empty: their labels.
     """
     a, b = a or pair.a, b or pair.b
-    rows = [(each.metric, count(each.rows), *_numbers(each), _ANSWERS[each.answer]) for each in pair.metrics]
+    rows = [(_name(each), count(each.rows), *_numbers(each), _ANSWERS[each.answer]) for each in pair.metrics]
     columns = ("metric", ">rows", f">{a}", f">{b}", ">difference", ">95 % interval", f"{b} is")
     return table(f"{b} against {a}, items ranked {pair.items}", columns, rows)
 
 
 def _in_short(pair: ComparedPair) -> str:
-    """Return one sentence on the first metric."""
-    first = next((each for each in pair.metrics if each.metric == RECALL), next(iter(pair.metrics), None))
-    if first is None:
+    """Return a sentence on recall of unseen queries and one on seen ones, or on the first metric."""
+    apart = [each for each in pair.metrics if each.metric == RECALL and each.queries != "all"]
+    if not pair.metrics:
         return f"{pair.b} and {pair.a} can't be compared."
-    told = {"better": "is better than", "worse": "is worse than", "undecided": "can't be told from"}[first.answer]
+    return " ".join(_told(pair, each) for each in apart or pair.metrics[:1])
+
+
+def _told(pair: ComparedPair, each: ComparedMetric) -> str:
+    told = {"better": "is better than", "worse": "is worse than", "undecided": "can't be told from"}[each.answer]
     return (
-        f"{pair.b} {told} {pair.a} by {first.metric} on {plural(first.rows, 'row')}: {number(first.b)} and "
-        f"{number(first.a)}, a difference of {_signed(first.difference)} ({_interval(first)} with 95 % confidence)."
+        f"{pair.b} {told} {pair.a} by {_name(each)} on {plural(each.rows, 'row')}: {number(each.b)} and "
+        f"{number(each.a)}, a difference of {_signed(each.difference)} ({_interval(each)} with 95 % confidence)."
     )
+
+
+def _name(each: ComparedMetric) -> str:
+    """Return the metric with its queries, as in `recall@10, unseen queries`; without them if it has no such parts."""
+    if METRICS[each.metric].family is not Family.ranking:
+        return each.metric
+    return f"{each.metric}, {ALL_QUERIES if each.queries == 'all' else OF_QUERIES[each.queries]}"
 
 
 def _numbers(each: ComparedMetric) -> tuple[str, str, str, str]:
@@ -157,7 +170,7 @@ def _intervals(pair: ComparedPair) -> Iterator[Figure]:
             sure = each.answer != "undecided"
             axes.plot([each.low, each.high], [place, place], color=BLUE if sure else GREY, linewidth=2)
             axes.plot(each.difference, place, marker="o" if sure else "s", color=BLUE if sure else GREY)
-        axes.set_yticks(range(len(shown)), [each.metric for each in reversed(shown)])
+        axes.set_yticks(range(len(shown)), [_name(each) for each in reversed(shown)])
         axes.set_xlabel(f"{pair.b} minus {pair.a}")
         axes.grid(axis="x")
 

@@ -5,11 +5,12 @@ from math import isnan
 from types import MappingProxyType
 
 from configs.schema.metrics import METRICS, Family, names_of
+from flows.presentation import queries
 from flows.presentation.forward import forward_sentence
 from flows.presentation.model import Cell, Section, Table, table
 from flows.presentation.stages import models
 from flows.presentation.stages.facts import StageFacts
-from flows.presentation.wording import NONE, ON_HOLDOUT, count, difference, gate_name, moment, number, plural
+from flows.presentation.wording import NONE, count, difference, gate_name, moment, number, plural
 from tasks.contracts.evaluation import Override, SliceMetrics, Verdict, refusals, undecided
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.workspace import VERDICTS
@@ -22,7 +23,9 @@ def section(facts: StageFacts) -> Section:
     value: EvaluateOutcome = facts.outcome
     judged = facts.judged
     verdicts = judged.verdicts if judged else ()
-    champion = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
+    known = f"the champion is {value.champion_version}" if value.champion else "there is no champion yet"
+    challenger, champion = queries.of_roles(value.by_queries)
+    of = over(value.holdout_rows, value.ranked_among, value.sampled_from, value.holdout_pairs)
     rows = held(value.holdout_rows, value.sampled_from, value.holdout_pairs)
     measured = f"{rows.rstrip(',')}, {plural(value.ranked_among, 'item')} to find theirs among"
     if value.ranked_among < value.catalogue_items:
@@ -40,9 +43,9 @@ def section(facts: StageFacts) -> Section:
         (
             *_sentences(facts),
             *(by_human(judged.overrides) if judged else ()),
-            f"{measured}; {champion}.",
+            f"{measured}; {known}.",
             *_embedded_again(value),
-            *_interval(value),
+            *(queries.truly_seen(challenger) if challenger else ()),
             *([value.golden_leak] if value.golden_leak else []),
             *(_weak_head(judged) if judged else ()),
             *(_weak_labels(judged) if judged else ()),
@@ -51,10 +54,11 @@ def section(facts: StageFacts) -> Section:
         ),
         tables=(
             *gates(verdicts),
+            *([queries.by_queries(challenger, champion, of)] if challenger else []),
             metrics(
                 value.challenger,
                 value.champion,
-                over(value.holdout_rows, value.ranked_among, value.sampled_from, value.holdout_pairs),
+                of,
                 larger,
                 judged.without_skill if judged else {},
                 [name for name in names_of(Family.ranking) if value.holdout_pairs and name not in value.challenger],
@@ -165,14 +169,6 @@ def _embedded_again(value: EvaluateOutcome) -> Iterator[str]:
         )
 
 
-def _interval(value: EvaluateOutcome) -> tuple[str, ...]:
-    """Return how far the sample's number may be from that of all holdout rows."""
-    if value.interval is None:
-        return ()
-    low, high = (number(bound) for bound in value.interval)
-    return (f"On all holdout rows the challenger's recall@10 is between {low} and {high}, with 0.95 confidence.",)
-
-
 def metrics(
     challenger: Mapping[str, float],
     champion: Mapping[str, float] | None,
@@ -200,7 +196,8 @@ def metrics(
             constant = SKILLS[METRICS[name].head or ""].called
             rows.append((f"{name} of {constant}", number(without_skill[name]), NONE, NONE))
     rows += [(name, NOT_MEASURED, NONE, NONE) for name in unmeasured]
-    return table(f"Metrics {ON_HOLDOUT}: {of}", ("metric", ">challenger", ">champion", ">difference"), rows)
+    caption = f"Metrics on {queries.ALL_QUERIES}, unseen and seen together: {of}"
+    return table(caption, ("metric", ">challenger", ">champion", ">difference"), rows)
 
 
 def _sentences(facts: StageFacts) -> tuple[str, ...]:

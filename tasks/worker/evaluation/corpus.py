@@ -11,7 +11,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
-from tasks.contracts.evaluation import PAIR, QUERY_KEY
+from tasks.contracts.evaluation import PAIR, QUERY_KEY, QUERY_TRAINED
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.workspace import CORPUS, KNOWN_PAIRS, RIGHT_ITEMS
 from tasks.data.items import TEXT
@@ -33,14 +33,27 @@ def find_known_pairs(rows: MeasuredRows, heads: HeadsConfig) -> pa.Table:
     The pairs of the golden set are included.
 
     Returns:
-        QUERY_KEY, int64, and ITEM_ID, string.
+        QUERY_KEY, int64, ITEM_ID, string, and QUERY_TRAINED, bool.
     """
     golden = rows.table.filter(pc.invert(rows.holdout))
+    of_golden = {QUERY_KEY: hash_queries(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]}
     found = [
-        pa.table({QUERY_KEY: hash_queries(golden[QUERY].to_pylist()), ITEM_ID: golden[ITEM_ID]}),
+        pa.table(of_golden | {QUERY_TRAINED: pa.array([False] * golden.num_rows, pa.bool_())}),
         pairs_of_queries(rows.spans, np.unique(rows.facts[QUERY_KEY].to_numpy()), heads),
     ]
-    return pa.concat_tables(found).group_by([QUERY_KEY, ITEM_ID]).aggregate([])
+    distinct = pa.concat_tables(found).group_by([QUERY_KEY, ITEM_ID]).aggregate([(QUERY_TRAINED, "any")])
+    return distinct.rename_columns([QUERY_KEY, ITEM_ID, QUERY_TRAINED])
+
+
+def with_trained(rows: MeasuredRows, pairs: pa.Table) -> MeasuredRows:
+    """Return the rows with the fact QUERY_TRAINED.
+
+    Args:
+        pairs: from `known_pairs`.
+    """
+    trained = pairs.filter(pairs[QUERY_TRAINED])[QUERY_KEY].combine_chunks()
+    column = pc.is_in(rows.facts[QUERY_KEY], value_set=trained)
+    return rows._replace(facts=rows.facts.append_column(QUERY_TRAINED, column))
 
 
 def is_whole(job: Job, inputs: EvaluateInputs) -> bool:

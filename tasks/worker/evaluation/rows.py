@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
-from tasks.contracts.evaluation import COLUMN, GOLDEN, GROUP, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN
+from tasks.contracts.evaluation import COLUMN, GOLDEN, GROUP, LABEL, LABEL_CLASS, PAIR, QUERY_KEY, SPAN, UNSEEN
 from tasks.contracts.jobs import EvaluateInputs
+from tasks.data.holdout import unseen
 from tasks.data.label_columns import label_classes, label_values, pair_mask
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
@@ -62,7 +63,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
     for span, held in zip(spans, at_once(lambda share: share[0].rows(features, share[1]), shares), strict=True):
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))
         others = [name for name in held.column_names if name not in CORE]
-        facts.append(_facts(held, span.ref.span.name, job.config.heads, others, rule.group))
+        facts.append(_facts(held, span.ref.span.name, job.config.heads, others, rule))
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
@@ -101,21 +102,25 @@ def _trained(spans: Sequence[HeldSpan], golden: pa.Table, key: str) -> int:
     return int(found.sum())
 
 
-def _facts(rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str], group: str = "") -> pa.Table:
+def _facts(
+    rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str], rule: HoldoutRule | None = None
+) -> pa.Table:
     """Return the row results' columns for rows, without the models' answers.
 
     Args:
-        group: of the holdout rule: rows with the same value of this column are resampled together; else rows with the
-            same query.
+        rule: rows with the same value of its group's column are resampled together; else rows with the same query.
+            None: the golden set, which no rule holds out.
     """
     keys = hash_queries(rows[QUERY].to_pylist())
-    by_column = group and ITEM not in group_columns(group) and QUERY not in group_columns(group)
+    group = rule.group if rule else QUERY
+    by_column = ITEM not in group_columns(group) and QUERY not in group_columns(group)
     columns = {
         ROW_ID: rows[ROW_ID],
         SPAN: pa.array([span] * rows.num_rows, pa.string()),
         QUERY_KEY: pa.array(keys),
         GROUP: pa.array(hash_queries(group_keys(rows, group)) if by_column else keys),
         ITEM_ID: rows[ITEM_ID],
+        UNSEEN: pa.array(unseen(rows, rule) if rule else np.zeros(rows.num_rows, dtype=bool)),
         PAIR: pa.array(pair_mask(rows, heads)),
         LABEL_CLASS: pa.array(label_classes(rows, heads).astype(np.int8)),
     }

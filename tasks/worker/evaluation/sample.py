@@ -2,17 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from tasks.contracts.evaluation import Role
-from tasks.quality.bootstrap import DRAWS, Answers, draw, row_values, truths
-from tasks.quality.row_metrics import RANKING
-from tasks.quality.row_results import RowResults
-from tasks.quality.selection import counting
-
-HEADLINE = "recall@10"
-CONFIDENCE = 0.95  # level of the interval for a sampled metric
-
 
 def sample_sizes(there: Sequence[int], most: int) -> list[int]:
     """Return the sample size of each span, at most `most` in all; a higher `most` only adds rows.
@@ -38,21 +27,3 @@ def _shared(there: Sequence[int], rows: int) -> list[int]:
             found[at] += more
             left -= more
     return found
-
-
-def interval_of(results: RowResults) -> tuple[float, float] | None:
-    """Return the confidence interval of the challenger's HEADLINE over all holdout rows, by a bootstrap of the sample.
-
-    None if it was not measured. With a champion, ranks are among the items that both hold. Rows of one group are
-    resampled together, as for the gates.
-    """
-    if HEADLINE not in RANKING or HEADLINE not in results.metrics(Role.challenger):
-        return None
-    champion = Role.champion if Role.champion in results.roles else None
-    among = ~results.golden & counting(results, HEADLINE, Role.challenger, champion)
-    if not among.any():
-        return None
-    values = row_values(results, HEADLINE, Role.challenger, champion)[among]
-    answers = Answers(HEADLINE, results.group[among], truths(results, HEADLINE)[among], (values,))
-    low, high = np.quantile(draw(answers, DRAWS, (0,))[0], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return float(low), float(high)

@@ -3,9 +3,10 @@
 It contains only facts about the model version, so every release of the same model has the same card.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from configs.schema.model import Prompts
+from tasks.contracts.evaluation import MAIN, ByQueries
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.data.encoders import entity_names
 from tasks.worker.export.head import label_scoring_code, scoring_code
@@ -68,8 +69,7 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
     for name in parts.model.shape.label_heads:
         lines += ["", *_label_scoring(parts, name, f"models/{version}")]
     if inputs.metrics:
-        lines += ["", "| metric on the holdout | value |", "|---|---:|"]
-        lines += [f"| {name} | {value:.4f} |" for name, value in inputs.metrics.items()]
+        lines += ["", *_measured(inputs.metrics, inputs.by_queries)]
     for override in inputs.overrides:
         lines += ["", f"Gates refused this model, and {override.name} let it pass: {override.reason}", ""]
         lines += [f"- {refusal}" for refusal in override.refusals]
@@ -77,6 +77,25 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
         lines += ["", "Trained on:", ""]
         lines += [f"- span {each.span.name}, version {each.span.version}: {each.rows:,} rows" for each in inputs.rows]
     return "\n".join([*lines, ""])
+
+
+def _measured(metrics: Mapping[str, float], apart: ByQueries | None) -> list[str]:
+    """Return the table of the metrics on unseen, on seen, and on all held-out queries."""
+    found = apart.parts if apart else {}
+    names = [*(f"{name} queries" for name in found), "all held-out queries"]
+    lines = [f"| metric | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+    for name, value in metrics.items():
+        cells = [f"{part.metrics[name]:.4f}" if name in part.metrics else "" for part in found.values()]
+        lines.append(f"| {name} | {' | '.join([*cells, f'{value:.4f}'])} |")
+    if apart is None:
+        return lines
+    bounds = [
+        f"{part.low:.4f} to {part.high:.4f} on {part.rows:,} pairs of {name} queries"
+        for name, part in apart.parts.items()
+        if part.low is not None and part.high is not None
+    ]
+    lines += ["", "No row of an unseen query was trained on; other rows of a seen one may have been."]
+    return [*lines, f"95 % intervals of {MAIN}: {', '.join(bounds)}."] if bounds else lines
 
 
 def _scoring(parts: ModelParts, folder: str) -> list[str]:

@@ -12,21 +12,22 @@ import pyarrow.parquet as pq
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
-from tasks.contracts.evaluation import QUERY_KEY
+from tasks.contracts.evaluation import QUERY_KEY, QUERY_TRAINED
 from tasks.contracts.references import RowsRef
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import CORE, ITEM_ID, below_share
 from tasks.foundation.errors import DataError
 from tasks.worker.rows.holdout_order import files_of, query_places
 from tasks.worker.rows.holdout_write import (
-    GROUP_HASH,  # fmt: skip
     HELD_KIND,
+    HOLD_PLACE,
     NUMBER,
     PAIRS,
     QUERY_PLACE,
     ROWS,
     TEXTS_HASH,
     TRAINED,
+    TRAINED_ON,
     file_name,
 )
 
@@ -65,8 +66,8 @@ class HeldSpan:
         """Return the number of rows; reads rows only if the share is below the one they were held out with."""
         if self._whole:
             return sum(self._rows_in)
-        hashes = (self._read(ROWS, number, [GROUP_HASH])[GROUP_HASH] for number in range(len(self._rows_in)))
-        return sum(int(below_share(some.to_numpy(), self.share).sum()) for some in hashes)
+        places = (self._read(ROWS, number, [HOLD_PLACE])[HOLD_PLACE] for number in range(len(self._rows_in)))
+        return sum(int(below_share(some.to_numpy(), self.share).sum()) for some in places)
 
     def rows(self, columns: Sequence[str], most: int) -> pa.Table:
         """Return at most `most` rows, all rows of the queries with the lowest places, in the order of the span.
@@ -86,7 +87,7 @@ class HeldSpan:
                     f"slice or group; it has {', '.join(self.names(table))}"
                 )
             if not self._whole:
-                table = table.filter(pa.array(below_share(table[GROUP_HASH].to_numpy(), self.share)))
+                table = table.filter(pa.array(below_share(table[HOLD_PLACE].to_numpy(), self.share)))
             tables.append(table)
             found += table.num_rows
             if found > most:
@@ -97,7 +98,7 @@ class HeldSpan:
         return table.sort_by(NUMBER).select(self.names(table))
 
     def pairs(self, places: np.ndarray) -> pa.Table:
-        """Return the distinct pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_ID and LABEL.
+        """Return the distinct pairs of some queries in all rows of the span: QUERY_PLACE, ITEM_ID, LABEL, TRAINED_ON.
 
         Args:
             places: uint64 (queries,), distinct, ascending.
@@ -122,7 +123,7 @@ class HeldSpan:
     @staticmethod
     def names(table: pa.Table) -> list[str]:
         """Return the columns of the span's rows, the core columns first."""
-        own = (QUERY_PLACE, GROUP_HASH, NUMBER)
+        own = (QUERY_PLACE, HOLD_PLACE, NUMBER)
         return [*CORE, *(name for name in table.column_names if name not in CORE and name not in own)]
 
     def _read(self, what: str, number: int, columns: list[str] | None = None) -> pa.Table:
@@ -137,17 +138,20 @@ def pairs_of_queries(spans: Sequence[HeldSpan], queries: np.ndarray, heads: Head
         queries: int64 (queries,), distinct, from `hash_queries`.
 
     Returns:
-        QUERY_KEY, int64, and ITEM_ID, string; a pair of two spans is there twice.
+        QUERY_KEY, int64, ITEM_ID, string, and QUERY_TRAINED, bool; a pair of two spans is there twice.
     """
     places = query_places(queries)
     order = np.argsort(places)
     queries, places = queries[order], places[order]
     found = [pa.table({QUERY_KEY: pa.array([], pa.int64()), ITEM_ID: pa.array([], pa.string())})]
+    trained = np.zeros(len(queries), dtype=bool)
     for pairs in at_once(lambda span: span.pairs(places), spans):
-        pairs = pairs.filter(pa.array(pair_mask(pairs, heads)))
-        keys = queries[np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())]
-        found.append(pa.table({QUERY_KEY: keys, ITEM_ID: pairs[ITEM_ID]}))
-    return pa.concat_tables(found)
+        at = np.searchsorted(places, pairs[QUERY_PLACE].to_numpy())
+        trained[at[pairs[TRAINED_ON].to_numpy()]] = True  # also by a row that is no pair
+        table = pa.table({QUERY_KEY: queries[at], ITEM_ID: pairs[ITEM_ID]})
+        found.append(table.filter(pa.array(pair_mask(pairs, heads))))
+    table = pa.concat_tables(found)
+    return table.append_column(QUERY_TRAINED, pc.is_in(table[QUERY_KEY], value_set=pa.array(queries[trained])))
 
 
 def _whole_queries(places: np.ndarray, most: int) -> int:

@@ -7,10 +7,12 @@ hashes of the texts of its training rows. DuckDB sorts in bounded memory.
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
@@ -18,19 +20,23 @@ from infra.store.manifest import commit_by_content
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import left_out_ids, split_holdout
-from tasks.data.rows import ITEM_ID, LABEL, QUERY, group_hashes, other_columns, read_rows
+from tasks.data.rows import ITEM_ID, LABEL, QUERY, group_hashes, hold_places, other_columns, read_rows
 from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows.holdout_order import files_of, first_places, query_places
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 HELD_KIND = "held"
 ROWS, PAIRS = "rows", "pairs"  # prefixes of file names
 TRAINED = "trained.parquet"  # distinct TEXTS_HASH of the training rows
 # Columns added to the held-out rows:
 QUERY_PLACE = "(query place)"  # uint64, from `query_places`; the rows are sorted by it
-GROUP_HASH = "(group hash)"  # uint64: the row is held out while this is below the share
+HOLD_PLACE = "(hold place)"  # uint64, from `hold_places`: the row is held out while this is below the share
 NUMBER = "(number)"  # int64: number of the row in its span
-# The pairs have QUERY_PLACE, ITEM_ID and LABEL. Column of the training rows:
+# The pairs have QUERY_PLACE, ITEM_ID, LABEL, and
+TRAINED_ON = "(trained on)"  # bool: a training row of the span has the pair
+# Column of the training rows:
 TEXTS_HASH = "(texts hash)"  # uint64: the group hash of the group QUERY_AND_ITEM
 
 _AT_ONCE = 8192  # rows in memory and at most in a row group; fixed, so that the same rows give the same files
@@ -58,7 +64,9 @@ def write_held(
         by_place = f"{_name(QUERY_PLACE)}, {_name(NUMBER)}"
         rows_in = _write(database, f"SELECT * FROM {_of(held)}", by_place, held, folder, ROWS)
         names = ", ".join(_name(name) for name in (QUERY_PLACE, ITEM_ID, LABEL))
-        pairs_in = _write(database, f"SELECT DISTINCT {names} FROM {_of(pairs)}", names, pairs, folder, PAIRS)
+        trained_on = f"bool_or({_name(TRAINED_ON)}) AS {_name(TRAINED_ON)}"
+        distinct = f"SELECT {names}, {trained_on} FROM {_of(pairs)} GROUP BY {names}"
+        pairs_in = _write(database, distinct, names, pairs, folder, PAIRS)
         hashes = _name(TEXTS_HASH)
         distinct = f"SELECT DISTINCT {hashes} FROM {_of(trained)} ORDER BY {hashes}"
         with pq.ParquetWriter(folder / TRAINED, pq.read_schema(trained)) as writer:
@@ -89,7 +97,7 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
         for rows in read_rows(store, [ref], other_columns(store, ref)):
             added = {
                 QUERY_PLACE: query_places(hash_queries(rows[QUERY].to_pylist())),
-                GROUP_HASH: group_hashes(rows, rule.group),
+                HOLD_PLACE: hold_places(rows, rule.group),
                 TEXTS_HASH: group_hashes(rows, QUERY_AND_ITEM),
                 NUMBER: np.arange(number, number + rows.num_rows),
             }
@@ -98,7 +106,8 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
             for name, values in added.items():
                 placed = placed.append_column(name, pa.array(values))
             training, held = split_holdout(placed, rule, left_out)
-            pairs = placed.select([QUERY_PLACE, ITEM_ID, LABEL])
+            trained = pc.is_in(placed[NUMBER], value_set=training[NUMBER].combine_chunks())
+            pairs = placed.select([QUERY_PLACE, ITEM_ID, LABEL]).append_column(TRAINED_ON, trained)
             tables = held.drop_columns(TEXTS_HASH), pairs, training.select([TEXTS_HASH])
             writers = writers or [
                 pq.ParquetWriter(path, table.schema) for path, table in zip(paths, tables, strict=True)

@@ -33,7 +33,7 @@ from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.training_rows import used_columns
 from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
-from tests.benchmarks.quality.folds import SETTING, folds
+from tests.benchmarks.quality.folds import SETTINGS, folds
 from tests.benchmarks.quality.training import Trained, demo_data, resolved, review_data, train_over
 from tests.benchmarks.theirs import BATCH_ROWS, FOLDER
 
@@ -66,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the training")
     asked = parser.parse_args(arguments)
     for data in [demo_data(), *([review_data(asked.reviews)] if asked.reviews else [])]:
-        settings = (*asked.settings, SETTING)
+        settings = (*asked.settings, *SETTINGS)
         parts = []
-        for each in folds(data, resolved(data, settings).evaluate.holdout_share):
+        for each in folds(data, resolved(data, asked.settings).evaluate.holdout_share):
             with tempfile.TemporaryDirectory(prefix="millrace-classification-") as folder:
                 parts.append(part_of(train_over(each, Path(folder), settings)))
             _print_table(f"{data.name}, part {len(parts)}", parts[-1:])

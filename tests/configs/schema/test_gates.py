@@ -22,6 +22,7 @@ BASE = {
         ({"relative": True, "baseline": "none"}, "relative to what?"),
         ({"rows": "golden", "span": "newest"}, "rows of the golden set have neither slice nor span"),
         ({"rows": "golden", "slice": "locale"}, "rows of the golden set have neither slice nor span"),
+        ({"rows": "golden", "queries": "unseen"}, "rows of the golden set have neither slice nor span"),
         ({"of": "champion"}, "compares the champion with itself"),
         ({"of": "champion", "metric": "same_item_cosine", "baseline": "none"}, "its gate is not of a champion"),
         ({"slice": "=de"}, "name a column and a value, as in locale=de"),
@@ -67,6 +68,6 @@ def test_a_gate_of_the_release_takes_only_what_its_search_can_tell(more: str) ->
     gate = "metric: recall@10, direction: higher, threshold: 0, baseline: champion, severity: critical"
     assert load_config(overrides=[f"release.gates=[{{{gate}}}]"]).release.gates
     with pytest.raises(
-        ConfigError, match=r"release\.gates.*put rows, slice, span, width, min_rows and confidence into"
+        ConfigError, match=r"release\.gates.*put rows, queries, slice, span, width, min_rows and confidence into"
     ):
         load_config(overrides=[f"release.gates=[{{<<: {{{gate}}}, {more}}}]"])

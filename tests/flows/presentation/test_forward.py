@@ -4,14 +4,14 @@ import pytest
 
 from flows.cli import history as command
 from flows.presentation.figures import svg
-from flows.presentation.history.forward import forward_figure, forward_section
+from flows.presentation.history.forward import forward_figures, forward_section
 from flows.presentation.run.pages import stage_page
 from infra.store.directory import DirectoryStore
-from tasks.contracts.evaluation import Measurement, Role, SpanMetrics
+from tasks.contracts.evaluation import ForwardNumbers, Measurement, Role, SpanMetrics
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.stages import Stage
-from tasks.monitoring.history import read_history
+from tasks.monitoring.history import History, read_history
 from tasks.planning.next_run import plan_run
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
@@ -71,13 +71,26 @@ def test_the_page_of_an_evaluation_says_what_the_champion_was_worth_and_what_was
     name = judged[0].span.name
     assert any(f"of span {name} alone, recall@10 is 0.3000 by the champion and 0.5500" in line for line in page.lines)
     assert (
-        f"Release 1 on span {name}, which it had not seen: recall@10 0.3000 over 30 holdout rows; untrained 0.0100."
+        f"Release 1 on span {name}, which it had not seen: recall@10 0.3000 over 30 holdout rows, untrained 0.0100."
         in page.lines
-    )
+    ), "without answers to single rows, all queries together"
     assert row(page, "before") == ["30", "0.4500", "0.5000", "\N{MINUS SIGN}0.0500", "0.0100"]
     assert ["challenger", judged[1].outcome.measured[0].version, "0.7500"] in rows(page), "on the golden set"
     assert any("1 of the 4 rows of the golden set were trained on" in line for line in page.lines)
     assert ["champion", f"{judged[1].outcome.champion_version}, release 1", "9.5000"] in rows(page), "of its vectors"
+
+
+def with_parts(history: History) -> History:
+    """The history with forward scores of unseen and of seen queries, as evaluations of real rows have them."""
+    for run, score in history.forward:
+        assert run.judgement is not None
+        parts = {
+            name: ForwardNumbers(rows=15, value=value, previous_value=None, low=None, high=None, untrained=None,
+                                 challenger=None)
+            for name, value in (("unseen", 0.2), ("seen", 0.4))
+        }  # fmt: skip
+        vars(run)["judgement"] = run.judgement.model_copy(update={"forward": score.model_copy(update=parts)})
+    return history
 
 
 def test_the_history_has_each_release_on_the_span_after_it_also_where_that_was_rejected(store, runner, judged, capsys):
@@ -87,19 +100,22 @@ def test_the_history_has_each_release_on_the_span_after_it_also_where_that_was_r
     assert rejected.released is None
     runner.metrics = {"recall@10": 0.5, "mrr@10": 0.3}
     carry_out(plan_run(store, small_config()))
-    history = read_history(Snapshot(store))
+    history = with_parts(read_history(Snapshot(store)))
     found = [(score.release, score.span) for _, score in history.forward]
     assert found == [(1, "2026-W47"), (2, "2026-W48"), (2, "2026-W49")], "the first release has no champion to judge"
     assert [run.span for run, _ in history.forward] == ["2026-W47", "2026-W48", "2026-W49"]
     assert history.forward[1][0].state == "Rejected"
 
-    figure = forward_figure(history)
-    assert figure is not None
-    assert figure.caption.startswith("release 2 on span 2026-W49, which it had not seen: 0.3000")
-    assert b"<svg" in svg(figure)
+    unseen, seen = forward_figures(history)
+    assert (unseen.title, seen.title) == ("Forward recall@10, unseen queries", "Forward recall@10, seen queries")
+    assert unseen.caption.startswith("release 2 on span 2026-W49, which it had not seen: 0.2000")
+    assert seen.caption.startswith("release 2 on span 2026-W49, which it had not seen: 0.4000")
+    assert b"<svg" in svg(unseen)
     section = forward_section(history)
     assert section is not None
-    assert [cell.text for cell in section.tables[0].rows[0]][:4] == ["2026-W49", "2", "30", "0.3000"]
+    first, second = ([cell.text for cell in each][:5] for each in section.tables[0].rows[:2])
+    assert first == ["2026-W49", "2", "unseen queries", "15", "0.2000"]
+    assert second == ["2026-W49", "2", "seen queries", "15", "0.4000"]
     assert section.tables[0].rows[-1][0].key == f"runs/{history.runs[1].run_key}/report.html"
 
     output = command.history(store)
@@ -109,4 +125,4 @@ def test_the_history_has_each_release_on_the_span_after_it_also_where_that_was_r
     assert "which it had not seen" in capsys.readouterr().out
 
     none = history._replace(runs=history.runs[:1])
-    assert (forward_figure(none), forward_section(none)) == (None, None)
+    assert (forward_figures(none), forward_section(none)) == ([], None)

@@ -13,14 +13,16 @@ from flows.presentation.history.page import MOST_ROWS, history_html, page
 from flows.presentation.history.quality import quality
 from flows.presentation.wording import share
 from infra.store.directory import DirectoryStore
+from tasks.contracts.evaluation import Role
 from tasks.contracts.stages import Stage
-from tasks.monitoring.history import History, by_chance, read_history
+from tasks.monitoring.history import History, read_history
 from tasks.monitoring.ledger_report import ledger_of
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 from tests.flows.presentation.conftest import Past
 from tests.support.fakes.fake_runner import ingest_feed
+from tests.support.measures.by_queries import by_queries
 from tests.support.pages.html import Page
 from tests.support.workspace.past import week, write_run
 
@@ -74,25 +76,12 @@ def test_the_page_shows_the_sums_of_the_ledger(past: Past, soon: Page) -> None:
     assert f"{summed.goodput:.1%}".replace("%", " %") in text
 
 
-def with_recall(run: Run, value: float, rows: int | None, **more: object) -> Run:
-    """The run with another recall@10, computed over `rows`."""
+def with_recall(run: Run, value: float, **more: object) -> Run:
+    """The run with another recall@10 on seen queries; on unseen ones it is 0.1 lower."""
     assert run.judgement is not None
     outcome = run.judgement.outcome
-    outcome = outcome.model_copy(update={"challenger": {**outcome.challenger, "recall@10": value}})
-    verdicts = tuple(each.model_copy(update={"rows": rows, "groups": None}) for each in run.judgement.verdicts)
-    judged = run.judgement.model_copy(update={"outcome": outcome, "verdicts": verdicts})
-    return altered(run, judgement=judged, **more)
-
-
-def test_numbers_that_differ_by_chance_have_intervals_that_overlap(past: Past) -> None:
-    run = Run(Snapshot(past.store), past.keys[1])
-    one, other = (by_chance(with_recall(run, value, 64), "recall@10") for value in (0.875, 0.90625))
-    assert one == pytest.approx((0.7718, 0.9353), abs=1e-3)  # R: prop.test(56, 64, correct = FALSE)
-    assert other is not None
-    assert one is not None
-    assert other[0] < one[1]
-    assert by_chance(with_recall(run, 0.875, None), "recall@10") is None
-    assert by_chance(with_recall(run, 0.875, 64), "auc") is None
+    outcome = outcome.model_copy(update={"by_queries": {Role.challenger: by_queries({"recall@10": value})}})
+    return altered(run, judgement=run.judgement.model_copy(update={"outcome": outcome}), **more)
 
 
 @pytest.mark.parametrize("runs", [3, 200])
@@ -100,10 +89,13 @@ def test_the_chart_of_recall_draws_the_intervals(past: Past, runs: int) -> None:
     history = many(read_history(Snapshot(past.store)), runs)
     history = history._replace(
         runs=tuple(
-            with_recall(run, 0.875, 64, span=run.span, run_key=run.run_key, release=run.release) for run in history.runs
+            with_recall(run, 0.875, span=run.span, run_key=run.run_key, release=run.release) for run in history.runs
         )
     )
-    figure = next(each for each in quality(history) if each.title == "recall@10")
+    figures = {each.title: each for each in quality(history)}
+    assert "newest release has 0.7750" in figures["recall@10, unseen queries"].caption
+    figure = figures["recall@10, seen queries"]
+    assert "newest release has 0.8750" in figure.caption
     assert "95 % intervals" in figure.caption
     canvas = Canvas()
     figure.draw(canvas)

@@ -16,6 +16,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import Manifest, commit
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint, HoldoutRule
+from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import (
     EvaluateInputs,
     HealthInputs,
@@ -51,6 +52,7 @@ from tasks.contracts.usage import ShapeTiming
 from tasks.data.span_versions import noted
 from tasks.foundation.errors import StageError, classify
 from tasks.runs import releases
+from tests.support.measures.by_queries import by_queries
 
 STEPS_PER_SPAN = 10
 ROWS_PER_SPAN = 40
@@ -146,6 +148,8 @@ class FakeRunner:
                     corpus_items=20,
                     challenger=self.metrics,
                     champion=champion,
+                    by_queries={Role.challenger: by_queries(self.metrics)}
+                    | ({Role.champion: by_queries(champion)} if champion else {}),
                     champion_version=inputs.champion.version if inputs.champion else None,
                 )
             case InferInputs():
@@ -325,8 +329,13 @@ def ingest_feed(store: Store, name: str, version: int = 1, at: str = "2021-02-01
 
 
 def small_config(*overrides: str) -> Config:
-    """The base configuration with a small model; override what the test is about."""
-    return load_config(overrides=("model.scratch.layers=1", *overrides))
+    """The base configuration with a small model; override what the test is about.
+
+    Fakes keep no answers to single rows, so its gates judge all queries together.
+    """
+    gates = load_config().evaluate.gates
+    whole = [each.model_dump(mode="json") | {"queries": "all"} for each in gates if each.queries != "unseen"]
+    return load_config(overrides=("model.scratch.layers=1", f"evaluate.gates={json.dumps(whole)}", *overrides))
 
 
 def write_checkpoint(store: Store, state: CheckpointState) -> CheckpointRef:

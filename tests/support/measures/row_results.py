@@ -18,10 +18,11 @@ def row_results(
     label_class: Sequence[int] | None = None,
     probabilities: Mapping[Role, Sequence[float]] | None = None,
     held: Sequence[bool] | np.ndarray | None = None,
+    unseen: Sequence[bool] | np.ndarray | None = None,
     competitors: Sequence[int] | None = None,
     **columns: Sequence[str],
 ) -> RowResults:
-    """One row for each rank; all are pairs of one span and different groups, without a class, unless it is given.
+    """One row for each rank; all are pairs of one span, of seen queries, without a class, by default.
 
     A thousand items compete with each row's own, unless `competitors` says otherwise.
     """
@@ -31,6 +32,8 @@ def row_results(
         span=np.array(span or ["2026-01"] * many, dtype=object),
         group=np.arange(many) if group is None else np.array(group),
         item_id=np.array(["item"] * many, dtype=object),
+        unseen=np.zeros(many, dtype=bool) if unseen is None else np.array(unseen, dtype=bool),
+        query_trained=np.ones(many, dtype=bool) if unseen is None else ~np.array(unseen, dtype=bool),
         pair=np.ones(many, dtype=bool),
         label_class=np.array([-1] * many if label_class is None else label_class, dtype=np.int8),
         columns={name: np.array(values, dtype=object) for name, values in columns.items()},

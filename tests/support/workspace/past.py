@@ -28,6 +28,7 @@ from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import CURRENT, Numbered, Pointer
 from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
+from tests.support.measures.by_queries import by_queries
 from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, slices, verdicts
 from tests.support.workspace.specs import MADE_BY, SEALED, price_at
 
@@ -215,6 +216,7 @@ def _release(store: Store, plan: RunPlan, number: int, made: dt.datetime) -> Non
         vectors=VECTORS,
         catalogue=catalogue(number),
         metrics=quality(number),
+        by_queries=by_queries(quality(number)),
         created_at=made.isoformat(timespec="microseconds"),
         **SEALED,
         **MADE_BY,

@@ -6,7 +6,7 @@ import math
 import random
 
 from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.evaluation import Answer, ForwardScore, SliceMetrics, Verdict
+from tasks.contracts.evaluation import Answer, ForwardNumbers, ForwardScore, Role, SliceMetrics, Verdict
 from tasks.contracts.outcomes import (
     Check,
     EvaluateOutcome,
@@ -22,6 +22,7 @@ from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, 
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse, NewGraph, ShapeTiming
+from tests.support.measures.by_queries import by_queries
 from tests.support.workspace.specs import MADE_BY
 
 VECTORS = 184_210
@@ -66,7 +67,15 @@ def forward(span: str, number: int, released: int) -> ForwardScore | None:
         previous=released - 1 or None, previous_value=before,
         low=gain - 0.021 if gain is not None else None, high=gain + 0.021 if gain is not None else None,
         untrained=0.27, challenger=quality(number)["recall@10"],
+        unseen=_forward_part(recall - 0.04, before, gain), seen=_forward_part(recall + 0.04, before, gain),
     )  # fmt: skip
+
+
+def _forward_part(recall: float, before: float | None, gain: float | None) -> ForwardNumbers:
+    bounds = (gain - 0.03, gain + 0.03) if gain is not None else (None, None)
+    return ForwardNumbers(
+        rows=206, value=recall, previous_value=before, low=bounds[0], high=bounds[1], untrained=0.27, challenger=0.7
+    )
 
 
 def slices(outcome: EvaluateOutcome) -> tuple[SliceMetrics, ...]:
@@ -182,6 +191,8 @@ def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected
                 corpus_items=21_004,
                 challenger=metrics,
                 champion=champion,
+                by_queries={Role.challenger: by_queries(metrics)}
+                | ({Role.champion: by_queries(champion)} if champion else {}),
                 champion_version=f"main-{first:08d}" if champion else None,
             )
         case Stage.infer:

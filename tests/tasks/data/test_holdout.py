@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,11 +9,13 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, commit
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.holdout import LEFT_OUT, SIDES_KIND, read_sides
+from tasks.data.holdout import LEFT_OUT, SIDES_KIND, held_out, read_sides, unseen
 from tasks.data.rows import CORE, ROWS_KIND
 from tasks.foundation.errors import DataError
+from tasks.worker.model.relevant import hash_queries
+from tasks.worker.rows.holdout_order import query_places
 
-RULE = HoldoutRule(group="row_id", share=0.4, measured=0.4)  # r0 has the place 0.35, r1 0.52
+RULE = HoldoutRule(group="row_id", share=0.8, measured=0.8)  # places: r0 0.706, r1 1, zoë 0.642
 
 
 @pytest.fixture
@@ -56,8 +59,43 @@ def test_a_lost_list_of_rows_left_out_is_no_empty_list(store: DirectoryStore, tm
 
 def test_the_column_that_groups_rows_is_read(store: DirectoryStore, tmp_path: Path) -> None:
     ref = write(store, tmp_path, "2026-01", ["r0"])
-    assert next(read_sides(store, [ref], HoldoutRule(group="user", share=0.4, measured=0.4), [])).held[
+    assert next(read_sides(store, [ref], HoldoutRule(group="user", share=0.8, measured=0.8), [])).held[
         "user"
     ].to_pylist() == ["r0"]
     with pytest.raises(DataError, match=r"span 2026-01: no column 'shop', which the configuration uses as .* group"):
-        next(read_sides(store, [ref], HoldoutRule(group="shop", share=0.4, measured=0.4), []))
+        next(read_sides(store, [ref], HoldoutRule(group="shop", share=0.8, measured=0.8), []))
+
+
+QUERIES, ITEMS = 4000, 5  # a log in which each query has five items
+
+
+@pytest.fixture(scope="module")
+def log() -> pa.Table:
+    queries = [f"query {number}" for number in range(QUERIES) for _ in range(ITEMS)]
+    return pa.table({"query": queries, "item": [f"item {number}" for number in range(len(queries))]})
+
+
+def test_half_of_the_share_holds_out_queries_and_half_pairs(log: pa.Table) -> None:
+    rule = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
+    held, alone = held_out(log, rule), unseen(log, rule)
+    of_query = alone.reshape(QUERIES, ITEMS)
+    assert (of_query.all(axis=1) == of_query.any(axis=1)).all(), "a query is held out with all its rows, or not at all"
+    assert (held | ~alone).all()
+    assert alone.mean() == pytest.approx(0.1, abs=0.02)  # four standard deviations
+    assert (held & ~alone).mean() == pytest.approx(0.1 * 0.9, abs=0.01)
+    assert held[alone].all()
+
+
+def test_a_group_of_queries_holds_out_unseen_queries_alone(log: pa.Table) -> None:
+    rule = HoldoutRule(group="query", share=0.2, measured=0.2)
+    assert (held_out(log, rule) == unseen(log, rule)).all()
+    assert held_out(log, rule).mean() == pytest.approx(0.2, abs=0.026)
+
+
+@pytest.mark.parametrize("group", ["query", "query_and_item"])
+def test_queries_are_sampled_in_an_order_that_does_not_know_which_are_unseen(log: pa.Table, group: str) -> None:
+    rule = HoldoutRule(group=group, share=0.2, measured=0.2)
+    places = query_places(hash_queries(log["query"].to_pylist()))
+    first = places <= np.quantile(places, 0.25)
+    for kind in (unseen(log, rule), held_out(log, rule)):
+        assert kind[first].mean() == pytest.approx(kind.mean(), abs=0.05)

@@ -53,6 +53,8 @@ def evaluated(
         "group": list(range(first_row, first_row + many)),
         "item_id": [f"item of {name}" for name in names],
         "pair": [True] * many,
+        "unseen": [at % 2 == 0 for at in range(many)],
+        "query_trained": [True] * many,
         "label_class": pa.array([-1] * many, pa.int8()),
         "column.locale": ["de" if at % 2 else "en" for at in range(many)],
         "competitors": pa.array([100] * many, pa.int32()),
@@ -100,7 +102,10 @@ def test_one_evaluation_of_both_models_serves_for_both(store):
     for first, second, sign in ((a, b, 1), (b, a, -1)):
         pair = pair_of(store, first, second)
         assert (pair.measured_in, pair.rows) == (b.run_key, 60)
-        recall = next(each for each in pair.metrics if each.metric == "recall@10")
+        unseen, seen, recall = (each for each in pair.metrics if each.metric == "recall@10")
+        assert [each.queries for each in (unseen, seen, recall)] == ["unseen", "seen", "all"]
+        assert (unseen.rows, seen.rows, recall.rows) == (30, 30, 60)
+        assert unseen.a + seen.a == pytest.approx(2 * recall.a)
         assert {recall.a, recall.b} == {40 / 60, 1.0}
         assert recall.difference == pytest.approx(sign / 3)
         assert recall.answer == ("better" if sign > 0 else "worse")
@@ -115,7 +120,7 @@ def test_runs_apart_are_compared_on_the_rows_that_both_hold_out(store):
     b = evaluated(store, 1, {Role.challenger: BAD}, {Role.challenger: "new"}, first_row=20, items=120)
     pair = pair_of(store, a, b)
     assert (pair.measured_in, pair.rows, pair.rows_a, pair.rows_b) == (None, 40, 60, 60)
-    recall = pair.metrics[0]
+    recall = next(each for each in pair.metrics if each.queries == "all")
     assert (recall.rows, recall.a, recall.b) == (40, 0.25, 0.0)
     assert "A ranks each row's item among 100 items, B among 120 of another catalogue" in pair.notes[0]
 
@@ -142,7 +147,7 @@ def test_a_metric_that_one_run_lacks_is_named_and_left_out(store):
     a = evaluated(store, 0, {Role.challenger: GOOD}, {Role.challenger: "old"}, metrics={**METRICS, "recall@1": 1.0})
     b = evaluated(store, 1, {Role.challenger: BAD}, {Role.challenger: "new"})
     pair = pair_of(store, a, b)
-    assert [each.metric for each in pair.metrics] == ["recall@10", "mrr@10"]
+    assert list(dict.fromkeys(each.metric for each in pair.metrics)) == ["recall@10", "mrr@10"]
     assert "B gives no recall@1, so these are not compared." in pair.notes
 
 

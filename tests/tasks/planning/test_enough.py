@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import infra.compute.factory
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import FeedRef, SpanRef
-from tasks.data.rows import is_holdout, normal_text
+from tasks.data.holdout import held_out
 from tasks.planning import enough as module
 from tasks.planning.enough import Enough, enough
 from tasks.planning.next_run import plan_run
@@ -36,7 +38,8 @@ def expected(store: DirectoryStore, *overrides: str) -> Enough:
 
 
 def held(row: dict[str, Any]) -> bool:
-    return is_holdout(f"{normal_text(row['text'])}\n{normal_text(row['title'])}", 0.3)
+    rule = HoldoutRule(group="query_and_item", share=0.3, measured=0.3)
+    return bool(held_out(pa.table({"query": [row["text"]], "item": [row["title"]]}), rule)[0])
 
 
 def test_rows_pairs_steps_and_held_out_queries_are_counted(store: DirectoryStore) -> None:
@@ -48,6 +51,8 @@ def test_rows_pairs_steps_and_held_out_queries_are_counted(store: DirectoryStore
     assert found.steps == -(-(400 - len(aside)) // 64) * 3
     assert (found.held_pairs, found.held_queries) == (len(aside), len({row["text"] for row in aside}))
     assert found.earlier_queries == 0
+    alone = {row["text"] for row in aside if all(held(other) for other in ROWS if other["text"] == row["text"])}
+    assert 0 < found.unseen_queries <= len(alone) < found.held_queries
 
 
 def test_only_positives_are_pairs_if_the_head_says_so(store: DirectoryStore) -> None:

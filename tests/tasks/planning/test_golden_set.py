@@ -8,8 +8,8 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import Canonicaliser
-from tasks.data.files.formats import Format
 from tasks.data.files.cursor import SourceRow
+from tasks.data.files.formats import Format
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning import golden_set
 from tasks.planning.golden_set import read_golden_set, store_golden_set

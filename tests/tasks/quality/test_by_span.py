@@ -18,6 +18,8 @@ def results() -> RowResults:
         span=np.array(SPANS, dtype=object),
         group=np.arange(count),
         item_id=text,
+        unseen=np.zeros(count, dtype=bool),
+        query_trained=np.ones(count, dtype=bool),
         pair=np.ones(count, dtype=bool),
         label_class=np.full(count, -1),
         columns={},

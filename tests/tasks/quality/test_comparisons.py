@@ -62,6 +62,49 @@ def test_each_value_with_enough_rows_is_judged_and_one_without_rows_can_not_tell
     assert "no locale has 50 rows" in none.sentence
 
 
+def halves(unseen: tuple[int, int], seen: tuple[int, int], count: int = 200) -> RowResults:
+    """So many rows of unseen and of seen queries; of the first ones challenger and champion find as many as given."""
+    ranks, part = parts(count, {"unseen": unseen, "seen": seen})
+    return row_results(ranks, unseen=[each == "unseen" for each in part])
+
+
+def test_the_worse_of_unseen_and_seen_queries_decides() -> None:
+    rows = halves(unseen=(100, 140), seen=(198, 140))
+    whole, *apart = verdicts(rows, gate(confidence=0.95), gate(queries="each", confidence=0.95))
+    assert whole.answer == "pass", "over all queries the model is better"
+    assert [(v.where, v.answer, v.rows) for v in apart] == [
+        ("unseen queries", "fail", 200),
+        ("seen queries", "pass", 200),
+    ]
+    assert refused(apart)
+    assert apart[0].sentence.startswith("recall@10 of unseen queries 0.5000 is 0.2000 below the champion's 0.7000;")
+    assert whole.sentence.startswith("recall@10 of all held-out queries 0.7450 is 0.0450 above")
+    (alone,) = verdicts(rows, gate(queries="unseen", confidence=0.95))
+    assert (alone.where, alone.answer) == ("unseen queries", "fail")
+
+
+def test_queries_are_judged_within_a_slice_of_enough_rows() -> None:
+    ranks, locale = parts(6, {"de": (3, 3), "en": (5, 5)})
+    rows = row_results(ranks, locale=locale, unseen=[at % 3 == 0 for at in range(12)])
+    found = verdicts(rows, gate(slice="locale", queries="each"), min_slice_rows=5)
+    assert [(v.where, v.rows) for v in found] == [
+        ("locale=de, unseen queries", 2),
+        ("locale=de, seen queries", 4),
+        ("locale=en, unseen queries", 2),
+        ("locale=en, seen queries", 4),
+    ]
+
+
+def test_a_part_of_the_queries_without_rows_is_undecided_unless_the_rule_makes_none() -> None:
+    ranks, _ = parts(10, {"all": (8, 8)})
+    rows = row_results(ranks, unseen=[True] * 10)
+    found = verdicts(rows, gate(queries="each", undecided="refuse"))
+    assert [(v.where, v.answer) for v in found] == [("unseen queries", "pass"), ("seen queries", "undecided")]
+    assert "no row of seen queries to judge" in found[1].sentence
+    (alone,) = verdicts(rows, gate(queries="each", undecided="refuse"), unseen_alone=True)
+    assert (alone.where, alone.answer) == ("unseen queries", "pass")
+
+
 def test_a_column_that_the_rows_lack_is_an_error_that_names_those_they_have() -> None:
     with pytest.raises(ConfigError, match=r"no column 'country' .*they have: locale"):
         verdicts(row_results({CHALLENGER: [1], CHAMPION: [1]}, locale=["de"]), gate(slice="country"))

@@ -12,6 +12,7 @@ from tasks.contracts.evaluation import Role, Verdict, refused
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.quality.comparisons import Measured
 from tasks.quality.verdicts import judge
+from tests.support.measures.row_results import row_results
 
 
 def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:
@@ -136,21 +137,35 @@ def test_a_metric_that_was_not_measured_fails():
     )
 
 
+HALF = 4000  # rows of unseen and of seen queries
+Recalls = tuple[float, float]  # recall@10 on unseen and on seen queries
+
+
+def ranks(recall: float) -> list[int]:
+    return [1] * round(HALF * recall) + [11] * (HALF - round(HALF * recall))
+
+
 def test_the_gates_of_base_yaml_hold_a_first_release_and_a_later_one():
     gates = load_config(None, ["model.pretrained=package:any"]).evaluate.gates
-    good, learnt_nothing, broken = ({"recall@10": recall, "mrr@10": 0.2} for recall in (0.4, 0.25, 0.001))
-    untrained = {Role.untrained: {"recall@10": 0.3, "mrr@10": 0.2}}
 
-    def refusing(challenger: Mapping[str, float], **others: Mapping[str, float]) -> list[str]:
-        roles = {Role.challenger: challenger, **untrained, **{Role(name): value for name, value in others.items()}}
-        return [v.against or "floor" for v in judge(Measured(roles), gates) if v.refuses]
+    def refusing(challenger: Recalls, **others: Recalls) -> dict[str, str]:
+        recalls = {"challenger": challenger, "untrained": (0.3, 0.3), **others}
+        rows = row_results({Role(name): [*ranks(unseen), *ranks(seen)] for name, (unseen, seen) in recalls.items()},
+                           unseen=[True] * HALF + [False] * HALF)  # fmt: skip
+        measured = Measured({role: rows.metrics(role) for role in rows.roles}, rows)
+        return {v.against or "floor": v.where for v in judge(measured, gates) if v.refuses}
 
-    assert refusing(good) == []
-    assert refusing(learnt_nothing) == ["untrained"]
-    assert refusing(broken) == ["untrained", "floor"]
-    assert refusing(good, champion=good, best=good) == []
-    decayed = {"recall@10": 0.43, "mrr@10": 0.2}
-    assert refusing(good, champion={**good, "recall@10": 0.404}, best=decayed) == ["best"], "each drop was allowed"
+    good = (0.4, 0.4)
+    assert refusing(good) == {}
+    assert refusing((0.25, 0.25)) == {"untrained": "unseen queries"}, "and over all queries"
+    assert refusing((0.001, 0.001)) == {"untrained": "unseen queries", "floor": ""}
+    assert refusing((0.27, 0.6)) == {"untrained": "unseen queries"}, "it learnt its own queries by heart"
+    assert refusing((0.2995, 0.4)) == {}, "a difference that chance may have made"
+    assert refusing(good, champion=good, best=good) == {}
+    assert refusing(good, champion=(0.404, 0.404), best=(0.43, 0.43)) == {"best": "seen queries"}, (
+        "each drop was allowed"
+    )
+    assert refusing((0.38, 0.45), champion=good, best=good) == {"champion": "unseen queries"}
 
 
 def test_great_expectations_is_not_imported_before_it_is_needed():

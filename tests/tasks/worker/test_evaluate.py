@@ -21,7 +21,8 @@ from tasks.contracts.jobs import EvaluateInputs, InferInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
 from tasks.contracts.runs import RunPlan
-from tasks.data.holdout import split_holdout
+from tasks.data.holdout import read_sides, split_holdout, unseen
+from tasks.data.rows import normal_text
 from tasks.foundation.errors import DataError, StoreError
 from tasks.planning.judge_run import judge_evaluation
 from tasks.quality.row_results import RowResults, read_row_results
@@ -110,11 +111,9 @@ def test_of_more_rows_than_the_cap_a_sample_is_measured(workspace: Workspace, ch
         run(store, (rows, later), challenger, f"evaluate.max_rows={most}", run_key=f"at-most-{most}")
         for most in (1000, 40, 20)
     )
-    assert (whole.sampled_from, whole.interval) == (None, None)
+    assert whole.sampled_from is None
     assert half.sampled_from == whole.holdout_rows
     assert 20 < half.holdout_rows <= 40
-    assert half.interval is not None
-    assert half.interval[0] <= half.challenger["recall@10"] <= half.interval[1]
 
     def measured(outcome: EvaluateOutcome) -> set[str]:
         return set(read_row_results(store, str(outcome.rows_key)).row_id)
@@ -144,6 +143,38 @@ def test_without_a_competitor_nothing_is_measured_and_the_gates_refuse(
     )  # fmt: skip
     verdicts = judge_evaluation(store, plan, outcome).verdicts
     assert [(each.answer, each.refuses, each.value) for each in verdicts] == [("undecided", True, None)] * 3
+
+
+def test_unseen_and_seen_queries_are_measured_apart(workspace: Workspace, challenger: ModelRef, tmp_path: Path):
+    store, rows = workspace
+
+    def few_queries(table: pa.Table) -> pa.Table:
+        queries = [f"query {number * 7 % 61}" for number in range(table.num_rows)]
+        return table.set_column(table.column_names.index("query"), "query", pa.array(queries))
+
+    later = change_rows(store, rows, "2026-09", few_queries, tmp_path)
+    outcome = run(store, (rows, later), challenger, "evaluate.holdout_share=0.4", champion=challenger)
+    rule = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)
+    sides = list(read_sides(store, [rows, later], rule, []))
+    trained = {normal_text(query) for each in sides for query in each.training["query"].to_pylist()}
+    held = pa.concat_tables([each.held for each in sides])
+    alone = unseen(held, rule)
+    measured = read_row_results(store, str(outcome.rows_key))
+    assert measured.row_id.tolist() == held["row_id"].to_pylist()
+    assert measured.unseen.tolist() == alone.tolist()
+    assert measured.query_trained.tolist() == [normal_text(each) in trained for each in held["query"].to_pylist()]
+    assert not measured.query_trained[alone].any()
+    found = outcome.by_queries[Role.challenger]
+    for part, among in ((found.unseen, alone), (found.seen, ~alone)):
+        among = among & measured.pair
+        assert part.rows == among.sum() > 10
+        assert part.main == pytest.approx((measured.ranks[Role.challenger][among] <= 10).mean())
+        assert part.low is not None
+        assert part.high is not None
+        assert part.low <= part.main <= part.high
+    assert found.seen_trained == pytest.approx(measured.query_trained[~alone & measured.pair].mean())
+    assert 0 < found.seen_trained < 1
+    assert outcome.by_queries[Role.champion] == found
 
 
 def test_a_champion_is_measured_on_the_same_rows(workspace: Workspace, challenger: ModelRef):

@@ -16,7 +16,7 @@ from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows import holdout_order
 from tasks.worker.rows.holdout_order import query_places
 from tasks.worker.rows.holdout_read import HeldSpan
-from tasks.worker.rows.holdout_write import PAIRS, QUERY_PLACE, ROWS, file_name, write_held
+from tasks.worker.rows.holdout_write import PAIRS, QUERY_PLACE, ROWS, TRAINED_ON, file_name, write_held
 from tests.support.workspace.jobs import change_rows, make_workspace
 
 RULE = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)
@@ -100,9 +100,14 @@ def test_the_pairs_of_queries_are_those_of_all_rows(
     places = np.sort(query_places(hash_queries([*wanted, "no row has it"])))
     found = HeldSpan(shop[0], ref, RULE.share).pairs(places)
     of_query = dict(zip(query_places(hash_queries(wanted)).tolist(), wanted, strict=True))
-    pairs = zip(*(found[name].to_pylist() for name in (QUERY_PLACE, "item_id", "label")), strict=True)
-    expected = {(row[QUERY], row["item_id"], row["label"]) for row in rows if row[QUERY] in wanted}
-    assert sorted((of_query[place], item, label) for place, item, label in pairs) == sorted(expected)
+    names = (QUERY_PLACE, "item_id", "label", TRAINED_ON)
+    pairs = zip(*(found[name].to_pylist() for name in names), strict=True)
+    (sides,) = read_sides(shop[0], [ref], RULE, [])
+    trained = {(row[QUERY], row["item_id"], row["label"]) for row in sides.training.to_pylist()}
+    every = {(row[QUERY], row["item_id"], row["label"]) for row in rows if row[QUERY] in wanted}
+    expected = [(*pair, pair in trained) for pair in every]
+    assert len({pair[3] for pair in expected}) == 2
+    assert sorted((of_query[place], *pair) for place, *pair in pairs) == sorted(expected)
 
 
 def test_the_same_rows_are_the_same_folder(shop: tuple[DirectoryStore, RowsRef], tmp_path: Path):

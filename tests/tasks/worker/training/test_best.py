@@ -1,10 +1,10 @@
-import numpy as np
+import pyarrow as pa
 import pytest
 
 from configs.schema.retention import KeepBestConfig
 from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.rows import is_holdout
+from tasks.data.holdout import trainable
 from tasks.worker.training.forgetting import best_step, exclude_development_rows, is_out_of_patience
 
 RULE = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
@@ -61,8 +61,8 @@ def test_a_run_ends_after_so_many_evaluations_without_a_gain(
 def test_development_rows_are_none_of_the_holdout_and_as_many_as_asked():
     wider = exclude_development_rows(RULE, settings(rows=100), [span(2000), span(8000)])
     groups = [str(number) for number in range(10_000)]
-    held = np.array([is_holdout(group, RULE.share) for group in groups])
-    wide = np.array([is_holdout(group, wider.share) for group in groups])
+    rows = pa.table({"query": groups, "item": groups})
+    held, wide = (~trainable(rows, rule) for rule in (RULE, wider))
     assert not (held & ~wide).any(), "the holdout stays as it is"
     assert (wide & ~held).sum() == pytest.approx(100, abs=40)
 
