@@ -31,6 +31,7 @@ from tasks.worker.training.forgetting import average_weights, put_weights
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.known_pairs import KnownPositives, open_known
 from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.plan import PlanFolder
 from tasks.worker.training.resume import (
     Start,
     broadcast_checkpoint,
@@ -80,7 +81,7 @@ def run(job: Job) -> TrainOutcome:
             failures = _failures(job)
             pairs = open_pairs(job, training, read_replayed_rows(job, inputs), known, parts, accelerator.barrier)
         state = start.state
-        plan = make_plan(config, state.first_step, pairs)
+        plan = make_plan(config, state.first_step, pairs, PlanFolder.of(job))
         shape = choose_shape(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
         negatives = negative_arrays(mined.found, len(pairs), parts, config) if mined else None
         last_step = state.step if state.complete else state.first_step + len(plan)

@@ -41,19 +41,25 @@ LONGEST_SECONDS = 4 * 3600.0  # longest work once per machine: tokens of a quart
 
 
 def once_per_machine(path: Path, make: Callable[[], bytes], what: str) -> bytes:
-    """Run `make` in the first worker that calls this; the others wait, and all get its result.
+    """Like `make_once_per_machine`; all workers get the result."""
+    make_once_per_machine(path, make, what)
+    return path.read_bytes()
+
+
+def make_once_per_machine(path: Path, make: Callable[[], bytes | memoryview], what: str) -> None:
+    """Run `make` in the first worker that calls this, and write its result to a file; the others wait.
 
     If a worker fails or dies in `make`, the next one runs it.
 
     Args:
-        path: a file in an existing folder that these workers share; holds the result.
+        path: a file in an existing folder that these workers share.
         what: the work in words, for the error.
 
     Raises:
         HangError: another worker held the lock for LONGEST_SECONDS.
     """
     if path.exists():
-        return path.read_bytes()
+        return
     with path.with_name(f"{path.name}.lock").open("wb") as lock:
         wait_until(
             lambda: _locked(lock),
@@ -62,10 +68,9 @@ def once_per_machine(path: Path, make: Callable[[], bytes], what: str) -> bytes:
         )
         if not path.exists():
             publish_file(path, make())
-        return path.read_bytes()
 
 
-def publish_file(path: Path, content: bytes) -> None:
+def publish_file(path: Path, content: bytes | memoryview) -> None:
     """Write a file for other workers of this machine, who see it complete or not at all."""
     staged = path.with_name(f"{path.name}.tmp")
     staged.write_bytes(content)

@@ -19,8 +19,9 @@ from tasks.worker.model.embedding_model import Texts
 from tasks.worker.model.features import concatenate_features
 from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
+from tasks.worker.training.dealing import PADDING
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
-from tasks.worker.training.plan import PADDING, BatchPlan, map_in_pieces, repeated, split_by_worker
+from tasks.worker.training.plan import BatchPlan, PlanFolder, map_in_pieces, split_by_worker
 
 SAMPLED_ROWS = 16_384  # the shape is chosen by the run's first rows, so that warmup finds the same one, fast
 SAMPLED_BATCHES = 256
@@ -65,9 +66,9 @@ class Batch:
         return Batch(**moved)
 
 
-def make_plan(config: Config, first_step: int, pairs: Pairs) -> BatchPlan:
+def make_plan(config: Config, first_step: int, pairs: Pairs, folder: PlanFolder | None = None) -> BatchPlan:
     """Return the batch plan of a run; the first step is part of the seed, so that runs shuffle differently."""
-    return _plan_of_first(len(pairs), config, first_step, pairs)
+    return replace(_plan_of_first(len(pairs), config, first_step, pairs), folder=folder)
 
 
 def _plan_of_first(rows: int, config: Config, first_step: int, pairs: Pairs) -> BatchPlan:
@@ -166,7 +167,7 @@ def make_batch(
     excluded_queries = np.tile(pair == 0, (part, 1)) if shape.both_ways else np.zeros((part, 0), dtype=bool)
     for kind, (key, positives) in enumerate(zip((pairs.item_key, pairs.text_key), pairs.known, strict=True)):
         batch_key = key[whole]
-        alike = np.flatnonzero(repeated(batch_key))
+        alike = np.flatnonzero(_repeated(batch_key))
         here = alike[(alike >= mine.start) & (alike < mine.stop)]
         equal, places = batch_key[here, None] == batch_key[alike], np.ix_(here - mine.start, alike)
         excluded[places] |= equal
@@ -290,6 +291,15 @@ def _extra(negatives: HardNegatives | None, rows: np.ndarray, shape: BatchShape)
     if negatives is None:
         return np.full(len(rows) * shape.extra, -1, dtype=np.int64)
     return np.where(rows[:, None] >= 0, negatives.of_row[rows], -1).astype(np.int64).reshape(-1)
+
+
+def _repeated(values: np.ndarray) -> np.ndarray:
+    """Return bool: True for values that occur more than once."""
+    order = np.argsort(values, kind="stable")
+    same = np.flatnonzero(values[order[1:]] == values[order[:-1]])
+    found = np.zeros(len(values), dtype=bool)
+    found[order[same]] = found[order[same + 1]] = True
+    return found
 
 
 def _stands_before(numbers: np.ndarray) -> np.ndarray:

@@ -1,25 +1,47 @@
 """The batch plan: the rows of each step, random, with about the same number of tokens in every batch.
 
 A pure function of token lengths, keys, seed and batch size, the same for any number of workers. The step number alone
-locates a batch, so a resume neither repeats nor skips one. Batches are computed on request.
+locates a batch, so a resume neither repeats nor skips one. Batches are computed on request, a block of them at a time.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-PADDING = -1
+from tasks.worker.process.job import Job
+from tasks.worker.process.machine import make_once_per_machine
+from tasks.worker.training.dealing import PADDING, deal
+
 MIXED = -1  # group of a batch with rows of several groups
-BLOCK_BATCHES = 64  # rows are exchanged among 64 batches: enough choice, and fast
-READ_ROWS = 2**18  # rows per read
-BALANCING_STRATA = 8  # strata of a block that are dealt to balance the batches; the others are dealt at random
+BLOCK_BATCHES = 64  # a block's rows are dealt to 64 batches: enough choice, and fast
+READ_ROWS = 2**17  # rows per read
+
+
+@dataclass(frozen=True)
+class PlanFolder:
+    """A local folder with the blocks of a plan, which the workers of a machine make in turn, each block once."""
+
+    path: Path
+    worker: int  # number of this worker among those of its machine
+    workers: int
+
+    @classmethod
+    def of(cls, job: Job) -> PlanFolder | None:
+        """Return the folder of a job's machine; None for a worker alone, which keeps its block in memory."""
+        rank = job.rank
+        return cls(job.machine.folder, rank.local, rank.local_world) if rank.local_world > 1 else None
+
+    def file(self, name: str, make: Callable[[], np.ndarray]) -> Path:
+        """Return a file with an array's bytes, which the first worker that needs it makes."""
+        path = self.path / f"plan-{name}"
+        make_once_per_machine(path, lambda: np.ascontiguousarray(make()).data, "to plan batches")
+        return path
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +58,7 @@ class BatchPlan:
     epochs: int
     seed: int
     groups: np.ndarray | None = None  # integers (rows,): batches have rows of one group if possible
+    folder: PlanFolder | None = None  # None: every block is made in this process
 
     def __len__(self) -> int:
         return self.epochs * self._batches
@@ -48,56 +71,97 @@ class BatchPlan:
     def rows(self, number: int) -> np.ndarray:
         """Return the rows of a batch, int64 (batch_rows,), PADDING at the end if it is not full."""
         epoch, batch = divmod(number, self._batches)
-        blocks = max(1, round(self._batches / BLOCK_BATCHES))
-        block = ((batch + 1) * blocks - 1) // self._batches
-        return self._block(epoch, block, blocks)[batch - self._first(block, blocks)]
+        block = ((batch + 1) * self._blocks - 1) // self._batches
+        return self._block(epoch, block)[batch - self._first(block)]
 
-    def _first(self, block: int, blocks: int) -> int:
+    @property
+    def _blocks(self) -> int:
+        """Blocks per epoch."""
+        return max(1, round(self._batches / BLOCK_BATCHES))
+
+    def _first(self, block: int) -> int:
         """Return the first batch of a block."""
-        return self._batches * block // blocks
+        return self._batches * block // self._blocks
 
     @functools.lru_cache(maxsize=2)  # noqa: B019, a plan lives as long as its run
-    def _dealt(self, epoch: int) -> np.ndarray:
-        """Return the rows of each batch before the exchange, (strata, batches), PADDING at the end.
+    def _block(self, epoch: int, block: int) -> np.ndarray:
+        """Return the batches of a block, int64 (batches, batch_rows).
 
-        A stratum has rows of about equal length, and every batch gets one of them, so every block has its share of long
-        rows.
+        Workers of one machine make as many blocks at a time as they are, each its own, and read those of the others.
         """
-        kind = np.int32 if len(self.tokens) < 2**31 else np.int64
-        random = np.random.default_rng([self.seed, epoch])
-        order = np.arange(len(self.tokens), dtype=kind)
-        random.shuffle(order)
-        lengths = map_in_pieces(self.tokens, len(self.tokens), _short)
-        if self.groups is not None:
-            return _by_group(order, lengths, self.groups, self.batch_rows, random)
-        return _strata(order, lengths, self._batches, random)
+        folder = self.folder
+        if folder is None:
+            return self._make_block(epoch, block)
+        own = block - block % folder.workers + folder.worker
+        if own < self._blocks:
+            self._block_file(folder, epoch, own)
+        return np.fromfile(self._block_file(folder, epoch, block), np.int64).reshape(-1, self.batch_rows)
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019
-    def _block(self, epoch: int, block: int, blocks: int) -> np.ndarray:
-        """Return the batches of a block, int64 (batches, batch_rows)."""
-        first, last = self._first(block, blocks), self._first(block + 1, blocks)
-        columns = self._dealt(epoch)[:, first:last].astype(np.int64)
+    def _block_file(self, folder: PlanFolder, epoch: int, block: int) -> Path:
+        return folder.file(f"{epoch}-{block}", functools.partial(self._make_block, epoch, block))
+
+    def _make_block(self, epoch: int, block: int) -> np.ndarray:
+        """Like `_block`, in this process."""
+        shuffled = self._shuffled(epoch, self._first(block), self._first(block + 1))
         random = np.random.default_rng([self.seed, epoch, block])
-        out = np.full((last - first, self.batch_rows), PADDING, dtype=np.int64)
-        for batches in self._exchanging(columns):
-            rows = columns[:, batches].reshape(-1)
+        out = np.full((len(shuffled), self.batch_rows), PADDING, dtype=np.int64)
+        for batches in self._together(shuffled):
+            rows = shuffled[batches].T.reshape(-1)
             rows = rows[rows >= 0]
-            dealt = _deal(self.tokens[rows], len(batches), random)
-            separate(dealt, [key[rows] for key in self.keys])
-            for batch, members in zip(batches, dealt, strict=True):
+            tokens, *keys = self._read(rows)
+            for batch, members in zip(batches, deal(tokens, keys, len(batches), random), strict=True):
                 found = members[members >= 0]
                 out[batch, : len(found)] = rows[found]
         return out
 
-    def _exchanging(self, columns: np.ndarray) -> list[list[int]]:
-        """Return lists of batches (columns) that may exchange rows: all, or one list per group and one of MIXED."""
+    def _read(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Return tokens and keys of some rows, read in pieces of all columns, which files hold side by side."""
+        pieces = [rows[start : start + READ_ROWS] for start in range(0, max(len(rows), 1), READ_ROWS)]
+        read = [[column[piece] for column in (self.tokens, *self.keys)] for piece in pieces]
+        return [np.concatenate(column) for column in zip(*read, strict=True)]
+
+    def _together(self, rows: np.ndarray) -> list[list[int]]:
+        """Return lists of batches whose rows are dealt together: all, or one list per group and one of MIXED."""
         if self.groups is None:
-            return [list(range(columns.shape[1]))]
+            return [list(range(len(rows)))]
         alike: dict[int, list[int]] = {}
-        for batch, rows in enumerate(columns.T):
-            groups = self.groups[rows[rows >= 0]]
+        for batch, members in enumerate(rows):
+            groups = self.groups[members[members >= 0]]
             alike.setdefault(int(groups[0]) if (groups == groups[0]).all() else MIXED, []).append(batch)
         return list(alike.values())
+
+    def _shuffled(self, epoch: int, first: int, last: int) -> np.ndarray:
+        """Return the rows of some batches before their block is dealt, int64 (batches, strata), PADDING at the end."""
+        if self.folder is None:
+            return self._shuffled_epoch(epoch)[first:last].astype(np.int64)
+        file = self.folder.file(str(epoch), functools.partial(self._shuffle, epoch))
+        strata = file.stat().st_size // self._kind.itemsize // self._batches
+        start = first * strata * self._kind.itemsize
+        rows = np.fromfile(file, self._kind, (last - first) * strata, offset=start)
+        return rows.reshape(-1, strata).astype(np.int64)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def _shuffled_epoch(self, epoch: int) -> np.ndarray:
+        return self._shuffle(epoch)
+
+    def _shuffle(self, epoch: int) -> np.ndarray:
+        """Return the rows of each batch before blocks are dealt, (batches, strata), PADDING at the end.
+
+        A stratum has rows of about equal length, and every batch gets one of them, so every block has its share of long
+        rows.
+        """
+        random = np.random.default_rng([self.seed, epoch])
+        order = np.arange(len(self.tokens), dtype=self._kind)
+        random.shuffle(order)
+        lengths = map_in_pieces(self.tokens, len(self.tokens), _short)
+        if self.groups is not None:
+            return _by_group(order, lengths, self.groups, self.batch_rows, random).T
+        return _strata(order, lengths, self._batches, random).T
+
+    @property
+    def _kind(self) -> np.dtype:
+        """The type of a row's number in memory."""
+        return np.dtype(np.int32 if len(self.tokens) < 2**31 else np.int64)
 
 
 def map_in_pieces(values: np.ndarray, rows: int, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -161,116 +225,6 @@ def _sort_by_length(order: np.ndarray, lengths: np.ndarray, out: np.ndarray) -> 
         longer = np.cumsum(here[::-1])[::-1] - here
         out[after[length[ranked]] + np.arange(len(some)) - longer[length[ranked]]] = some[ranked]
         after += here
-
-
-def _deal(tokens: np.ndarray, batches: int, random: np.random.Generator) -> np.ndarray:
-    """Deal places in `tokens` to batches, int64 (batches, strata); each batch gets one row of each stratum.
-
-    A stratum has rows of about equal length, in random order. The last one, of the shortest rows, may have PADDING.
-    """
-    order = np.argsort(-tokens, kind="stable")
-    strata = -(-len(tokens) // batches)
-    missing = strata * batches - len(tokens)
-    ranked = np.pad(order, (0, missing), constant_values=PADDING).reshape(strata, batches)
-    lengths = np.pad(tokens[order], (0, missing)).reshape(strata, batches)
-    dealt, totals = np.empty((batches, strata), dtype=np.int64), np.zeros(batches, dtype=np.int64)
-    turns = random.permutation(strata)
-    for turn, stratum in enumerate(turns.tolist()):
-        shuffled = random.permutation(batches)
-        if turn >= strata - BALANCING_STRATA:  # the longest row to the emptiest batch
-            shuffled = shuffled[np.argsort(totals[shuffled], kind="stable")]
-        dealt[shuffled, stratum] = ranked[stratum]
-        totals[shuffled] += lengths[stratum]
-    return dealt
-
-
-def separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
-    """Exchange rows within their stratum, in place, until no batch has two rows with an equal key, if possible.
-
-    Otherwise they are spread, e.g. the rows of an item that has more rows than there are batches.
-
-    Args:
-        dealt: places of rows in each array of `keys`, or PADDING.
-    """
-    batches, strata = dealt.shape
-    held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]
-    key_lists = [key.tolist() for key in keys]
-
-    def keys_of(row: int) -> list[int]:
-        return [key[row] for key in key_lists] if row >= 0 else []
-
-    def fewer(batch: int, own: list[int], other: int, theirs: list[int]) -> int:
-        """Return by how much an exchange reduces the pairs of rows with an equal key."""
-        found = 0
-        for kind, key in enumerate(own):
-            here, there = held[batch][kind], held[other][kind]
-            if not theirs:
-                found += here[key] - 1 - there[key]
-            elif theirs[kind] != key:
-                found += here[key] - 1 - there[key] + there[theirs[kind]] - 1 - here[theirs[kind]]
-        return found
-
-    def move(batch: int, own: list[int], by: int) -> None:
-        for kind, key in enumerate(own):
-            held[batch][kind][key] += by
-
-    # Few rows share a key with another one of their batch, so only these are visited, in the order of their places.
-    waiting = [int(place) for place in np.flatnonzero(_alike(dealt, keys))]  # an ascending list is a heap
-    seen = -1
-
-    def wait_for(batch: int, own: list[int]) -> None:
-        """Visit the rows of a batch that got a second row with an equal key, if their turn is still to come."""
-        for kind, key in enumerate(own):
-            if held[batch][kind][key] > 1:
-                rows = dealt[batch]
-                for stratum in np.flatnonzero((keys[kind][rows] == key) & (rows >= 0)).tolist():
-                    if batch * strata + stratum > seen:
-                        heapq.heappush(waiting, batch * strata + stratum)
-
-    while waiting:
-        turn = heapq.heappop(waiting)
-        if turn == seen:
-            continue
-        seen = turn
-        batch, stratum = divmod(turn, strata)
-        row = int(dealt[batch, stratum])
-        own = keys_of(row)
-        unwanted = sum(held[batch][kind][key] - 1 for kind, key in enumerate(own))
-        best, place = 0, batch
-        for other in [(batch + step) % batches for step in range(1, batches)] if unwanted else []:
-            found = fewer(batch, own, other, keys_of(int(dealt[other, stratum])))
-            if found > best:
-                best, place = found, other
-            if found >= unwanted:
-                break
-        if best:
-            theirs = keys_of(int(dealt[place, stratum]))
-            move(batch, own, -1)
-            move(place, own, 1)
-            move(place, theirs, -1)
-            move(batch, theirs, 1)
-            dealt[batch, stratum], dealt[place, stratum] = dealt[place, stratum], row
-            wait_for(batch, theirs)
-            wait_for(place, own)
-
-
-def _alike(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Return bool (batches, strata): True for rows that share a key with another one of their batch."""
-    found = np.zeros(dealt.shape, dtype=bool)
-    for batch, rows in enumerate(dealt):
-        real = np.flatnonzero(rows >= 0)
-        for key in keys:
-            found[batch, real] |= repeated(key[rows[real]])
-    return found
-
-
-def repeated(values: np.ndarray) -> np.ndarray:
-    """Return bool: True for values that occur more than once."""
-    order = np.argsort(values, kind="stable")
-    same = np.flatnonzero(values[order[1:]] == values[order[:-1]])
-    found = np.zeros(len(values), dtype=bool)
-    found[order[same]] = found[order[same + 1]] = True
-    return found
 
 
 def split_by_worker(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:

@@ -1,11 +1,12 @@
 """Pairs per second of the host alone: the plan and the batches of a training, without a model, on one core.
 
-    python -m tests.benchmarks.speed.host [--pairs 262144] [--batch 1024] [--rounds 5]
+    python -m tests.benchmarks.speed.host [--pairs 262144] [--batches 256 512 1024 2048 8192] [--rounds 3]
 
-Pairs are made up: 42 tokens each in the mean, log-normal as in reviews; an item has ten rows, a query three. They are
-read from files, as training reads them. In turns with it, the same batches are made row by row, by
-`tests/support/models/one_by_one.py`, and read batch by batch. Seconds are the processor's, so that other work on the
-machine does not count. Prints a table as Markdown; the exit code is 1 below the limit.
+Pairs are made up: 42 tokens each in the mean, log-normal as in reviews; an item has ten rows in the mean, a query
+three. Items and queries are drawn uniformly, and as a log has them: the frequency of the n-th is 1 / n^z (Zipf). Rows
+are read from files, as training reads them. Batches of 1,024 pairs of a uniform log are also made row by row, in turns,
+by `tests/support/models/one_by_one.py`, and read batch by batch. Seconds are the processor's, so that other work on the
+machine does not count. Prints tables as Markdown; the exit code is 1 below the limit.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from configs.load import load_config
+from configs.schema.config import Config
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.process.job import Rank
 from tasks.worker.training import batches, plan
@@ -33,6 +35,8 @@ from tasks.worker.training.token_cache import ITEM_IDS, QUERY_IDS, ROWS
 from tests.support.models import one_by_one
 
 LIMIT = 100_000  # pairs per second
+EXPONENTS = (0.0, 0.8, 1.0)
+COMPARED = 1024  # pairs of a batch that is made row by row too
 ALONE = Rank(0, 1, 0)
 VOCABULARY = 30_000
 LOG_TOKENS = {"query": 2.53, "item": 3.16}  # means of the logarithms, with which a pair has 42 tokens
@@ -45,31 +49,52 @@ SETTINGS = (
 def main() -> int:
     """Measure and print; return 1 below the limit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    for name, default in (("pairs", 2**18), ("batch", 1024), ("rounds", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--pairs", type=int, default=2**18)
+    parser.add_argument("--batches", type=int, nargs="+", default=[256, 512, 1024, 2048, 8192])
+    parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="millrace-host-") as name:
-        pairs = write_pairs(Path(name), arguments.pairs)
+    slow = False
+    print("| log | pairs a batch | plan alone, pairs/s on one core | batches, pairs/s on one core |")
+    print("|---|---:|---:|---:|")
+    for exponent in EXPONENTS:
+        with made_up(arguments.pairs, exponent) as pairs:
+            for batch in arguments.batches:
+                plans = rate(batch, itertools.islice(seconds_of_plans(pairs, batch), arguments.rounds))
+                whole = rate(batch, itertools.islice(seconds_of_blocks(pairs, batch), 1, arguments.rounds + 1))
+                slow |= whole < LIMIT
+                log = f"Zipf {exponent}" if exponent else "uniform"
+                print(f"| {log} | {batch:,} | {plans:,.0f} | {whole:,.0f} |", flush=True)
+    with made_up(arguments.pairs, 0.0) as pairs:
+        compare(pairs, arguments.rounds)
+    print(f"\nThe limit is {LIMIT:,} pairs/s.")
+    return int(slow)
+
+
+def compare(pairs: Pairs, rounds: int) -> None:
+    """Print the rate of batches beside that of the definitions, measured in turns."""
     sides = {"at once": contextlib.nullcontext, "row by row": row_by_row}
     made: dict[str, Iterator[float]] = {}
     for name, way in sides.items():
         with way():
-            made[name] = seconds_of_blocks(pairs, arguments.batch)
+            made[name] = seconds_of_blocks(pairs, COMPARED)
             next(made[name])  # the plan of the epoch
     taken: dict[str, list[float]] = {name: [] for name in sides}
-    for _, (name, way) in itertools.product(range(arguments.rounds), sides.items()):
+    for _, (name, way) in itertools.product(range(rounds), sides.items()):
         with way():
             taken[name].append(next(made[name]))
-    rates = {name: plan.BLOCK_BATCHES * arguments.batch / statistics.median(each) for name, each in taken.items()}
+    rates = {name: rate(COMPARED, each) for name, each in taken.items()}
     tokens = np.asarray(pairs.tokens).mean()
-    print(f"\n| batches of {arguments.batch:,} pairs, {tokens:.0f} tokens a pair | pairs/s on one core | ratio |")
+    print(f"\n| batches of {COMPARED:,} pairs, {tokens:.0f} tokens a pair | pairs/s on one core | ratio |")
     print("|---|---:|---:|")
-    for name, rate in rates.items():
-        print(f"| {name} | {rate:,.0f} | {rate / rates['row by row']:.1f} |")
-    print(f"\nThe limit is {LIMIT:,} pairs/s.")
-    return int(rates["at once"] < LIMIT)
+    for name, each in rates.items():
+        print(f"| {name} | {each:,.0f} | {each / rates['row by row']:.1f} |")
+
+
+def rate(batch_rows: int, seconds: Iterable[float]) -> float:
+    """Return the pairs per second of blocks of batches, by the median block."""
+    return plan.BLOCK_BATCHES * batch_rows / statistics.median(seconds)
 
 
 @contextlib.contextmanager
@@ -78,7 +103,7 @@ def row_by_row() -> Iterator[None]:
     with (
         mock.patch.object(batches, "pack", one_by_one.pack),
         mock.patch.object(batches, "split_by_worker", one_by_one.split_by_worker),
-        mock.patch.object(plan, "separate", one_by_one.separate),
+        mock.patch.object(plan, "deal", one_by_one.deal),
         mock.patch.object(batches, "READ_ROWS", 1),
     ):
         yield
@@ -86,7 +111,7 @@ def row_by_row() -> Iterator[None]:
 
 def seconds_of_blocks(pairs: Pairs, batch_rows: int) -> Iterator[float]:
     """Yield the CPU seconds of each block of batches, its plan included."""
-    config = load_config(None, [*SETTINGS, f"train.batch_rows={batch_rows}", "train.epochs=1000"])
+    config = config_of(batch_rows)
     batch_plan, shape = batches.make_plan(config, 0, pairs), batches.choose_shape(config, 0, pairs, 1)
     made = iter(batches.Batches(pairs, batch_plan, shape, ALONE, range(len(batch_plan))))
     while True:
@@ -96,14 +121,38 @@ def seconds_of_blocks(pairs: Pairs, batch_rows: int) -> Iterator[float]:
         yield time.process_time() - began
 
 
-def write_pairs(folder: Path, rows: int) -> Pairs:
+def seconds_of_plans(pairs: Pairs, batch_rows: int) -> Iterator[float]:
+    """Yield the CPU seconds of the plan of each block of batches."""
+    made = batches.make_plan(config_of(batch_rows), 0, pairs)
+    for first in range(0, len(made), plan.BLOCK_BATCHES):
+        began = time.process_time()
+        for number in range(first, first + plan.BLOCK_BATCHES):
+            made.rows(number)
+        yield time.process_time() - began
+
+
+def config_of(batch_rows: int) -> Config:
+    return load_config(None, [*SETTINGS, f"train.batch_rows={batch_rows}", "train.epochs=1000"])
+
+
+@contextlib.contextmanager
+def made_up(rows: int, exponent: float) -> Iterator[Pairs]:
+    """Yield made-up pairs, in files until the end of the block."""
+    with tempfile.TemporaryDirectory(prefix="millrace-host-") as name:
+        yield write_pairs(Path(name), rows, exponent)
+
+
+def draw(random: np.random.Generator, rows: int, count: int, exponent: float) -> np.ndarray:
+    """Return `rows` numbers below `count`, int64 (rows,); number n has the weight 1 / (n + 1) ** exponent."""
+    weights = np.cumsum(1 / np.arange(1, max(1, count) + 1) ** exponent)
+    return np.searchsorted(weights, random.random(rows) * weights[-1])
+
+
+def write_pairs(folder: Path, rows: int, exponent: float) -> Pairs:
     """Write made-up rows into files of a folder, and open them."""
     random = np.random.default_rng(0)
     features = FeatureTable(numeric={}, categorical={}, query=(), rows={})
-    numbers = {
-        "query": random.integers(0, max(1, rows // 3), rows),
-        "item": random.integers(0, max(1, rows // 10), rows),
-    }
+    numbers = {"query": draw(random, rows, rows // 3, exponent), "item": draw(random, rows, rows // 10, exponent)}
     records = np.zeros(rows + 1, dtype=row_type(features, 0))
     own = records[:-1]
     for side, name in (("query", QUERY_IDS), ("item", ITEM_IDS)):

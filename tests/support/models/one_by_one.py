@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.worker.model.packing import Packing, segments_of
+from tasks.worker.training.dealing import BALANCING_STRATA, PADDING, assign
 
 
 def pack(lengths: np.ndarray, tokens: int, sequences: int | None = None) -> Packing:
@@ -47,48 +48,32 @@ def pack(lengths: np.ndarray, tokens: int, sequences: int | None = None) -> Pack
     return Packing(sequence, segment, start, length, len(used))
 
 
-def separate(dealt: np.ndarray, keys: Sequence[np.ndarray]) -> None:
-    """Like `tasks.worker.training.plan.separate`."""
-    batches, strata = dealt.shape
-    held = [[Counter(key[batch[batch >= 0]].tolist()) for key in keys] for batch in dealt]
-
-    def keys_of(row: int) -> list[int]:
-        return [int(key[row]) for key in keys] if row >= 0 else []
-
-    def fewer(batch: int, own: list[int], other: int, theirs: list[int]) -> int:
-        """Return by how much an exchange reduces the pairs of rows with an equal key."""
-        found = 0
-        for kind, key in enumerate(own):
-            here, there = held[batch][kind], held[other][kind]
-            if not theirs:
-                found += here[key] - 1 - there[key]
-            elif theirs[kind] != key:
-                found += here[key] - 1 - there[key] + there[theirs[kind]] - 1 - here[theirs[kind]]
-        return found
-
-    def move(batch: int, own: list[int], by: int) -> None:
-        for kind, key in enumerate(own):
-            held[batch][kind][key] += by
-
-    for batch in range(batches):
-        for stratum in range(strata):
-            row = int(dealt[batch, stratum])
-            own = keys_of(row)
-            unwanted = sum(held[batch][kind][key] - 1 for kind, key in enumerate(own))
-            best, place = 0, batch
-            for other in [(batch + step) % batches for step in range(1, batches)] if unwanted else []:
-                found = fewer(batch, own, other, keys_of(int(dealt[other, stratum])))
-                if found > best:
-                    best, place = found, other
-                if found >= unwanted:
-                    break
-            if best:
-                theirs = keys_of(int(dealt[place, stratum]))
-                move(batch, own, -1)
-                move(place, own, 1)
-                move(place, theirs, -1)
-                move(batch, theirs, 1)
-                dealt[batch, stratum], dealt[place, stratum] = dealt[place, stratum], row
+def deal(tokens: np.ndarray, keys: Sequence[np.ndarray], batches: int, random: np.random.Generator) -> np.ndarray:
+    """Like `tasks.worker.training.dealing.deal`."""
+    order = sorted(range(len(tokens)), key=lambda row: -tokens[row])
+    strata = [order[start : start + batches] for start in range(0, len(order), batches)]
+    if batches == 1:
+        return np.array([order], dtype=np.int64)
+    held, totals = [[Counter[int]() for _ in keys] for _ in range(batches)], [0] * batches
+    dealt = np.full((batches, len(strata)), PADDING)
+    for turn, stratum in enumerate(random.permutation(len(strata)).tolist()):
+        rows = strata[stratum] + [PADDING] * (batches - len(strata[stratum]))
+        batch_of = random.permutation(batches).tolist()
+        if turn >= len(strata) - BALANCING_STRATA:
+            batch_of.sort(key=lambda batch: totals[batch])
+        meetings = np.zeros((batches, batches), dtype=np.int64)
+        for place, row in enumerate(rows):
+            for batch in range(batches) if row != PADDING else []:
+                meetings[place, batch] = sum(held[batch][kind][int(key[row])] for kind, key in enumerate(keys))
+        if sum(meetings[place, batch] for place, batch in enumerate(batch_of)):
+            batch_of = assign(meetings, np.array(batch_of)).tolist()
+        for row, batch in zip(rows, batch_of, strict=True):
+            dealt[batch, stratum] = row
+            if row != PADDING:
+                totals[batch] += int(tokens[row])
+                for kind, key in enumerate(keys):
+                    held[batch][kind][int(key[row])] += 1
+    return dealt
 
 
 def split_by_worker(rows: np.ndarray, tokens: np.ndarray, world: int) -> np.ndarray:

@@ -1,4 +1,9 @@
+import itertools
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,7 +12,8 @@ from hypothesis import strategies as st
 
 from tasks.worker.model.packing import pack
 from tasks.worker.training import plan as plans_module
-from tasks.worker.training.plan import PADDING, BatchPlan, split_by_worker
+from tasks.worker.training.dealing import PADDING, assign
+from tasks.worker.training.plan import BatchPlan, PlanFolder, split_by_worker
 from tests.support.models import one_by_one
 
 
@@ -145,24 +151,87 @@ def test_keys_of_several_kinds_are_kept_apart_at_once():
         assert all(len(set(key[batch].tolist())) == len(batch) for key in keys)
 
 
-def test_rows_of_a_heavy_item_are_spread_as_evenly_as_possible():
-    tokens = np.stack(review_lengths(16 * 40)).sum(axis=0)
-    heavy = np.where(np.arange(len(tokens)) < 100, -1, np.arange(len(tokens)))  # 100 rows over 40 batches
-    rows = [int((heavy[batch] == -1).sum()) for batch in batches_of(plan_of(tokens, 16, keys=[heavy]))]
-    assert max(rows) <= 3
+def pairs_with_a_key(counts: np.ndarray) -> int:
+    """Pairs of rows that meet, of rows that stand `counts` in each batch."""
+    return int((counts * (counts - 1) // 2).sum())
+
+
+@pytest.mark.parametrize("exponent", [0.8, 1.0])
+def test_rows_of_heavy_keys_are_spread_as_evenly_as_possible(exponent: float):
+    """Zipf keys: the heaviest have more rows than there are batches, and some must meet."""
+    tokens = np.stack(review_lengths(32 * 60)).sum(axis=0)
+    weights = 1 / np.arange(1, 1001) ** exponent
+    key = np.random.default_rng(5).choice(1000, len(tokens), p=weights / weights.sum())
+    found = batches_of(plan_of(tokens, 32, keys=[key]))
+    met = sum(pairs_with_a_key(np.bincount(key[batch])) for batch in found)
+    even = np.arange(60)[:, None] < np.bincount(key) % 60
+    least = pairs_with_a_key(np.bincount(key) // 60 + even)
+    assert least <= met <= 1.02 * least
+
+
+def test_the_order_of_the_rows_says_nothing_about_their_batch():
+    """Rows of a log come by time, and heavy keys are dealt apart: batches must still hold rows of all times."""
+    tokens = np.stack(review_lengths(64 * 128)).sum(axis=0)
+    key = np.random.default_rng(5).zipf(1.5, len(tokens))
+    plan = plan_of(tokens, keys=[key])
+    rows = np.concatenate(batches_of(plan))
+    place = np.arange(len(rows))
+    assert abs(np.corrcoef(place, rows)[0, 1]) < 4 / np.sqrt(len(rows))
+    assert abs(np.corrcoef(place[1:], np.diff(rows))[0, 1]) < 4 / np.sqrt(len(rows))
+    means = np.array([batch.mean() for batch in batches_of(plan)])
+    assert means.std() == pytest.approx(len(rows) / np.sqrt(12 * 64), rel=0.25), "as of random draws"
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 5), st.integers(0, 2**32))
+def test_a_stratum_has_the_fewest_meetings_and_then_the_most_wishes(rows: int, seed: int):
+    random = np.random.default_rng(seed)
+    meetings, wish = random.integers(0, 3, (rows, rows)), random.permutation(rows)
+
+    def worth(batches: Sequence[int]) -> tuple[int, int]:
+        return sum(meetings[place, batch] for place, batch in enumerate(batches)), -sum(wish == batches)
+
+    found = assign(meetings, wish).tolist()
+    assert sorted(found) == list(range(rows))
+    assert worth(found) == min(map(worth, itertools.permutations(range(rows))))
 
 
 @settings(deadline=None, max_examples=40)
 @given(plans(), st.sampled_from([1, 2, 4]))
-def test_rows_are_exchanged_and_shared_out_as_if_each_was_looked_at(plan: BatchPlan, world: int):
+def test_rows_are_dealt_and_shared_out_as_if_each_was_looked_at(plan: BatchPlan, world: int):
     rows = [plan.rows(number) for number in range(len(plan))]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plans_module, "separate", one_by_one.separate)
-        again = BatchPlan(plan.tokens, plan.keys, plan.batch_rows, plan.epochs, plan.seed)
+        patched.setattr(plans_module, "deal", one_by_one.deal)
+        again = replace(plan)
         assert [again.rows(number).tolist() for number in range(len(plan))] == [each.tolist() for each in rows]
     for each in rows if plan.batch_rows % world == 0 else []:
         expected = one_by_one.split_by_worker(each, plan.tokens, world)
         assert split_by_worker(each, plan.tokens, world).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(16 * 500) % 3])
+def test_workers_of_a_machine_read_one_plan_and_make_each_block_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: np.ndarray | None
+):
+    """Workers run beside each other, and one continues in the middle of an epoch."""
+    tokens = np.stack(review_lengths(16 * 500)).sum(axis=0)
+    alone = replace(plan_of(tokens, 16, epochs=2, keys=[tokens % 97]), groups=groups)
+    expected = [alone.rows(number).tolist() for number in range(len(alone))]
+    made: list[tuple[int, int]] = []
+    shuffled: list[int] = []
+    make, shuffle = BatchPlan._make_block, BatchPlan._shuffle
+    monkeypatch.setattr(BatchPlan, "_make_block", lambda plan, *block: (made.append(block), make(plan, *block))[1])
+    monkeypatch.setattr(BatchPlan, "_shuffle", lambda plan, epoch: (shuffled.append(epoch), shuffle(plan, epoch))[1])
+
+    def read(worker: int) -> list[list[int]]:
+        plan = replace(alone, folder=PlanFolder(tmp_path, worker, 3))
+        return [plan.rows(number).tolist() for number in range(100 if worker == 1 else 0, len(plan))]
+
+    with ThreadPoolExecutor(3) as workers:
+        found = list(workers.map(read, range(3)))
+    assert found == [expected, expected[100:], expected]
+    assert sorted(made) == [(epoch, block) for epoch in range(2) for block in range(8)]
+    assert sorted(shuffled) == [0, 1]
 
 
 @settings(deadline=None, max_examples=40)
