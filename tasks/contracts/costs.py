@@ -48,9 +48,11 @@ class TrainMemory(Record):
     optimizer_gib: float = Field(description="both moments of AdamW, in fp32")
     average_gib: float = Field(description="averaged weights of train.averaging; 0: none")
     activations_gib: float = Field(description="results of all layers that the backward pass reads; an upper bound")
-    batch_gib: float = Field(description="packed batch: tokens, positions, and the mask of each sequence")
+    logits_gib: float = Field(description="contrastive loss: cosines of the batch's queries and items, 0 without it")
+    batch_gib: float = Field(description="packed batch: tokens, positions, and the masks of sequences and of the loss")
+    exchange_gib: float = Field(description="copy of all gradients that is summed over the workers; 0: one worker")
     process_gib: float = Field(description="Python and its packages, in the memory of the host; 0 on a device")
-    total_gib: float = Field(description="sum of the parts, GiB")
+    total_gib: float = Field(description="largest sum of the parts that are there at one time, GiB")
     measured_gib: float | None = Field(description="peak of the last run's warmup; null: none, or with other settings")
     measured_in: str | None = Field(description="key of that run")
     free_gib: float | None = Field(description="free memory of this machine; null: the workers run elsewhere")
@@ -82,9 +84,10 @@ class TrainMemory(Record):
             return (
                 "the weights and their optimizer alone do not fit: train.precision=bf16-weights, or a smaller encoder"
             )
-        return "raise train.gradcache_chunks, or lower train.batch_rows" + (
-            "" if self.device_gib is not None else ", train.workers"
-        )
+        smaller = "lower train.batch_rows"
+        if self.activations_gib > self.logits_gib:  # chunks share the encoder's work, not the loss's
+            smaller = f"raise train.gradcache_chunks, or {smaller}"
+        return smaller + ("" if self.device_gib is not None else ", train.workers")
 
 
 class Speed(Record):
@@ -96,10 +99,14 @@ class Speed(Record):
     source: str = Field(description="origin of the speed, in words")
 
 
-class AllReduce(Record):
-    """The gradients' all-reduce of one step: inside each node first, then between the nodes."""
+class Exchange(Record):
+    """The collectives of one step, inside each node first, then between the nodes.
+
+    Gradients are summed; vectors of the batch are gathered, and their gradients scattered.
+    """
 
     gradient_bytes: int = Field(description="bytes of all gradients, which each worker holds")
+    vector_bytes: int = Field(description="bytes of the global batch's vectors that are gathered")
     inside_seconds: float = Field(description="over the links of a node")
     between_seconds: float = Field(description="over the network between nodes; 0: one node")
 
@@ -117,15 +124,15 @@ class TrainingSpeed(Record):
     efficiency: float = Field(description="speed of all machines as a share of one's times their number")
     seconds: float = Field(description="seconds of all steps")
     steps: int | None = Field(description="training steps; null: rows were not counted")
-    all_reduce: AllReduce | None = Field(description="all-reduce of one step; null: one worker, or no known network")
-    share: float | None = Field(description="all-reduce as a share of a step; null: not known")
+    exchange: Exchange | None = Field(description="collectives of one step; null: one worker, or no known network")
+    share: float | None = Field(description="collectives as a share of a step; null: not known")
 
     @property
     def warning(self) -> str:
-        """A warning if the all-reduce takes too much of a step; else empty."""
+        """A warning if the collectives take too much of a step; else empty."""
         if self.share is None or self.share <= MOST_COMMUNICATION:
             return ""
-        return f"all-reduce takes {self.share:.0%} of a step: fewer machines, or a larger train.batch_rows"
+        return f"communication takes {self.share:.0%} of a step: fewer machines, or a larger train.batch_rows"
 
 
 class RunCost(Record):

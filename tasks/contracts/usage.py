@@ -75,7 +75,9 @@ class Communication(Record):
 
     seconds: float = Field(description="communication in a step; an estimate is an upper bound, as it may overlap")
     step_seconds: float = Field(description="whole step, without evaluations and checkpoints")
-    measured: bool = Field(description="false: estimated from the gradients' bytes and the rates that health measured")
+    measured: bool = Field(
+        description="false: estimated from the collectives' bytes and the rates that health measured"
+    )
 
     @property
     def share(self) -> float:

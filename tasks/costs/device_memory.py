@@ -1,7 +1,8 @@
 """The memory of a training worker by part, from the settings, without loading a model; or as the last run measured it.
 
 Activations follow Korthikanti et al. 2022 (arXiv:2205.05198, table 2), without recomputation: an upper bound on
-a device, since fused attention keeps less. Features, heads and projections are small beside the encoder, and left out.
+a device, since fused attention keeps less. Features, heads and projections are small beside the encoder, and left out;
+the logits of the contrastive loss are not, since they grow with the square of the batch.
 """
 
 import math
@@ -24,6 +25,7 @@ from tasks.runs.snapshot import Snapshot
 # bytes as a share of the formula's. XLA on a processor computes bf16 in fp32, and keeps both.
 _FORKED_GIB, _CPU_GIB, _XLA_GIB = 0.58, 0.86, 1.0
 _KEPT = {("cpu", 2): 1.0, ("cpu", 4): 1.2, ("xla", 2): 3.0, ("xla", 4): 1.2}
+_LOGITS_ON_CPU = 2.5  # bytes of the logits as a share of the formula's: torch keeps freed blocks, and splits them
 _KEPT_WITH_DROPOUT = 1.45  # in bf16 on the cpu, where dropout has no fused layers
 
 
@@ -49,7 +51,9 @@ def train_memory(store: Store, plan: RunPlan, tokens_a_row: float, asked: Asked 
         "optimizer_gib": size.parameters * 8 / GIB,
         "average_gib": size.parameters * 4 / GIB if config.train.averaging else 0.0,
         "activations_gib": activation_bytes(size, tokens, sequence, number) * _kept(config, on_host, number) / GIB,
-        "batch_gib": tokens * (3 * 8 + sequence * number) / GIB,
+        "logits_gib": logit_bytes(config, place.workers) * (_LOGITS_ON_CPU if on_host else 1.0) / GIB,
+        "batch_gib": (tokens * (3 * 8 + sequence * number) + sum(logits_of_width(config, place.workers))) / GIB,
+        "exchange_gib": size.parameters * stored / GIB if place.workers > 1 else 0.0,
         "process_gib": _process_gib(config, place) if on_host else 0.0,
     }
     measured, measured_in = _measured(store, plan, place)
@@ -58,12 +62,23 @@ def train_memory(store: Store, plan: RunPlan, tokens_a_row: float, asked: Asked 
         parameters=size.parameters,
         tokens=tokens,
         **{name: round(gib, 3) for name, gib in parts.items()},
-        total_gib=round(sum(parts.values()), 3),
+        total_gib=round(_at_once(parts, config.train.gradcache_chunks), 3),
         measured_gib=measured,
         measured_in=measured_in,
         free_gib=round(free_host_bytes() / GIB, 3) if on_host and place.is_local else None,
         device_gib=round(place.machine.worker_bytes / GIB, 3) if place.machine else None,
     )
+
+
+def _at_once(parts: dict[str, float], chunks: int) -> float:
+    """Return the largest sum of the parts that are there at one time.
+
+    The backward pass frees activations and logits before gradients are summed over the workers. With chunks, the loss
+    is computed before the activations of the first chunk.
+    """
+    passing = parts["activations_gib"], parts["logits_gib"]
+    rest = sum(parts.values()) - sum(passing) - parts["exchange_gib"]
+    return rest + max(parts["exchange_gib"], max(passing) if chunks > 1 else sum(passing))
 
 
 def _on_processor(config: Config, place: Place) -> bool:
@@ -101,6 +116,31 @@ def activation_bytes(size: EncoderSize, tokens: int, sequence: int, number: int)
     hidden = size.hidden
     a_token = hidden * 18 + 4 * size.intermediate + 5 * size.heads * sequence
     return tokens * size.layers * a_token * number // 2
+
+
+def logits_of_width(config: Config, workers: int) -> list[int]:
+    """Return the logits of each softmax of a worker's contrastive loss at one width; empty without this loss."""
+    head = config.heads.contrastive
+    if head is None:
+        return []
+    pairs = config.train.batch_rows // workers * config.train.batch_rows
+    negatives = head.negatives.per_query if head.negatives is not None else 0
+    return [pairs * (1 + negatives), *([pairs] if head.symmetric else [])]
+
+
+def logit_bytes(config: Config, workers: int) -> int:
+    """Return the bytes of the contrastive loss's logits when most of them are there, in the backward pass.
+
+    Each softmax keeps its result, 4 bytes a logit, until its own backward pass, the last softmax first; this one has
+    two gradients of the same size beside it.
+    """
+    head = config.heads.contrastive
+    widths = 1 + len(head.matryoshka) if head is not None else 0
+    kept = most = 0
+    for logits in logits_of_width(config, workers) * widths:
+        kept += 4 * logits
+        most = max(most, kept + 8 * logits)
+    return most
 
 
 def tokens_in_memory(config: Config, tokens_a_row: float, workers: int) -> int:

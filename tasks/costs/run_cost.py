@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from configs.prices import price_of, sum_dollars
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.costs import AllReduce, Basis, RunCost, StageCost, TrainingSpeed
+from tasks.contracts.costs import Basis, Exchange, RunCost, StageCost, TrainingSpeed
 from tasks.contracts.kinds import is_refresh
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan
@@ -30,10 +30,11 @@ from tasks.costs.stage_time import (
     sequence_of,
     speeds,
 )
-from tasks.costs.step_time import all_reduce, efficiency
+from tasks.costs.step_time import efficiency, exchange
 from tasks.costs.utilisation import Wanted, published_points, speed_of
 from tasks.planning.encoder_size import EncoderSize, encoder_size
 from tasks.planning.enough import Enough
+from tasks.planning.gathered import gathered_bytes
 from tasks.runs.plan import rows_of
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -150,7 +151,7 @@ def training_speed(known: Past, config: Config, load: Load, asked: Asked = AS_CO
         return None
     done, shared = (
         encoder_operations(config, Stage.train, size, tokens, load.text_tokens),
-        _all_reduce(config, size, place),
+        _exchange(config, size, place),
     )
     return TrainingSpeed(
         tokens=tokens,
@@ -159,7 +160,7 @@ def training_speed(known: Past, config: Config, load: Load, asked: Asked = AS_CO
         efficiency=round(done / found.speed.operations_per_second / place.machines / found.seconds, 4),
         seconds=round(found.seconds, 3),
         steps=load.steps,
-        all_reduce=shared,
+        exchange=shared,
         share=round(shared.seconds * load.steps / found.seconds, 4) if shared and load.steps else None,
     )
 
@@ -180,18 +181,22 @@ def _encoding(known: Past, config: Config, stage: Stage, load: Load, place: Plac
     done = encoder_operations(config, stage, size, amount, load.text_tokens)
     ideal = done / speed.operations_per_second / place.machines
     seconds = ideal / _efficiency(config, stage, place)
-    shared = _all_reduce(config, size, place) if stage is Stage.train and speed.basis != "fitted" else None
-    if shared is not None and load.steps:  # a step is no shorter than its operations and its all-reduce
+    shared = _exchange(config, size, place) if stage is Stage.train and speed.basis != "fitted" else None
+    if shared is not None and load.steps:  # a step is no shorter than its operations and its collectives
         seconds = max(seconds, ideal + load.steps * shared.seconds)
     return Encoding(amount, seconds, speed)
 
 
-def _all_reduce(config: Config, size: EncoderSize, place: Place) -> AllReduce | None:
-    """Return the all-reduce of a training step; None for one worker, or without a known network."""
+def _exchange(config: Config, size: EncoderSize, place: Place) -> Exchange | None:
+    """Return the collectives of a training step; None for one worker, or without a known network."""
     if place.machine is None or place.workers == 1:
         return None
     number = 2 if config.train.precision == "bf16-weights" else 4  # bytes of a gradient
-    return all_reduce(size, number, place.machine, place.machines)
+    head = config.heads.contrastive
+    negatives = head.negatives.per_query if head is not None and head.negatives is not None else 0
+    width = config.model.embedding_width or size.hidden
+    vectors = gathered_bytes(head, config.train.batch_rows, negatives, width)
+    return exchange(size.parameters * number, vectors, place.machine, place.machines)
 
 
 def _efficiency(config: Config, stage: Stage, place: Place) -> float:

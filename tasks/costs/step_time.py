@@ -1,4 +1,4 @@
-"""Operations of an encoder, bytes and seconds of an all-reduce, and the speed of several nodes; all by formula.
+"""Operations of an encoder, bytes and seconds of a step's collectives, and the speed of several nodes; all by formula.
 
 Operations follow Narayanan et al. 2021 (arXiv:2104.04473, section 3), without the head over a vocabulary: forward and
 backward of a sequence are 72 L h^2 s (1 + s / 6h). Projections, heads and interactions are small beside them.
@@ -6,7 +6,7 @@ backward of a sequence are 72 L h^2 s (1 + s / 6h). Projections, heads and inter
 
 import math
 
-from tasks.contracts.costs import AllReduce
+from tasks.contracts.costs import Exchange
 from tasks.costs.published import Machine, published
 from tasks.planning.encoder_size import EncoderSize
 
@@ -39,21 +39,24 @@ def efficiency(nodes: int, batch_grows: bool) -> float:
     return 1 / (1 + constant * (nodes - 1))
 
 
-def all_reduce(size: EncoderSize, gradient_bytes: int, machine: Machine, nodes: int) -> AllReduce | None:
-    """Return the all-reduce of a step as a ring; None if the nodes have no known network.
+def exchange(gradients: int, vectors: int, machine: Machine, nodes: int) -> Exchange | None:
+    """Return the collectives of a step as rings; None if the nodes have no known network.
 
-    A ring of n sends 2 (n - 1) / n of the bytes through each link (Patarasu and Yuan 2009).
+    An all-reduce over a ring of n sends 2 (n - 1) / n of the bytes through each link, an all-gather and a
+    reduce-scatter half of it each (Patarasu and Yuan 2009). So vectors that are gathered, and whose gradients are
+    scattered, count as gradients do.
 
     Args:
-        gradient_bytes: of one number.
+        gradients: bytes of all gradients.
+        vectors: bytes of the global batch's vectors that are gathered.
     """
-    whole, share = size.parameters * gradient_bytes, published().scaling.all_reduce.efficiency
+    whole, share = gradients + vectors, published().scaling.all_reduce.efficiency
     if nodes > 1 and machine.network_gbit_s is None:
         return None
     inside = _ring(machine.devices) * whole / (machine.link_gb_s * 1e9 * share) if machine.link_gb_s else 0.0
     network = machine.network_gbit_s
     between = _ring(nodes) * whole / (network / 8 * 1e9 * share) if network else 0.0
-    return AllReduce(gradient_bytes=whole, inside_seconds=inside, between_seconds=between)
+    return Exchange(gradient_bytes=gradients, vector_bytes=vectors, inside_seconds=inside, between_seconds=between)
 
 
 def _ring(members: int) -> float:

@@ -15,6 +15,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import RateUse, TokenUse
+from tasks.planning.gathered import gathered_bytes
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.evaluation.refit import solve_heads
@@ -87,6 +88,9 @@ def run(job: Job) -> TrainOutcome:
         last_step = state.step if state.complete else state.first_step + len(plan)
         batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
         steps = range(state.first_step, last_step)
+        gathered = gathered_bytes(
+            config.heads.contrastive, config.train.batch_rows, shape.extra, parts.model.shape.width
+        )
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
         replicas = Replicas(start.models, accelerator)
@@ -134,7 +138,7 @@ def run(job: Job) -> TrainOutcome:
         head=_solved(start.released, recorder.last_step),
         label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
-        communication=clock.communication(job.store, job.spec.run_key, start.parts.model),
+        communication=clock.communication(job.store, job.spec.run_key, start.parts.model, gathered),
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
         learning_rate=_rate(config, range(state.first_step, recorder.last_step)),

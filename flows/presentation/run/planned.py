@@ -8,7 +8,7 @@ from tasks.contracts.costs import Choice, CostPlan, RunCost, TrainingSpeed, Trai
 from tasks.runs.planned import against
 from tasks.runs.run import Run
 
-_PARTS = ("weights", "gradients", "optimizer", "average", "activations", "batch", "process")
+_PARTS = ("weights", "gradients", "optimizer", "average", "activations", "logits", "batch", "exchange", "process")
 _LEAST_GIB = 0.05  # smaller parts are left out
 
 
@@ -97,7 +97,7 @@ def _compared(plan: CostPlan) -> Section:
         )
         for each in plan.choices
     ]
-    columns = (">nodes", ">steps", ">in all", ">cost", ">efficiency", ">all-reduce", "deadline")
+    columns = (">nodes", ">steps", ">in all", ">cost", ">efficiency", ">communication", "deadline")
     caption = f"A batch of {count(plan.batch_rows)} rows on each number of {plan.choices[0].instance or 'machines'}"
     return Section("Number of machines", tuple(_verdicts(plan)), tables=(table(caption, columns, rows),))
 
@@ -131,10 +131,14 @@ def _formula(found: TrainingSpeed) -> Iterator[tuple[str, str]]:
     yield "speed", f"{speed}; {found.speed.basis}: {found.speed.source}"
     if found.efficiency < 1:
         yield "machines", f"together at {share(found.efficiency)} of one's speed times their number; published"
-    if found.all_reduce is not None:
+    if found.exchange is not None:
         part = f", {share(found.share)} of a step" if found.share is not None else ""
-        whole = f"{found.all_reduce.gradient_bytes / 1e6:,.0f} MB of gradients in {_brief(found.all_reduce.seconds)}"
-        yield "all-reduce", f"{whole} over NeuronLink or NVLink and EFA{part}; published"
+        each = ("gradients", found.exchange.gradient_bytes), ("vectors", found.exchange.vector_bytes)
+        whole = " and ".join(f"{size / 1e6:,.0f} MB of {name}" for name, size in each if size)
+        yield (
+            "communication",
+            f"{whole} in {_brief(found.exchange.seconds)} over NeuronLink or NVLink and EFA{part}; published",
+        )
 
 
 def _brief(seconds: float) -> str:

@@ -19,9 +19,8 @@ from tasks.worker.model.embedding_model import Texts
 from tasks.worker.model.features import concatenate_features
 from tasks.worker.model.packing import pack
 from tasks.worker.process.job import Rank
-from tasks.worker.training.dealing import PADDING
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
-from tasks.worker.training.plan import BatchPlan, PlanFolder, map_in_pieces, split_by_worker
+from tasks.worker.training.plan import PADDING, BatchPlan, PlanFolder, map_in_pieces, split_by_worker
 
 SAMPLED_ROWS = 16_384  # the shape is chosen by the run's first rows, so that warmup finds the same one, fast
 SAMPLED_BATCHES = 256

@@ -1,7 +1,7 @@
 """Measure a training: the speed of its steps, their communication, and the use of NeuronCores and EFA.
 
 On the CPU collectives are timed. On NeuronCores they are inside the graphs, so their time is estimated: the bytes of
-the gradients, divided by the all-reduce rate measured in the run's health stage.
+gradients that are summed and of vectors that are gathered, by the rates measured in the run's health stage.
 """
 
 import contextlib
@@ -97,8 +97,11 @@ class StepClock:
         """Pairs per second of all workers; 0 without a step."""
         return round(self._rows / self.seconds, 2) if self.seconds else 0.0
 
-    def communication(self, store: Store, run_key: str, model: nn.Module) -> Communication | None:
+    def communication(self, store: Store, run_key: str, model: nn.Module, gathered: int) -> Communication | None:
         """Return on rank 0 the communication time of a step; None for one worker, or if unknown.
+
+        Args:
+            gathered: bytes of the global batch's vectors that a step gathers, from `gathered_bytes`.
 
         Raises:
             StoreError: the result of the run's health stage is not readable.
@@ -112,9 +115,15 @@ class StepClock:
         health = read_result(store, run_key, Stage.health)
         if health is None or not isinstance(health.outcome, HealthOutcome) or not health.outcome.collectives:
             return None
-        rate = health.outcome.collectives["all_reduce_gb_s"]
-        gradients = sum(weight.numel() * weight.element_size() for weight in model.parameters() if weight.requires_grad)
-        return _communication(gradients / GB / rate, step_seconds, measured=False)
+        rates = health.outcome.collectives
+        moved = {"all_reduce": gradient_bytes(model), "all_gather": gathered, "reduce_scatter": gathered}
+        seconds = sum(size / GB / rates[f"{name}_gb_s"] for name, size in moved.items() if size)
+        return _communication(seconds, step_seconds, measured=False)
+
+
+def gradient_bytes(model: nn.Module) -> int:
+    """Return the bytes of the last step's gradients; a weight that no loss uses, as BERT's pooler, has none."""
+    return sum(weight.grad.nbytes for weight in model.parameters() if weight.grad is not None)
 
 
 def _communication(seconds: float, step_seconds: float, measured: bool) -> Communication:

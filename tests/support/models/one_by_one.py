@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.worker.model.packing import Packing, segments_of
-from tasks.worker.training.dealing import BALANCING_STRATA, PADDING, assign
+from tasks.worker.training.plan import BALANCING_STRATA, PADDING, assign
 
 
 def pack(lengths: np.ndarray, tokens: int, sequences: int | None = None) -> Packing:
@@ -49,7 +49,7 @@ def pack(lengths: np.ndarray, tokens: int, sequences: int | None = None) -> Pack
 
 
 def deal(tokens: np.ndarray, keys: Sequence[np.ndarray], batches: int, random: np.random.Generator) -> np.ndarray:
-    """Like `tasks.worker.training.dealing.deal`."""
+    """Like `tasks.worker.training.plan.deal`."""
     order = sorted(range(len(tokens)), key=lambda row: -tokens[row])
     strata = [order[start : start + batches] for start in range(0, len(order), batches)]
     if batches == 1:

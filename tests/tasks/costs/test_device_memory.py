@@ -14,7 +14,7 @@ from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
 from tasks.costs import device_memory as module
-from tasks.costs.device_memory import activation_bytes, tokens_in_memory, train_memory
+from tasks.costs.device_memory import activation_bytes, logit_bytes, tokens_in_memory, train_memory
 from tasks.costs.published import GIB
 from tasks.planning.encoder_size import EncoderSize, encoder_size
 from tasks.planning.next_run import plan_run
@@ -112,9 +112,45 @@ def test_bytes_of_a_weight_by_precision(
     assert found is not None
     assert parts(found) == bytes_a_weight
     total = found.weights_gib + found.gradients_gib + found.optimizer_gib + found.average_gib
+    assert found.exchange_gib == 0
     assert found.total_gib == pytest.approx(
-        total + found.activations_gib + found.batch_gib + found.process_gib, abs=0.005
+        total + found.activations_gib + found.logits_gib + found.batch_gib + found.process_gib, abs=0.005
     )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bytes_a_logit"),
+    [
+        ((), 12),
+        (("heads.contrastive.negatives={per_query: 2}",), 3 * 12),
+        (("heads.contrastive.symmetric=true",), 4 + 12),
+        (("heads.contrastive.matryoshka=[16, 32]",), 4 + 4 + 12),
+        (("heads.contrastive.negatives={per_query: 1}", "heads.contrastive.symmetric=true"), 2 * 12),
+        (("train.workers=4",), 12 / 4),
+    ],
+)
+def test_logits_grow_with_the_square_of_the_batch(overrides: tuple[str, ...], bytes_a_logit: float) -> None:
+    """One softmax holds its result and two gradients; those whose backward pass is still to come hold their results."""
+    config = load_config(overrides=["train.batch_rows=1024", *overrides])
+    assert logit_bytes(config, config.train.workers) == bytes_a_logit * 1024**2
+
+
+def test_what_is_not_there_at_one_time_is_not_added(store: DirectoryStore) -> None:
+    """Logits are gone before a chunk's activations come, and both before gradients are summed over the workers."""
+    large = "train.batch_rows=16384"
+    whole, chunks = (train_memory(store, plan(store, large, f"train.gradcache_chunks={n}"), 40.0) for n in (1, 64))
+    wide = ("model.scratch.vocab_size=4000000", "train.workers=2", "train.batch_rows=512")
+    two = train_memory(store, plan(store, *wide, "train.compute=batch"), 40.0)
+    assert whole is not None
+    assert chunks is not None
+    assert two is not None
+    for found in (whole, chunks, two):
+        states = (found.weights_gib, found.gradients_gib, found.optimizer_gib, found.batch_gib, found.process_gib)
+        passing = found.activations_gib + found.logits_gib
+        most = {whole: passing, chunks: found.logits_gib, two: found.exchange_gib}[found]
+        assert found.total_gib == pytest.approx(sum(states) + most, abs=0.005)
+    assert chunks.logits_gib > chunks.activations_gib
+    assert two.exchange_gib == two.gradients_gib > two.activations_gib + two.logits_gib
 
 
 def test_free_memory_counts_for_workers_on_this_machine_alone(

@@ -58,7 +58,7 @@ def test_a_first_run_on_aws_is_planned_by_published_figures(store: DirectoryStor
     assert {each.basis for each in cost.stages} == {"assumed"}, "a tiny encoder is far from every published row"
     assert cost.dollars == pytest.approx(sum(each.dollars or 0 for each in cost.stages))
     assert cost.training is not None
-    assert cost.training.all_reduce is not None
+    assert cost.training.exchange is not None
     assert cost.memory is not None
     assert cost.memory.device_gib == 16.0
 
@@ -71,7 +71,7 @@ def test_a_machine_without_a_price_is_named_and_its_cost_unknown(store: Director
     assert any("trn2.48xlarge has no price" in sentence for sentence in cost.unknown)
 
 
-def test_more_nodes_are_no_faster_than_their_all_reduce(store: DirectoryStore) -> None:
+def test_more_nodes_are_no_faster_than_their_communication(store: DirectoryStore) -> None:
     plan = plan_run(store, small_config(*ON_BATCH))
     found = plan_costs(store, plan, nodes=(1, 4))
     one, four = (each.cost for each in found.choices)

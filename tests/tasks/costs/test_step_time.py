@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.costs.published import machine_of, published
-from tasks.costs.step_time import all_reduce, efficiency, operations
+from tasks.costs.step_time import efficiency, exchange, operations
 
 LARGE = published().models["bert-large"]
 
@@ -37,7 +37,8 @@ def test_the_share_of_the_peak_is_what_aws_publishes_for_the_same_row(name: str,
 def test_a_ring_sends_twice_the_gradients_less_one_part() -> None:
     machine = machine_of("trn1.32xlarge")
     assert machine is not None
-    one, two = (all_reduce(LARGE, 4, machine, nodes) for nodes in (1, 2))
+    gradients = 4 * LARGE.parameters
+    one, two = (exchange(gradients, 0, machine, nodes) for nodes in (1, 2))
     assert one is not None
     assert two is not None
     assert one.between_seconds == 0
@@ -46,7 +47,10 @@ def test_a_ring_sends_twice_the_gradients_less_one_part() -> None:
     assert two.inside_seconds == one.inside_seconds
     alone = machine_of("trn1.2xlarge")
     assert alone is not None
-    assert all_reduce(LARGE, 4, alone, 2) is None, "it has no EFA"
+    assert exchange(gradients, 0, alone, 2) is None, "it has no EFA"
+    with_vectors = exchange(gradients // 2, gradients // 2, machine, 2)
+    assert with_vectors is not None
+    assert with_vectors.seconds == pytest.approx(two.seconds), "a gather and a scatter send what an all-reduce sends"
 
 
 def test_scaling_meets_the_published_points() -> None:

@@ -5,8 +5,7 @@ import pytest
 
 from configs.load import load_config
 from tasks.foundation.errors import ConfigError
-from tasks.worker.training.dealing import PADDING
-from tasks.worker.training.plan import BatchPlan
+from tasks.worker.training.plan import PADDING, BatchPlan
 from tests.support.workspace.jobs import FEATURES, tiny_config
 
 ROWS, BATCH = 1003, 16

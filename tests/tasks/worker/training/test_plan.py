@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tasks.worker.model.packing import pack
 from tasks.worker.training import plan as plans_module
-from tasks.worker.training.dealing import PADDING, assign
-from tasks.worker.training.plan import BatchPlan, PlanFolder, split_by_worker
+from tasks.worker.training.plan import PADDING, BatchPlan, PlanFolder, assign, split_by_worker
 from tests.support.models import one_by_one
 
 

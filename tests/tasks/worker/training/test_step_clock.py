@@ -70,41 +70,43 @@ def _communicate(accelerator: Accelerator, seconds: float) -> None:
 def test_evaluations_count_neither_as_steps_nor_as_communication(store, clock) -> None:
     made = two_steps(CpuAccelerator(place()), clock, communicated=0.5)
     assert made.pairs_per_second == 10.0
-    found = made.communication(store, "run", nn.Linear(2, 2))
+    found = made.communication(store, "run", nn.Linear(2, 2), 0)
     assert found is not None
     assert (found.seconds, found.step_seconds, found.measured) == (0.5, 1.0, True)
     assert found.warning.startswith("50% of a step of 1 s is communication between the workers, more than 25%")
 
 
 def test_a_quarter_is_no_warning(store, clock) -> None:
-    found = two_steps(CpuAccelerator(place()), clock, communicated=0.25).communication(store, "run", nn.Linear(2, 2))
+    found = two_steps(CpuAccelerator(place()), clock, communicated=0.25).communication(store, "run", nn.Linear(2, 2), 0)
     assert found is not None
     assert found.warning == ""
 
 
 @pytest.mark.parametrize("rank", [place(world=1), place(index=1)])
 def test_one_worker_communicates_nothing_and_rank_0_answers_for_all(store, clock, rank) -> None:
-    assert two_steps(CpuAccelerator(rank), clock).communication(store, "run", nn.Linear(2, 2)) is None
+    assert two_steps(CpuAccelerator(rank), clock).communication(store, "run", nn.Linear(2, 2), 0) is None
 
 
 def test_inside_graphs_it_is_estimated_from_what_health_measured(store, clock) -> None:
     made = two_steps(OwnGraphs(place()), clock)
-    model = nn.Linear(1000, 100, bias=False)  # 400,000 bytes of gradients
-    assert made.communication(store, "run", model) is None, "nothing was measured yet"
+    model = nn.Linear(1000, 100, bias=False)
+    model.weight.grad = torch.zeros(100, 1000)  # 400,000 bytes
+    model.register_parameter("unused", nn.Parameter(torch.zeros(7)))
+    assert made.communication(store, "run", model, 50_000) is None, "nothing was measured yet"
     measured = HealthOutcome(
         device="none",
         matmul_gflops=(1.0,),
         slowest_to_median=1.0,
         free_memory_gib=(1.0,),
         free_disk_gib=1.0,
-        collectives={"all_reduce_gb_s": 0.001},
+        collectives={"all_reduce_gb_s": 0.001, "all_gather_gb_s": 0.002, "reduce_scatter_gb_s": 0.0005},
         checks=(),
     )
     result = StageResult(run_key="run", attempt=1, config_sha256="0" * 64, phases=Phases(), outcome=measured)
     store.write(RESULT.key(run="run", stage=Stage.health), result.to_json())
-    found = made.communication(store, "run", model)
+    found = made.communication(store, "run", model, 50_000)
     assert found is not None
-    assert (found.seconds, found.measured) == (0.4, False)
+    assert (found.seconds, found.measured) == (0.4 + 0.025 + 0.1, False)
 
 
 def test_a_processor_times_its_collectives(monkeypatch: pytest.MonkeyPatch) -> None:

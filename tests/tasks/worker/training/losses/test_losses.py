@@ -13,9 +13,9 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch, BatchShape, make_batch
 from tasks.worker.training.build import build_parts
-from tasks.worker.training.dealing import PADDING
 from tasks.worker.training.losses import batch_losses, classification_part, contrastive_part
 from tasks.worker.training.pair_arrays import Pairs
+from tasks.worker.training.plan import PADDING
 from tasks.worker.training.training_rows import make_pairs
 from tests.support.models.packed import packed
 from tests.support.processes.ranks import run_ranks
