@@ -41,8 +41,12 @@ def evaluated(
     first_row: int = 0,
     items: int = 100,
     metrics: Mapping[str, float] = METRICS,
+    shared: tuple[int, int] | None = None,
 ) -> Run:
-    """A run over the n-th week whose evaluation gave these ranks to rows `row <first_row>` and so on."""
+    """A run over the n-th week whose evaluation gave these ranks to rows `row <first_row>` and so on.
+
+    `shared`: items that both hold, and of the catalogue; among those the challenger finds all, and the champion none.
+    """
     key = write_run(store, number, config=settings(*settings_of))
     many = len(ranks[Role.challenger])
     names = [f"row {at}" for at in range(first_row, first_row + many)]
@@ -60,6 +64,9 @@ def evaluated(
         "competitors": pa.array([100] * many, pa.int32()),
         **{f"{role}.rank": pa.array(each, pa.int32()) for role, each in ranks.items()},
     }
+    if shared is not None:
+        of_both = {"challenger.shared.champion": 1, "champion.shared.champion": 99, "competitors.shared.champion": 100}
+        columns |= {name: pa.array([value] * many, pa.int32()) for name, value in of_both.items()}
     file = io.BytesIO()
     pq.write_table(pa.table(columns), file)
     store.write(f"runs/{key}/evaluate/attempt-1/rows.parquet", file.getvalue())
@@ -74,6 +81,8 @@ def evaluated(
             for role, version in versions.items()
         ),
         rows_key=f"runs/{key}/evaluate/attempt-1/rows.parquet",
+        catalogue_items=shared[1] if shared else items,
+        shared_items={Role.champion: shared[0]} if shared else {},
     )
     change(store, key, Stage.evaluate, outcome)
     return read_run(Snapshot(store), key)
@@ -113,6 +122,20 @@ def test_one_evaluation_of_both_models_serves_for_both(store):
         assert recall.high is not None
         # the standard error of a share of 1/3 in 60 rows is 0.061
         assert recall.high - recall.low == pytest.approx(2 * 1.96 * 0.061, rel=0.1)
+
+
+@pytest.mark.parametrize(("items", "difference"), [(0, 0.0), (49, 0.0), (50, 1.0)])
+def test_models_with_few_items_in_common_are_compared_on_the_corpus(store, items: int, difference: float):
+    a = evaluated(store, 0, {Role.challenger: GOOD}, {Role.challenger: "old"})
+    versions = {Role.challenger: "new", Role.champion: "old"}
+    b = evaluated(store, 1, {Role.challenger: GOOD, Role.champion: GOOD}, versions, shared=(items, 100))
+    pair = pair_of(store, a, b)
+    assert {each.difference for each in pair.metrics if each.metric == "recall@10"} == {difference}
+    few = [note for note in pair.notes if "they have few in common" in note]
+    assert (pair.items, len(few)) == (
+        (f"among the {items} items that both hold, {items} % of the catalogue", 0) if difference
+        else ("among 100 items", 1)
+    )  # fmt: skip
 
 
 def test_runs_apart_are_compared_on_the_rows_that_both_hold_out(store):
