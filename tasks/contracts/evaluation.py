@@ -22,7 +22,7 @@ SPAN = "span"  # string: the row's span; GOLDEN for a row of the golden set
 QUERY_KEY = "query_key"  # int64: a hash of the normalised query
 UNSEEN = "unseen"  # bool: all rows of the query are held out, in every span; false in the golden set
 QUERY_TRAINED = "query_trained"  # bool: the query occurs in a training row of the run or of a span before it
-GROUP = "group"  # int64: rows of one user, else of one query, are resampled together
+GROUP = "group"  # int64: equal for rows of one user, else of one query, which hang together
 ITEM_ID = "item_id"  # string
 PAIR = "pair"  # bool: the row counts for the ranking metrics
 LABEL_CLASS = "label_class"  # int8: 0, 1, or -1 without a class
@@ -235,14 +235,15 @@ class Verdict(Record):
         "among the same corpus",
     )
     rows: int | None = Field(default=None, description="rows that the metric is computed over")
-    groups: int | None = Field(
-        default=None, description="groups of rows that are resampled together, for example all rows of one query"
-    )
+    groups: int | None = Field(default=None, description="groups of rows that hang together: of one query, or one user")
+    commonest_group: float | None = Field(default=None, description="share of the rows in the largest of the groups")
+    commonest_item: float | None = Field(default=None, description="share of the rows about the commonest item")
     threshold: float | None = Field(default=None, description="limit of the value, or of the difference")
     difference: float | None = Field(default=None, description="value minus baseline")
     low: float | None = Field(default=None, description="lower bound of the value or difference, at `confidence`")
     high: float | None = Field(default=None, description="upper bound of the value or difference, at `confidence`")
     standard_error: float | None = Field(default=None, description="standard error of the value or difference")
+    degrees: float | None = Field(default=None, description="degrees of freedom of the standard error")
     confidence: float | None = Field(
         default=None, description="one-sided confidence level; null: the number alone decided"
     )

@@ -8,7 +8,7 @@ from infra.store.base import Store
 from tasks.contracts.evaluation import Role
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.stages import Stage
-from tasks.quality.bootstrap import row_values
+from tasks.quality.answers import row_values
 from tasks.quality.common_items import CommonItems
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.quality.selection import counting

@@ -32,7 +32,8 @@ from tasks.data.holdout import held_texts
 from tasks.foundation.errors import StoreError
 from tasks.planning.common_rows import Evaluated, Side, common_rows, held_out, read_evaluated
 from tasks.planning.rivals import ranking_metric
-from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, truths
+from tasks.quality.answers import Answers, measure, truths
+from tasks.quality.intervals import Term, error_of
 from tasks.quality.selection import slices_of
 from tasks.runs.run import Run
 
@@ -170,7 +171,7 @@ def _metrics(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[C
         if name in b.outcome.challenger and METRICS[name].family.of_rows:
             ranked = METRICS[name].family is Family.ranking
             for queries in parts if ranked else _WHOLE:
-                found = _measure(name, sides, parts[queries], (a, b), queries)
+                found = _measure(name, sides, parts[queries], queries)
                 if found is not None:
                     yield found
 
@@ -185,17 +186,13 @@ def _slices(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[Co
         if column not in side.rows.columns:
             continue
         for part in slices_of(side.rows, column):
-            found = _measure(metric, sides, part.rows[side.at], (a, b))
+            found = _measure(metric, sides, part.rows[side.at])
             if found is not None and found.rows >= evaluate.min_slice_rows:
                 yield ComparedSlice(column=column, value=part.where, numbers=found)
 
 
 def _measure(
-    metric: str,
-    sides: tuple[Side, Side],
-    among: np.ndarray,
-    of: tuple[Evaluated, Evaluated],
-    queries: AnyQueries = "all",
+    metric: str, sides: tuple[Side, Side], among: np.ndarray, queries: AnyQueries = "all"
 ) -> ComparedMetric | None:
     """Return a metric over the rows of a mask, bool (common rows,); None if it is undefined."""
     a, b = sides
@@ -205,17 +202,14 @@ def _measure(
     answers = Answers(
         metric,
         groups=b.rows.group[b.at][counted],
+        items=b.rows.item_id[b.at][counted],
         truth=truths(b.rows, metric)[b.at][counted],
         values=(b.values(metric)[counted], a.values(metric)[counted]),
     )
     value_b, value_a = measure(answers)
-    seed = tuple(int.from_bytes(each.run.run_key.encode()) for each in of)
-    drawn = draw(answers, DRAWS, seed)
-    differences = drawn[0] - drawn[1]
-    differences = differences[np.isfinite(differences)]
-    if not len(differences) or not math.isfinite(value_b - value_a):
+    if not math.isfinite(value_b - value_a):
         return None
-    low, high = (float(each) for each in np.quantile(differences, (DOUBT / 2, 1 - DOUBT / 2)))
+    low, high = error_of(Term(answers, (1.0, -1.0))).bounds(value_b - value_a, 1 - DOUBT / 2)
     return ComparedMetric(
         metric=metric,
         queries=queries,

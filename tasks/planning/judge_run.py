@@ -13,6 +13,7 @@ from tasks.contracts.evaluation import Role, Rules, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome, ReleaseOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import OLD_VERDICTS, VERDICTS
+from tasks.data.rows import ITEM, QUERY, group_columns
 from tasks.foundation.clock import now
 from tasks.planning import forward_score
 from tasks.quality import verdicts
@@ -66,7 +67,7 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
     found = forward_score.judged_releases(store, outcome)
     measured = _measured(plan, outcome, rows, forward_score.seen_by(found, plan.span))
     window = [span.name for span in plan.window]
-    falls = judge_falls(rows, window, rules.champion_loss, _seed(plan)) if rows else {}
+    falls = judge_falls(rows, window, rules.champion_loss) if rows else {}
     limits = rules.champion_loss, rules.label_loss
     in_parts = judge_parts(rows, window, rules.slices, limits, rules.min_slice_rows) if rows else {}
     wrong = (*falls.items(), *((span, verdict) for span, some in in_parts.items() for verdict in some))
@@ -144,7 +145,7 @@ def _measured(plan: RunPlan, outcome: EvaluateOutcome, rows: RowResults | None, 
         seen_by=seen_by,
         min_slice_rows=plan.config.evaluate.min_slice_rows,
         unseen_alone=HoldoutRule.of(plan.config.evaluate).group == QUERY_ALONE,
-        seed=_seed(plan),
+        grouped=_grouped(plan.config.evaluate.group),
     )
 
 
@@ -153,8 +154,9 @@ def _corpus(outcome: EvaluateOutcome) -> str:
     return f"among {outcome.corpus_items:,} items{' drawn without regard to a model' if sampled else ''}"
 
 
-def _seed(plan: RunPlan) -> tuple[int, ...]:
-    return plan.config.seed, int.from_bytes(plan.run_key.encode())
+def _grouped(group: str | None) -> str:
+    """Return the name of the groups of row results, for an `evaluate.group`: a column, or `query`."""
+    return "query" if group is None or {ITEM, QUERY} & set(group_columns(group)) else group
 
 
 def _slices(rows: RowResults, rules: Rules) -> tuple[SliceMetrics, ...]:

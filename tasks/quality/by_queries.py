@@ -3,11 +3,10 @@
 import numpy as np
 
 from tasks.contracts.evaluation import MAIN, ByQueries, PartMetrics, Role
-from tasks.quality.bootstrap import DRAWS, Answers, draw, row_values, truths
+from tasks.quality.answers import answers_of
+from tasks.quality.intervals import interval_of
 from tasks.quality.row_results import RowResults
 from tasks.quality.selection import counting
-
-CONFIDENCE = 0.95  # of both bounds together
 
 
 def metrics_by_queries(results: RowResults) -> dict[Role, ByQueries]:
@@ -38,7 +37,5 @@ def _part(results: RowResults, role: Role, among: np.ndarray) -> PartMetrics:
     counted = among & counting(results, MAIN, role, against)
     if not counted.any():
         return PartMetrics(rows=pairs, metrics=metrics, low=None, high=None)
-    values = row_values(results, MAIN, role, against)[counted]
-    answers = Answers(MAIN, results.group[counted], truths(results, MAIN)[counted], (values,))
-    low, high = np.quantile(draw(answers, DRAWS, (0,))[0], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return PartMetrics(rows=pairs, metrics=metrics, low=float(low), high=float(high))
+    low, high = interval_of(answers_of(results, MAIN, counted, [role], against))
+    return PartMetrics(rows=pairs, metrics=metrics, low=low, high=high)

@@ -10,8 +10,9 @@ import numpy as np
 from configs.schema.gates import NEWEST, GateConfig
 from configs.schema.metrics import METRICS, Family, least_competitors
 from tasks.contracts.evaluation import Role
-from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
+from tasks.quality.answers import Answers, answers_of, measure
 from tasks.quality.common_items import CommonItems
+from tasks.quality.intervals import Error, Term, error_of, within_shares
 from tasks.quality.row_results import RowResults
 from tasks.quality.selection import Part, parts_of
 
@@ -32,7 +33,7 @@ class Measured(NamedTuple):
     seen_by: frozenset[Role] = frozenset()  # released models that were trained on the newest span or a later one
     min_slice_rows: int = 1
     unseen_alone: bool = False  # the holdout has unseen queries alone, by its rule
-    seed: tuple[int, ...] = (0,)
+    grouped: str = "query"  # the rows that hang together apart from those about one item: of one query, or of one user
     suffix: str = ""  # suffix of the metrics' names
 
 
@@ -41,7 +42,7 @@ class Interval(NamedTuple):
 
     low: float
     high: float
-    standard_error: float
+    error: Error
 
 
 class Comparison(NamedTuple):
@@ -53,12 +54,15 @@ class Comparison(NamedTuple):
     baseline: float | None  # None: the gate has no baseline, or the baseline does not exist
     rows: int | None = None
     groups: int | None = None
+    commonest_group: float | None = None  # share of the rows
+    commonest_item: float | None = None
     interval: Interval | None = None
     absent: str = ""  # reason why the gate does not apply
     unknown: str = ""  # reason why its rows can't decide
     among: str = ""  # items that were ranked, for people; empty: not known, or the gate needs no rows
     shared: float | None = None  # share of the catalogue that `among` is; None: it is no set of common items
     refuses: bool = False  # a critical gate refuses if `unknown`, whatever its setting
+    grouped: str = "query"  # as in `Measured`
     unmeasured: bool = False  # the evaluation has no such metric
 
     @property
@@ -111,8 +115,8 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         few = f"no {gate.slice_column or 'span'} has {measured.min_slice_rows} rows (evaluate.min_slice_rows)"
         return [Comparison(gate, "", math.nan, None, absent=few)]
     compared = [_of_part(rows, gate, role, part) for part in parts]
-    found = _with_intervals(gate, compared, measured.seed)
-    return [each._replace(among=among, shared=shared) for each in found]
+    found = _with_intervals(gate, compared)
+    return [each._replace(among=among, shared=shared, grouped=measured.grouped) for each in found]
 
 
 def _among(measured: Measured, gate: GateConfig, role: Role | None) -> str:
@@ -199,24 +203,29 @@ def _whole(measured: Measured, role: Role, gate: GateConfig) -> float:
 def _of_part(rows: RowResults, gate: GateConfig, role: Role | None, part: Part) -> tuple[Comparison, Answers]:
     roles = (Role(gate.of), *((role,) if role else ()))
     met = role if gate.of == "challenger" else None
-    truth = truths(rows, gate.metric)[part.rows]
-    answers = Answers(
-        gate.metric,
-        rows.group[part.rows],
-        truth,
-        tuple(row_values(rows, gate.metric, each, met, gate.width)[part.rows] for each in roles),
-    )
+    answers = answers_of(rows, gate.metric, part.rows, roles, met, gate.width)
     value, *others = measure(answers)
-    many, unknown, refuses = len(truth), "", False
+    many, truth, unknown, refuses = len(answers.truth), answers.truth, "", False
     if not many and part.alone:
         unknown, refuses = _uncontested(gate, part.where), True
     elif part.where and (not many or (gate.metric == "auc" and len(np.unique(truth)) < 2)):
         unknown = f"no row of {part.where} to judge" if not many else f"{part.where} has rows of one class only"
     else:
         unknown = _too_few(gate, many)
-    where, groups = ", ".join(filter(None, (gate.narrowed, part.where))), len(np.unique(answers.groups))
-    baseline = others[0] if others else None
-    found = Comparison(gate, where, value, baseline, many, groups, unknown=unknown, refuses=refuses)
+    of_group, of_item = (np.unique(each, return_counts=True)[1] for each in (answers.groups, answers.items))
+    largest = [float(counts.max()) / many if many else None for counts in (of_group, of_item)]
+    found = Comparison(
+        gate,
+        ", ".join(filter(None, (gate.narrowed, part.where))),
+        value,
+        baseline=others[0] if others else None,
+        rows=many,
+        groups=len(of_group),
+        commonest_group=largest[0],
+        commonest_item=largest[1],
+        unknown=unknown,
+        refuses=refuses,
+    )
     return found, answers
 
 
@@ -236,41 +245,47 @@ def _too_few(gate: GateConfig, many: int | None) -> str:
     return f"{many:,} rows are fewer than the {gate.min_rows:,} that the gate wants"
 
 
-def _with_intervals(
-    gate: GateConfig, found: Sequence[tuple[Comparison, Answers]], seed: tuple[int, ...]
-) -> list[Comparison]:
+def _with_intervals(gate: GateConfig, found: Sequence[tuple[Comparison, Answers]]) -> list[Comparison]:
     """Add the intervals of a gate with a confidence level.
 
     With several comparisons, Holm's method corrects the bound that lets the gate fail: the probability that any part of
     an equal model fails stays the same as for one part. The bound that lets it pass needs no correction, since a model
     passes only if it passes everywhere.
     """
-    if gate.confidence is None:
-        return [comparison for comparison, _ in found]
-    doubt, sign = 1 - gate.confidence, 1 if gate.direction == "higher" else -1
-    draws = max(DRAWS, math.ceil(10 * len(found) / doubt))
-    margins = {}
-    for at, (comparison, answers) in enumerate(found):
-        if not comparison.unknown and math.isfinite(comparison.judged):
-            margin = _margin(gate, draw(answers, draws, seed)) * sign
-            margins[at] = margin[np.isfinite(margin)]
-    left = len(margins)
-    bounds = {}
-    by_doubt = sorted(margins, key=lambda at: float((margins[at] >= 0).mean()))
-    for at in by_doubt:
-        most = float(np.quantile(margins[at], 1 - doubt / left))
-        bounds[at] = (float(np.quantile(margins[at], doubt)), most)
-        left -= most < 0
     result = [comparison for comparison, _ in found]
-    for at, ends in bounds.items():
-        low, high = sorted(sign * end for end in ends)
-        threshold = result[at].threshold
-        interval = Interval(low + threshold, high + threshold, float(margins[at].std()))
-        result[at] = result[at]._replace(interval=interval)
+    if gate.confidence is None:
+        return result
+    errors = {
+        at: _error(comparison, answers)
+        for at, (comparison, answers) in enumerate(found)
+        if not comparison.unknown and math.isfinite(comparison.judged)
+    }
+    doubt, left = 1 - gate.confidence, set(errors)
+    while left:
+        intervals = {at: _interval(result[at], errors[at], doubt / len(left)) for at in left}
+        failed = {at for at, interval in intervals.items() if _fails(result[at], interval)}
+        for at in failed or left:
+            result[at] = result[at]._replace(interval=intervals[at])
+        left = left - failed if failed else set()
     return result
 
 
-def _margin(gate: GateConfig, drawn: np.ndarray) -> np.ndarray:
-    """Return each draw's distance above the threshold, (models, draws) -> (draws,)."""
-    baseline = drawn[1] if len(drawn) > 1 else np.zeros(drawn.shape[1])
-    return drawn[0] - baseline - gate.threshold * (np.abs(baseline) if gate.relative else 1.0)
+def _error(comparison: Comparison, answers: Answers) -> Error:
+    """Return the error of the number above its threshold; a relative threshold errs with the baseline."""
+    if comparison.baseline is None:
+        return error_of(Term(answers, (1.0,)))
+    share = comparison.gate.threshold * math.copysign(1.0, comparison.baseline) if comparison.gate.relative else 0.0
+    return error_of(Term(answers, (1.0, -1.0 - share)))
+
+
+def _interval(comparison: Comparison, error: Error, doubt: float) -> Interval:
+    """Return the interval with a doubt of its own at the end that lets the gate fail."""
+    surely = error.bounds(comparison.judged, comparison.gate.confidence or 0.0)
+    perhaps = error.bounds(comparison.judged, 1 - doubt)
+    ends = (surely[0], perhaps[1]) if comparison.gate.direction == "higher" else (perhaps[0], surely[1])
+    return Interval(*(within_shares(comparison.gate.metric, ends) if comparison.baseline is None else ends), error)
+
+
+def _fails(comparison: Comparison, interval: Interval) -> bool:
+    higher = comparison.gate.direction == "higher"
+    return interval.high < comparison.threshold if higher else interval.low > comparison.threshold

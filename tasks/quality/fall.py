@@ -11,7 +11,8 @@ import numpy as np
 
 from configs.schema.stages import Bounds
 from tasks.contracts.evaluation import Role, Verdict
-from tasks.quality.bootstrap import DRAWS, Answers, draw, measure, row_values, truths
+from tasks.quality.answers import Answers, answers_of, measure
+from tasks.quality.intervals import Term, error_of, estimate
 from tasks.quality.row_results import RowResults
 from tasks.quality.selection import counting
 
@@ -21,7 +22,7 @@ CONFIDENCE = 0.95
 CHAMPION_BEFORE = "champion before"  # name of the baseline: the champion on the spans before
 
 
-def judge_falls(rows: RowResults, window: Sequence[str], bounds: Bounds, seed: tuple[int, ...]) -> dict[str, Verdict]:
+def judge_falls(rows: RowResults, window: Sequence[str], bounds: Bounds) -> dict[str, Verdict]:
     """Return a verdict for each span of the window with enough holdout rows; none without a champion.
 
     Args:
@@ -35,18 +36,16 @@ def judge_falls(rows: RowResults, window: Sequence[str], bounds: Bounds, seed: t
     spans = {span: counted & (rows.span == span) for span in window}
     if before.sum() < FEWEST:
         return {}
-    return {s: _judge(rows, s, new, before, bounds, seed) for s, new in spans.items() if new.sum() >= FEWEST}
+    return {s: _judge(rows, s, new, before, bounds) for s, new in spans.items() if new.sum() >= FEWEST}
 
 
-def _judge(
-    rows: RowResults, span: str, new: np.ndarray, before: np.ndarray, bounds: Bounds, seed: tuple[int, ...]
-) -> Verdict:
-    sides = [_answers(rows, among) for among in (new, before)]
-    (value,), (baseline,) = (measure(side) for side in sides)
-    drawn, drawn_before = (draw(side, DRAWS, (*seed, at))[0] for at, side in enumerate(sides))
-    stops, warns = (limit is not None and _lost(drawn, drawn_before, limit) for limit in (bounds.stop, bounds.warn))
+def _judge(rows: RowResults, span: str, new: np.ndarray, before: np.ndarray, bounds: Bounds) -> Verdict:
+    answers = [answers_of(rows, METRIC, among, [Role.champion]) for among in (new, before)]
+    (value,), (baseline,) = (measure(each) for each in answers)
+    stops, warns = (limit is not None and _lost(answers, limit) for limit in (bounds.stop, bounds.warn))
     limit = bounds.stop if stops or bounds.warn is None else bounds.warn
-    low, high = np.quantile(drawn - drawn_before, [1 - CONFIDENCE, CONFIDENCE])
+    error = error_of(*_less(answers, 1.0))
+    low, high = error.bounds(value - baseline, CONFIDENCE)
     lost = (baseline - value) / baseline if baseline else 0.0
     return Verdict(
         metric=METRIC,
@@ -62,21 +61,23 @@ def _judge(
         groups=len(np.unique(rows.group[new])),
         threshold=None if limit is None else -limit * baseline,
         difference=value - baseline,
-        low=float(low),
-        high=float(high),
-        standard_error=float((drawn - drawn_before).std()),
+        low=low,
+        high=high,
+        standard_error=error.standard_error,
+        degrees=error.degrees,
         confidence=CONFIDENCE,
     )
 
 
-def _answers(rows: RowResults, among: np.ndarray) -> Answers:
-    values = row_values(rows, METRIC, Role.champion)[among]
-    return Answers(METRIC, rows.group[among], truths(rows, METRIC)[among], (values,))
+def _less(answers: Sequence[Answers], share: float) -> tuple[Term, Term]:
+    """Return the metric on the new rows less a share of that on the rows before."""
+    return Term(answers[0], (1.0,)), Term(answers[1], (-share,))
 
 
-def _lost(drawn: np.ndarray, before: np.ndarray, share: float) -> bool:
-    """Return True if more than the share is lost, at CONFIDENCE, by samples of both."""
-    return bool(np.quantile(drawn - (1 - share) * before, CONFIDENCE) < 0)
+def _lost(answers: Sequence[Answers], share: float) -> bool:
+    """Return True if more than the share is lost, at CONFIDENCE."""
+    terms = _less(answers, 1 - share)
+    return error_of(*terms).bounds(estimate(*terms), CONFIDENCE)[1] < 0
 
 
 def _sentence(

@@ -1,6 +1,6 @@
 """Metrics of label heads, which predict one of several classes or a number for each row.
 
-Each is a function of sums over the rows, so that the same formula serves all rows and bootstrap samples. `truth` has
+Each is a function of sums over the rows, so that the same formula gives the influence of each row. `truth` has
 the labels and `says` the predictions: float64 (rows,), classes by number.
 """
 

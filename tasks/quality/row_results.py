@@ -54,7 +54,7 @@ class RowResults:
 
     row_id: np.ndarray  # object: str
     span: np.ndarray  # object: str
-    group: np.ndarray  # int64: rows with an equal number are resampled together
+    group: np.ndarray  # int64: equal for rows of one user, else of one query
     item_id: np.ndarray  # object: str
     unseen: np.ndarray  # bool: all rows of the query are held out
     query_trained: np.ndarray  # bool: the query occurs in a training row

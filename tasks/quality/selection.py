@@ -10,7 +10,7 @@ from configs.schema.gates import EACH, NEWEST, GateConfig
 from configs.schema.metrics import least_competitors
 from tasks.contracts.evaluation import Role
 from tasks.foundation.errors import ConfigError
-from tasks.quality.bootstrap import truths
+from tasks.quality.answers import truths
 from tasks.quality.label_metrics import LABEL
 from tasks.quality.row_metrics import CLASSIFICATION, LIKELIHOOD
 from tasks.quality.row_results import RowResults

@@ -85,11 +85,19 @@ def _sureness(comparison: Comparison, answer: Answer | None, needed: int | None)
     what = "it" if comparison.baseline is None else "the difference"
     low, high = (f"{bound:+.4f}" if comparison.baseline is not None else f"{bound:.4f}" for bound in interval[:2])
     sure = f" With {gate.confidence:.4g} confidence {what} is at least {low}, and at most {high}"
-    over = f"{comparison.rows:,} rows{f' {comparison.among}' if comparison.among else ''}"
+    over = f"{comparison.rows:,} rows{_commonest(comparison)}{f' {comparison.among}' if comparison.among else ''}"
     if answer != "undecided":
         return f"{sure}, over {over}."
     enough = f"about {needed:,} would tell" if needed else "more of them may tell"
     return f"{sure}: {over} can't tell, {enough}."
+
+
+def _commonest(comparison: Comparison) -> str:
+    """Return the shares of the rows that hang together most: ` (3 % about one item, 0.4 % of one query)`."""
+    of_item, of_group = comparison.commonest_item, comparison.commonest_group
+    if of_item is None or of_group is None:
+        return ""
+    return f" ({of_item * 100:.2g} % about one item, {of_group * 100:.2g} % of one {comparison.grouped})"
 
 
 def _texts(*numbers: float) -> list[str]:

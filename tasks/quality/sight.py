@@ -8,7 +8,7 @@ from configs.schema.gates import GateConfig, Severity
 from configs.schema.metrics import METRICS, Family
 from tasks.contracts.evaluation import Verdict
 from tasks.foundation.records import Record
-from tasks.quality.bootstrap import smallest_gap
+from tasks.quality.intervals import SHARES, Error, scaled, smallest_gap
 
 STATED = 0.8  # value of a metric that was never measured, for the binomial bound
 _SURE = 0.05  # a measured 0 or 1 is taken as this far from it: no rows show that a metric can't vary
@@ -54,7 +54,7 @@ def sight(gate: GateConfig, queries: int | None, earlier: Verdict | None = None,
         return _answer(gate, name, judged, None, without)
     assert queries is not None, "else it has no number"
     assert gate.confidence is not None, "likewise"
-    found = _standard_error(gate, queries, earlier, value)
+    found = _expected(gate, queries, earlier, value)
     if found is None:
         return _answer(gate, name, judged, None, "not known before the first evaluation")
     error, level, basis = found
@@ -96,14 +96,16 @@ def _seen(gate: GateConfig, queries: int, gap: float, level: float) -> tuple[flo
     return smallest, f"{words}; {limit or 'none is allowed'}"
 
 
-def _standard_error(
+def _expected(
     gate: GateConfig, queries: int, earlier: Verdict | None, value: float | None
-) -> tuple[float, float, str] | None:
-    """Return the expected standard error of what the gate judges, the level of its metric, and the basis of both."""
-    if earlier is not None and earlier.standard_error and earlier.groups:
+) -> tuple[Error, float, str] | None:
+    """Return the expected error of what the gate judges, the level of its metric, and the basis of both."""
+    if earlier is not None and earlier.standard_error and earlier.degrees and earlier.groups:
         level = earlier.baseline if earlier.baseline is not None else earlier.value
         basis = "by the spread of the last evaluation"
-        return earlier.standard_error * math.sqrt(earlier.groups / queries), abs(level or 0.0), basis
+        error = scaled(Error(earlier.standard_error, earlier.degrees), queries / earlier.groups)
+        least = 1 / queries if gate.metric in SHARES else 0.0  # no interval is narrower
+        return error._replace(standard_error=max(error.standard_error, least)), abs(level or 0.0), basis
     if not _is_mean(gate):
         return None
     if value is not None and not math.isfinite(value):
@@ -113,7 +115,8 @@ def _standard_error(
     models = 1 if gate.baseline == "none" else 2  # which err independently, the worst case
     at = "a metric of {}, since nothing was evaluated yet" if value is None else f"{gate.metric} {{}}"
     basis = f"by the binomial bound at {at.format(f'{level:.2g}')}"
-    return math.sqrt(models * spread * (1 - spread) / queries), level, basis
+    differ = models * spread * (1 - spread) * queries + 1  # the last is the query more that each interval counts
+    return Error(math.sqrt(differ) / queries, 2 * differ), level, basis
 
 
 def _is_mean(gate: GateConfig) -> bool:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import Answer, Verdict
-from tasks.quality.bootstrap import rows_needed
 from tasks.quality.comparisons import Comparison, Measured, compare
+from tasks.quality.intervals import rows_needed
 from tasks.quality.limits import Limit
 from tasks.quality.sentences import DECIMALS, sentence
 
@@ -69,7 +69,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         needed = gate.min_rows or None
     elif answer == "undecided" and interval is not None and comparison.rows and gate.confidence is not None:
         gap = comparison.judged - comparison.threshold
-        needed = rows_needed(comparison.rows, interval.standard_error, gap, gate.confidence)
+        needed = rows_needed(comparison.rows, interval.error, gap, gate.confidence)
     compared = None if comparison.baseline is None else _finite(comparison.judged)
     rows = comparison.rows
     return Verdict(
@@ -86,11 +86,14 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         shared=comparison.shared,
         rows=rows,
         groups=comparison.groups,
+        commonest_group=comparison.commonest_group,
+        commonest_item=comparison.commonest_item,
         threshold=None if comparison.absent else _finite(comparison.threshold),
         difference=compared,
         low=interval and interval.low,
         high=interval and interval.high,
-        standard_error=interval and interval.standard_error,
+        standard_error=interval and interval.error.standard_error,
+        degrees=interval and interval.error.degrees,
         confidence=gate.confidence if interval else None,
         rows_needed=needed,
         undecided_refuses=gate.undecided == "refuse" or comparison.refuses,

@@ -29,7 +29,8 @@ from tasks.data.holdout import split_holdout
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.planning.preflight_encoder import pretrained_folder
-from tasks.quality.bootstrap import DRAWS, Answers, draw, measure
+from tasks.quality.answers import Answers, measure
+from tasks.quality.intervals import Term, error_of
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tests.benchmarks.ingest_memory import peak_memory_mib
@@ -181,10 +182,9 @@ def recall_of_both(ours: Millrace, theirs: SentenceTransformers, held: pa.Table,
         hits.append(((scores >= own[:, None]).sum(axis=1) <= 10).astype(np.float64))
         print(f"| {name} | {hits[-1].mean():.1%} |", flush=True)
     groups = np.unique(held[QUERY].to_pylist(), return_inverse=True)[1]
-    both = Answers("recall@10", groups, np.zeros_like(groups), (hits[1], hits[2]))
+    both = Answers("recall@10", groups, target, np.zeros_like(groups), (hits[1], hits[2]))
     ours_mean, theirs_mean = measure(both)
-    drawn = draw(both, DRAWS, (0,))
-    low, high = np.quantile(drawn[0] - drawn[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    low, high = error_of(Term(both, (1.0, -1.0))).bounds(ours_mean - theirs_mean, (1 + CONFIDENCE) / 2)
     points = f"{100 * (ours_mean - theirs_mean):+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
     print(f"| Millrace less sentence-transformers, points ({CONFIDENCE:.0%}) | {points} |", flush=True)
 

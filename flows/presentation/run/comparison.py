@@ -139,7 +139,10 @@ def _of_pair(pair: ComparedPair, many: bool) -> Iterator[Section]:
     )
     where = f"Both models were measured in one evaluation, of {plural(pair.rows, 'holdout row')}"
     rows = f"{common if pair.measured_in is None else where}; items are ranked {pair.items}."
-    about = "Each interval holds the true difference with 95 % confidence, from a bootstrap of whole queries or users."
+    about = (
+        "Each interval holds the true difference with 95 % confidence. Rows of one query or user hang together, and so "
+        "do rows about one item."
+    )
     yield Section(
         f"Metrics{of}",
         (rows, *pair.notes, about),

@@ -108,7 +108,7 @@ def _facts(
     """Return the row results' columns for rows, without the models' answers.
 
     Args:
-        rule: rows with the same value of its group's column are resampled together; else rows with the same query.
+        rule: rows with the same value of its group's column hang together; else rows with the same query.
             None: the golden set, which no rule holds out.
     """
     keys = hash_queries(rows[QUERY].to_pylist())

@@ -97,7 +97,7 @@ def lines(models: Models, items: int, share: int, draws: int) -> Iterator[str]:
     true = [true_ranks(made.now, model) for model in (0, 1)]
     unlike = int((duel.challenger != true[0]).sum() + (duel.other != true[1]).sum())
     unlike += int((mirrored.challenger != true[1]).sum() + (mirrored.other != true[0]).sum())
-    both = answered(duel.other, duel.challenger)
+    both = answered(duel.other, duel.challenger, models.own)
     common = CommonItems(duel.items, items)
     assert not common.few(0.5), "all ids are common"
     for name, difference in (("equal", EQUAL_MODELS), ("3 points worse", THREE_POINTS_LESS)):

@@ -24,7 +24,8 @@ from tasks.data.holdout import read_sides
 from tasks.data.label_columns import label_classes
 from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.planning.preflight_encoder import pretrained_folder
-from tasks.quality.bootstrap import DRAWS, Answers, draw, measure
+from tasks.quality.answers import Answers, measure
+from tasks.quality.intervals import Term, error_of
 from tasks.quality.row_metrics import NAMED
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
@@ -55,6 +56,7 @@ class Part(NamedTuple):
 
     trained_rows: int
     queries: np.ndarray  # int64 (rows,): equal for rows with one query
+    items: np.ndarray  # object (rows,): str
     classes: np.ndarray  # int64 (rows,): 0 or 1
     says: dict[str, Says]
 
@@ -98,7 +100,7 @@ def part_of(trained: Trained) -> Part:
         ("the trained encoder, logistic regression", _of_trained(trained, (training, held))),
     ):
         says[name] = _fitted(on_vectors(vectors[0], rows.classes, vectors[1], pair))
-    return Part(len(rows.classes), results.group[known], test.classes, says)
+    return Part(len(rows.classes), results.group[known], results.item_id[known], test.classes, says)
 
 
 def _print_table(name: str, parts: Sequence[Part]) -> None:
@@ -168,14 +170,15 @@ def _cells(metric: str, parts: Sequence[Part], other: str) -> str:
     ours, theirs = np.mean([measure(each) for each in answers], axis=0)
     if other == HEAD:
         return f"{theirs:.3f} | "
-    drawn = np.mean([draw(each, DRAWS, (number,)) for number, each in enumerate(answers)], axis=0)
-    low, high = np.nanquantile(drawn[0] - drawn[1], [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    weight = 1 / len(answers)
+    error = error_of(*(Term(each, (weight, -weight)) for each in answers))
+    low, high = error.bounds(ours - theirs, (1 + CONFIDENCE) / 2)
     return f"{theirs:.3f} | {ours - theirs:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def _answers(metric: str, part: Part, other: str) -> Answers:
     both = (each.predicted if metric in NAMED else each.probabilities for each in (part.says[HEAD], part.says[other]))
-    return Answers(metric, part.queries, part.classes, tuple(both))
+    return Answers(metric, part.queries, part.items, part.classes, tuple(both))
 
 
 if __name__ == "__main__":

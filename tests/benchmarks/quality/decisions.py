@@ -85,7 +85,7 @@ def scored(release: int, true: float, rows: int, random: np.random.Generator) ->
     ranks = {Role.challenger: np.where(both, 1, new), Role.champion: np.where(both, 1, before)}
     results = row_results(ranks)
     metrics = {role: results.metrics(role) for role in ranks}
-    (found,) = compare(Measured(metrics, results, seed=(int(random.integers(1 << 30)),)), SCORE)
+    (found,) = compare(Measured(metrics, results), SCORE)
     assert found.interval is not None
     return Worth(
         release=release, span=f"2026-{release:02d}", spans=1, rows=rows, points=100 * found.judged,

@@ -43,7 +43,7 @@ HELD_OUT = 0.8
 BATCH_PAIRS, SCALE, LEARNING_RATE = 64, 20.0, 1e-3
 TOP = 10
 SEEDS = 200
-QUERIES = (500, 2000)  # that a judgement sees
+QUERIES = (20, 100, 500, 2000)  # that a judgement sees
 EQUAL, ONE_POINT_LESS = 0.0, -0.01
 CONFIDENCE = 0.95  # of the rates' intervals
 
@@ -64,6 +64,7 @@ class Answered(NamedTuple):
 
     champion: np.ndarray  # int64 (rows,): ranks, from 1
     challenger: np.ndarray
+    items: np.ndarray  # int64 (rows,)
     rows_of: list[np.ndarray]  # of each query, the places of its rows
     gains: np.ndarray  # int64 (queries,): by how many of a query's rows the challenger finds more
 
@@ -176,7 +177,9 @@ def pair_of(found: Vectors, champion: np.ndarray, challenger: np.ndarray) -> Ans
     _, query = np.unique(found.query[found.held], return_inverse=True)
     rows_of = np.split(np.argsort(query, kind="stable"), np.cumsum(np.bincount(query))[:-1])
     gains = (challenger <= TOP).astype(np.int64) - (champion <= TOP)
-    return Answered(champion, challenger, rows_of, np.array([gains[rows].sum() for rows in rows_of]))
+    return Answered(
+        champion, challenger, found.own[found.held], rows_of, np.array([gains[rows].sum() for rows in rows_of])
+    )
 
 
 def line(name: str, both: Answered, true: float | None, queries: int) -> str:
@@ -184,7 +187,7 @@ def line(name: str, both: Answered, true: float | None, queries: int) -> str:
     gate, found = load_config().evaluate.gates[0], Counter[str | None]()
     for seed in range(SEEDS):
         rows = drawn(both, true, queries, seed)
-        measured = Measured({role: rows.metrics(role) for role in rows.roles}, rows, seed=(seed,))
+        measured = Measured({role: rows.metrics(role) for role in rows.roles}, rows)
         found[judge(measured, [gate])[0].answer] += 1
     difference = f"{both.difference * 100:+.1f}, as it is" if true is None else f"{true * 100:+.0f}"
     cells = (rate(found[each]) for each in ("pass", "undecided", "fail"))
@@ -207,7 +210,8 @@ def drawn(both: Answered, true: float | None, queries: int, seed: int) -> RowRes
         better = random.random(queries) < 0.5 + true / both.differing / 2  # the challenger gets the better answers
         swapped = (better != (both.gains[picks] > 0))[query]
         champion, challenger = np.where(swapped, challenger, champion), np.where(swapped, champion, challenger)
-    return row_results({Role.challenger: challenger, Role.champion: champion}, group=query.tolist())
+    ranks = {Role.challenger: challenger, Role.champion: champion}
+    return row_results(ranks, group=query.tolist(), item=both.items[rows])
 
 
 def rate(count: int) -> str:

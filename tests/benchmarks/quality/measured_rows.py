@@ -8,7 +8,8 @@ import numpy as np
 
 from tasks.contracts.evaluation import Role
 from tasks.foundation.records import Record
-from tasks.quality.bootstrap import DRAWS, Answers, draw, measure
+from tasks.quality.answers import Answers, measure
+from tasks.quality.intervals import Term, error_of, estimate
 from tasks.quality.row_metrics import CLASSIFICATION, NAMED
 from tasks.quality.row_metrics import RANKING as RANKING_METRICS
 from tasks.quality.row_results import RowResults
@@ -23,6 +24,7 @@ class MeasuredRows(Record):
     seconds: float
     row_id: tuple[str, ...]
     group: tuple[int, ...]
+    item_id: tuple[str, ...]
     pair: tuple[bool, ...]
     rank: tuple[int, ...]
     label_class: tuple[int, ...]
@@ -49,6 +51,7 @@ def measured_rows(results: RowResults, among: np.ndarray, config_sha256: str, se
         seconds=seconds,
         row_id=tuple(results.row_id[rows].tolist()),
         group=tuple(results.group[rows].tolist()),
+        item_id=tuple(results.item_id[rows].tolist()),
         pair=tuple(results.pair[rows].tolist()),
         rank=tuple(results.ranks[Role.challenger][rows].tolist()),
         label_class=tuple(results.label_class[rows].tolist()),
@@ -60,7 +63,7 @@ def measured_rows(results: RowResults, among: np.ndarray, config_sha256: str, se
 def compare(metric: str, base: Sequence[MeasuredRows], variant: Sequence[MeasuredRows]) -> Difference | None:
     """Return the metric of a variant next to the base, trained with the same seeds; None if one has not the metric.
 
-    All trainings are measured on each draw of the rows, so the interval is about rows and not about seeds.
+    The interval is about rows and not about seeds.
 
     Raises:
         ValueError: they were measured on other rows.
@@ -73,15 +76,14 @@ def compare(metric: str, base: Sequence[MeasuredRows], variant: Sequence[Measure
     if metric in CLASSIFICATION and any(each.probability is None for each in both):
         return None
     answers = _answers(metric, both)
-    values, drawn, many = np.array(measure(answers)), draw(answers, DRAWS, (0,)), len(base)
-    differences = drawn[many:].mean(axis=0) - drawn[:many].mean(axis=0)
-    low, high = np.nanquantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    value = values[many:].mean()
-    return Difference(value=value, difference=value - values[:many].mean(), low=low, high=high)
+    term = Term(answers, (*[-1 / len(base)] * len(base), *[1 / len(variant)] * len(variant)))
+    low, high = error_of(term).bounds(estimate(term), (1 + CONFIDENCE) / 2)
+    value = float(np.mean(measure(answers)[len(base) :]))
+    return Difference(value=value, difference=estimate(term), low=low, high=high)
 
 
 def _answers(metric: str, trainings: Sequence[MeasuredRows]) -> Answers:
-    classes, queries = np.array(trainings[0].label_class), np.array(trainings[0].group)
+    classes, queries, items = (np.array(getattr(trainings[0], name)) for name in ("label_class", "group", "item_id"))
     if metric in CLASSIFICATION:
         known = classes >= 0
         said = (each.predicted if metric in NAMED else each.probability for each in trainings)
@@ -90,4 +92,4 @@ def _answers(metric: str, trainings: Sequence[MeasuredRows]) -> Answers:
         known = np.array(trainings[0].pair)
         formula = RANKING_METRICS[metric]
         values = tuple(np.asarray(formula(np.array(each.rank)[known]), dtype=np.float64) for each in trainings)
-    return Answers(metric, queries[known], classes[known], values)
+    return Answers(metric, queries[known], items[known], classes[known], values)

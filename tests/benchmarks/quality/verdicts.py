@@ -11,6 +11,7 @@ to a query change places by a coin, which is fair for equal models and biased fo
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
 import time
 from collections import Counter
@@ -40,9 +41,9 @@ from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.whole_catalogue import EQUAL, ModelVectors, WholeRanks, rank_in_whole
 from tasks.worker.model.relevant import RelevantTexts, hash_texts
 from tasks.worker.process.job import Job, Rank
+from tests.benchmarks.quality import errors
 from tests.benchmarks.quality import gates as real_models
 from tests.benchmarks.quality.gates import Answered, drawn
-from tests.support.measures.row_results import row_results
 from tests.support.workspace.jobs import make_job, tiny_config
 
 WIDTH = 32
@@ -52,8 +53,6 @@ PARTITION_ITEMS = 32_768
 RECALL = 0.8  # of the first model alone, about
 OVERLAPS = (0.6, 0.75, 0.85, 0.95)  # shares of the ten nearest that both models have
 EQUAL_MODELS, THREE_POINTS_LESS = 0.0, -0.03
-USERS = ((2000, 1), (200, 10), (100, 20))  # users, rows of each
-OF_USERS = 1000  # samples of grouped rows: one in a hundred is told from one in twenty
 TOP = 10
 
 
@@ -66,7 +65,7 @@ class Models(NamedTuple):
 
 
 def main() -> None:
-    """Print both tables as Markdown on standard output."""
+    """Print both tables as Markdown on standard output; that of errors takes about ten minutes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", default="20000,200000,1000000")
     parser.add_argument("--draws", type=int, default=200)
@@ -78,11 +77,8 @@ def main() -> None:
         for overlap in OVERLAPS:
             for line in lines(items, overlap, arguments.draws):
                 print(line, flush=True)
-    real_models.SEEDS = OF_USERS
-    print("\n| users | rows of each | refused by users | refused by rows |\n|---:|---:|---:|---:|")
-    for users, rows in USERS:
-        by_user, by_row = (refused(users, rows, grouped) for grouped in (True, False))
-        print(f"| {users:,} | {rows} | {by_user} | {by_row} |", flush=True)
+    for line in errors.table():
+        print(line, flush=True)
 
 
 def lines(items: int, overlap: float, draws: int) -> Iterator[str]:
@@ -102,7 +98,7 @@ def lines(items: int, overlap: float, draws: int) -> Iterator[str]:
     true = [true_ranks(models, model) for model in (0, 1)]
     unlike = int((duel.challenger != true[0]).sum() + (duel.other != true[1]).sum())
     for name, difference in (("equal", EQUAL_MODELS), ("3 points worse", THREE_POINTS_LESS)):
-        both = answered(duel.other, duel.challenger)
+        both = answered(duel.other, duel.challenger, models.own)
         if abs(difference) > both.differing:
             continue
         plain, turned = judged(both, difference, draws)
@@ -213,10 +209,10 @@ def bench_job(store: DirectoryStore, catalogue: CatalogueRef) -> Job:
     return make_job(store, tiny_config(), inputs)
 
 
-def answered(champion: np.ndarray, challenger: np.ndarray) -> Answered:
+def answered(champion: np.ndarray, challenger: np.ndarray, items: np.ndarray) -> Answered:
     """Return two models' ranks of single queries."""
     gains = (challenger <= TOP).astype(np.int64) - (champion <= TOP)
-    return Answered(champion, challenger, list(np.arange(len(gains))[:, None]), gains)
+    return Answered(champion, challenger, items, list(np.arange(len(gains))[:, None]), gains)
 
 
 def judged(both: Answered, true: float, draws: int) -> tuple[Counter[str | None], Counter[str | None]]:
@@ -226,40 +222,20 @@ def judged(both: Answered, true: float, draws: int) -> tuple[Counter[str | None]
     for seed in range(draws):
         rows = drawn(both, true, SEEN, seed)
         ranks = rows.ranks
-        turned = row_results(
-            {Role.challenger: ranks[Role.champion], Role.champion: ranks[Role.challenger]}, group=rows.group.tolist()
+        turned = dataclasses.replace(
+            rows, ranks={Role.challenger: ranks[Role.champion], Role.champion: ranks[Role.challenger]}
         )
-        one, other = answer(rows, gate, seed), answer(turned, gate, seed)
+        one, other = answer(rows, gate), answer(turned, gate)
         assert one[1] == -other[1], "the difference changes its sign alone"
         found[one[0]] += 1
         exchanged[other[0]] += 1
     return found, exchanged
 
 
-def answer(rows: RowResults, gate: GateConfig, seed: int) -> tuple[str | None, float]:
+def answer(rows: RowResults, gate: GateConfig) -> tuple[str | None, float]:
     """Return a gate's answer, and the difference that it judged."""
-    (verdict,) = judge(Measured({role: rows.metrics(role) for role in rows.roles}, rows, seed=(seed,)), [gate])
+    (verdict,) = judge(Measured({role: rows.metrics(role) for role in rows.roles}, rows), [gate])
     return verdict.answer, verdict.difference or 0.0
-
-
-def refused(users: int, rows: int, grouped: bool) -> str:
-    """Return how often equal models are refused, where a user's rows find more by one model: by a gate without slack.
-
-    Args:
-        grouped: rows of one user are drawn together; else each is drawn by itself.
-    """
-    gate = load_config().evaluate.gates[0].model_copy(update={"threshold": 0.0})
-    found = 0
-    for seed in range(real_models.SEEDS):
-        random = np.random.default_rng([users, rows, seed])
-        liked = np.clip(0.5 + 0.3 * random.standard_normal((users, 1)), 0.02, 0.98)
-        taste = 0.2 * random.standard_normal((users, 1))  # fair: as many users find more by one model as by the other
-        hits = [random.random((users, rows)) < np.clip(liked + sign * taste, 0, 1) for sign in (1, -1)]
-        ranks = [np.where(each.reshape(-1), 1, 99) for each in hits]
-        group = np.repeat(np.arange(users), rows) if grouped else np.arange(users * rows)
-        both = row_results({Role.challenger: ranks[0], Role.champion: ranks[1]}, group=group.tolist())
-        found += answer(both, gate, seed)[0] == "fail"
-    return real_models.rate(found)
 
 
 if __name__ == "__main__":

@@ -346,7 +346,9 @@ def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRu
 
 
 def test_a_sample_is_shown_with_what_it_is_of_and_its_interval(done: Done) -> None:
-    outcome = done.run.judged.outcome.model_copy(update={"holdout_there": 1_240_000, "interval": (0.41, 0.59)})
+    outcome = done.run.judged.outcome.model_copy(
+        update={"holdout_there": 1_240_000, "intervals": {"recall@10": (0.41, 0.59)}}
+    )
     made = done.of(Stage.evaluate, done.run.judged, outcome=outcome)
     lines = " ".join(made.lines)
     assert "10 of 1,240,000 holdout rows, a sample by hash, 20 items to find theirs among" in lines

@@ -15,6 +15,7 @@ def row_results(
     *,
     span: Sequence[str] | None = None,
     group: Sequence[int] | None = None,
+    item: Sequence[int] | np.ndarray | None = None,
     label_class: Sequence[int] | None = None,
     probabilities: Mapping[Role, Sequence[float]] | None = None,
     held: Sequence[bool] | np.ndarray | None = None,
@@ -22,7 +23,7 @@ def row_results(
     competitors: Sequence[int] | None = None,
     **columns: Sequence[str],
 ) -> RowResults:
-    """One row for each rank; all are pairs of one span, of seen queries, without a class, by default.
+    """One row for each rank; all are pairs of one span, of other groups and items, of seen queries, without a class.
 
     A thousand items compete with each row's own, unless `competitors` says otherwise.
     """
@@ -31,7 +32,7 @@ def row_results(
         row_id=np.array([f"row {at}" for at in range(many)], dtype=object),
         span=np.array(span or ["2026-01"] * many, dtype=object),
         group=np.arange(many) if group is None else np.array(group),
-        item_id=np.array(["item"] * many, dtype=object),
+        item_id=np.array([f"item {at}" for at in (range(many) if item is None else item)], dtype=object),
         unseen=np.zeros(many, dtype=bool) if unseen is None else np.array(unseen, dtype=bool),
         query_trained=np.ones(many, dtype=bool) if unseen is None else ~np.array(unseen, dtype=bool),
         pair=np.ones(many, dtype=bool),

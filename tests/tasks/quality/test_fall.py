@@ -41,12 +41,12 @@ def answered(found: float, found_before: float, rows: int = 200, held: float = 1
     ],
 )
 def test_the_champions_own_loss_on_the_new_rows_is_judged(rows: RowResults, answer: str, severity: str) -> None:
-    verdict = judge_falls(rows, [NEW], BOUNDS, (0,))[NEW]
+    verdict = judge_falls(rows, [NEW], BOUNDS)[NEW]
     assert (verdict.answer, verdict.severity, verdict.refuses) == (answer, severity, severity == "critical")
 
 
 def test_the_sentence_has_the_numbers_the_span_and_the_ways_out() -> None:
-    said = judge_falls(answered(0.05, 0.9), [NEW], BOUNDS, (0,))[NEW].sentence
+    said = judge_falls(answered(0.05, 0.9), [NEW], BOUNDS)[NEW].sentence
     assert "recall@10 is 0.0500 on 200 holdout rows of span 2026-02" in said
     assert "0.9000 on 200 of the spans before" in said
     for way_out in (
@@ -66,16 +66,16 @@ def test_the_sentence_has_the_numbers_the_span_and_the_ways_out() -> None:
     ],
 )
 def test_without_a_champion_or_enough_rows_there_is_no_verdict(rows: RowResults) -> None:
-    assert judge_falls(rows, [NEW], BOUNDS, (0,)) == {}
+    assert judge_falls(rows, [NEW], BOUNDS) == {}
 
 
 def test_the_golden_set_and_the_rows_that_are_no_pairs_do_not_count() -> None:
     rows = answered(0.05, 0.9)
     rows.span[200:] = GOLDEN
-    assert judge_falls(rows, [NEW], BOUNDS, (0,)) == {}
+    assert judge_falls(rows, [NEW], BOUNDS) == {}
     rows = answered(0.5, 0.9)
     rows.pair[300:] = False  # those that are not found
-    assert judge_falls(rows, [NEW], BOUNDS, (0,))[NEW].answer == "pass"
+    assert judge_falls(rows, [NEW], BOUNDS)[NEW].answer == "pass"
 
 
 def test_each_span_that_the_champion_has_not_seen_is_judged_against_those_it_has() -> None:
@@ -87,11 +87,11 @@ def test_each_span_that_the_champion_has_not_seen_is_judged_against_those_it_has
         span=[*rows.span, *["2026-03"] * 200],
         held=[True] * 600,
     )
-    found = judge_falls(both, [NEW, "2026-03"], BOUNDS, (0,))
+    found = judge_falls(both, [NEW, "2026-03"], BOUNDS)
     assert {span: verdict.refuses for span, verdict in found.items()} == {NEW: True, "2026-03": False}
 
 
 def test_a_bound_that_is_null_never_refuses() -> None:
-    found = judge_falls(answered(0.05, 0.9), [NEW], Bounds(warn=0.1, stop=None), (0,))[NEW]
+    found = judge_falls(answered(0.05, 0.9), [NEW], Bounds(warn=0.1, stop=None))[NEW]
     assert (found.answer, found.refuses) == ("fail", False)
-    assert judge_falls(answered(0.05, 0.9), [NEW], Bounds(warn=None, stop=None), (0,))[NEW].answer == "pass"
+    assert judge_falls(answered(0.05, 0.9), [NEW], Bounds(warn=None, stop=None))[NEW].answer == "pass"

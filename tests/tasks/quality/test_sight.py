@@ -9,7 +9,7 @@ import pytest
 
 from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import Verdict
-from tasks.quality.bootstrap import rows_needed, smallest_gap
+from tasks.quality.intervals import student
 from tasks.quality.sight import sight
 
 Z = 1.6449 + 0.8416  # of 95 % confidence, and of seeing it four times out of five
@@ -22,21 +22,26 @@ def gate(**changes: Any) -> GateConfig:
 
 def verdict(**changes: Any) -> Verdict:
     numbers = {"metric": "recall@10", "severity": "critical", "answer": "pass", "value": 0.9, "baseline": 0.9}
-    told = {"sentence": "", "against": "champion", "groups": 400, "standard_error": 0.02}
+    told = {"sentence": "", "against": "champion", "groups": 400, "standard_error": 0.02, "degrees": 1e9}
     return Verdict.model_validate(numbers | told | changes)
+
+
+def binomial(differ: float) -> float:
+    """The gap in queries that so many differing ones can tell, with the query more that each interval counts."""
+    return (student(0.95, 2 * (differ + 1)) + 0.8416) * math.sqrt(differ + 1)
 
 
 def test_before_the_first_evaluation_two_models_of_the_stated_recall_err_apart() -> None:
     seen = sight(gate(), 100)
-    assert seen.smallest == pytest.approx(Z * math.sqrt(2 * 0.8 * 0.2 / 100) + 0.005, abs=1e-4)
+    assert seen.smallest == pytest.approx(binomial(2 * 0.8 * 0.2 * 100) / 100 + 0.005, abs=1e-4)
     assert "a drop of 0.15 or more with about 100 queries; allowed is 0.005" in seen.sentence
     assert "at a metric of 0.8, since nothing was evaluated yet" in seen.basis
 
 
 def test_a_gate_without_baseline_has_the_spread_of_one_model() -> None:
     seen = sight(gate(baseline="none", threshold=0.5), 100)
-    assert seen.smallest == pytest.approx(Z * math.sqrt(0.8 * 0.2 / 100), abs=1e-4)
-    assert "0.099 below its limit 0.5" in seen.sentence
+    assert seen.smallest == pytest.approx(binomial(0.8 * 0.2 * 100) / 100, abs=1e-4)
+    assert "0.1 below its limit 0.5" in seen.sentence
 
 
 def test_the_last_spread_is_scaled_to_these_queries() -> None:
@@ -47,7 +52,7 @@ def test_the_last_spread_is_scaled_to_these_queries() -> None:
 
 def test_without_a_spread_the_bound_is_at_the_last_value() -> None:
     seen = sight(gate(), 100, None, 0.95)
-    assert seen.smallest == pytest.approx(Z * math.sqrt(2 * 0.95 * 0.05 / 100) + 0.005, abs=1e-4)
+    assert seen.smallest == pytest.approx(binomial(2 * 0.95 * 0.05 * 100) / 100 + 0.005, abs=1e-4)
     assert "at recall@10 0.95" in seen.basis
 
 
@@ -60,6 +65,14 @@ def test_a_rise_of_a_metric_that_should_be_low_is_a_loss() -> None:
     seen = sight(gate(metric="loss", direction="lower", threshold=0.1), 400, verdict(metric="loss", value=2.0))
     assert seen.smallest == pytest.approx(Z * 0.02 + 0.1, abs=1e-4)
     assert "a rise of 0.15" in seen.sentence
+
+
+def test_of_few_queries_the_degrees_of_the_last_evaluation_count() -> None:
+    known = verdict(degrees=40.0)
+    seen = sight(gate(), 20, known)
+    assert seen.smallest == pytest.approx((2.92 + 0.8416) * 0.02 * math.sqrt(20) + 0.005, abs=1e-3)
+    certain = sight(gate(), 20, verdict(standard_error=1e-6))
+    assert certain.smallest == pytest.approx(Z / 20 + 0.005, abs=1e-4), "20 queries without a difference tell little"
 
 
 def test_of_too_few_queries_no_loss_at_all_is_seen() -> None:
@@ -81,7 +94,3 @@ def test_a_gate_without_a_number_says_why(changes: dict[str, Any], queries: int 
     seen = sight(gate(**changes), queries)
     assert (seen.smallest, seen.basis) == (None, "")
     assert words in seen.sentence
-
-
-def test_the_smallest_gap_is_the_one_for_which_the_rows_are_enough() -> None:
-    assert rows_needed(868, 0.01, smallest_gap(0.01, 0.95), 0.95) == 868

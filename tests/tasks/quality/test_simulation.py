@@ -3,12 +3,14 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 import scipy.stats
 
 from configs.load import load_config
 from tasks.contracts.evaluation import Role
 from tasks.quality.comparisons import Measured
 from tasks.quality.verdicts import judge
+from tests.benchmarks.quality.errors import Truth, independent, of_items, of_users, rates
 from tests.support.measures.row_results import row_results
 
 SEEDS = 200
@@ -33,7 +35,7 @@ def answers(queries: int, true_difference: float) -> Counter[str | None]:
         }
         rows = row_results(ranks)
         metrics = {role: rows.metrics(role) for role in ranks}
-        found[judge(Measured(metrics, rows, seed=(seed,)), [gate])[0].answer] += 1
+        found[judge(Measured(metrics, rows), [gate])[0].answer] += 1
     return found
 
 
@@ -63,3 +65,25 @@ def test_a_loss_of_one_point_is_undecided_on_500_queries() -> None:
     assert found["pass"] <= SEEDS * 0.05
     assert found["undecided"] > SEEDS / 2
     assert found["undecided"] > 3 * found["fail"]
+
+
+@pytest.mark.parametrize("rows", [20, 60, 500])
+def test_a_model_three_points_worse_does_not_pass_on_few_queries_either(rows: int) -> None:
+    for differ in (0.03, 0.07):
+        worse = Truth("", "recall@10", -0.005, independent(differ, -0.03))
+        assert rates(worse, rows, SEEDS)["pass"] * SEEDS <= most(0.01)
+
+
+@pytest.mark.parametrize("metric", ["recall@10", "mrr@10"])
+def test_head_items_leave_both_errors_as_rare_as_stated(metric: str) -> None:
+    """Drawn by query alone, a third of these equal models failed."""
+    found = rates(Truth("", metric, 0.0, of_items(1.0)), 1000, SEEDS)
+    assert found["fail"] * SEEDS <= most(0.05)
+    assert found["pass"] * SEEDS <= most(0.05)
+
+
+def test_users_leave_both_errors_as_rare_as_stated() -> None:
+    found = rates(Truth("", "recall@10", 0.0, of_users(20)), 1000, SEEDS)
+    assert found["fail"] * SEEDS <= most(0.05)
+    assert found["pass"] * SEEDS <= most(0.05)
+    assert found["fail"] + found["pass"] > 0

@@ -1,0 +1,209 @@
+"""The error of a metric, or of the difference of two models' metrics, as confidence intervals.
+
+Rows are no independent pieces of evidence: rows of one query hang together, and so do rows about one item, whose
+vector a training moves for all of them. A few rows that differ say little too, and none says least. The interval
+counts all three:
+
+- Each row's influence on the metric (Hampel 1974) is added up by query and by item. The variance is the sum of both
+  less that of rows which share both (Cameron, Gelbach and Miller 2011), each by leaving out one query or item (the
+  jackknife, CR3 of MacKinnon and White 1985).
+- Half a query more is counted as the best, and half as the worst there can be.
+- The bounds are Student's, with as many degrees of freedom as the influences show (Satterthwaite 1946), and wider on
+  the side to which the influences are skewed (Johnson 1978).
+
+tests/benchmarks/quality/verdicts.py measures how often the bounds are wrong.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from tasks.quality.answers import Answers, measure
+from tasks.quality.label_metrics import LABEL, LabelMetric
+from tasks.quality.row_metrics import CLASSIFICATION, RANKING
+
+SHARES = (*RANKING, *CLASSIFICATION, "multiclass_accuracy", "multiclass_macro_f1")  # metrics between 0 and 1
+TWO_SIDED = 0.975  # confidence of each bound of an interval of 95 %
+POWER = 0.8  # probability that the rows that a verdict asks for are enough
+_NUDGE = 1e-5  # share of a sum by which it is changed to find a slope
+_ROUNDS = 20  # of an estimate that depends on itself; it settles in about five
+
+
+class Error(NamedTuple):
+    """The error of an estimate."""
+
+    standard_error: float
+    degrees: float  # degrees of freedom of `standard_error`, at least 2
+    skew: float = 0.0  # third moment of the estimate, in standard errors
+
+    def bounds(self, estimate: float, confidence: float) -> tuple[float, float]:
+        """Return the lower and the upper bound; each holds with this confidence."""
+        quantile = student(confidence, self.degrees)
+        wider = (2 * quantile**2 + 1) / 6 * self.skew
+        low, high = quantile + max(-wider, 0.0), quantile + max(wider, 0.0)
+        return estimate - low * self.standard_error, estimate + high * self.standard_error
+
+
+class Term(NamedTuple):
+    """Answers, and the weight of each model's metric in an estimate: (1, -1) for the difference of two models."""
+
+    answers: Answers
+    weights: tuple[float, ...]
+
+
+def estimate(*terms: Term) -> float:
+    """Return the weighted sum of the metrics; NaN if one is undefined."""
+    return float(sum(np.dot(term.weights, measure(term.answers)) for term in terms))
+
+
+def error_of(*terms: Term) -> Error:
+    """Return the error of `estimate(*terms)`; rows of different terms with equal groups or items hang together."""
+    each = [np.asarray(term.weights) @ influences(term.answers) for term in terms]
+    sizes = [len(rows) for rows in each]
+    influence = np.concatenate(each)
+    group, item = (_numbers([getattr(term.answers, name) for term in terms]) for name in ("groups", "items"))
+    both = _numbers([group * (item.max() + 1) + item])
+    by_group, by_item, by_both = (_left_out(influence, cluster, sizes) for cluster in (group, item, both))
+    square_group, square_item, square_both = (float(found @ found) for found in (by_group, by_item, by_both))
+    step = math.hypot(*(_step(term, rows) for term, rows in zip(terms, each, strict=True)))
+    widest = by_group if square_group >= square_item else by_item
+    second, fourth = (float((widest**power).sum()) + step**power for power in (2, 4))
+    if not second:
+        return Error(0.0, 2.0)
+    variance = max(square_group + square_item - square_both, square_group, square_item) + step**2
+    return Error(math.sqrt(variance), 2 * second**2 / fourth, float((widest**3).sum()) / second**1.5)
+
+
+def interval_of(answers: Answers) -> tuple[float, float]:
+    """Return an interval that holds one model's metric with 95 % confidence."""
+    term = Term(answers, (1.0,))
+    return within_shares(answers.metric, error_of(term).bounds(estimate(term), TWO_SIDED))
+
+
+def within_shares(metric: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return the bounds of a metric itself, not beyond 0 and 1 for a share."""
+    return (max(bounds[0], 0.0), min(bounds[1], 1.0)) if metric in SHARES else bounds
+
+
+def influences(answers: Answers) -> np.ndarray:
+    """Return each row's influence on each model's metric, float64 (models, rows): about the metric less the metric
+    without the row. Each model's add up to zero.
+    """
+    return np.stack([_influence(answers.metric, answers.truth, values) for values in answers.values])
+
+
+def _influence(metric: str, truth: np.ndarray, values: np.ndarray) -> np.ndarray:
+    if metric == "auc":
+        return _of_auc(truth, values)
+    if metric in LABEL or metric == "macro_f1":
+        return _of_sums(LABEL[metric if metric in LABEL else "multiclass_macro_f1"], truth, values)
+    each = (truth == values).astype(np.float64) if metric in CLASSIFICATION else values
+    return (each - each.mean()) / len(each)
+
+
+def _of_auc(truth: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return influences on the area under the ROC curve: each row's share of won pairs (DeLong 1988, equation 5)."""
+    ones = truth == 1
+    place = np.unique(values, return_inverse=True)[1]
+    found = np.zeros(len(values))
+    for own, won in ((ones, 1), (~ones, 0)):
+        counts = np.bincount(place[~own], minlength=int(place.max()) + 1)
+        below = ((np.cumsum(counts) - counts / 2) / counts.sum())[place[own]]
+        shares = below if won else 1 - below
+        found[own] = (shares - shares.mean()) / own.sum()
+    return found
+
+
+def _of_sums(metric: LabelMetric, truth: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return influences on a function of sums: a row's summands times the slopes of the function."""
+    parts = metric.parts(truth, values)
+    sums = parts.sum(axis=0)
+    nudges = _NUDGE * np.abs(parts).sum(axis=0)
+    rise = metric.of_sums(sums + np.diag(nudges)) - metric.of_sums(sums - np.diag(nudges))
+    slopes = np.divide(rise, 2 * nudges, out=np.zeros_like(rise), where=nudges > 0)
+    return parts @ slopes
+
+
+def _numbers(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the columns one after the other, equal values as equal numbers from 0, int64."""
+    return np.unique(np.concatenate(columns), return_inverse=True)[1].reshape(-1)
+
+
+def _left_out(influence: np.ndarray, cluster: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Return the change of the estimate if each cluster is left out, float64 (clusters,).
+
+    A cluster with a large share of the rows draws the metric to itself, so its influence looks smaller than it is. One
+    that has all rows shows no error.
+
+    Args:
+        cluster: int64 (rows,), from 0.
+        sizes: rows of each term, in their order.
+    """
+    term = np.repeat(np.arange(len(sizes)), sizes)
+    both = term * (cluster.max() + 1) + cluster
+    share = np.bincount(both)[both] / np.array(sizes)[term]
+    left = np.divide(influence, 1 - share, out=np.zeros_like(influence), where=share < 1)
+    return np.bincount(cluster, weights=left)
+
+
+def _step(term: Term, influence: np.ndarray) -> float:
+    """Return the change of the estimate by one query more: the largest there can be, or a usual one without a bound."""
+    groups = np.bincount(_numbers([term.answers.groups]), weights=influence)
+    if term.answers.metric not in SHARES:
+        return float(np.sqrt((groups**2).mean()))
+    weights = np.array(term.weights)
+    return float(max(weights[weights > 0].sum(), -weights[weights < 0].sum()) / len(groups))
+
+
+def scaled(error: Error, times: float) -> Error:
+    """Return the error that so many times the rows would have."""
+    return Error(error.standard_error / math.sqrt(times), max(2.0, error.degrees * times))
+
+
+def smallest_gap(error: Error, confidence: float) -> float:
+    """Return the smallest true gap that is distinguished from zero with probability POWER."""
+    return (student(confidence, error.degrees) + NormalDist().inv_cdf(POWER)) * error.standard_error
+
+
+def rows_needed(rows: int, error: Error, gap: float, confidence: float) -> int | None:
+    """Return an estimate of the rows needed to distinguish a gap from zero; None if no number of rows would do.
+
+    With these rows, the interval is narrower than the gap with probability POWER, if the gap stays the same.
+    """
+    if not error.standard_error or not gap:
+        return None
+    times = 1.0
+    for _ in range(_ROUNDS):
+        times *= (smallest_gap(scaled(error, times), confidence) / gap) ** 2
+        if rows * times >= 1e9:
+            return None
+    return math.ceil(rows * times)
+
+
+def student(confidence: float, degrees: float) -> float:
+    """Return a quantile of Student's t distribution, for a confidence above 0.5 and at least 2 degrees of freedom.
+
+    By Hill (1970), Algorithm 396 of the CACM; within 0.1 % from 2 degrees on, which need not be whole.
+    """
+    tails = 2 * (1 - confidence)
+    if degrees <= 2:
+        return math.sqrt(2 / (tails * (2 - tails)) - 2)
+    a = 1 / (degrees - 0.5)
+    b = 48 / a**2
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * degrees
+    y = (d * tails) ** (2 / degrees)
+    if y > 0.05 + a:
+        x = NormalDist().inv_cdf(tails / 2)
+        y = x * x
+        c += 0.3 * (degrees - 4.5) * (x + 0.6) if degrees < 5 else 0.0
+        c = (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b + c
+        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
+        y = math.expm1(a * y * y)
+    else:
+        e = ((degrees + 6) / (degrees * y) - 0.089 * d - 0.822) * (degrees + 2) * 3
+        y = ((1 / e + 0.5 / (degrees + 4)) * y - 1) * (degrees + 1) / (degrees + 2) + 1 / y
+    return math.sqrt(degrees * y)

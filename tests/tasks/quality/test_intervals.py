@@ -1,0 +1,172 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from tasks.quality.answers import Answers, measure
+from tasks.quality.intervals import (
+    Error,
+    Term,
+    error_of,
+    estimate,
+    influences,
+    interval_of,
+    rows_needed,
+    smallest_gap,
+    student,
+)
+from tasks.quality.label_metrics import LABEL
+from tasks.quality.row_metrics import CLASSIFICATION, NAMED
+
+FORMULAS: dict[str, Callable[..., float | None]] = {**CLASSIFICATION, **LABEL}
+ROWS = 150
+
+
+def answers(metric: str) -> Answers:
+    """A challenger that is a little better than its baseline on the same rows, of different queries and items."""
+    random = np.random.default_rng(3)
+    hard = random.random(ROWS)
+    classes = (random.random(ROWS) < 0.4).astype(np.int64)
+    if metric in LABEL:
+        classes = random.integers(0, 4, ROWS).astype(np.float64)
+        values = tuple(
+            np.clip(np.rint(classes + (1.5 - skill) * random.normal(size=ROWS)), 0, 3) for skill in (0.5, 0.3)
+        )
+    elif metric in CLASSIFICATION:
+        values = tuple(np.clip(0.5 * classes + (1 - skill) * random.random(ROWS), 0, 1) for skill in (0.2, 0.1))
+        values = tuple((each >= 0.5).astype(float) for each in values) if metric in NAMED else values
+    elif metric == "recall@10":
+        values = tuple((hard + 0.3 * random.random(ROWS) < skill).astype(float) for skill in (0.7, 0.6))
+    else:
+        values = tuple(hard + 0.3 * random.random(ROWS) - skill for skill in (0.1, 0.0))
+    return Answers(metric, np.arange(ROWS), np.arange(ROWS), classes, values)
+
+
+def of_rows(made: Answers) -> Callable[..., Any]:
+    """The difference of the metric on rows by their places: an implementation of its own, for scipy."""
+
+    def difference(places: np.ndarray) -> float:
+        rows = places.astype(int)
+        one, other = (
+            FORMULAS[made.metric](made.truth[rows], values[rows]) if made.metric in FORMULAS else values[rows].mean()
+            for values in made.values
+        )
+        assert one is not None
+        assert other is not None
+        return float(one - other)
+
+    return difference
+
+
+def bounds(made: Answers, confidence: float = 0.95) -> tuple[float, float]:
+    difference = Term(made, (1.0, -1.0))
+    return error_of(difference).bounds(estimate(difference), confidence)
+
+
+def repeated(made: Answers, groups: np.ndarray, items: np.ndarray) -> Answers:
+    """Each row twice."""
+    return Answers(made.metric, groups, items, np.tile(made.truth, 2), tuple(np.tile(v, 2) for v in made.values))
+
+
+METRICS = ["recall@10", "loss", "accuracy", "macro_f1", "auc", *LABEL]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_interval_of_a_difference_agrees_with_scipy(metric: str) -> None:
+    made = answers(metric)
+    ours = bounds(made)
+    theirs = scipy.stats.bootstrap(
+        (np.arange(ROWS),), of_rows(made), n_resamples=2000, confidence_level=0.9, method="BCa",
+        vectorized=False, rng=np.random.default_rng(2),
+    )  # fmt: skip
+    # An end of 2,000 draws is off by about 4.7 % of the standard error, and percentiles ignore degrees and skew.
+    slack = 0.3 * float(theirs.standard_error)
+    assert ours == pytest.approx([theirs.confidence_interval.low, theirs.confidence_interval.high], abs=slack)
+    value, baseline = measure(made)
+    assert of_rows(made)(np.arange(ROWS)) == pytest.approx(value - baseline)
+    assert ours[0] < value - baseline < ours[1]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_influence_is_the_change_by_one_row_more(metric: str) -> None:
+    made = answers(metric)
+    found = influences(made)
+    assert found.sum(axis=1) == pytest.approx([0, 0], abs=1e-9)
+    difference, whole = of_rows(made), np.arange(ROWS)
+    more = [difference(np.append(whole, row)) - difference(whole) for row in whole]
+    assert found[0] - found[1] == pytest.approx(more, abs=0.04 * np.abs(more).max())
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_with_one_query_or_about_one_item_say_no_more_than_one(metric: str) -> None:
+    made, twice, different = answers(metric), np.tile(np.arange(ROWS), 2), np.arange(2 * ROWS)
+    assert bounds(repeated(made, twice, twice)) == pytest.approx(bounds(made))
+    assert bounds(repeated(made, twice, different)) == pytest.approx(bounds(made))
+    assert bounds(repeated(made, different, twice)) == pytest.approx(bounds(made), abs=0.03 * np.ptp(bounds(made)))
+    assert np.ptp(bounds(repeated(made, different, different))) < 0.75 * np.ptp(bounds(made))
+
+
+def test_queries_and_items_that_cross_count_both() -> None:
+    """Rows of 30 queries, each about all of 20 items; queries and items have an effect of their own."""
+    random = np.random.default_rng(4)
+    query, item = (each.reshape(-1) for each in np.mgrid[:30, :20])
+    spread = []
+    for effects in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+        own = effects[0] * random.standard_normal(30)[query] + effects[1] * random.standard_normal(20)[item]
+        made = Answers("loss", query, item, np.zeros(600), (own + 0.1 * random.standard_normal(600),))
+        spread.append(error_of(Term(made, (1.0,))).standard_error)
+    assert spread[0] == pytest.approx(30**-0.5, rel=0.3)
+    assert spread[1] == pytest.approx(20**-0.5, rel=0.3)
+    assert spread[2] == pytest.approx((1 / 30 + 1 / 20) ** 0.5, rel=0.3)
+
+
+@pytest.mark.parametrize("rows", [20, 100, 500])
+@pytest.mark.parametrize("lost", [0, 1, 5])
+def test_a_model_that_only_loses_has_the_exact_binomial_bound(rows: int, lost: int) -> None:
+    """Of no row that differs, too: a bootstrap gives an interval without width."""
+    rest = np.ones(rows)
+    made = Answers("recall@10", np.arange(rows), np.arange(rows), rest, (np.arange(rows) >= lost, rest))
+    exact = -scipy.stats.beta.ppf(0.95, lost + 1, rows - lost)
+    assert bounds(made)[0] == pytest.approx(exact, rel=0.14)
+
+
+def test_exchanging_the_models_exchanges_the_bounds() -> None:
+    made = answers("recall@10")
+    low, high = bounds(made)
+    assert bounds(made._replace(values=made.values[::-1])) == (-high, -low)
+
+
+def test_terms_with_the_same_queries_hang_together() -> None:
+    made = answers("loss")
+    none = error_of(Term(made, (1.0, 0.0)), Term(made, (-1.0, 0.0)))
+    assert none.standard_error == pytest.approx(0, abs=2 * np.ptp(made.values[0]) / ROWS)
+    apart = made._replace(groups=made.groups + ROWS, items=made.items + ROWS)
+    alone = error_of(Term(made, (1.0, 0.0))).standard_error
+    assert error_of(Term(made, (1.0, 0.0)), Term(apart, (-1.0, 0.0))).standard_error == pytest.approx(alone * 2**0.5)
+
+
+def test_quantiles_of_students_distribution_agree_with_scipy() -> None:
+    for degrees in (2, 2.01, 2.5, 3.7, 4.9, 5, 20.5, 1e4):
+        for confidence in (0.9, 0.95, 0.999, 0.9999):
+            assert student(confidence, degrees) == pytest.approx(scipy.stats.t.ppf(confidence, degrees), rel=1e-3)
+
+
+def test_rows_needed_by_hand() -> None:
+    # (1.6449 + 0.8416) standard errors of 0.01 must fit into 0.01: 2.4865 squared times as many rows.
+    sure = Error(0.01, 1e9)
+    assert rows_needed(500, sure, -0.01, 0.95) == pytest.approx(3092, abs=1)
+    assert rows_needed(500, Error(0.0, 2.0), 0.01, 0.95) is None
+    assert rows_needed(500, sure, 0.0, 0.95) is None
+    few = Error(0.01, 6.0)
+    assert rows_needed(868, few, smallest_gap(few, 0.95), 0.95) == pytest.approx(868, abs=1)
+
+
+def test_an_interval_of_a_share_ends_at_1() -> None:
+    rows = np.arange(64)
+    low, high = interval_of(Answers("recall@10", rows, rows, rows, ((rows < 56).astype(float),)))
+    assert low == pytest.approx(0.772, abs=0.02), "R: prop.test(56, 64, correct = FALSE) gives 0.772 to 0.935"
+    assert 0.935 < high < 0.98
+    low, high = interval_of(Answers("recall@10", rows, rows, rows, (np.ones(64),)))
+    assert (low, high) == (pytest.approx(1 - 3.7 / 64, abs=0.03), 1.0)
