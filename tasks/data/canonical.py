@@ -149,7 +149,8 @@ class Canonicaliser:
     def columns(self) -> dict[str, tuple[str, str]]:
         """Return source column -> (name in the span, type) for the unmapped columns, sorted by name.
 
-        The type is that of `type_of_kinds`. A name of a core column gets the suffix `_source`.
+        The type is that of `type_of_kinds`, or `code`: text of whole numbers, in which words such as null are missing.
+        A name of a core column gets the suffix `_source`.
         """
         if self.layout is ITEMS:
             self._kinds[DELETED] = {"bool"}
@@ -161,7 +162,7 @@ class Canonicaliser:
                 while name in taken:
                     name += "_source"
                 taken.add(name)
-            named[column] = (name, type_of_kinds(self._kinds[column]))
+            named[column] = (name, "code" if column in self.codes() else type_of_kinds(self._kinds[column]))
         return named
 
     def codes(self) -> set[str]:

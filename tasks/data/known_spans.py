@@ -151,7 +151,10 @@ def _together(columns: Columns, empty: Set[str], parts: Sequence[Path]) -> Colum
     kinds = {name: None if source in empty else kind for source, (name, kind) in columns.items()}
     for name, kind in _columns_of(parts).items():
         other = kinds.get(name)
-        kinds[name] = kind if other is None else other if kind in (None, other) else "string"
+        if other is None:
+            kinds[name] = kind
+        elif kind not in (None, other):
+            kinds[name] = "code" if (kind, other) in (("string", "code"), ("float64", "code")) else "string"
     sources = {name: source for source, (name, _) in columns.items()}
     named = {sources.get(name, name): (name, kind or "float64") for name, kind in kinds.items()}
     return dict(sorted(named.items()))

@@ -95,7 +95,7 @@ def look(
 
 def surveyed(survey: Survey, canonicaliser: Canonicaliser) -> list[ColumnFacts]:
     """Return the columns of an ingest with their roles, and with the types that all their rows gave them."""
-    types = {"float64": "number", "bool": "boolean", "string": "text"}
+    types = {"float64": "number", "bool": "boolean", "string": "text", "code": "text"}
     found = {source: types[kind] for source, (_, kind) in canonicaliser.columns().items()}
     columns = []
     for each in survey.columns(detect_languages=False, ids=_ids(canonicaliser.mapping, canonicaliser.layout)):

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.data.files.values import as_bool, as_float, as_text
+from tasks.data.files.values import as_bool, as_code, as_float, as_text
 from tasks.data.rows import CORE, LABEL
 from tasks.foundation.records import Record
 
@@ -24,12 +24,13 @@ CHARS_IN_GROUP = 2**18  # with long texts, a row group has fewer rows
 ROWS_IN_PART = 100_000
 
 _LABEL = list(CORE).index(LABEL)
-Columns = Mapping[str, tuple[str, str]]  # source column -> (name in the span, one of float64, bool, string)
+Columns = Mapping[str, tuple[str, str]]  # source column -> (name in the span, one of float64, bool, string, code)
 
 _TYPES: dict[str, tuple[pa.DataType, Callable[[Any], bool | float | str | None]]] = {
     "float64": (pa.float64(), as_float),
     "bool": (pa.bool_(), as_bool),
     "string": (pa.string(), as_text),
+    "code": (pa.string(), as_code),
 }
 
 
@@ -79,7 +80,7 @@ def row_of(line: bytes, others: Columns) -> list[Any]:
     for source, (_, kind) in others.items():
         value = values.get(source)
         if isinstance(value, list):  # a text, and the value that the source's spelling gives it
-            value = value[0 if kind == "string" else 1]
+            value = value[0 if kind in ("string", "code") else 1]
         core.append(None if value is None else _TYPES[kind][1](value))
     return core
 

@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tasks.data.files.times import parse_time
-from tasks.data.files.values import NUMBER
+from tasks.data.files.values import NUMBER, is_missing, is_missing_word
 from tasks.foundation.errors import ConfigError
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _SAMPLE_RECORDS = 50
 _SEPARATOR_LINE = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^"\r\n])"?\r?\n')  # Excel's own hint, before the header
 _LONGEST_NAME = 64  # characters of a column name; a longer one is a text
-_NEARLY_ALL = 0.8  # share of lines
 _ESCAPED = re.compile(r'\\(["\\])')
 
 
@@ -82,24 +81,36 @@ def plain_line(line: str, quote: Quote) -> str:
 
 
 def number_columns(lines: Sequence[str], delimiter: str, fields: int) -> list[int]:
-    """Return the columns that begin with a digit in nearly all lines with as many fields as the header, as times do."""
+    """Return the columns whose values begin with a digit, as times do, in most lines; the others have none.
+
+    Lines with another number of fields than the header don't count.
+    """
     rows = [cells for line in lines[1:] if len(cells := line.split(delimiter)) == fields]
-    digits = [sum(_begins_with_digit(cells[place]) for cells in rows) for place in range(fields if rows else 0)]
-    return [place for place, count in enumerate(digits) if count >= _NEARLY_ALL * len(rows)]
+    numeric = [place for place in range(fields) if all(_is_numeric(cells[place]) for cells in rows)]
+    return [place for place in numeric if 2 * sum(_begins_with_digit(cells[place]) for cells in rows) > len(rows)]
 
 
 def holds_rows(record: Sequence[str], delimiter: str, fields: int, numbers: Sequence[int]) -> bool:
     """Return True if the lines of a record look like several records: the quote in it was not meant to quote.
 
-    A line after the first then has as many fields as the header if quotes don't count, and numbers in their places.
+    A line after the first then has as many fields as the header if quotes don't count, and numbers in most of their
+    places. Without columns of numbers, all lines must have as many fields, three or more.
 
     Args:
-        numbers: as `number_columns` returns them; without any, nothing is known.
+        numbers: as `number_columns` returns them.
     """
-    split = (line.split(delimiter) for line in record[1:])
-    return bool(numbers) and any(
-        len(cells) == fields and all(_begins_with_digit(cells[place]) for place in numbers) for cells in split
+    split = [line.split(delimiter) for line in record]
+    if not numbers:
+        return fields > 2 and all(len(cells) == fields for cells in split)
+    return any(
+        len(cells) == fields and 2 * sum(_is_numeric(cells[place]) for place in numbers) >= len(numbers)
+        for cells in split[1:]
     )
+
+
+def _is_numeric(cell: str) -> bool:
+    text = cell.strip(' "\r\n')
+    return _begins_with_digit(cell) or is_missing(text) or is_missing_word(text)
 
 
 def _begins_with_digit(cell: str) -> bool:

@@ -34,6 +34,8 @@ _FOREIGN = {
     b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it, and name the file or the folder with its files",
     b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself: git lfs pull",
 }
+_ARRAY_IN_OBJECT = re.compile(rb'\{\s*"([^"\\]+)"\s*:\s*\[\s*\{')
+_BULK = re.compile(rb'\{\s*"(?:index|create|update|delete)"\s*:\s*\{[^{}]*\}\s*\}$')
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _ZIP = b"PK\x03\x04"
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0"
@@ -96,6 +98,8 @@ def foreign_content(path: Path, start: bytes, form: Format) -> str:
         return "JSON Lines, not csv; give --format jsonl"
     if form is Format.jsonl and _is_header(text):
         return "lines of fields, not jsonl; give --format csv"
+    if form is Format.jsonl and (wrapper := _wrapper(text)):
+        return wrapper.format(name=path.name)
     if form is Format.jsonl and text.startswith((b"[{", b"[\n", b"[\r", b"[ ")):
         return f"a JSON array, not JSON Lines; each line must be one JSON object: jq -c '.[]' {path.name} > rows.jsonl"
     return ""
@@ -120,6 +124,24 @@ def _is_json_line(start: bytes) -> bool:
         return line.startswith(b"{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _wrapper(start: bytes) -> str:
+    """Return the name of JSON that is not one record a line, with a way to convert it; empty for JSON Lines."""
+    line = start.partition(b"\n")[0].strip()
+    if line == b"{":
+        return "JSON over several lines, not JSON Lines; write one object a line: jq -c . {name} > rows.jsonl"
+    if found := _ARRAY_IN_OBJECT.match(line):
+        key = found[1].decode(errors="replace")
+        rows = f"jq -c '.[\"{key}\"][]' {{name}} > rows.jsonl"
+        return f"an object around an array, not JSON Lines; take its rows out: {rows}"
+    if _BULK.match(line):
+        return "a bulk request of Elasticsearch; leave its action lines out: sed -n 'n;p' {name} > rows.jsonl"
+    if line.startswith((b"{'", b"{\"'")):
+        return "Python's own form of records, not JSON; write each with json.dumps"
+    if line.startswith((b"data:", b"event:")):
+        return "a stream of server-sent events; take their data out: sed -n 's/^data: //p' {name} > rows.jsonl"
+    return ""
 
 
 def _is_header(start: bytes) -> bool:

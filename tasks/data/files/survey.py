@@ -116,7 +116,7 @@ class Survey:
         kind = _TYPES[type_of_kinds(column.kinds)]
         code = kind == "text" and column.kinds <= {"code", "whole"}
         ids = bool(texts) and shape in (None, Shape.text, Shape.number) and _look_like_ids(texts)
-        without = mapped_as_id or ids or kind != "text"
+        without = mapped_as_id or ids or code or kind != "text"
         texts = texts if without else self.texts(name)
         plain = kind == "text" and shape in (None, Shape.text) and not ids
         usual = (Shape.decimal_comma, Shape.number) if shape is Shape.decimal_comma else (shape, Shape.day_first)

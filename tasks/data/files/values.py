@@ -117,6 +117,11 @@ def as_text(value: bool | int | float | str) -> str:
     return str(value)
 
 
+def as_code(value: bool | int | float | str) -> str | None:
+    """Return a whole number as text, and None for a word that stands for a missing one."""
+    return None if is_missing_word(value) else as_text(value)
+
+
 def as_float(value: bool | int | float | str) -> float | None:
     """Return a number, or text of a number, as float64; infinite if out of range, which validate refuses."""
     if is_missing_word(value):
