@@ -136,7 +136,7 @@ class SignsConfig(Record):
         default=Bounds(warn=0.1, stop=0.6), description="rows with the commonest item text: the rise of their share"
     )
     query_of_item: Bounds = Field(
-        default=Bounds(warn=0.1, stop=0.5),
+        default=Bounds(warn=0.3, stop=0.5),
         description="rows whose query begins or ends with the first or last word of the item's text, or names its id: "
         "the largest rise of their share",
     )

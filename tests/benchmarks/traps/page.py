@@ -35,8 +35,7 @@ Some months can be told from honest ones by nobody who has only the rows:
 - **Old rows in place of new ones.** Items and queries of a month long ago may have come back, as in a season. Only the
   span directly before is compared (`rows new`).
 - **Labels shuffled in the first span.** The head learns nothing and its page says so, but no champion shows that there
-  was something to learn. Shuffled labels in a small part of a span are not refused either: with 30 rows of a category,
-  its AUC may be low by chance.
+  was something to learn. A slice with fewer than `evaluate.min_slice_rows` rows in the holdout is not judged either.
 - **A few percent of anything.** The limits allow it, and a model hardly changes: the gates measure that.
 - **Less of everything, evenly.** Rows that are missing at random look like a quiet month; `rows as many as before`
   warns from 60 % on.
