@@ -1,4 +1,4 @@
-"""The items that two models are compared among: those of the challenger's catalogue that the other one holds too."""
+"""The items that two models are compared among: the part of the challenger's catalogue that the other one holds too."""
 
 from typing import NamedTuple
 

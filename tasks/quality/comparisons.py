@@ -24,7 +24,7 @@ class Measured(NamedTuple):
     rows: RowResults | None = None
     corpus: str = ""  # items that were ranked, for people: `among 2,000 items`
     whole: str = ""  # the same for the whole catalogue, if `corpus` is a part of it; empty: not ranked
-    shared: Mapping[Role, CommonItems] = MappingProxyType({})  # those that a baseline and the challenger hold
+    shared: Mapping[Role, CommonItems] = MappingProxyType({})  # common ones of a baseline and the challenger
     min_shared: float = 0.0  # least share of the catalogue that these must be
     many: int | None = None  # number of measured rows
     sampled_from: int | None = None  # number of rows that they are a sample of; None: no sample
@@ -93,7 +93,7 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         few = common.too_few(measured.min_shared, _called(role))
         if few and role is Role.champion:
             return [Comparison(gate, "", math.nan, None, shared=common.share, unknown=few, refuses=True)]
-        if few and rows is not None:  # its release has the items of its time; the corpus has those of today
+        if few and rows is not None:  # its release has the items of its time; the corpus has today's
             rows, among = rows.without_shared(role), measured.corpus
         else:
             shared = common.share

@@ -1,4 +1,4 @@
-"""The items of a release: those that its model reads as it did, with their vectors, and new vectors of the others.
+"""The items of a release that its model still reads as it did, with their vectors, and new vectors of the others.
 
 Two models are compared as models, not by the age of their vectors. A released model keeps the vectors that it serves
 of unchanged items. If it reads another text or another feature of an item now, it embeds the item again, as its next
@@ -164,11 +164,11 @@ class ReleasedItems:
 
 
 def served_partition(vectors: EarlierVectors, number: int, of: int, again: Path | None) -> pa.Table | None:
-    """Return ITEM_ID and VECTOR of a partition, with the vectors of `embed_changed` for those that it made again.
+    """Return ITEM_ID and VECTOR of a partition, with the new vectors of `embed_changed` in place of old ones.
 
     Args:
         of: partitions of the catalogue that `number` counts.
-        again: the folder of `embed_changed`; None: the vectors are those of today's items.
+        again: the folder of `embed_changed`; None: no item has changed.
     """
     found = [vectors.table(earlier, [ITEM_ID, VECTOR]) for earlier in vectors.partitions_of(number, of)]
     tables = [table for table in found if table is not None]

@@ -1,6 +1,6 @@
 """Ranks each row's own item in the whole catalogue, by the challenger's vectors and by a release's vectors.
 
-Two models are compared on their common items, those with the same id, so neither has easier competitors. The vectors
+Two models are compared on their common items, by id, so neither has easier competitors. The vectors
 are read by partition: memory does not grow with the catalogue.
 """
 
@@ -45,7 +45,7 @@ class ModelVectors(NamedTuple):
 class SharedRanks(NamedTuple):
     """The ranks of two models among their `items` common items, int64 (rows,) each, from 1.
 
-    `competitors` int64 (rows,): these items without those that are relevant for the row.
+    `competitors` int64 (rows,): these items without the relevant ones of the row.
     """
 
     items: int
@@ -57,7 +57,7 @@ class SharedRanks(NamedTuple):
 class WholeRanks(NamedTuple):
     """The challenger's ranks among all `items` of the catalogue, int64 (rows,), and the comparisons, by model name.
 
-    `competitors` int64 (rows,): all items without those that are relevant for the row.
+    `competitors` int64 (rows,): all items without the relevant ones of the row.
     """
 
     items: int
