@@ -34,7 +34,7 @@ class EarlierVectors:
         self._partitions = 1
         self.max_tokens: int | None = None  # limit to which the texts of these vectors were cut
         self._type = pa.float32()
-        self.catalogue: CatalogueRef | None = None  # of which these are the vectors
+        self.catalogue: CatalogueRef | None = None  # the items of these vectors
         if prefix is not None:
             manifest = read_manifest(manifests or store, prefix)
             expect_vectors(store, prefix, manifest, model_version)

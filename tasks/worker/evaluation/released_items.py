@@ -98,7 +98,7 @@ class ReleasedItems:
     """The vectors of a release, next to the items that they were made of."""
 
     def __init__(self, store: Store, manifests: Store, vectors: EarlierVectors, reader: Reader) -> None:
-        """Open the release's catalogue, if it is there; its manifest is read from `manifests`."""
+        """Open the release's catalogue, if it exists; its manifest is read from `manifests`."""
         self.vectors, self._reader = vectors, reader
         self._catalogue: Catalogue | None = None
         if vectors.catalogue is not None:

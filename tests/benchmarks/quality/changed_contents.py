@@ -111,7 +111,7 @@ def lines(models: Models, items: int, share: int, draws: int) -> Iterator[str]:
 
 
 def repriced(models: Models, items: int, share: int) -> Catalogues:
-    """Return the models' vectors of a catalogue in which so many percent of the items have a new price."""
+    """Return the models' vectors of a catalogue with a new price of this percentage of the items."""
     random = np.random.default_rng([items, share])
     changed = random.random(items) < share / 100
     moved = random.standard_normal((items, WIDTH), dtype=np.float32) * MOVED / WIDTH**0.5 * changed[:, None]

@@ -306,7 +306,7 @@ class Repriced:
     store: DirectoryStore
     rows: RowsRef
     model: ModelRef
-    vectors: str  # of the catalogue before
+    vectors: str  # folder of the vectors of the catalogue before
     settings: tuple[str, ...]
 
     def evaluated(
@@ -359,7 +359,7 @@ def repriced(tmp_path_factory: pytest.TempPathFactory) -> Repriced:
     return Repriced(store, rows, model, vectors, settings)
 
 
-HIGHEST = 26.0  # of the prices that the model was trained on; higher ones are clipped to it
+HIGHEST = 26.0  # price that the model was trained on; higher ones are clipped to it
 
 
 def features(store: DirectoryStore, catalogue: CatalogueRef) -> dict[str, tuple[Any, ...]]:
