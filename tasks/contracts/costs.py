@@ -52,7 +52,7 @@ class TrainMemory(Record):
     batch_gib: float = Field(description="packed batch: tokens, positions, and the masks of sequences and of the loss")
     exchange_gib: float = Field(description="copy of all gradients that is summed over the workers; 0: one worker")
     process_gib: float = Field(description="Python and its packages, in the memory of the host; 0 on a device")
-    total_gib: float = Field(description="largest sum of the parts that are there at one time, GiB")
+    total_gib: float = Field(description="largest sum of the parts at one time, GiB")
     measured_gib: float | None = Field(description="peak of the last run's warmup; null: none, or with other settings")
     measured_in: str | None = Field(description="key of that run")
     free_gib: float | None = Field(description="free memory of this machine; null: the workers run elsewhere")

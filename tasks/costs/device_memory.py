@@ -71,7 +71,7 @@ def train_memory(store: Store, plan: RunPlan, tokens_a_row: float, asked: Asked 
 
 
 def _at_once(parts: dict[str, float], chunks: int) -> float:
-    """Return the largest sum of the parts that are there at one time.
+    """Return the largest sum of the parts at one time.
 
     The backward pass frees activations and logits before gradients are summed over the workers. With chunks, the loss
     is computed before the activations of the first chunk.
@@ -129,7 +129,7 @@ def logits_of_width(config: Config, workers: int) -> list[int]:
 
 
 def logit_bytes(config: Config, workers: int) -> int:
-    """Return the bytes of the contrastive loss's logits when most of them are there, in the backward pass.
+    """Return the bytes of the contrastive loss's logits at their peak, in the backward pass.
 
     Each softmax keeps its result, 4 bytes a logit, until its own backward pass, the last softmax first; this one has
     two gradients of the same size beside it.

@@ -30,7 +30,7 @@ class PlanFolder:
     """A local folder with the blocks of a plan, which the workers of a machine make in turn, each block once."""
 
     path: Path
-    worker: int  # number of this worker among those of its machine
+    worker: int  # this worker's number on its machine
     workers: int
 
     @classmethod
@@ -89,7 +89,7 @@ class BatchPlan:
     def _block(self, epoch: int, block: int) -> np.ndarray:
         """Return the batches of a block, int64 (batches, batch_rows).
 
-        Workers of one machine make as many blocks at a time as they are, each its own, and read those of the others.
+        Workers of one machine make as many blocks at a time as they are, each its own, and read the others.
         """
         folder = self.folder
         if folder is None:
