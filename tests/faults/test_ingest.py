@@ -63,7 +63,7 @@ def test_a_wrong_map_is_refused_with_the_right_form(text: str, message: str) -> 
 
 BAD_ROWS = [
     (review(9, "2026-03-01", at="yesterday"), r"input, row 5, column 'at': 'yesterday' is not a time"),
-    (review(9, "2026-03-01", at=None), "input, row 5, column 'at': null"),
+    (review(9, "2026-03-01", at=None), "input, row 5, column 'at': no time"),
     (review(9, "2026-03-01", stars="five"), "input, row 5, column 'stars': 'five' is not a number"),
 ]
 
@@ -84,9 +84,7 @@ def test_a_bad_value_leaves_nothing(
     assert not store.root.exists()
 
 
-@pytest.mark.parametrize(
-    "content", [b"", gzip.compress(json.dumps(ROWS[0]).encode() * 50, mtime=0)[:-8], b'{"at": 0\n']
-)
+@pytest.mark.parametrize("content", [gzip.compress(json.dumps(ROWS[0]).encode() * 50, mtime=0)[:-8], b'{"at": 0\n'])
 def test_a_damaged_file_leaves_nothing(store: DirectoryStore, tmp_path: Path, scratch: Path, content: bytes) -> None:
     (tmp_path / "in").mkdir()
     write_input(tmp_path / "in" / "1.jsonl", ROWS)
