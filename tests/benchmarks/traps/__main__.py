@@ -140,6 +140,9 @@ def _outcome(store: DirectoryStore, run_key: str, done: subprocess.CompletedProc
                severity=v.severity, sentence=v.sentence)
         for v in (judged.all_verdicts if judged else ()) if v.answer == "fail"
     ]  # fmt: skip
+    auc = judged.outcome.challenger.get("auc") if judged is not None else None
+    if judged is not None and auc is not None and judged.auc_by_chance is not None and auc <= judged.auc_by_chance:
+        failed.append(Failed(name="head has learnt", severity="warning", sentence="as the page of evaluate says"))
     current = releases.current(store)
     recall = None if current is None else _recall(store)
     return Outcome(state=state, failed=tuple(failed), vectors=current.vectors if current else 0, recall=recall)
