@@ -74,11 +74,16 @@ def truths() -> Iterator[Truth]:
 
 def rates(truth: Truth, rows: int, samples: int = SAMPLES) -> dict[str, float]:
     """Return the shares of the samples that passed and that failed."""
-    gate = load_config().evaluate.gates[0].model_copy(update={"metric": truth.metric, "threshold": truth.threshold})
+    gate = first_gate().model_copy(update={"metric": truth.metric, "threshold": truth.threshold})
     found = Counter(
         answer(truth.draw(np.random.default_rng([rows, seed]), rows), gate) for seed in range(samples)
     )  # fmt: skip
     return {each: found[each] / samples for each in ("pass", "fail")}
+
+
+def first_gate() -> GateConfig:
+    """Return the first gate of base.yaml, over all queries as one part."""
+    return load_config().evaluate.gates[0].model_copy(update={"queries": "all"})
 
 
 def answer(rows: RowResults, gate: GateConfig) -> str | None:

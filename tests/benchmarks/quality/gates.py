@@ -22,7 +22,6 @@ import numpy as np
 import scipy.stats
 import torch
 
-from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
@@ -35,6 +34,7 @@ from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
 from tests.benchmarks import reviews
+from tests.benchmarks.quality.errors import first_gate
 from tests.support.measures.row_results import row_results
 
 FILE = Path("workspace/gates/vectors.npz")
@@ -184,7 +184,7 @@ def pair_of(found: Vectors, champion: np.ndarray, challenger: np.ndarray) -> Ans
 
 def line(name: str, both: Answered, true: float | None, queries: int) -> str:
     """Return one row of the table: the answers of the gate to SEEDS samples of so many queries."""
-    gate, found = load_config().evaluate.gates[0], Counter[str | None]()
+    gate, found = first_gate(), Counter[str | None]()
     for seed in range(SEEDS):
         rows = drawn(both, true, queries, seed)
         measured = Measured({role: rows.metrics(role) for role in rows.roles}, rows)

@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from configs.load import load_config
 from configs.schema.gates import GateConfig
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
@@ -217,7 +216,7 @@ def answered(champion: np.ndarray, challenger: np.ndarray, items: np.ndarray) ->
 
 def judged(both: Answered, true: float, draws: int) -> tuple[Counter[str | None], Counter[str | None]]:
     """Return how often the first gate of base.yaml gave each answer, and how often with the roles exchanged."""
-    gate = load_config().evaluate.gates[0]
+    gate = errors.first_gate()
     found, exchanged = Counter[str | None](), Counter[str | None]()
     for seed in range(draws):
         rows = drawn(both, true, SEEN, seed)

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from configs.load import load_config
 from tasks.contracts.evaluation import Role
 from tasks.quality.comparisons import Measured
 from tasks.quality.verdicts import judge
-from tests.benchmarks.quality.errors import Truth, independent, of_items, of_users, rates
+from tests.benchmarks.quality.errors import Truth, first_gate, independent, of_items, of_users, rates
 from tests.support.measures.row_results import row_results
 
 SEEDS = 200
@@ -19,7 +18,7 @@ DISCORDANT = 0.06  # share of queries on which exactly one of the two models fin
 
 def answers(queries: int, true_difference: float) -> Counter[str | None]:
     """The gate's answers to `SEEDS` challengers that differ from the champion by so much on all queries there are."""
-    (gate, *_) = load_config().evaluate.gates
+    gate = first_gate()
     assert (gate.metric, gate.baseline, gate.confidence) == ("recall@10", "champion", 0.95)
     found: Counter[str | None] = Counter()
     for seed in range(SEEDS):
