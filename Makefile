@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts decisions faults chaos \
+.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts unseen decisions faults chaos \
   success scale years train-memory holdout resume traps planned
 
 install: $(INSTALLED)
@@ -118,6 +118,10 @@ classification: install
 # How often the gates are right about real models, which it trains; REVIEWS as above. Resumable.
 gates: install
 	$(BIN)/python -m tests.benchmarks.quality.gates $(REVIEWS)
+
+# Recall of unseen and of seen queries of a workspace's newest release, by sentence-transformers alone.
+unseen: install
+	$(BIN)/python -m tests.benchmarks.quality.unseen $(WORKSPACE)
 
 # How often a verdict is true at 20,000, 200,000 and a million items, in both roles of the two models.
 DRAWS ?= 200

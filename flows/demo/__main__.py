@@ -20,7 +20,7 @@ from flows.cli.terminal.ending import explain
 from flows.cli.terminal.options import RunOptions
 from flows.demo.search_log import month_start, write_shop
 from flows.presentation.model import Cell, state
-from flows.presentation.queries import OF_QUERIES, of_queries
+from flows.presentation.queries import OF_QUERIES, truly_seen
 from flows.presentation.wording import NONE, count, now, number
 from infra import prefect_server
 from infra.store.base import Store
@@ -133,7 +133,7 @@ def _run(store: Store, month: str, overrides: Sequence[str]) -> RunReport:
 
 
 def _print_table(reports: Sequence[RunReport]) -> None:
-    recalls = [f">{whose}{name}" for name in of_queries("recall@10") for whose in ("", "champion's ")]
+    recalls = [f">{name}" for queries in OF_QUERIES.values() for name in (queries, "champion")]
     columns = ("span", "state", *recalls, ">release", ">vectors", ">seconds")
     rows: list[tuple[Cell | str, ...]] = []
     for place, report in enumerate(reports):
@@ -149,9 +149,11 @@ def _print_table(reports: Sequence[RunReport]) -> None:
                 count(report.seconds),
             )
         )
+    console.say("Recall@10 of held-out queries: unseen, of which training has no row, and seen; beside the champion's.")
     console.show_table(columns, rows)
     console.say(
         "",
+        *(truly_seen(last) if (last := reports[-1].by_queries) else ()),
         _judged(reports[BROKEN]),
         f"Its export was broken: {REASON}. The champion stayed released; new items waited for the correction.",
         _judged(reports[-1]),

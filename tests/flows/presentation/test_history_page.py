@@ -101,14 +101,14 @@ def test_the_chart_of_recall_draws_the_intervals(past: Past, runs: int) -> None:
     figure.draw(canvas)
     (drawn,) = canvas.axes[0].collections  # upright lines, or one band
     heights = [y for path in drawn.get_paths() for _, y in path.vertices]  # pyright: ignore
-    assert (min(heights), max(heights)) == pytest.approx((0.855, 0.895))
+    assert (min(heights), max(heights)) == pytest.approx((0.855, 0.895), abs=1e-3)
 
 
 def test_failures_runs_and_spans_have_rows(past: Past, soon: Page) -> None:
     assert soon.row("HOST")[1] == "2"  # one of them was tried again
     assert soon.row("HANG")[1] == "1"
     links = [link["href"] for link in soon.all("a") if link["href"].startswith("../runs/")]
-    scores = len(read_history(Snapshot(past.store)).forward)
+    scores = sum(len(score.parts) for _, score in read_history(Snapshot(past.store)).forward)
     assert links[scores : scores + 10] == [f"../runs/{past.keys[number]}/report.html" for number in reversed(range(10))]
     runs = {row[0]: row[1:] for row in soon.rows if row[1] in ENDED}
     assert list(runs) == ["2026-W09", "2026-W06", "2026-W03"]
@@ -157,9 +157,10 @@ def test_a_rollback_is_shown(tmp_path: Path) -> None:
 
 def test_every_metric_of_a_gate_has_a_figure(soon: Page) -> None:
     alts = [image["alt"] for image in soon.all("img")]
-    for metric in ("recall@10", "auc", "mrr@10"):
+    ranking = [f"{metric}, {queries} queries" for metric in ("recall@10", "mrr@10") for queries in ("unseen", "seen")]
+    for metric in (*ranking, "auc"):
         (alt,) = [alt for alt in alts if alt.startswith(f"{metric} on the holdout over 6 spans")]
-        assert alt.endswith("1 of 6 judged runs rejected.")
+        assert "1 of 6 judged runs rejected" in alt
     for title in ("Age of the newest released data", "Goodput", "Cost of each run", "Compiling", "Training speed"):
         assert any(alt.startswith(title) for alt in alts), title
 
@@ -172,10 +173,10 @@ def test_the_page_stays_small_with_many_runs(past: Past, count: int) -> None:
     assert f"{count} run" in found.text
     links = [link["href"] for link in found.all("a")]
     listed = [link for link in links if link.startswith("../runs/0000") and link.endswith("report.html")]
-    assert len(listed) == 2 * min(count, MOST_ROWS) + len([row for row in history.spans if row.run_key])
+    assert len(listed) == 3 * min(count, MOST_ROWS) + len([row for row in history.spans if row.run_key])
     assert (f"The newest {MOST_ROWS} of 365 runs" in found.text) is (count > MOST_ROWS)
     assert ("each bar is the mean of about 6 runs" in found.text) is (count == 365)
-    assert len(data) < 700_000
+    assert len(data) < 1_000_000
 
 
 def test_runs_without_prices_have_no_figure_of_costs(past: Past) -> None:
