@@ -27,8 +27,8 @@ class LabelHead(Record):
     )
     refit_rows: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="number of newest training rows with a value on which the head is solved after the last step; "
-        "null: it stays as trained",
+        description="number of newest training rows with a value on which the head is solved after the last step, "
+        "calibrated on rows left out of training (500 a run, at most 5 %); null: it stays as trained",
     )
 
     @property

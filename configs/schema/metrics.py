@@ -48,6 +48,8 @@ METRICS = {
     "accuracy": Metric(Family.classification, head="classification"),
     "macro_f1": Metric(Family.classification, head="classification"),
     "auc": Metric(Family.classification, head="classification"),
+    "log_loss": Metric(Family.classification, better="lower", head="classification"),
+    "calibration_error": Metric(Family.classification, better="lower", head="classification"),
     "multiclass_accuracy": Metric(Family.label, head="multiclass"),
     "multiclass_macro_f1": Metric(Family.label, head="multiclass"),
     "mae": Metric(Family.label, better="lower", head="regression"),

@@ -92,7 +92,8 @@ class ClassificationHead(Record):
     refit_rows: Positive | None = Field(
         default=None,
         description="number of newest training rows with a class on which the head is solved after the last step, "
-        "calibrated, with a threshold; null: it stays as trained",
+        "calibrated, with a threshold, on rows left out of training (500 a run, 5 % at most); null: it stays as "
+        "trained",
     )
 
     @model_validator(mode="after")

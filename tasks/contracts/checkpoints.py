@@ -50,10 +50,17 @@ class HoldoutRule(Record):
         return cls(group=settings.group or QUERY_AND_ITEM, share=max(shares), measured=min(shares))
 
 
-class HeadSolved(Record):
-    """A classification head that was solved on training rows after the last step.
+class GroupRange(Record):
+    """Groups whose hashes, as shares of all hashes, are from `start` to below `end`."""
 
-    The metrics are cross-validated: each row is scored by a fit that has not seen it.
+    start: float
+    end: float
+
+
+class HeadSolved(Record):
+    """A classification head that was solved on training rows after the last step, and calibrated on development rows.
+
+    The metrics are cross-validated on rows that the encoder was trained on, so they are better than on new rows.
     """
 
     step: int = Field(description="global step after which it was solved")
@@ -61,18 +68,22 @@ class HeadSolved(Record):
     class_rows: tuple[int, ...] = Field(description="rows of each class")
     strength: float = Field(description="chosen inverse strength of the L2 penalty")
     threshold: float = Field(description="lowest probability of class 1 at which class 1 is predicted")
+    calibration_rows: int = Field(
+        description="development rows that fixed slope and shift: neither encoder nor head was trained on them"
+    )
     metrics: dict[str, float]
 
 
 class LabelHeadSolved(Record):
-    """A head that predicts one label of each row, solved on training rows after the last step.
+    """A head that predicts one label of each row, solved on training rows and calibrated on development rows.
 
-    The metrics are cross-validated, as in `HeadSolved`.
+    The metrics are cross-validated on rows that the encoder was trained on, as in `HeadSolved`.
     """
 
     step: int = Field(description="global step after which it was solved")
     rows: int = Field(description="number of rows it was solved on: the newest labelled ones, with the history")
     strength: float = Field(description="chosen inverse strength of the L2 penalty")
+    calibration_rows: int = Field(description="development rows that calibrated it, as in `HeadSolved`")
     metrics: dict[str, float]
 
 
@@ -95,6 +106,9 @@ class CheckpointState(Record):
     parent: CheckpointRef | None
     seed: int
     holdout: HoldoutRule | None = Field(default=None, description="null: no row was trained on yet")
+    spared: dict[str, GroupRange] = Field(
+        default={}, description="development groups, which training left out, by span; a span without any is absent"
+    )
     head: HeadSolved | None = Field(default=None, description="null: no head, or only gradient steps trained it")
     label_heads: dict[str, LabelHeadSolved] = Field(default={}, description="solved label heads, by name")
     losses: tuple[CurvePoint, ...] = Field(

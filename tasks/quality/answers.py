@@ -15,8 +15,8 @@ from tasks.quality.row_results import RowResults
 class Answers(NamedTuple):
     """The rows that count for one metric, with the results of one or two models.
 
-    `values` are per-row metrics for ranking and loss, probabilities of class 1 for the AUC, predicted classes for other
-    classification metrics, and predictions for metrics of labels.
+    `values` are per-row metrics for ranking and loss, probabilities of class 1 for AUC, log loss and calibration error,
+    predicted classes for other classification metrics, and predictions for metrics of labels.
     """
 
     metric: str

@@ -22,10 +22,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tasks.quality.answers import Answers, measure
+from tasks.quality.calibration import CALIBRATION
 from tasks.quality.label_metrics import LABEL, LabelMetric
-from tasks.quality.row_metrics import CLASSIFICATION, RANKING
+from tasks.quality.row_metrics import CLASSIFICATION, NAMED, RANKING
 
-SHARES = (*RANKING, *CLASSIFICATION, "multiclass_accuracy", "multiclass_macro_f1")  # metrics between 0 and 1
+SHARES = (*RANKING, *NAMED, "auc", "calibration_error", "multiclass_accuracy", "multiclass_macro_f1")  # metrics between 0 and 1
 TWO_SIDED = 0.975  # confidence of each bound of an interval of 95 %
 POWER = 0.8  # probability that the rows that a verdict asks for are enough
 _NUDGE = 1e-5  # share of a sum by which it is changed to find a slope
@@ -98,6 +99,8 @@ def influences(answers: Answers) -> np.ndarray:
 def _influence(metric: str, truth: np.ndarray, values: np.ndarray) -> np.ndarray:
     if metric == "auc":
         return _of_auc(truth, values)
+    if metric in CALIBRATION:
+        return _of_sums(CALIBRATION[metric], truth, values)
     if metric in LABEL or metric == "macro_f1":
         return _of_sums(LABEL[metric if metric in LABEL else "multiclass_macro_f1"], truth, values)
     each = (truth == values).astype(np.float64) if metric in CLASSIFICATION else values

@@ -1,8 +1,8 @@
 """Metrics from the results of single rows: rank of the own item, its loss, and binary classification.
 
-The metrics are recall@k, MRR@10, nDCG@10, accuracy, macro F1 and AUC. Each row has one relevant item; ranks are
-filtered: they ignore other relevant items. No torch or model is needed, so that metrics can be computed later, for
-other rows.
+The metrics are recall@k, MRR@10, nDCG@10, accuracy, macro F1, AUC, log loss and calibration error. Each row has one
+relevant item; ranks are filtered: they ignore other relevant items. No torch or model is needed, so that metrics can
+be computed later, for other rows.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 
 from configs.schema.metrics import least_competitors
+from tasks.quality.calibration import CALIBRATION
 
 # One entry for each metric of configs/schema/metrics.py: from ranks to each query's value; the metric is their mean.
 RANKING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -70,7 +71,10 @@ def area_by_chance(ones: int, zeros: int) -> float | None:
 NAMED: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {"accuracy": _accuracy, "macro_f1": macro_f1}
 
 # From classes and probabilities of class 1 to a value; None if undefined.
-PROBABLE: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {"auc": area_under_roc}
+PROBABLE: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {
+    "auc": area_under_roc,
+    **CALIBRATION,
+}
 
 CLASSIFICATION: dict[str, Callable[[np.ndarray, np.ndarray], float | None]] = {**NAMED, **PROBABLE}
 

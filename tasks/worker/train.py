@@ -80,7 +80,9 @@ def run(job: Job) -> TrainOutcome:
             precision = accelerator.choose_precision(config.train.precision)
             start = make_start(job, inputs, source, parts, accelerator, precision)
             failures = _failures(job)
-            pairs = open_pairs(job, training, read_replayed_rows(job, inputs), known, parts, accelerator.barrier)
+            pairs = open_pairs(
+                job, training, read_replayed_rows(job, inputs, start.state.spared), known, parts, accelerator.barrier
+            )
         state = start.state
         plan = make_plan(config, state.first_step, pairs, PlanFolder.of(job))
         shape = choose_shape(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
@@ -112,7 +114,7 @@ def run(job: Job) -> TrainOutcome:
                 clock = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
-                solve_heads(job, start.released, accelerator, recorder.last_step, beat=lambda: None)
+                solve_heads(job, start.released, accelerator, recorder.last_step, state.spared, beat=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
         checkpoint = _agree(job, own, accelerator)
         graphs = graph_use(accelerator)
@@ -214,7 +216,7 @@ def _take_steps(
             if recorder.holdout_due(done) or recorder.checkpoint_due(done):
                 clock.pause()
                 if done == recorder.last_step:
-                    solve_heads(job, recorder.parts, accelerator, done, watchdog.beat)
+                    solve_heads(job, recorder.parts, accelerator, done, recorder.state.spared, watchdog.beat)
                 recorder.evaluate_if_due(done, holdout, development)
                 batches.end_before(recorder.last_step - first_step)
                 watchdog.beat()

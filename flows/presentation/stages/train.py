@@ -22,6 +22,7 @@ ON_THE_HOLDOUT = {
     "Labels": names_of(Family.label),
 }
 HOLDOUT = "during training, on a part of the holdout"
+SEEN = "Cross-validated on rows that the encoder was trained on, so better than on new rows"
 
 
 def section(of: StageFacts) -> Section:
@@ -147,8 +148,14 @@ def _head(value: TrainOutcome) -> tuple[str, ...]:
     return (
         f"The classification head was solved on {plural(head.rows, 'training row')}, "
         f"{' and '.join(count(each) for each in head.class_rows)} of the classes, and names class 1 from a probability "
-        f"of {number(head.threshold)} on. On rows that the fit had not seen: {measured}.",
+        f"of {number(head.threshold)} on. {_calibrated(head.calibration_rows)} {SEEN}: {measured}.",
     )
+
+
+def _calibrated(rows: int) -> str:
+    if not rows:
+        return "No row was left to calibrate it on."
+    return f"{plural(rows, 'row')} that no step was taken on calibrated it."
 
 
 def _label_heads(value: TrainOutcome) -> Iterator[str]:
@@ -156,8 +163,8 @@ def _label_heads(value: TrainOutcome) -> Iterator[str]:
     for name, head in value.label_heads.items():
         measured = ", ".join(f"{metric} {number(each)}" for metric, each in head.metrics.items())
         yield (
-            f"The head {name} was solved on {plural(head.rows, 'training row')}. On rows that the fit had not seen: "
-            f"{measured}."
+            f"The head {name} was solved on {plural(head.rows, 'training row')}. {_calibrated(head.calibration_rows)} "
+            f"{SEEN}: {measured}."
         )
 
 

@@ -1,12 +1,12 @@
-"""The newest usable training rows for solving a head, and the head's inputs."""
+"""The newest usable training rows for solving a head, its development rows, and the head's inputs."""
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.checkpoints import GroupRange, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.data.holdout import read_sides
 from tasks.data.rows import ITEM, QUERY
@@ -15,27 +15,46 @@ from tasks.worker.model.classify import head_inputs
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.development import calibration_rows, in_range
 from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.training_rows import used_columns
 
 
-def newest_rows(job: Job, count: int, known: Callable[[pa.Table], np.ndarray]) -> pa.Table:
-    """Return the newest `count` usable training rows of history and run, oldest first; reads no more spans than needed.
+class HeadRows(NamedTuple):
+    """Rows to solve a head on, and rows that neither encoder nor head was trained on; None: there are none."""
+
+    training: pa.Table
+    development: pa.Table | None
+
+
+def newest_rows(
+    job: Job, count: int, known: Callable[[pa.Table], np.ndarray], spared: Mapping[str, GroupRange]
+) -> HeadRows:
+    """Return the newest `count` usable training rows of history and run, oldest first, and their development rows.
+
+    Reads no more spans than needed.
 
     Args:
         known: returns the usable rows of a table, bool (rows,).
+        spared: the lineage's development groups by span.
     """
     inputs, config = job.spec.inputs, job.config
     assert isinstance(inputs, TrainInputs)
-    refs = (*inputs.history, *inputs.rows)
+    refs, columns = (*inputs.history, *inputs.rows), used_columns(config)
     rule, tables = HoldoutRule.of(config.evaluate, refs), []
-    for training, _ in read_sides(job.shared, refs, rule, used_columns(config), newest_first=True):
-        found = training.filter(pa.array(known(training)))
-        tables.append(found.slice(max(0, found.num_rows - count)))
-        count -= tables[-1].num_rows
+    for ref in reversed(refs):
+        groups = spared.get(ref.span.name)
+        for training, _ in read_sides(job.shared, [ref], rule, columns, newest_first=True):
+            usable = known(training) if groups is None else known(training) & ~in_range(training, rule, groups)
+            found = training.filter(pa.array(usable))
+            tables.append(found.slice(max(0, found.num_rows - count)))
+            count -= tables[-1].num_rows
+            if not count:
+                break
         if not count:
             break
-    return pa.concat_tables(reversed(tables), promote_options="permissive")
+    training = pa.concat_tables(reversed(tables), promote_options="permissive")
+    return HeadRows(training, calibration_rows(job.shared, refs, rule, spared, columns, known))
 
 
 def inputs_of(

@@ -3,14 +3,14 @@
 Training steps find a head slowly, as a batch has few rows of a rare class; on fixed vectors one solution exists.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from configs.schema.config import Config
-from tasks.contracts.checkpoints import HeadSolved
+from tasks.contracts.checkpoints import GroupRange, HeadSolved
 from tasks.data.label_columns import label_classes, row_weights
 from tasks.data.rows import QUERY
 from tasks.worker.devices.accelerators import Accelerator
@@ -21,23 +21,38 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 
 
-def solve_heads(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, beat: Callable[[], None]) -> None:
-    """Replace each head with `refit_rows` by a head solved on the newest training rows.
+def solve_heads(
+    job: Job,
+    parts: ModelParts,
+    accelerator: Accelerator,
+    step: int,
+    spared: Mapping[str, GroupRange],
+    beat: Callable[[], None],
+) -> None:
+    """Replace each head with `refit_rows` by a head solved on the newest training rows, calibrated on development rows.
 
     The workers share the embedding; the first worker solves and sends its weights to all. With too few rows a head
     stays unchanged. The result depends only on weights and rows, so a resumed run ends the same.
 
     Args:
         step: global steps taken.
+        spared: the lineage's development groups by span.
         beat: called repeatedly during the work.
     """
-    solve_head(job, parts, accelerator, step, beat)
+    solve_head(job, parts, accelerator, step, spared, beat)
     for name, head in job.config.heads.of_labels.items():
         if head.refit_rows is not None:
-            solve_label_head(job, parts, accelerator, name, step, beat)
+            solve_label_head(job, parts, accelerator, name, step, spared, beat)
 
 
-def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int, beat: Callable[[], None]) -> None:
+def solve_head(
+    job: Job,
+    parts: ModelParts,
+    accelerator: Accelerator,
+    step: int,
+    spared: Mapping[str, GroupRange],
+    beat: Callable[[], None],
+) -> None:
     """Solve the classification head on the newest training rows of history and run, if `refit_rows` is set.
 
     If a class has too few rows, the head stays unchanged. Arguments and guarantees as for `solve_heads`.
@@ -48,11 +63,12 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
     from tasks.worker.evaluation.solve import (
         FOLDS,  # imported here: takes seconds, and few runs need it
         LEAST_ROWS,
+        Unseen,
         solve,
     )
 
     accelerator.name_work("the classification head")
-    rows = newest_rows(job, head.refit_rows, lambda table: _usable(table, job.config))
+    rows, development = newest_rows(job, head.refit_rows, lambda table: _usable(table, job.config), spared)
     classes = label_classes(rows, job.config.heads)
     counts = np.bincount(classes, minlength=2)
     if counts.min() < LEAST_ROWS:
@@ -61,11 +77,15 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
     model = parts.model
     assert model.classifier is not None
     inputs = inputs_of(job, parts, accelerator, head.input, rows, beat)
+    unseen = None
+    if development is not None:
+        theirs = inputs_of(job, parts, accelerator, head.input, development, beat)
+        unseen = Unseen(theirs, label_classes(development, job.config.heads))
     weight, bias = (torch.zeros(each.shape) for each in (model.classifier.weight, model.classifier.bias))
     numbers, metrics = torch.zeros(2, dtype=torch.float64), {}
     if job.rank.is_main:
         weights = row_weights(rows, job.config.train.row_weight)
-        solved = solve(inputs, classes, hash_queries(rows[QUERY].to_pylist()) % FOLDS, weights)
+        solved = solve(inputs, classes, hash_queries(rows[QUERY].to_pylist()) % FOLDS, weights, unseen)
         weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
         numbers, metrics = torch.tensor([solved.threshold, solved.strength], dtype=torch.float64), solved.metrics
     beat()
@@ -79,6 +99,7 @@ def solve_head(job: Job, parts: ModelParts, accelerator: Accelerator, step: int,
         class_rows=tuple(counts.tolist()),
         strength=strength,
         threshold=threshold,
+        calibration_rows=0 if development is None else development.num_rows,
         metrics=metrics,
     )
 

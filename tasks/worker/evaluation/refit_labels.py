@@ -1,13 +1,13 @@
 """Label heads, solved on the newest training rows; see `refit.py`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import nn
 
-from tasks.contracts.checkpoints import LabelHeadSolved
+from tasks.contracts.checkpoints import GroupRange, LabelHeadSolved
 from tasks.data.label_columns import label_values, row_weights
 from tasks.data.rows import QUERY
 from tasks.worker.devices.accelerators import Accelerator
@@ -20,26 +20,35 @@ from tasks.worker.training.checkpoint import ModelParts
 
 
 def solve_label_head(
-    job: Job, parts: ModelParts, accelerator: Accelerator, name: str, step: int, beat: Callable[[], None]
+    job: Job,
+    parts: ModelParts,
+    accelerator: Accelerator,
+    name: str,
+    step: int,
+    spared: Mapping[str, GroupRange],
+    beat: Callable[[], None],
 ) -> None:
     """Solve one label head with `refit_rows`, for `solve_heads`."""
     head, task = job.config.heads.of_labels[name], LABEL_TASKS[name]
     assert head.refit_rows is not None
     accelerator.name_work(f"the head {name}")
-    rows = newest_rows(job, head.refit_rows, lambda table: _usable(table, job, name))
-    truth, weights = label_values(rows, head), row_weights(rows, job.config.train.row_weight)
-    folds = hash_queries(rows[QUERY].to_pylist()) % FOLDS
+    rows, development = newest_rows(job, head.refit_rows, lambda table: _usable(table, job, name), spared)
+    truth, folds = label_values(rows, head), hash_queries(rows[QUERY].to_pylist()) % FOLDS
     few = task.find_shortage(truth, head) or ("all rows are of one query" if len(np.unique(folds)) < 2 else "")
     if few:
         print(f"the head {name} is not solved: {few}", flush=True)
         return
-    inputs = inputs_of(job, parts, accelerator, head.input, rows, beat)
+    known, unseen = (
+        None if table is None else _labelled(job, parts, accelerator, name, table, beat)
+        for table in (rows, development)
+    )
+    assert known is not None
     linear = parts.model.label_heads[name]
     assert isinstance(linear, nn.Linear)
     weight, bias = (torch.zeros(each.shape) for each in (linear.weight, linear.bias))
     strength, metrics = torch.zeros(1, dtype=torch.float64), {}
     if job.rank.is_main:
-        solved = task.solve(LabelledRows(inputs, truth, weights, folds), head)
+        solved = task.solve(known, unseen, head)
         weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
         strength, metrics = torch.tensor([solved.strength], dtype=torch.float64), solved.metrics
     beat()
@@ -47,7 +56,24 @@ def solve_label_head(
         for parameter, value in ((linear.weight, weight), (linear.bias, bias)):
             parameter.copy_(accelerator.upload(accelerator.sum(value)))
     parts.model.labels_solved[name] = LabelHeadSolved(
-        step=step, rows=rows.num_rows, strength=float(accelerator.sum(strength).item()), metrics=metrics
+        step=step,
+        rows=rows.num_rows,
+        strength=float(accelerator.sum(strength).item()),
+        calibration_rows=0 if development is None else development.num_rows,
+        metrics=metrics,
+    )
+
+
+def _labelled(
+    job: Job, parts: ModelParts, accelerator: Accelerator, name: str, rows: pa.Table, beat: Callable[[], None]
+) -> LabelledRows:
+    """Return rows as the head's inputs and targets; the workers share the work."""
+    head = job.config.heads.of_labels[name]
+    return LabelledRows(
+        inputs=inputs_of(job, parts, accelerator, head.input, rows, beat),
+        truth=label_values(rows, head),
+        counts=row_weights(rows, job.config.train.row_weight),
+        folds=hash_queries(rows[QUERY].to_pylist()) % FOLDS,
     )
 
 

@@ -6,6 +6,7 @@ It contains only facts about the model version, so every release of the same mod
 from collections.abc import Mapping, Sequence
 
 from configs.schema.model import Prompts
+from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import MAIN, ByQueries
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.data.encoders import entity_names
@@ -104,8 +105,7 @@ def _scoring(parts: ModelParts, folder: str) -> list[str]:
     lines = [f"The folder `classification` judges {seen}; its `config.json` says what the classes are.", ""]
     lines += ["```python", *scoring_code(parts.model, folder).splitlines(), "```"]
     if (solved := parts.model.solved) is not None:
-        found = ", ".join(f"{name} {value:.4f}" for name, value in solved.metrics.items())
-        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+        lines += ["", _solved(solved)]
     return lines
 
 
@@ -117,9 +117,18 @@ def _label_scoring(parts: ModelParts, name: str, folder: str) -> list[str]:
     lines = [f"The folder `{name}` judges {seen}: {meaning}.", ""]
     lines += ["```python", *label_scoring_code(parts.model, name, folder).splitlines(), "```"]
     if (solved := parts.model.labels_solved.get(name)) is not None:
-        found = ", ".join(f"{metric} {value:.4f}" for metric, value in solved.metrics.items())
-        lines += ["", f"It was solved on {solved.rows:,} training rows; by fits that had not seen them: {found}."]
+        lines += ["", _solved(solved)]
     return lines
+
+
+def _solved(solved: HeadSolved | LabelHeadSolved) -> str:
+    """Return a head's origin. Its metrics are the holdout's: the encoder has seen the rows that it was solved on."""
+    calibrated = (
+        f"and calibrated on {solved.calibration_rows:,} rows that no step was taken on"
+        if solved.calibration_rows
+        else "and not calibrated on rows that the encoder had not seen"
+    )
+    return f"It was solved on {solved.rows:,} training rows, {calibrated}."
 
 
 def _prompts(prompts: Prompts) -> list[str]:

@@ -11,7 +11,10 @@ STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs o
 
 
 class FittedHead(NamedTuple):
-    """A fitted head: outputs are inputs @ weight.T + bias. Metrics are cross-validated."""
+    """A fitted head: outputs are inputs @ weight.T + bias.
+
+    Metrics are cross-validated on rows that the encoder was trained on.
+    """
 
     weight: np.ndarray  # float32 (outputs, inputs)
     bias: np.ndarray  # float32 (outputs,)
@@ -39,7 +42,8 @@ class LabelTask(NamedTuple):
     balance: Callable[[np.ndarray, Any], np.ndarray]
     # Reason why there are too few rows to fit; empty if enough.
     find_shortage: Callable[[np.ndarray, Any], str]
-    solve: Callable[[LabelledRows, Any], FittedHead]
+    # Training rows, and rows that neither encoder nor head was trained on, which calibrate it; None: there are none.
+    solve: Callable[[LabelledRows, LabelledRows | None, Any], FittedHead]
     # Python code that computes `says` from `outputs` and `settings`, the exported config.json.
     scoring: str
 

@@ -16,6 +16,7 @@ from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 
 MOST_STEPS = 1000
+LOG_DEVIATION = 0.5  # of the normal prior of a correction by unseen rows, around 1; as for two classes
 COLDEST, HOTTEST = 0.05, 20.0  # bounds of the temperature
 
 
@@ -48,13 +49,15 @@ def find_shortage(truth: np.ndarray, settings: MulticlassHead) -> str:
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # the rounding of more threads depends on their number
-def solve(known: LabelledRows, settings: MulticlassHead) -> FittedHead:
+def solve(known: LabelledRows, unseen: LabelledRows | None, settings: MulticlassHead) -> FittedHead:
     """Return the head whose penalty strength gives the best cross-validated macro F1."""
-    unseen = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
-    metrics = {each: label_metrics("multiclass", known.truth, predict(unseen[each], settings)) for each in STRENGTHS}
+    crossed = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
+    metrics = {each: label_metrics("multiclass", known.truth, predict(crossed[each], settings)) for each in STRENGTHS}
     strength = max(STRENGTHS, key=lambda each: metrics[each]["multiclass_macro_f1"])
     weight, bias = _fit(known, settings, strength)
-    warmth = 1.0 / _temperature(unseen[strength], known)
+    warmth = 1.0 / _temperature(crossed[strength], known)
+    if unseen is not None:
+        warmth /= _temperature(warmth * (unseen.inputs @ weight.T + bias), unseen, LOG_DEVIATION)
     weight, bias = ((warmth * each).astype(np.float32) for each in (weight, bias))
     return FittedHead(weight, bias, strength, metrics[strength])
 
@@ -80,13 +83,17 @@ def _fit(known: LabelledRows, settings: MulticlassHead, strength: float) -> tupl
     return weight, bias
 
 
-def _temperature(outputs: np.ndarray, known: LabelledRows) -> float:
-    """Return the temperature that maximises the likelihood of the classes, given cross-validated outputs."""
+def _temperature(outputs: np.ndarray, known: LabelledRows, deviation: float = np.inf) -> float:
+    """Return the temperature that maximises the likelihood of the classes, given outputs of fits without these rows.
+
+    Args:
+        deviation: of the normal prior of its logarithm; infinite: none.
+    """
     own = (np.arange(len(known.truth)), known.truth.astype(np.int64))
 
     def loss(exponent: float) -> float:
         each = scipy.special.log_softmax(outputs / np.exp(exponent), axis=1)[own]
-        return -float(np.average(each, weights=known.counts))
+        return -float(each @ known.counts) * len(each) / known.counts.sum() + (exponent / deviation) ** 2 / 2
 
     found = scipy.optimize.minimize_scalar(loss, bounds=(np.log(COLDEST), np.log(HOTTEST)), method="bounded")
     return float(np.exp(found.x))

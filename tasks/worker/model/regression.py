@@ -9,6 +9,8 @@ from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import FOLDS, STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 
 LEAST_ROWS = 2 * FOLDS
+SMALLEST_ERROR = 1e-6  # of outputs; a prior of no width has no solution
+SLOPE_DEVIATION = 0.5  # of the normal prior of a correction by unseen rows, around 1
 
 
 def middle_and_reach(settings: RegressionHead) -> tuple[float, float]:
@@ -37,13 +39,36 @@ def find_shortage(truth: np.ndarray, settings: RegressionHead) -> str:
 
 
 @threadpool_limits.wrap(limits=1, user_api="blas")  # the rounding of more threads depends on their number
-def solve(known: LabelledRows, settings: RegressionHead) -> FittedHead:
+def solve(known: LabelledRows, unseen: LabelledRows | None, settings: RegressionHead) -> FittedHead:
     """Return the head whose penalty strength gives the lowest cross-validated error."""
-    unseen = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
-    metrics = {each: label_metrics("regression", known.truth, predict(unseen[each], settings)) for each in STRENGTHS}
+    crossed = {each: cross_validate(known, lambda rows, each=each: _fit(rows, settings, each)) for each in STRENGTHS}
+    metrics = {each: label_metrics("regression", known.truth, predict(crossed[each], settings)) for each in STRENGTHS}
     strength = min(STRENGTHS, key=lambda each: metrics[each]["rmse"])
-    weight, bias = (each.astype(np.float32) for each in _fit(known, settings, strength))
-    return FittedHead(weight, bias, strength, metrics[strength])
+    weight, bias = _fit(known, settings, strength)
+    if unseen is not None:
+        _, reach = middle_and_reach(settings)
+        slope, shift = _correction(
+            unseen, weight, bias, settings, max(metrics[strength]["rmse"] / reach, SMALLEST_ERROR)
+        )
+        weight, bias = slope * weight, slope * bias + shift
+    return FittedHead(weight.astype(np.float32), bias.astype(np.float32), strength, metrics[strength])
+
+
+def _correction(
+    unseen: LabelledRows, weight: np.ndarray, bias: np.ndarray, settings: RegressionHead, error: float
+) -> tuple[float, float]:
+    """Return slope and shift of the outputs that fit unseen rows best, by least squares with a normal prior.
+
+    Args:
+        error: cross-validated root mean square, of outputs; the deviation of the shift's prior.
+    """
+    middle, reach = middle_and_reach(settings)
+    outputs, target = (unseen.inputs @ weight.T + bias)[:, 0], (unseen.truth - middle) / reach
+    both = np.stack([outputs, np.ones(len(outputs))], axis=1)
+    counts = unseen.counts * len(outputs) / unseen.counts.sum()
+    prior = np.diag([(error / SLOPE_DEVIATION) ** 2, 1.0])
+    away = np.linalg.solve(both.T @ (counts[:, None] * both) + prior, both.T @ (counts * (target - outputs)))
+    return max(0.0, 1.0 + float(away[0])), float(away[1])
 
 
 def _fit(known: LabelledRows, settings: RegressionHead, strength: float) -> tuple[np.ndarray, np.ndarray]:

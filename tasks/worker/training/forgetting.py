@@ -19,11 +19,12 @@ from torch import nn
 from configs.schema.metrics import METRICS
 from configs.schema.retention import KeepBestConfig
 from infra.store.base import Store
-from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
+from tasks.contracts.checkpoints import CurvePoint, GroupRange, HoldoutRule
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import left_out_ids, split_holdout
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.worker.devices.base import Accelerator
+from tasks.worker.training.development import in_range
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class ReplayedRows:
     replay: Replay
     rule: HoldoutRule
     columns: Sequence[str]
+    spared: Mapping[str, GroupRange]  # development groups by span, which stay unseen
 
     def __iter__(self) -> Iterator[pa.Table]:
         wanted = [*self.columns, *group_columns(self.rule.group)]
@@ -70,25 +72,10 @@ class ReplayedRows:
             for rows in read_rows(self.store, [ref], wanted):
                 sample = rows.filter(pa.array(self.replay.select(ref, rows[ROW_ID].to_pylist())))
                 training = split_holdout(sample, self.rule, left_out).training
+                if (spared := self.spared.get(ref.span.name)) is not None:
+                    training = training.filter(pa.array(~in_range(training, self.rule, spared)))
                 if training.num_rows:
                     yield training
-
-
-LARGEST_SHARE = 0.1  # development rows are at most this share of the training rows
-
-
-def exclude_development_rows(
-    rule: HoldoutRule, settings: KeepBestConfig | None, rows: Sequence[RowsRef]
-) -> HoldoutRule:
-    """Return the holdout rule without the development rows of a run over `rows` on its training side.
-
-    Development rows are the groups with the next hashes after the holdout's, so equal texts stay in one split.
-    """
-    if settings is None:
-        return rule
-    training = sum(ref.rows for ref in rows) * (1 - rule.share)
-    share = min(LARGEST_SHARE, settings.rows / max(training, 1.0))
-    return rule.model_copy(update={"share": rule.share + share * (1 - rule.share)})
 
 
 def best_step(curve: Sequence[CurvePoint], settings: KeepBestConfig) -> int | None:

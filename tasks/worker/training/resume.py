@@ -35,6 +35,7 @@ from tasks.worker.training.checkpoint import (
 )
 from tasks.worker.training.forgetting import RunningAverage, put_weights
 from tasks.worker.training.optimizer import make_optimizer
+from tasks.worker.training.training_rows import run_spares
 
 
 def add_categories(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:
@@ -193,12 +194,14 @@ def make_start(
         parent=inputs.parent,
         seed=config.seed,
         holdout=HoldoutRule.of(config.evaluate, (*inputs.history, *inputs.rows)),
+        spared=run_spares(config, inputs),
         losses=(),
         curve=(),
     )
     if source.checkpoint is not None:
         loaded = load_optimizer(job.shared, source.checkpoint, parts.model, optimizer)
-        state = loaded if source.own else state
+        spared = {name: groups for name, groups in loaded.spared.items() if name not in state.spared}
+        state = loaded if source.own else state.model_copy(update={"spared": spared | state.spared})
     accelerator.settle(parts.model, optimizer)
     return Start(parts, average, optimizer, state, source.checkpoint)
 

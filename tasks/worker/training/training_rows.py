@@ -3,7 +3,7 @@
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow as pa
 from configs.schema.config import Config
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
-from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.checkpoints import GroupRange, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, trainable
@@ -30,7 +30,8 @@ from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.row_sums import RowSums
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.forgetting import Replay, ReplayedRows, exclude_development_rows
+from tasks.worker.training.development import exclude_development_rows, spared_groups
+from tasks.worker.training.forgetting import Replay, ReplayedRows
 from tasks.worker.training.known_pairs import ROW_KEYS, KnownPositives, LineageKeys, find_known_positives
 from tasks.worker.training.pair_arrays import (
     CLASSES,
@@ -260,7 +261,12 @@ def _rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
 
 def _training_rule(config: Config, inputs: TrainInputs) -> HoldoutRule:
     """Return the holdout rule without the run's development rows on its training side."""
-    return exclude_development_rows(_rule(config, inputs), config.train.keep_best, inputs.rows)
+    return exclude_development_rows(_rule(config, inputs), config, inputs.rows)
+
+
+def run_spares(config: Config, inputs: TrainInputs) -> dict[str, GroupRange]:
+    """Return the groups that a run leaves out of its training as development rows, by span."""
+    return spared_groups(_rule(config, inputs), _training_rule(config, inputs), inputs.rows)
 
 
 def lineage_keys(job: Job, inputs: TrainInputs) -> LineageKeys:
@@ -268,18 +274,22 @@ def lineage_keys(job: Job, inputs: TrainInputs) -> LineageKeys:
     return LineageKeys(job.shared, (*inputs.history, *inputs.rows), inputs.golden, job.config.heads)
 
 
-def read_replayed_rows(job: Job, inputs: TrainInputs) -> ReplayedRows:
-    """Return the replayed rows of earlier spans: the share `train.replay` of the run's pairs."""
+def read_replayed_rows(job: Job, inputs: TrainInputs, spared: Mapping[str, GroupRange]) -> ReplayedRows:
+    """Return the replayed rows of earlier spans: the share `train.replay` of the run's pairs.
+
+    Args:
+        spared: the lineage's development groups by span; they are not replayed.
+    """
     first_step = inputs.parent.step if inputs.parent else 0
     replay = Replay.of(job.config.train.replay, inputs.rows, inputs.history, first_step)
-    return ReplayedRows(job.shared, replay, _rule(job.config, inputs), used_columns(job.config))
+    return ReplayedRows(job.shared, replay, _rule(job.config, inputs), used_columns(job.config), spared)
 
 
 def read_development_rows(job: Job, inputs: TrainInputs) -> pa.Table | None:
     """Return the development rows of a run, in order; None without `train.keep_best`, or if no row is selected."""
-    rule, wider = _rule(job.config, inputs), _training_rule(job.config, inputs)
-    if wider == rule:
+    if job.config.train.keep_best is None:
         return None
+    rule, wider = _rule(job.config, inputs), _training_rule(job.config, inputs)
     sides = read_sides(job.shared, inputs.rows, rule, used_columns(job.config))
     found = [training.filter(pa.array(~trainable(training, wider))) for training, _ in sides]
     if not sum(table.num_rows for table in found):

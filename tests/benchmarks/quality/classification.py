@@ -4,7 +4,8 @@
 
 It trains over all spans, then fits logistic regressions with balanced classes: on words, on the vectors of MiniLM as
 it is, and on those of the trained encoder. It does so once for each part of the rows, which is then held out.
-Without --reviews it does so on the demo's shop alone.
+Without --reviews it does so on the demo's shop alone. With --calibration it prints instead how far the probabilities
+of each model of a lineage can be believed on its held-out rows.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from sklearn.linear_model import LogisticRegression
 
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
@@ -26,7 +28,7 @@ from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.planning.preflight_encoder import pretrained_folder
 from tasks.quality.answers import Answers, measure
 from tasks.quality.intervals import Term, error_of
-from tasks.quality.row_metrics import NAMED
+from tasks.quality.row_metrics import NAMED, classification_metrics
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
@@ -35,13 +37,23 @@ from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.training_rows import used_columns
 from tests.benchmarks.quality.classifiers import Rows, Vectors, majority, on_vectors, on_words
 from tests.benchmarks.quality.folds import SETTINGS, folds
-from tests.benchmarks.quality.training import Trained, demo_data, resolved, review_data, train_over
+from tests.benchmarks.quality.training import (
+    DataSet,
+    Trained,
+    demo_data,
+    each_model,
+    resolved,
+    review_data,
+    train_over,
+)
 from tests.benchmarks.theirs import BATCH_ROWS, FOLDER
 
 METRICS = ("auc", "macro_f1")
 THRESHOLD = 0.5  # of logistic regression with balanced classes; the head has a threshold of its own
 CONFIDENCE = 0.95
 HEAD = "Millrace's head"
+UNLIKELY = 0.01  # a probability that must seldom be wrong
+RESOLUTION = 1e-7  # of float32 probabilities
 
 
 class Says(NamedTuple):
@@ -66,8 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reviews", type=Path, help="reviews as JSON lines; without it the demo's shop alone")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the training")
+    parser.add_argument("--calibration", action="store_true", help="print the calibration of each model instead")
     asked = parser.parse_args(arguments)
     for data in [demo_data(), *([review_data(asked.reviews)] if asked.reviews else [])]:
+        if asked.calibration:
+            _print_calibration(data, tuple(asked.settings))
+            continue
         settings = (*asked.settings, *SETTINGS)
         parts = []
         for each in folds(data, resolved(data, asked.settings).evaluate.holdout_share):
@@ -114,6 +130,40 @@ def _print_table(name: str, parts: Sequence[Part]) -> None:
     )
     for other in parts[0].says:
         print(f"| {other} | {' | '.join(_cells(metric, parts, other) for metric in METRICS)} |", flush=True)
+
+
+def _print_calibration(data: DataSet, settings: tuple[str, ...]) -> None:
+    """Print a row for the model of each span: how far its probabilities can be believed on the holdout so far."""
+    print(
+        f"\n{data.name}\n\n| span | rows, calibrated on | slope | log loss (base rate) | calibration error | AUC | "
+        f"macro F1 | said < {UNLIKELY:.0%}: of class 1 | recall@10 |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    with tempfile.TemporaryDirectory(prefix="millrace-calibration-") as folder:
+        for trained in each_model(data, Path(folder), settings):
+            results, solved = trained.results, load_parts(trained.store, trained.model.checkpoint).model.solved
+            known = (results.label_class >= 0) & ~results.golden
+            classes, says = results.label_class[known], results.probabilities[Role.challenger][known].astype(np.float64)
+            found = classification_metrics(classes, says, results.predicted[Role.challenger][known])
+            ranks = results.ranks[Role.challenger][results.pair & ~results.golden]
+            share, unlikely = classes.mean(), says < UNLIKELY
+            base = -(share * np.log(share) + (1 - share) * np.log(1 - share))
+            print(
+                f"| {trained.rows[-1].span.name} | {len(classes)}, {solved.calibration_rows if solved else 0} | "
+                f"{calibration_slope(classes, says):.2f} | {found['log_loss']:.3f} ({base:.3f}) | "
+                f"{found['calibration_error']:.3f} | {found['auc']:.3f} | {found['macro_f1']:.3f} | "
+                f"{int(classes[unlikely].sum())} of {unlikely.sum()} | {(ranks <= 10).mean():.3f} |",
+                flush=True,
+            )
+
+
+def calibration_slope(classes: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return the slope of the classes' logistic regression on the log odds: 1 if calibrated, less if too sure.
+
+    By Cox 1958.
+    """
+    said = np.clip(probabilities, RESOLUTION, 1 - RESOLUTION)
+    odds = np.log(said / (1 - said))[:, None]
+    return float(LogisticRegression(C=1e6).fit(odds, classes).coef_[0, 0])
 
 
 def _fitted(probabilities: np.ndarray) -> Says:

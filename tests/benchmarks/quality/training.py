@@ -104,29 +104,40 @@ def resolved(data: DataSet, overrides: tuple[str, ...]) -> Config:
 
 
 def train_over(data: DataSet, folder: Path, overrides: tuple[str, ...] = ()) -> Trained:
-    """Train a new lineage over all spans, one after the other, in a new workspace in `folder`.
+    """Train a new lineage over all spans, one after the other, in a new workspace in `folder`; measure the last.
 
     Raises:
         StageError: a stage failed, or a model was refused.
     """
+    *_, last = _models(data, folder, overrides, measure_all=False)
+    return last
+
+
+def each_model(data: DataSet, folder: Path, overrides: tuple[str, ...] = ()) -> Iterator[Trained]:
+    """Train as `train_over`, and yield the measured model of each span."""
+    return _models(data, folder, overrides, measure_all=True)
+
+
+def _models(data: DataSet, folder: Path, overrides: tuple[str, ...], measure_all: bool) -> Iterator[Trained]:
     config, store = resolved(data, overrides), open_store(str(folder / "workspace"))
     ingest(store, data.source(folder), Format.jsonl, data.time_column, data.span, dict(data.columns))
-    seconds, plan = 0.0, None
+    seconds = 0.0
     names = data.spans or tuple(span.name for span in list_spans(store))
-    with (
-        _in_this_process(store),
-        Path(os.devnull).open("w") as nowhere,
-        redirect_stdout(nowhere),
-    ):  # progress of workers
-        for name in names:
-            print(f"{data.name} {name} {' '.join(overrides)}", file=sys.stderr)
+    for name in names:
+        print(f"{data.name} {name} {' '.join(overrides)}", file=sys.stderr)
+        measured = measure_all or name == names[-1]
+        with (
+            _in_this_process(store),
+            Path(os.devnull).open("w") as nowhere,
+            redirect_stdout(nowhere),
+        ):  # progress of workers
             plan = plan_run(store, config, name)
-            _carry_out(plan, measured=name == names[-1])
-            trained = read_result(store, plan.run_key, Stage.train)
-            assert trained is not None
-            seconds += trained.phases.productive
-    assert plan is not None
-    return _after(store, config, plan, seconds)
+            _carry_out(plan, measured)
+        trained = read_result(store, plan.run_key, Stage.train)
+        assert trained is not None
+        seconds += trained.phases.productive
+        if measured:
+            yield _after(store, config, plan, seconds)
 
 
 def _carry_out(plan: RunPlan, measured: bool) -> None:

@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 
 from tasks.quality.answers import Answers, measure
+from tasks.quality.calibration import CALIBRATION
 from tasks.quality.intervals import (
     Error,
     Term,
@@ -70,7 +71,7 @@ def repeated(made: Answers, groups: np.ndarray, items: np.ndarray) -> Answers:
     return Answers(made.metric, groups, items, np.tile(made.truth, 2), tuple(np.tile(v, 2) for v in made.values))
 
 
-METRICS = ["recall@10", "loss", "accuracy", "macro_f1", "auc", *LABEL]
+METRICS = ["recall@10", "loss", "accuracy", "macro_f1", "auc", *CALIBRATION, *LABEL]
 
 
 @pytest.mark.parametrize("metric", METRICS)

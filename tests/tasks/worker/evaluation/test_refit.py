@@ -7,6 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
@@ -15,7 +16,7 @@ from tasks.worker.evaluation import solve as solving
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tests.support.processes.ranks import run_ranks
-from tests.support.workspace.jobs import change_rows, make_job, make_workspace, tensors_of, tiny_config, train_model
+from tests.support.workspace.jobs import change_rows, make_job, make_workspace, tiny_config, train_model
 
 HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 2, positive_min: 4"
 SOLVED = (HEAD + ", refit_rows: 500}", "train.learning_rate=5e-5")
@@ -58,8 +59,7 @@ def test_the_solved_head_finds_the_rare_class_that_steps_do_not(made: Made, tmp_
     assert outcome.head is not None
     assert (outcome.head.step, outcome.head.rows) == (outcome.last_step, min(500, outcome.rows_trained))
     assert sum(outcome.head.class_rows) == outcome.head.rows
-    ours, theirs = (tensors_of(each, one.checkpoint) for each, one in ((store, by_steps), (made[0], outcome)))
-    assert {name for name in ours if not ours[name].equal(theirs[name])} == {"classifier.weight", "classifier.bias"}
+    assert 0 < outcome.head.calibration_rows < 0.2 * outcome.head.rows
 
 
 def test_the_threshold_is_that_of_the_checkpoint_and_goes_with_the_weights_it_is_of(made: Made, tmp_path: Path):
@@ -102,6 +102,10 @@ def test_the_history_gives_rows_too_and_the_newest_count(made: Made, tmp_path: P
     outcome = train.run(make_job(store, tiny_config(*SOLVED), inputs, run_key="next"))
     assert outcome.head is not None
     assert outcome.rows_trained < outcome.head.rows == 500
+    assert made[2].head is not None
+    assert outcome.head.calibration_rows > made[2].head.calibration_rows, "those of both spans"
+    state = CheckpointState.model_validate_json((store.local(outcome.checkpoint.prefix) / "state.json").read_text())
+    assert set(state.spared) == {"2026-02", "2026-03"}
 
 
 def test_a_class_with_too_few_rows_leaves_the_head_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

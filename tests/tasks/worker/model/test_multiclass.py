@@ -38,7 +38,7 @@ def test_a_solved_head_names_the_rare_class_and_its_probabilities_can_be_believe
     known, others = rows(1500, seed=1), rows(1500, seed=2)
     plain = HEAD.model_copy(update={"loss": "plain"})
     for head in (HEAD, plain):
-        solved = TASK.solve(known, head)
+        solved = TASK.solve(known, None, head)
         outputs = others.inputs @ solved.weight.T + solved.bias
         said = TASK.predict(outputs, head)
         found = f1_score(others.truth, said, average="macro")
@@ -48,10 +48,30 @@ def test_a_solved_head_names_the_rare_class_and_its_probabilities_can_be_believe
     assert min(likelihoods) == likelihoods[1], "neither too sure nor too unsure"
 
 
+def test_rows_that_the_encoder_never_saw_take_the_confidence_of_those_it_did():
+    """An encoder pulls the rows that it is trained on apart by their own class, which no new row does."""
+    plain, known, others = HEAD.model_copy(update={"loss": "plain"}), rows(1500, seed=5), rows(2500, seed=6)
+    leak = known.inputs.copy()
+    leak[np.arange(1500), known.truth.astype(int) + 3] += 0.4
+    seen, unseen, test = (
+        known._replace(inputs=leak),
+        *(LabelledRows(*(each[part] for each in others)) for part in (slice(500), slice(500, None))),
+    )
+    losses = []
+    for told in (None, unseen):
+        solved = TASK.solve(seen, told, plain)
+        outputs = test.inputs @ solved.weight.T + solved.bias
+        losses.append([log_loss(test.truth, torch.tensor(warmth * outputs).softmax(1).numpy()) for warmth in (1, 0.6)])
+    (before, cooler), (after, no_better) = losses
+    assert cooler < before, "the fault: cross-validation among seen rows is too sure"
+    assert after < before
+    assert after < no_better
+
+
 def test_a_class_that_a_fold_lacks_is_not_named_there_and_one_that_all_lack_leaves_the_head():
     known = rows(60, seed=3)
     alone = known._replace(truth=np.where(np.arange(60) == 7, 1.0, known.truth * (known.truth != 1)))
-    assert np.isfinite(TASK.solve(alone, HEAD).weight).all()
+    assert np.isfinite(TASK.solve(alone, None, HEAD).weight).all()
     assert TASK.find_shortage(alone.truth, HEAD) == ""
     assert TASK.find_shortage(np.array([0.0, 2.0]), HEAD) == "no row has the class b"
 
@@ -59,7 +79,11 @@ def test_a_class_that_a_fold_lacks_is_not_named_there_and_one_that_all_lack_leav
 def test_a_row_that_counts_twice_is_solved_as_two_rows():
     known = rows(200, seed=4)
     twice = np.repeat(np.arange(200), 1 + np.arange(200) % 2)
-    counted = TASK.solve(known._replace(counts=1.0 + np.arange(200) % 2), HEAD.model_copy(update={"loss": "plain"}))
-    repeated = TASK.solve(LabelledRows(*(each[twice] for each in known)), HEAD.model_copy(update={"loss": "plain"}))
+    counted = TASK.solve(
+        known._replace(counts=1.0 + np.arange(200) % 2), None, HEAD.model_copy(update={"loss": "plain"})
+    )
+    repeated = TASK.solve(
+        LabelledRows(*(each[twice] for each in known)), None, HEAD.model_copy(update={"loss": "plain"})
+    )
     assert counted.strength == repeated.strength
     assert counted.weight == pytest.approx(repeated.weight, abs=0.02)

@@ -1,13 +1,8 @@
-import pyarrow as pa
 import pytest
 
 from configs.schema.retention import KeepBestConfig
-from tasks.contracts.checkpoints import CurvePoint, HoldoutRule
-from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.holdout import trainable
-from tasks.worker.training.forgetting import best_step, exclude_development_rows, is_out_of_patience
-
-RULE = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
+from tasks.contracts.checkpoints import CurvePoint
+from tasks.worker.training.forgetting import best_step, is_out_of_patience
 
 
 def settings(patience: int | None = None, rows: int = 100) -> KeepBestConfig:
@@ -17,10 +12,6 @@ def settings(patience: int | None = None, rows: int = 100) -> KeepBestConfig:
 def curve(*values: float) -> list[CurvePoint]:
     """At steps 5, 10, ..."""
     return [CurvePoint(step=5 * number, metrics={"mrr@10": value}) for number, value in enumerate(values, start=1)]
-
-
-def span(rows: int) -> RowsRef:
-    return RowsRef(span=SpanRef(name="2026-01", version=1), prefix="rows", rows=rows)
 
 
 @pytest.mark.parametrize(
@@ -56,21 +47,3 @@ def test_a_run_ends_after_so_many_evaluations_without_a_gain(
     values: tuple[float, ...], patience: int | None, ended: bool
 ):
     assert is_out_of_patience(curve(*values), settings(patience)) is ended
-
-
-def test_development_rows_are_none_of_the_holdout_and_as_many_as_asked():
-    wider = exclude_development_rows(RULE, settings(rows=100), [span(2000), span(8000)])
-    groups = [str(number) for number in range(10_000)]
-    rows = pa.table({"query": groups, "item": groups})
-    held, wide = (~trainable(rows, rule) for rule in (RULE, wider))
-    assert not (held & ~wide).any(), "the holdout stays as it is"
-    assert (wide & ~held).sum() == pytest.approx(100, abs=40)
-
-
-def test_development_rows_are_at_most_a_tenth_of_the_training_rows():
-    wider = exclude_development_rows(RULE, settings(rows=100), [span(50)])
-    assert wider.share == pytest.approx(0.2 + 0.08)
-
-
-def test_without_the_setting_nothing_is_split_off():
-    assert exclude_development_rows(RULE, None, [span(50)]) == RULE

@@ -64,7 +64,7 @@ def test_no_row_of_the_holdout_is_replayed_and_any_worker_reads_the_same(history
     training = split_holdout(all_rows(store, refs, config), HoldoutRule.of(config.evaluate)).training
     known = training["row_id"].to_pylist()
     samples = [
-        read_replayed_rows(make_job(store, config, inputs, rank=rank), inputs)
+        read_replayed_rows(make_job(store, config, inputs, rank=rank), inputs, {})
         for rank in (None, Rank(0, 2, 0), Rank(1, 2, 1))
     ]
     first, *others = [ids(sample) for sample in samples]

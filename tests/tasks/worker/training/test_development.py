@@ -1,0 +1,115 @@
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from configs.schema.config import Config
+from infra.store.directory import DirectoryStore
+from tasks.contracts.checkpoints import GroupRange, HoldoutRule
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.data.rows import is_holdout
+from tasks.worker.evaluation.newest_rows import newest_rows
+from tasks.worker.training.development import exclude_development_rows
+from tasks.worker.training.training_rows import read_replayed_rows, read_training_rows, run_spares
+from tests.support.workspace.jobs import FEATURES, make_job, make_workspace, tiny_config, write_rows
+
+RULE = HoldoutRule(group="query_and_item", share=0.2, measured=0.2)
+BEST = "train.keep_best={metric: mrr@10, rows: 100, patience: null}"
+HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 2, positive_min: 4, refit_rows: 9000}"
+
+
+def span(rows: int) -> RowsRef:
+    return RowsRef(span=SpanRef(name="2026-01", version=1), prefix="rows", rows=rows)
+
+
+def test_development_rows_are_none_of_the_holdout_and_as_many_as_asked():
+    wider = exclude_development_rows(RULE, tiny_config(BEST), [span(2000), span(8000)])
+    groups = [str(number) for number in range(10_000)]
+    held = np.array([is_holdout(group, RULE.share) for group in groups])
+    wide = np.array([is_holdout(group, wider.share) for group in groups])
+    assert not (held & ~wide).any(), "the holdout stays as it is"
+    assert (wide & ~held).sum() == pytest.approx(100, abs=40)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "left_out"),
+    [
+        ((), 50, 0),
+        ((BEST,), 50, 4),
+        ((HEAD,), 50, 2),
+        ((HEAD, BEST), 50, 4),
+        ((BEST,), 100_000, 100),
+        ((HEAD, BEST), 100_000, 500),
+    ],
+)
+def test_as_few_rows_are_left_out_as_will_do(settings: tuple[str, ...], rows: int, left_out: int):
+    found = exclude_development_rows(RULE, tiny_config(*settings), [span(rows)])
+    assert (found.share - RULE.share) * rows == pytest.approx(left_out)
+
+
+class Later(NamedTuple):
+    """The second run of a lineage with a solved head, over a smaller span."""
+
+    store: DirectoryStore
+    config: Config
+    first: TrainInputs
+    inputs: TrainInputs
+    spared: dict[str, GroupRange]
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Later:
+    folder = tmp_path_factory.mktemp("development")
+    store, rows = make_workspace(folder, rows=8000)
+    newer = write_rows(store, "2026-02", 1500, folder)
+    config = tiny_config(*FEATURES, HEAD, "train.replay=0.5")
+    first = TrainInputs(rows=(rows,), history=(), parent=None)
+    inputs = TrainInputs(rows=(newer,), history=(rows,), parent=None)
+    return Later(store, config, first, inputs, run_spares(config, first) | run_spares(config, inputs))
+
+
+def ids(tables: Iterable[pa.Table]) -> set[str]:
+    return {row_id for table in tables for row_id in table["row_id"].to_pylist()}
+
+
+def groups(tables: Iterable[pa.Table]) -> set[tuple[str, str]]:
+    """The texts that the holdout rule hashes."""
+    return {pair for table in tables
+            for pair in zip(table["query"].to_pylist(), table["item"].to_pylist(), strict=True)}  # fmt: skip
+
+
+def all_known(table: pa.Table) -> np.ndarray:
+    return np.ones(table.num_rows, dtype=bool)
+
+
+def test_no_step_of_the_lineage_and_no_fit_sees_a_row_that_calibrates(later: Later):
+    trained = []
+    for inputs in (later.first, later.inputs):
+        job = make_job(later.store, later.config, inputs)
+        trained += [*read_training_rows(job, inputs)[0], *read_replayed_rows(job, inputs, later.spared)]
+    found = newest_rows(make_job(later.store, later.config, later.inputs), 9000, all_known, later.spared)
+    assert found.development is not None
+    spans = [row_id.rpartition("-")[0] for row_id in found.development["row_id"].to_pylist()]
+    assert set(spans) == {"2026-01", "2026-02"}
+    assert not groups([found.development]) & groups(trained), "by their texts, in whatever span"
+    assert not ids([found.development]) & ids([found.training])
+    assert ids([found.training]) == ids(trained)
+
+
+def test_a_span_that_spared_no_rows_calibrates_nothing(later: Later):
+    job = make_job(later.store, later.config, later.inputs)
+    found = newest_rows(job, 9000, all_known, run_spares(later.config, later.inputs))
+    assert found.development is not None
+    assert {row_id.rpartition("-")[0] for row_id in found.development["row_id"].to_pylist()} == {"2026-02"}
+    assert newest_rows(job, 9000, all_known, {}).development is None
+
+
+def test_the_newest_rows_calibrate(later: Later, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tasks.worker.training.development.MOST_CALIBRATION_ROWS", 20)
+    found = newest_rows(make_job(later.store, later.config, later.inputs), 9000, all_known, later.spared).development
+    assert found is not None
+    assert found.num_rows == 20
+    assert {row_id.rpartition("-")[0] for row_id in found["row_id"].to_pylist()} == {"2026-02"}
