@@ -55,7 +55,7 @@ def test_the_solved_head_finds_the_rare_class_that_steps_do_not(made: Made, tmp_
     assert by_steps.curve[-1].metrics["macro_f1"] < 0.5, "it always names the larger class"
     found = outcome.curve[-1].metrics
     assert found["auc"] > 0.95
-    assert found["macro_f1"] > 0.85
+    assert found["macro_f1"] > 0.8
     assert outcome.head is not None
     assert (outcome.head.step, outcome.head.rows) == (outcome.last_step, min(500, outcome.rows_trained))
     assert sum(outcome.head.class_rows) == outcome.head.rows
