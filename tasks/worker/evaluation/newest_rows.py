@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tasks.contracts.checkpoints import GroupRange, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
+from tasks.data.development import calibration_rows, in_range
 from tasks.data.holdout import read_sides
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.devices.accelerators import Accelerator
@@ -15,7 +16,6 @@ from tasks.worker.model.classify import head_inputs
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.development import calibration_rows, in_range
 from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.training_rows import used_columns
 

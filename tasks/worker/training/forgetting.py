@@ -21,10 +21,10 @@ from configs.schema.retention import KeepBestConfig
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint, GroupRange, HoldoutRule
 from tasks.contracts.references import RowsRef
+from tasks.data.development import in_range
 from tasks.data.holdout import left_out_ids, split_holdout
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.worker.devices.base import Accelerator
-from tasks.worker.training.development import in_range
 
 
 @dataclass(frozen=True)

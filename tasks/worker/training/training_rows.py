@@ -15,6 +15,7 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import GroupRange, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
+from tasks.data.development import exclude_development_rows, spared_groups
 from tasks.data.holdout import read_sides, trainable
 from tasks.data.label_columns import (
     entity_codes,
@@ -30,7 +31,6 @@ from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.row_sums import RowSums
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
-from tasks.worker.training.development import exclude_development_rows, spared_groups
 from tasks.worker.training.forgetting import Replay, ReplayedRows
 from tasks.worker.training.known_pairs import ROW_KEYS, KnownPositives, LineageKeys, find_known_positives
 from tasks.worker.training.pair_arrays import (
