@@ -51,7 +51,7 @@ class HoldoutRule(Record):
 
 
 class GroupRange(Record):
-    """Groups whose hashes, as shares of all hashes, are from `start` to below `end`."""
+    """Rows whose places, from `hold_places`, as shares of all places, are from `start` to below `end`."""
 
     start: float
     end: float

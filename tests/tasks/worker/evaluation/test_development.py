@@ -11,7 +11,7 @@ from tasks.contracts.checkpoints import GroupRange, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.data.development import exclude_development_rows
-from tasks.data.rows import is_holdout
+from tasks.data.holdout import trainable
 from tasks.worker.evaluation.newest_rows import newest_rows
 from tasks.worker.training.training_rows import read_replayed_rows, read_training_rows, run_spares
 from tests.support.workspace.jobs import FEATURES, make_job, make_workspace, tiny_config, write_rows
@@ -28,8 +28,8 @@ def span(rows: int) -> RowsRef:
 def test_development_rows_are_none_of_the_holdout_and_as_many_as_asked():
     wider = exclude_development_rows(RULE, tiny_config(BEST), [span(2000), span(8000)])
     groups = [str(number) for number in range(10_000)]
-    held = np.array([is_holdout(group, RULE.share) for group in groups])
-    wide = np.array([is_holdout(group, wider.share) for group in groups])
+    rows = pa.table({"query": groups, "item": groups})
+    held, wide = (~trainable(rows, rule) for rule in (RULE, wider))
     assert not (held & ~wide).any(), "the holdout stays as it is"
     assert (wide & ~held).sum() == pytest.approx(100, abs=40)
 
