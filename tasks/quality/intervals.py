@@ -26,7 +26,8 @@ from tasks.quality.calibration import CALIBRATION
 from tasks.quality.label_metrics import LABEL, LabelMetric
 from tasks.quality.row_metrics import CLASSIFICATION, NAMED, RANKING
 
-SHARES = (*RANKING, *NAMED, "auc", "calibration_error", "multiclass_accuracy", "multiclass_macro_f1")  # metrics between 0 and 1
+# Metrics between 0 and 1.
+SHARES = (*RANKING, *NAMED, "auc", "calibration_error", "multiclass_accuracy", "multiclass_macro_f1")
 TWO_SIDED = 0.975  # confidence of each bound of an interval of 95 %
 POWER = 0.8  # probability that the rows that a verdict asks for are enough
 _NUDGE = 1e-5  # share of a sum by which it is changed to find a slope
