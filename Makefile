@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts unseen decisions faults chaos \
+.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts unseen decisions sides faults chaos \
   success scale years train-memory holdout resume traps planned
 
 install: $(INSTALLED)
@@ -132,6 +132,10 @@ verdicts: install
 # How often `millrace decide` is right about histories whose true gain is known.
 decisions: install
 	$(BIN)/python -m tests.benchmarks.quality.decisions --draws $(DRAWS)
+
+# How often `millrace parity` and `bakeoff` are right about sides whose true difference is known.
+sides: install
+	$(BIN)/python -m tests.benchmarks.quality.sides --draws $(DRAWS)
 
 # The tables of docs/faults.md: the pipeline through each fault, on AWS Batch and S3, both emulated here.
 faults: install

@@ -38,12 +38,12 @@ def parity(
     config_file: ConfigFile = "",
     overrides: Overrides = (),
 ) -> ParityReport:
-    """Train on a span from the lineage's checkpoint on two accelerators, and compare the holdout metrics at each step.
+    """Train on a span from the lineage's checkpoint on two accelerators, and compare the holdout metrics.
 
     The lineage itself stays as it is, trained on the span or not. Both sides share the validated rows and so the order
     of the data; `train.precision: auto` means fp32. A finished side is not trained again; the sides' checkpoints are
-    deleted at once, since the comparison only needs their metrics. A disagreement is a result, not an error: the state
-    is Rejected, with the report as its data.
+    deleted at once, since the comparison only needs their metrics and answers. A disagreement is a result, not an
+    error: the state is Rejected, or Undecided if the rows can't tell, with the report as its data.
 
     Args:
         workspace: storage of spans and runs; a local directory or s3://bucket/prefix.
@@ -61,11 +61,11 @@ def parity(
     store = open_store(workspace)
     runs = plan_sides(store, config, span, (left, right))
     with hold_lineage(store, runs.lock, logger().warning):
-        report = compare(runs.lineage, *train_sides(runs))
+        report = compare(store, runs.lineage, *train_sides(runs))
         plot = draw(report)
         save_report(store, report, plot)
         publish(report, workspace, plot)
-    if not report.passed:
-        rejected: Any = Completed(name="Rejected", message=report.sentence, data=report)  # the caller gets the data
-        return rejected
-    return report
+    if report.state == "Agreed":
+        return report
+    ended: Any = Completed(name=report.state, message=report.sentence, data=report)  # the caller gets the data
+    return ended

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from flows.presentation import html
 from flows.presentation.figures import GREY, legend, line_styles, whole_ticks
 from flows.presentation.markdown import section_lines
-from flows.presentation.model import Cell, Figure, Page, Section, Table, table
+from flows.presentation.model import Figure, Page, Section, Table, table
+from flows.presentation.parity import BOUNDS, MARKS, bounds, needed
 from flows.presentation.wording import NONE, count, dollars, duration, number
 from tasks.upkeep.bakeoff_report import BakeoffReport, SidePoint
-from tasks.upkeep.parity_report import percent
+from tasks.upkeep.equivalence import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -83,17 +84,18 @@ def _quality(report: BakeoffReport) -> Iterator[Table]:
     compared = [
         (
             pair.side,
-            f"{pair.difference:+.4f}",
-            percent(pair.relative_difference),
-            Cell("equal", "✓", "good") if pair.equal else Cell("not equal", "✕", "bad"),
-            NONE if pair.within is None else "holds zero" if pair.within else "does not",
+            f"{pair.quality.difference:+.4f}",
+            percent(pair.quality.relative_difference),
+            MARKS[pair.quality.finding],
+            bounds(pair.quality),
+            needed(pair.quality),
             NONE if pair.largest is None else percent(pair.largest.relative_difference),
         )
         for pair in report.pairs
     ]
     if compared:
-        within = f"within {percent(report.threshold)}"
-        columns = ("side", ">difference", ">relative", within, "95 % interval", ">largest at any step")
+        within = f"within {percent(report.margin)}"
+        columns = ("side", ">difference", ">relative", within, *BOUNDS, ">largest at any step")
         yield table(f"Against {report.pairs[0].first}", columns, compared)
 
 

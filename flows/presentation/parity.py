@@ -2,8 +2,17 @@
 
 from flows.presentation.markdown import image, section_lines
 from flows.presentation.model import Cell, Section, Table, facts, table
+from flows.presentation.wording import MINUS, NONE, count
 from tasks.contracts.workspace import PARITY
-from tasks.upkeep.parity_report import ParityPoint, ParityReport, percent, worst_by_metric
+from tasks.upkeep.equivalence import Equivalence, Finding, percent
+from tasks.upkeep.parity_report import ParityPoint, ParityReport, worst_by_metric
+
+MARKS = {
+    Finding.equal: Cell("equal", "✓", "good"),
+    Finding.different: Cell("different", "✕", "bad"),
+    Finding.undecided: Cell("not decided"),
+}
+BOUNDS = (">each bound with 0.95", ">rows needed")  # columns of `bounds` and `needed`
 
 
 def publish(report: ParityReport, workspace: str, plot: bytes) -> None:
@@ -42,15 +51,40 @@ def section(report: ParityReport) -> Section:
     ]
     stored = (("report", Cell("", key=PARITY.key(key=report.key))), ("plot", Cell("", key=report.plot)))
     return Section(
-        "Agreed" if report.passed else "Rejected",
+        report.state,
         (report.sentence, both),
         tables=(
+            _qualities(report),
             _differences("Where each metric differs most", report, report.points),
             _differences("The training losses, which no gate judges", report, report.losses),
             table("", ("side", "accelerator", "precision", ">workers", "run"), sides),
             facts(stored, "Where the files are"),
         ),
     )
+
+
+def _qualities(report: ParityReport) -> Table:
+    rows = [
+        (one.metric, *map(_value, (one.first, one.other)), MARKS[one.finding], bounds(one), needed(one))
+        for one in report.qualities
+    ]
+    within = f"within {percent(report.margin)}"
+    columns = ("metric", f">{report.left.accelerator}", f">{report.right.accelerator}", within, *BOUNDS)
+    return table("After the last step", columns, rows)
+
+
+def bounds(one: Equivalence) -> str:
+    """Format the bounds of a relative difference."""
+    if one.same_answers:
+        return "the same answers"
+    if one.relative_bounds is None:
+        return NONE
+    return " to ".join(f"{MINUS if bound < 0 else '+'}{percent(abs(bound))}" for bound in one.relative_bounds)
+
+
+def needed(one: Equivalence) -> str:
+    """Format the rows that would decide."""
+    return NONE if one.rows_needed is None else count(one.rows_needed)
 
 
 def _differences(caption: str, report: ParityReport, points: tuple[ParityPoint, ...]) -> Table:

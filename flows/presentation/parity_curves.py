@@ -1,4 +1,4 @@
-"""The plot of a parity report: every metric of both sides by step, and their relative difference with the gate.
+"""The plot of a parity report: every metric of both sides by step, and their relative difference with the margin.
 
 The two curves should coincide, so the left one is wide and pale, and the right one is thin and on top of it.
 """
@@ -57,17 +57,17 @@ def _curves(axes: Axes, name: str, points: Sequence[ParityPoint]) -> None:
 
 
 def _differences(axes: Axes, report: ParityReport, loss: Sequence[ParityPoint]) -> None:
-    """Draw the relative differences by step on a logarithmic scale, with the gate; equal numbers are at the bottom."""
+    """Draw the relative differences by step on a logarithmic scale, with the margin; equal numbers lie below."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
 
     by_step: dict[int, float] = {}
     for point in report.points:
         by_step[point.step] = max(by_step.get(point.step, 0.0), point.relative_difference)
-    highest = max(report.threshold * 30, *(_shown(difference) * 3 for difference in by_step.values()))
+    highest = max(report.margin * 30, *(_shown(difference) * 3 for difference in by_step.values()))
     axes.set_yscale("log")
     axes.set_ylim(EQUAL / 3, highest)
-    axes.axhspan(report.threshold, highest, color=VERMILLION, alpha=0.1, linewidth=0)
-    axes.axhline(report.threshold, color=VERMILLION, linewidth=1.3)
+    axes.axhspan(report.margin, highest, color=VERMILLION, alpha=0.1, linewidth=0)
+    axes.axhline(report.margin, color=VERMILLION, linewidth=1.3)
     if loss:
         steps, values = [point.step for point in loss], [_shown(point.relative_difference) for point in loss]
         axes.plot(steps, values, color=GREY, linewidth=1, marker=".", markersize=4, label="training loss")
@@ -81,7 +81,7 @@ def _differences(axes: Axes, report: ParityReport, loss: Sequence[ParityPoint]) 
     )
     axes.yaxis.set_minor_locator(FixedLocator([]))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"relative difference (gate: below {report.threshold * 100:g} %)")
+    axes.set_title(f"relative difference (margin: {report.margin * 100:g} %)")
     axes.set_xlabel("step")
     axes.legend(loc="lower right", ncols=2, bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
 

@@ -166,6 +166,9 @@ class TrainOutcome(Record):
     mined: MinedNegatives | None = Field(default=None, description="null: no hard negatives were requested, or found")
     checkpoints: CheckpointUse | None = Field(default=None, description="null: no step was taken")
     learning_rate: RateUse | None = Field(default=None, description="null: no step was taken")
+    answers_key: str | None = Field(
+        default=None, description="answers to each evaluated holdout row after the last step; null: no such row"
+    )
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -137,6 +137,10 @@ MINED_RELEASE = Kind(
 TENSORBOARD = Kind(
     "TensorBoard", "runs/{run}/train/attempt-{attempt:d}/tensorboard/", "events", "train", NEVER, Kept.shown
 )
+ANSWERS = Kind(
+    "answers to the holdout", "runs/{run}/train/attempt-{attempt:d}/answers.parquet", "rows",
+    "train, after the last step", "`result.json` names it", Kept.always,
+)  # fmt: skip
 VERDICTS = Kind(
     "verdicts", "runs/{run}/evaluate/verdicts.json", "Judgement", "evaluate, release: their tasks", EXISTS, Kept.always
 )

@@ -10,7 +10,8 @@ from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.workspace import BAKEOFF_PAGE
 from tasks.foundation.records import Record
 from tasks.upkeep.bakeoff_published import PublishedLine
-from tasks.upkeep.parity_report import ParityPoint, percent
+from tasks.upkeep.equivalence import Equivalence
+from tasks.upkeep.parity_report import ParityPoint
 
 
 class SideTraining(Record):
@@ -73,12 +74,7 @@ class BakeoffPair(Record):
 
     side: str = Field(description="name of the side that is compared with the first")
     first: str
-    difference: float = Field(description="metric of the side minus that of the first")
-    relative_difference: float = Field(description="divided by the larger magnitude")
-    low: float | None = Field(description="begin of the difference's 95 % interval, paired by seed; null: one seed")
-    high: float | None = Field(description="end of the interval; null: one seed")
-    equal: bool = Field(description="true: the relative difference is below the threshold")
-    within: bool | None = Field(description="true: the interval holds zero; null: one seed")
+    quality: Equivalence = Field(description="metric of both, with its interval over the rows and the seeds")
     largest: ParityPoint | None = Field(
         description="holdout metric that differs most at one step of one seed; null: other steps were evaluated"
     )
@@ -100,7 +96,7 @@ class BakeoffReport(Record):
         description="value of the metric that a side has to reach; null: training gained nothing, so all steps count"
     )
     target_is: str = Field(description="origin of the target, in words")
-    threshold: float = Field(description="relative difference below which qualities are equal")
+    margin: float = Field(description="relative difference up to which two qualities are equal")
     sides: tuple[BakeoffSide, ...] = Field(description="sides, in the order in which they were named")
     pairs: tuple[BakeoffPair, ...] = Field(description="each other side against the first")
     published: tuple[PublishedLine, ...] = Field(description="figures of others; empty: not asked for")
@@ -165,17 +161,8 @@ def _lead(report: BakeoffReport, winner: BakeoffSide, other: BakeoffSide) -> str
 
 
 def _equal(report: BakeoffReport, pair: BakeoffPair) -> str:
-    sides = {side.name: side for side in report.sides}
-    a, b = sides[pair.first], sides[pair.side]
-    verdict = "is equal" if pair.equal else "is not equal"
-    told = (
-        f"Quality of {b.name} and {a.name} {verdict} within {percent(report.threshold)}: {report.metric} {b.value:.4f} "
-        f"and {a.value:.4f} at step {report.last_step}, a difference of {percent(pair.relative_difference)}"
-    )
-    if pair.low is None or pair.high is None:
-        return f"{told}. One seed gives no interval."
-    holds = "holds" if pair.within else "does not hold"
+    seeds = len(report.seeds)
+    trained = "one seed, so other seeds may differ" if seeds == 1 else f"{seeds} seeds"
     return (
-        f"{told}. The 95 % interval of the difference over {len(report.seeds)} seeds, {pair.low:+.4f} to "
-        f"{pair.high:+.4f}, {holds} zero."
+        f"Quality of {pair.side} against {pair.first} at step {report.last_step}, {trained}: {pair.quality.sentence()}."
     )

@@ -23,7 +23,8 @@ from tasks.runs.ledger import LedgerRecord
 from tasks.runs.results import read_result
 from tasks.upkeep.bakeoff_published import PublishedLine
 from tasks.upkeep.bakeoff_report import BakeoffPair, BakeoffReport, BakeoffSide, SidePoint, SideTraining
-from tasks.upkeep.parity_report import THRESHOLD, paired, relative_difference
+from tasks.upkeep.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers, read_answers
+from tasks.upkeep.parity_report import paired
 from tasks.upkeep.sides import SideRuns, Trained
 
 DOUBT = 0.05  # share outside an interval over seeds, half of it at each end
@@ -67,9 +68,9 @@ def report_bakeoff(
         seeds=tuple(each.run.seed for each in by_side[first]),
         target=target,
         target_is=target_is,
-        threshold=THRESHOLD,
+        margin=MARGIN,
         sides=sides,
-        pairs=tuple(_pair(by_side[first], by_side[other], metric) for other in others),
+        pairs=tuple(_pair(store, by_side[first], by_side[other], metric) for other in others),
         published=tuple(published),
     )
 
@@ -79,15 +80,25 @@ def better(metric: str, value: float, than: float) -> bool:
     return METRICS[metric].sign * (value - than) >= 0
 
 
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the mean and its 95 % interval by Student's t; no interval for one value."""
+def mean_and_interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[float, float | None, float | None]:
+    """Return the mean and its interval by Student's t; no interval for one value.
+
+    Args:
+        doubt: share outside the interval, half of it at each end.
+    """
     mean = statistics.fmean(values)
     if len(values) < 2:
         return mean, None, None
     from scipy.special import stdtrit  # a tenth of a second, for this alone
 
-    half = float(stdtrit(len(values) - 1, 1 - DOUBT / 2)) * statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, 1 - doubt / 2)) * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
+
+
+def bounds_over_seeds(differences: Sequence[float]) -> Bounds | None:
+    """Return the bounds of the mean difference with the seeds as units; None for one seed."""
+    _, low, high = mean_and_interval(differences, 2 * (1 - CONFIDENCE))
+    return Bounds(low, high) if low is not None and high is not None else None
 
 
 def _metric(one: Trained) -> str:
@@ -241,12 +252,11 @@ def _unpriced(instance: str | None, config: Config) -> str:
     return f"no price of {instance} in {config.cost.region} ({config.cost.basis.replace('_', ' ')})"
 
 
-def _pair(first: Sequence[Trained], other: Sequence[Trained], metric: str) -> BakeoffPair:
+def _pair(store: Store, first: Sequence[Trained], other: Sequence[Trained], metric: str) -> BakeoffPair:
     pairs = list(zip(first, other, strict=True))
-    differences = [_last(b, metric) - _last(a, metric) for a, b in pairs]
-    mean, low, high = mean_and_interval(differences)
-    values = [statistics.fmean(_last(each, metric) for each in side) for side in (first, other)]
-    relative = relative_difference(*values)
+    mine, theirs = ([_last(each, metric) for each in side] for side in (first, other))
+    differences = [b - a for a, b in zip(mine, theirs, strict=True)]
+    rows = paired_answers(*([read_answers(store, each) for each in side] for side in (first, other)))
     try:
         points = [point for a, b in pairs for point in paired(a.outcome.curve, b.outcome.curve, "holdout evaluation")]
     except CodeError:  # a compiler or a precision may evaluate elsewhere; the last step is compared in any case
@@ -254,11 +264,6 @@ def _pair(first: Sequence[Trained], other: Sequence[Trained], metric: str) -> Ba
     return BakeoffPair(
         side=other[0].run.side,
         first=first[0].run.side,
-        difference=mean,
-        relative_difference=relative,
-        low=low,
-        high=high,
-        equal=relative < THRESHOLD,
-        within=low <= 0 <= high if low is not None and high is not None else None,
+        quality=equivalence(metric, mine, theirs, rows, bounds_over_seeds(differences)),
         largest=max(points, key=lambda point: point.relative_difference, default=None),
     )

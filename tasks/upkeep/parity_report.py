@@ -4,7 +4,6 @@ It compares the curves of two finished trainings, which `sides.py` plans.
 """
 
 import hashlib
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,9 +16,18 @@ from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.workspace import PARITY, PARITY_PLOT
 from tasks.foundation.errors import CodeError, DataError
 from tasks.foundation.records import Record
+from tasks.upkeep.equivalence import (
+    MARGIN,
+    Equivalence,
+    Finding,
+    all_equal,
+    equivalence,
+    paired_answers,
+    percent,
+    read_answers,
+    relative_difference,
+)
 from tasks.upkeep.sides import Trained
-
-THRESHOLD = 0.001
 
 
 class ParityPoint(Record):
@@ -43,7 +51,7 @@ class ParitySide(Record):
 
 
 class ParityReport(Record):
-    """`parity/<key>/report.json`. Holdout metrics are gated; training losses are shown only."""
+    """`parity/<key>/report.json`. Holdout metrics after the last step decide; the curves and losses are shown only."""
 
     version: Literal[1] = 1
     key: str = Field(description="key of the comparison")
@@ -52,12 +60,20 @@ class ParityReport(Record):
     parent: CheckpointRef | None = Field(description="checkpoint that both sides started from; null: none")
     left: ParitySide
     right: ParitySide
-    passed: bool
-    threshold: float = Field(description="limit of the largest relative difference")
+    finding: Finding = Field(description="equal if every metric is, different if one is")
+    qualities: tuple[Equivalence, ...] = Field(description="holdout metrics after the last step, with their intervals")
+    margin: float = Field(description="relative difference up to which two qualities are equal")
     largest: ParityPoint = Field(description="holdout metric that differs most, and its step")
     largest_loss: ParityPoint | None = Field(description="training loss that differs most; null: no loss was logged")
     points: tuple[ParityPoint, ...] = Field(description="holdout metrics of every evaluation, by step")
     losses: tuple[ParityPoint, ...] = Field(description="training losses, by step")
+
+    @property
+    def state(self) -> Literal["Agreed", "Rejected", "Undecided"]:
+        """The state in which the comparison ends."""
+        if self.finding is Finding.equal:
+            return "Agreed"
+        return "Rejected" if self.finding is Finding.different else "Undecided"
 
     @property
     def prefix(self) -> str:
@@ -71,16 +87,24 @@ class ParityReport(Record):
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        sides = f"{self.left.accelerator} and {self.right.accelerator}"
-        if self.largest.relative_difference == 0:
-            steps = len({point.step for point in self.points})
-            return f"{sides} agree on span {self.span.name}: every holdout metric is equal at all {steps} evaluations."
-        verdict = "agree" if self.passed else "do not agree"
-        return (
-            f"{sides} {verdict} on span {self.span.name}: the largest relative difference of a holdout metric is "
-            f"{percent(self.largest.relative_difference)} ({self.largest.metric} at step {self.largest.step}); "
-            f"below {percent(self.threshold)} is required."
+        sides, where = f"{self.left.accelerator} and {self.right.accelerator}", f"on span {self.span.name}"
+        largest = (
+            f"The largest relative difference at any step is {percent(self.largest.relative_difference)} "
+            f"({self.largest.metric} at step {self.largest.step})."
         )
+        if self.finding is Finding.equal:
+            told = f"{sides} agree {where}"
+            if self.largest.relative_difference == 0:
+                steps = len({point.step for point in self.points})
+                return f"{told}: every holdout metric is equal at all {steps} evaluations."
+            return f"{told}: every holdout metric is equal within {percent(self.margin)} after the last step. {largest}"
+        named = max(
+            (each for each in self.qualities if each.finding is self.finding),
+            key=lambda each: (each.rows_needed or 0, each.relative_difference),
+        )
+        if self.finding is Finding.different:
+            return f"{sides} do not agree {where}: {named.sentence()}. {largest}"
+        return f"It is not decided if {sides} agree {where}: {named.sentence()}. {largest}"
 
 
 def with_one_precision(config: Config) -> Config:
@@ -90,12 +114,13 @@ def with_one_precision(config: Config) -> Config:
     return config.model_copy(update={"train": config.train.model_copy(update={"precision": "fp32"})})
 
 
-def compare(lineage: str, left: Trained, right: Trained) -> ParityReport:
-    """Compare the curves of two trainings of one span of `lineage`. A failed gate is a result, not an error.
+def compare(store: Store, lineage: str, left: Trained, right: Trained) -> ParityReport:
+    """Compare the curves of two trainings of one span of `lineage`. Disagreement is a result, not an error.
 
     Raises:
         CodeError: the two sides were evaluated at different steps or with different metrics.
         DataError: no row is held out, so there is no metric to compare.
+        StoreError: the answers of a side are not readable.
     """
     points = paired(left.outcome.curve, right.outcome.curve, "holdout evaluation")
     if not points:
@@ -105,6 +130,7 @@ def compare(lineage: str, left: Trained, right: Trained) -> ParityReport:
         )
     losses = paired(left.outcome.losses, right.outcome.losses, "loss")
     largest = _largest(points)
+    qualities = _qualities(store, left, right)
     return ParityReport(
         key=hashlib.sha256(f"{left.plan.run_key} {right.plan.run_key}".encode()).hexdigest()[:16],
         span=left.plan.span,
@@ -112,13 +138,20 @@ def compare(lineage: str, left: Trained, right: Trained) -> ParityReport:
         parent=left.plan.parent,
         left=_side(left),
         right=_side(right),
-        passed=largest.relative_difference < THRESHOLD,
-        threshold=THRESHOLD,
+        finding=all_equal(qualities),
+        qualities=qualities,
+        margin=MARGIN,
         largest=largest,
         largest_loss=_largest(losses) if losses else None,
         points=points,
         losses=losses,
     )
+
+
+def _qualities(store: Store, left: Trained, right: Trained) -> tuple[Equivalence, ...]:
+    rows = paired_answers([read_answers(store, left)], [read_answers(store, right)])
+    ours, theirs = (each.outcome.curve[-1].metrics for each in (left, right))
+    return tuple(equivalence(name, [value], [theirs[name]], rows, tests=len(ours)) for name, value in ours.items())
 
 
 def paired(left: Sequence[CurvePoint], right: Sequence[CurvePoint], what: str) -> tuple[ParityPoint, ...]:
@@ -136,26 +169,10 @@ def paired(left: Sequence[CurvePoint], right: Sequence[CurvePoint], what: str) -
     return tuple(points)
 
 
-def relative_difference(left: float, right: float) -> float:
-    """Return the difference divided by the larger magnitude; infinite if a number is not finite."""
-    if not (math.isfinite(left) and math.isfinite(right)):
-        return math.inf
-    return 0.0 if left == right else abs(left - right) / max(abs(left), abs(right))
-
-
 def save_report(store: Store, report: ParityReport, plot: bytes) -> None:
     """Write the plot, an SVG, and then the report."""
     store.write(report.plot, plot)
     store.write(PARITY.key(key=report.key), report.to_json())
-
-
-def percent(share: float) -> str:
-    """Format a share with two significant digits: 0.1 %, 0.000052 %."""
-    if share == 0 or math.isinf(share):
-        return "0 %" if share == 0 else "infinite"
-    decimals = max(0, 1 - math.floor(math.log10(100 * share)))
-    text = f"{100 * share:.{decimals}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
 def worst_by_metric(points: Sequence[ParityPoint]) -> list[ParityPoint]:

@@ -4,21 +4,28 @@ If killed, it resumes from its own newest checkpoint and ends with the same weig
 """
 
 import contextlib
+import io
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from configs.schema.checkpoints import AUTO
 from configs.schema.config import Config
 from configs.schema.learning_rate import learning_rate
-from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
+from tasks.contracts.checkpoints import HeadSolved, HoldoutRule, LabelHeadSolved
+from tasks.contracts.evaluation import COMPETITORS, Role
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.usage import RateUse, TokenUse
+from tasks.contracts.workspace import ANSWERS
 from tasks.planning.gathered import gathered_bytes
 from tasks.worker.checks.collectives import prove_exchange
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
+from tasks.worker.evaluation.measure import answer_columns
 from tasks.worker.evaluation.refit import solve_heads
+from tasks.worker.evaluation.rows import facts_of
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
@@ -113,6 +120,7 @@ def run(job: Job) -> TrainOutcome:
             with measure_device_use(job):
                 clock = _take_steps(job, batches, step, recorder, holdout, chooses)
             tokens = _tokens(accelerator, batches)
+            answers_key = _keep_answers(job, inputs, held, holdout, recorder)
             if not state.complete and _choose_weights(job, inputs, start, recorder, training):
                 solve_heads(job, start.released, accelerator, recorder.last_step, state.spared, beat=lambda: None)
             own = recorder.finish((*inputs.history, *inputs.rows), start.checkpoint if state.complete else None)
@@ -144,7 +152,33 @@ def run(job: Job) -> TrainOutcome:
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
         learning_rate=_rate(config, range(state.first_step, recorder.last_step)),
+        answers_key=answers_key,
     )
+
+
+def _keep_answers(
+    job: Job, inputs: TrainInputs, held: pa.Table, holdout: Holdout, recorder: LoopRecorder
+) -> str | None:
+    """Return the key of the answers to the evaluated rows after the last step; the first worker writes them.
+
+    All rows have the run's span. An earlier attempt may have evaluated after the last step and died before its result;
+    then the answers are its own.
+    """
+    if not held.num_rows:
+        return None
+    if recorder.answers is None:
+        earlier = (ANSWERS.key(run=job.spec.run_key, attempt=number) for number in range(job.spec.attempt - 1, 0, -1))
+        return next(filter(job.store.exists, earlier), None)
+    if job.rank.is_main:
+        rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, *inputs.rows))
+        table = facts_of(held, job.spec.span.name, job.config.heads, (), rule)
+        table = table.append_column(COMPETITORS, pa.array(holdout.competitors))
+        for name, column in answer_columns(Role.challenger, recorder.answers).items():
+            table = table.append_column(name, column)
+        out = io.BytesIO()
+        pq.write_table(table, out)
+        job.store.write(ANSWERS.of(job.spec), out.getvalue())
+    return ANSWERS.of(job.spec)
 
 
 def _rate(config: Config, steps: range) -> RateUse | None:

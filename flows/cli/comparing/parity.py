@@ -17,9 +17,12 @@ from tasks.upkeep.sides import plan_sides
 
 
 class ParityOutput(Record):
-    """`millrace parity`. Disagreement is a normal result."""
+    """`millrace parity`. Every state is a normal result."""
 
-    state: Literal["Agreed", "Rejected"] = Field(description="Agreed: every difference is below the threshold")
+    state: Literal["Agreed", "Rejected", "Undecided"] = Field(
+        description="Agreed: every holdout metric is equal within the margin; Rejected: one is not; Undecided: the "
+        "rows can't tell"
+    )
     sentence: str
     ui_url: str
     run_url: str = Field(description="address of the flow run's page, with its log and artifacts")
@@ -48,7 +51,7 @@ def parity(
     report = done.value
     assert isinstance(report, ParityReport)
     return ParityOutput(
-        state="Agreed" if report.passed else "Rejected",
+        state=report.state,
         sentence=report.sentence,
         ui_url=done.ui_url,
         run_url=done.run_url,

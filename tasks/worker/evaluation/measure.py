@@ -132,18 +132,23 @@ def measure(
 
 def columns_of(role: Role, measured: ModelResults) -> dict[str, pa.Array]:
     """Return a model's results as columns of the row results, for one of its roles."""
-    judged, narrow = measured.judged, measured.ranks_by_width
-    found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
+    found = answer_columns(role, measured.judged)
+    narrow = measured.ranks_by_width
     found |= {narrow_rank_of(role, width): pa.array(ranks.astype(np.int32)) for width, ranks in narrow.items()}
     if measured.held is not None and role is Role.champion:
         found[held_of(role)] = pa.array(measured.held)
+    return found
+
+
+def answer_columns(role: Role, judged: HoldoutResults) -> dict[str, pa.Array]:
+    """Return a model's answers to the rows as columns of the row results, for one of its roles."""
+    found = {rank_of(role): pa.array(judged.ranks.astype(np.int32))}
     if judged.losses is not None:
         found[loss_of(role)] = pa.array(judged.losses)
     if judged.probabilities is not None:
         found[probability_of(role)] = pa.array(judged.probabilities)
         found[predicted_of(role)] = pa.array(judged.predicted)
-    found |= {says_of(role, head): pa.array(says) for head, says in judged.says.items()}
-    return found
+    return found | {says_of(role, head): pa.array(says) for head, says in judged.says.items()}
 
 
 def _held(accelerator: Accelerator, job: Job, model: LoadedModel, rows: MeasuredRows) -> np.ndarray | None:

@@ -63,7 +63,7 @@ def read_holdout(job: Job, inputs: EvaluateInputs, features: Sequence[str]) -> M
     for span, held in zip(spans, at_once(lambda share: share[0].rows(features, share[1]), shares), strict=True):
         tables.append(held.select([*CORE, *dict.fromkeys(features)]))
         others = [name for name in held.column_names if name not in CORE]
-        facts.append(_facts(held, span.ref.span.name, job.config.heads, others, rule))
+        facts.append(facts_of(held, span.ref.span.name, job.config.heads, others, rule))
     if not any(table.num_rows for table in tables):
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
@@ -83,7 +83,7 @@ def with_golden_set(job: Job, rows: MeasuredRows, key: str | None) -> MeasuredRo
         if field.name not in golden.column_names:
             golden = golden.append_column(field, pa.nulls(golden.num_rows, field.type))
     golden = golden.select(rows.table.column_names)
-    facts = _facts(golden, GOLDEN, job.config.heads, ())
+    facts = facts_of(golden, GOLDEN, job.config.heads, ())
     pairs = pa.array([True] * golden.num_rows)  # if only positives are pairs, rows without labels would not be
     facts = facts.set_column(facts.column_names.index(PAIR), PAIR, pairs)
     table = pa.concat_tables([rows.table, golden])
@@ -102,7 +102,7 @@ def _trained(spans: Sequence[HeldSpan], golden: pa.Table, key: str) -> int:
     return int(found.sum())
 
 
-def _facts(
+def facts_of(
     rows: pa.Table, span: str, heads: HeadsConfig, others: Sequence[str], rule: HoldoutRule | None = None
 ) -> pa.Table:
     """Return the row results' columns for rows, without the models' answers.

@@ -26,7 +26,7 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, drop_partials
 from tasks.worker.training.checkpoint_interval import CheckpointInterval, Replicas
 from tasks.worker.training.forgetting import best_step, is_out_of_patience
-from tasks.worker.training.holdout import Holdout, judge
+from tasks.worker.training.holdout import Holdout, HoldoutResults, judge
 from tasks.worker.training.step import GRADIENT_NORM, TrainStep
 
 
@@ -52,6 +52,7 @@ class LoopRecorder:
         self.losses = list(self.state.losses)
         self.curve = list(self.state.curve)
         self.development = list(self.state.development)
+        self.answers: HoldoutResults | None = None  # to the holdout, of the newest evaluation in this attempt
         self.checkpoints: CheckpointUse | None = None  # on the first worker, after the last step
         self.events = SummaryWriter(str(self.folder)) if self.accelerator.rank.is_main else None
 
@@ -118,7 +119,8 @@ class LoopRecorder:
         if not self.holdout_due(step) or not len(holdout.query) or done:
             return
         self.accelerator.name_work(f"evaluation after step {step}")
-        self.curve.append(CurvePoint(step=step, metrics=self._judge(holdout)))
+        self.answers = self._judge(holdout)
+        self.curve.append(CurvePoint(step=step, metrics=self.answers.metrics(holdout)))
         self._event("holdout", self.curve[-1])
 
     def evaluate_if_due(self, step: int, holdout: Holdout, development: Holdout | None) -> None:
@@ -137,15 +139,15 @@ class LoopRecorder:
         if settings is None or done or not self.holdout_due(step) or step == self.state.first_step:
             return
         self.accelerator.name_work(f"evaluation after step {step}")
-        self.development.append(CurvePoint(step=step, metrics=self._judge(development)))
+        self.development.append(CurvePoint(step=step, metrics=self._judge(development).metrics(development)))
         self._event("development", self.development[-1])
         if is_out_of_patience(self.development, settings):
             self.last_step = step
 
-    def _judge(self, rows: Holdout) -> dict[str, float]:
+    def _judge(self, rows: Holdout) -> HoldoutResults:
         config = self.spec.config
         settings = embed_settings(config, self.accelerator, config.train.precision)
-        return judge(self.parts, rows, self.accelerator, settings).metrics(rows)
+        return judge(self.parts, rows, self.accelerator, settings)
 
     @property
     def best_step(self) -> int | None:

@@ -14,6 +14,7 @@ from flows.presentation.bakeoff import bakeoff_page, render_page
 from tasks.contracts.references import SpanRef
 from tasks.upkeep.bakeoff_published import published_lines
 from tasks.upkeep.bakeoff_report import BakeoffPair, BakeoffReport, BakeoffSide, SidePoint
+from tasks.upkeep.equivalence import Equivalence, Finding
 
 TRN1 = Price(
     instance="trn1.32xlarge",
@@ -64,12 +65,19 @@ def report(price: Price | None = TRN1) -> BakeoffReport:
     pair = BakeoffPair(
         side="large batch bf16",
         first="small fp32",
-        difference=0.0,
-        relative_difference=0.0,
-        low=-0.001,
-        high=0.001,
-        equal=True,
-        within=True,
+        quality=Equivalence(
+            metric="recall@10",
+            first=0.6,
+            other=0.6,
+            difference=0.0,
+            relative_difference=0.0,
+            low=-0.003,
+            high=0.003,
+            finding=Finding.undecided,
+            same_answers=False,
+            rows=2000,
+            rows_needed=61234,
+        ),
         largest=None,
     )
     return BakeoffReport(
@@ -83,7 +91,7 @@ def report(price: Price | None = TRN1) -> BakeoffReport:
         seeds=(17, 18),
         target=0.59,
         target_is="the lineage's own run",
-        threshold=0.001,
+        margin=0.001,
         sides=(side("small fp32", TRN1, 3600.0), side("large batch bf16", price, 1800.0)),
         pairs=(pair,),
         published=published_lines(load_config().cost),
@@ -118,7 +126,7 @@ def test_an_unknown_price_is_no_zero():
 def test_a_terminal_of_80_columns_shows_every_number():
     told = shown(report())
     assert max(map(len, told.splitlines())) <= 80
-    for number in ("12.5", "1,600", "0.6000", "0.5900 to 0.6100", "$10.75", "$10.63", "holds zero"):
+    for number in ("12.5", "1,600", "0.6000", "0.5900 to 0.6100", "$10.75", "$10.63", "61,234"):
         assert number in told
 
 

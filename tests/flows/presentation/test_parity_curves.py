@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from flows.presentation.parity_curves import draw
+from infra.store.directory import DirectoryStore
 from tasks.upkeep.parity_report import ParityReport, compare
 from tests.support.workspace.trainings import CURVE, LOSSES, Curve, changed, side
 
@@ -14,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(right: Curve = CURVE, losses: Curve = LOSSES) -> tuple[ParityReport, ElementTree.Element]:
     """A report and its picture. The letters are drawn as outlines; each text is also there as a comment."""
-    report = compare("main", side("cpu", losses=losses), side("xla", right, losses))
+    report = compare(DirectoryStore(Path("/nowhere")), "main", side("cpu", losses=losses), side("xla", right, losses))
     return report, parsed(draw(report))
 
 
@@ -34,7 +36,7 @@ def test_each_metric_the_loss_and_the_difference_have_a_panel():
     _, svg = drawn()
     assert panels(svg) == 4
     assert {"recall@10", "auc", "training loss", "step", "cpu, fp32", "xla, fp32"} <= texts(svg)
-    assert {"relative difference (gate: below 0.1 %)", "the largest of 2 holdout metrics"} <= texts(svg)
+    assert {"relative difference (margin: 0.1 %)", "the largest of 2 holdout metrics"} <= texts(svg)
     assert {"equal", "0.000001 %", "0.1 %", "1 %"} <= texts(svg)
 
 
@@ -66,9 +68,19 @@ def test_any_difference_can_be_drawn(value: float):
 @pytest.mark.parametrize("metrics", [1, 4, 5, 9])
 def test_any_number_of_metrics_fits(metrics: int):
     curve = {step: {f"metric {number}": 0.1 * number + step for number in range(metrics)} for step in (0, 7)}
-    assert panels(parsed(draw(compare("main", side("cpu", curve), side("xla", curve))))) == metrics + 2
+    assert (
+        panels(parsed(draw(compare(DirectoryStore(Path("/nowhere")), "main", side("cpu", curve), side("xla", curve)))))
+        == metrics + 2
+    )
 
 
 def test_a_single_evaluation_can_be_drawn():
     curve = {0: CURVE[0]}
-    assert panels(parsed(draw(compare("main", side("cpu", curve, {}), side("xla", curve, {}))))) == 3
+    assert (
+        panels(
+            parsed(
+                draw(compare(DirectoryStore(Path("/nowhere")), "main", side("cpu", curve, {}), side("xla", curve, {})))
+            )
+        )
+        == 3
+    )

@@ -24,7 +24,7 @@ def changed(curve: Curve, step: int, metric: str, value: float) -> Curve:
     return curve | {step: curve[step] | {metric: value}}
 
 
-def side(accelerator: str, curve: Curve = CURVE, losses: Curve = LOSSES) -> Trained:
+def side(accelerator: str, curve: Curve = CURVE, losses: Curve = LOSSES, answers: str | None = None) -> Trained:
     span = SpanRef(name="2021-Q2", version=1)
     config = small_config(f"accelerator={accelerator}", f"lineage=main-sides-0-{accelerator}")
     plan = RunPlan(
@@ -49,6 +49,7 @@ def side(accelerator: str, curve: Curve = CURVE, losses: Curve = LOSSES) -> Trai
         precision="fp32",
         graphs=None,
         environment={},
+        answers_key=answers,
     )
     return Trained(SideRun(accelerator, config.seed, plan), accelerator, outcome)
 

@@ -5,34 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import ANSWERS
 from tasks.foundation.errors import CodeError, FailureClass
 from tasks.health import health
 from tasks.planning.next_run import plan_run
 from tasks.runs import ledger
 from tasks.upkeep.bakeoff_report import BakeoffReport
 from tasks.upkeep.bakeoff_sides import mean_and_interval, report_bakeoff
+from tasks.upkeep.equivalence import Finding
 from tasks.upkeep.sides import SideRuns, Trained, plan_sides
 from tasks.upkeep.train_side import train
 from tasks.validate import validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import small_config
 from tests.support.fakes.stages import carry_out
+from tests.support.measures.answers import write_answers
 
 pytestmark = pytest.mark.usefixtures("runner")
 DOLLAR_A_SECOND = "cost.dollars_per_worker_hour=3600"
 ALIKE = {"cpu": (0.5,), "xla": (0.5,)}  # last values of the metric by side, for each seed
 
+ROWS = 2000
+
 Finals = dict[str, tuple[float, ...]]
 
 
-def trained(runs: SideRuns, finals: Finals, start: float = 0.25) -> list[Trained]:
-    """Carry out the stages, and give each training a curve of start, its middle and its last value."""
+def trained(store: DirectoryStore, runs: SideRuns, finals: Finals, start: float = 0.25) -> list[Trained]:
+    """Carry out the stages, and give each training a curve of start, its middle and its last value, and answers."""
     validated, warm, found = validate.fn(runs.common), {}, []
     left = {side: list(values) for side, values in finals.items()}
     for run in runs.runs:
@@ -42,14 +48,16 @@ def trained(runs: SideRuns, finals: Finals, start: float = 0.25) -> list[Trained
         first, end = outcome.first_step, outcome.last_step
         values = {first: start, (first + end) // 2: (start + last) / 2, end: last}
         curve = tuple(CurvePoint(step=step, metrics={"recall@10": value}) for step, value in values.items())
-        found.append(Trained(run, "fake", outcome.model_copy(update={"curve": curve})))
+        ranks = np.where(np.arange(ROWS) < ROWS * last, 1, 20)
+        key = write_answers(store, ANSWERS.key(run=run.plan.run_key, attempt=1), ranks)
+        found.append(Trained(run, "fake", outcome.model_copy(update={"curve": curve, "answers_key": key})))
     return found
 
 
 def baked(store: DirectoryStore, finals: Finals, *settings: str, start: float = 0.25) -> BakeoffReport:
     seeds = len(next(iter(finals.values())))
     runs = plan_sides(store, small_config(*settings), "2021-Q1", tuple(finals), seeds)
-    return report_bakeoff(store, runs, trained(runs, finals, start))
+    return report_bakeoff(store, runs, trained(store, runs, finals, start))
 
 
 def test_a_side_is_billed_for_health_warmup_and_one_training(store):
@@ -106,23 +114,40 @@ def test_an_unknown_price_is_named_and_seconds_decide(store):
     assert "Dollars are not compared" in report.sentences[0]
 
 
-@pytest.mark.parametrize(("value", "equal"), [(0.5, True), (0.50049, True), (0.4994, False)])
-def test_quality_is_equal_within_a_thousandth(store, value: float, equal: bool):
-    (pair,) = baked(store, {"cpu": (0.5,), "xla": (value,)}).pairs
-    assert pair.equal is equal
-    assert pair.within is None
+@pytest.mark.parametrize(
+    ("value", "finding"), [(0.5, Finding.equal), (0.501, Finding.undecided), (0.4, Finding.different)]
+)
+def test_quality_is_judged_by_the_interval_over_the_rows(store, value: float, finding: Finding):
+    report = baked(store, {"cpu": (0.5,), "xla": (value,)})
+    (pair,) = report.pairs
+    assert pair.quality.finding is finding
+    assert pair.quality.rows == ROWS
+    assert (pair.quality.rows_needed is not None) is (finding is Finding.undecided)
+    assert "one seed" in report.sentences[1]
 
 
-def test_the_interval_is_of_the_differences_by_seed(store):
-    """Seeds that differ much on both sides alike hide no difference of the sides."""
-    report = baked(store, {"cpu": (0.4, 0.5, 0.6), "xla": (0.39, 0.49, 0.5901)})
+def test_seeds_that_differ_alike_on_both_sides_hide_no_difference(store):
+    report = baked(store, {"cpu": (0.4, 0.5, 0.6), "xla": (0.39, 0.49, 0.5895)})
     cpu, (pair,) = report.sides[0], report.pairs
     assert cpu.low is not None
     assert cpu.low < 0.3
-    assert pair.within is False
-    assert pair.low == pytest.approx(-0.0101, abs=1e-4)
-    assert pair.high is not None
-    assert pair.high < 0
+    assert pair.quality.finding is Finding.different
+    assert pair.quality.difference == pytest.approx(-0.0102, abs=1e-4)
+    assert pair.quality.high is not None
+    assert pair.quality.high < -0.005
+
+
+def test_seeds_that_disagree_about_the_difference_leave_it_undecided(store):
+    """Over the rows alone the other side is worse beyond doubt."""
+    report = baked(store, {"cpu": (0.5, 0.5, 0.5), "xla": (0.44, 0.48, 0.52)})
+    (pair,) = report.pairs
+    assert pair.quality.finding is Finding.undecided
+    low, high = pair.quality.low, pair.quality.high
+    assert low is not None
+    assert high is not None
+    assert low < -0.08  # Student's t of two degrees: 2.92 x 0.04 / 3^0.5 below the mean of -0.02
+    assert high > 0.04
+    assert "more seeds are needed" in report.sentences[1]
 
 
 def test_students_interval_of_known_numbers():
@@ -132,7 +157,7 @@ def test_students_interval_of_known_numbers():
 
 def test_lost_work_is_named_and_does_not_count(store, close_as_lost: Callable[[str], None]):
     runs = plan_sides(store, small_config(), "2021-Q1", tuple(ALIKE))
-    found = trained(runs, ALIKE)
+    found = trained(store, runs, ALIKE)
     before = report_bakeoff(store, runs, found).sides[0]
     close_as_lost(runs.runs[0].plan.run_key)
     after = report_bakeoff(store, runs, found).sides[0]
@@ -154,6 +179,6 @@ def close_as_lost(store: DirectoryStore) -> Callable[[str], None]:
 
 def test_sides_with_other_batches_are_no_bake_off(store):
     runs = plan_sides(store, small_config(), "2021-Q1", tuple(ALIKE))
-    cpu, xla = trained(runs, ALIKE)
+    cpu, xla = trained(store, runs, ALIKE)
     with pytest.raises(CodeError, match="different batches"):
         report_bakeoff(store, runs, [cpu, xla._replace(outcome=xla.outcome.model_copy(update={"last_step": 7}))])

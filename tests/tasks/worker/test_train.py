@@ -8,6 +8,7 @@ from configs.schema.learning_rate import learning_rate
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CheckpointState, CurvePoint, HoldoutRule
+from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import JobSpec, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
@@ -15,6 +16,7 @@ from tasks.contracts.results import StageResult
 from tasks.contracts.usage import RateUse
 from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, HostError, StoreError
+from tasks.upkeep.equivalence import paired_answers
 from tasks.worker import train
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.training import telemetry
@@ -71,6 +73,23 @@ def test_each_training_row_and_no_holdout_row_is_trained_on(trained: Trained):
     training = int((~held_out(table, HoldoutRule(group="query_and_item", share=0.2, measured=0.2))).sum())
     assert outcome.rows_trained == training < len(table)
     assert outcome.last_step == -(-training // 16)
+
+
+def test_the_answers_to_single_rows_give_the_last_metrics(trained: Trained):
+    store, _, outcome = trained
+    assert outcome.answers_key is not None
+    table = pq.read_table(store.local(outcome.answers_key))
+    answers = paired_answers([table], [table])
+    assert answers is not None
+    assert answers.metrics(Role.challenger) == pytest.approx(outcome.curve[-1].metrics, abs=1e-6)
+    assert len(answers.row_id) == len(set(answers.row_id)) > 0
+
+
+def test_a_lost_result_is_made_again_with_the_answers_of_the_attempt_that_evaluated(trained: Trained):
+    store, rows, outcome = trained
+    inputs = TrainInputs(rows=(rows,), history=(), parent=None)
+    again = train.run(make_job(store, tiny_config(*ALL_PARTS), inputs, attempt=2))
+    assert (again.curve, again.answers_key) == (outcome.curve, outcome.answers_key)
 
 
 def test_the_model_learns(tmp_path: Path):
