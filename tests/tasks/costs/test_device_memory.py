@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import BertConfig, BertModel
 
 from configs.load import load_config
@@ -61,9 +62,10 @@ def test_a_pretrained_encoder_is_counted_by_its_headers(tmp_path: Path) -> None:
     assert (size.hidden, size.layers, size.heads, size.intermediate) == (384, 6, 12, 1536)
     facts = {"model_type": "distilbert", "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 16}
     (tmp_path / "config.json").write_text(json.dumps(facts))
-    for number, shape in enumerate(([3, 5], [7]), start=1):
-        header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": shape}}).encode()
-        (tmp_path / f"model-{number}.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    places = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    for (name, file), shape in zip(places.items(), ((3, 5), (7,)), strict=True):
+        save_file({name: torch.zeros(shape)}, tmp_path / file)
     config = load_config(overrides=[f"model.pretrained={tmp_path}"])
     assert encoder_size(config) == EncoderSize(parameters=22, hidden=8, layers=2, heads=2, intermediate=16)
     (tmp_path / "model-1.safetensors").write_bytes(b"")
