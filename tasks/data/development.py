@@ -16,9 +16,9 @@ from tasks.contracts.references import RowsRef
 from tasks.data.holdout import read_sides, trainable
 
 LARGEST_SHARE = 0.1  # development rows are at most this share of the training rows
-CALIBRATION_ROWS = 500  # of a run: a slope that is known to about a tenth, and little of a large span
+CALIBRATION_ROWS = 500  # in a run: a slope that is known to about a tenth, and little of a large span
 CALIBRATION_SHARE = 0.05  # at most, as a small span needs its rows; the next spans of the lineage add theirs
-MOST_CALIBRATION_ROWS = 5000  # of a lineage; with more, a slope changes by less than 0.03
+MOST_CALIBRATION_ROWS = 5000  # in a lineage; with more, a slope changes by less than 0.03
 
 
 def exclude_development_rows(rule: HoldoutRule, config: Config, rows: Sequence[RowsRef]) -> HoldoutRule:

@@ -107,7 +107,7 @@ OF_A_TASK = re.compile(
     r"discriminator_predictions|generator_predictions|generator_lm_head|predictions|"
     r"vocab_(transform|layer_norm|projector))\.|(.*\.)?(position_ids|token_type_ids|rotary_emb\..*|inv_freq|masked_bias)$"
 )
-_OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of a LayerNorm in files that were converted from TensorFlow
+_OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # a LayerNorm's in files that were converted from TensorFlow
 _ADAPTERS = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 _MOST_NAMED = 3

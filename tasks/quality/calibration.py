@@ -8,7 +8,7 @@ import numpy as np
 
 from tasks.quality.label_metrics import LabelMetric
 
-BINS = 10  # of equal width
+BINS = 10  # equally wide
 SMALLEST = 1e-7  # about the resolution of float32 probabilities; a row said 0 that is 1 costs 16 nats
 
 

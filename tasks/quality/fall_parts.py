@@ -6,15 +6,15 @@ relation of the champion's scores to the labels: it falls to chance if the label
 """
 
 from collections.abc import Iterator, Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from configs.schema.stages import Bounds
 from tasks.contracts.evaluation import Role, Verdict
+from tasks.quality.answers import Answers, answers_of, measure
 from tasks.quality.fall import CHAMPION_BEFORE, CONFIDENCE, METRIC
-from tasks.quality.row_metrics import RANKING, area_under_roc
+from tasks.quality.intervals import Error, Term, error_of, estimate
 from tasks.quality.row_results import RowResults
 from tasks.quality.selection import Part, counting, slices_of
 
@@ -23,32 +23,38 @@ _FEWEST_OF_A_CLASS = 5
 _FEWEST_NEW = 30  # rows about new items
 _NOT_FOUND = 0.1  # a share of the recall on known items: a model that was trained on honest new items finds more
 _SKILL = 0.2  # 2 AUC - 1 before, below which a fall tells nothing
-_NORMAL = NormalDist()
+_NO_ERROR = 1e-12  # divides a number without an error
 
 
 class _Fall(NamedTuple):
-    """A number of the champion in a part of the new span and before, each with its standard error."""
+    """The champion's answers in a part of the new span and before; recall as it is, the AUC as 2 AUC - 1."""
 
     where: str  # empty: all rows
-    metric: str
-    value: float
-    before: float
-    error: float
-    error_before: float
-    rows: tuple[int, int]
-    groups: int
+    new: Answers
+    before: Answers
 
-    def chance(self, share: float) -> float:
-        """Return the probability of such a fall, if no more than the share of the number before is lost."""
-        scale = 2.0 if self.metric == AREA else 1.0  # skill is 2 AUC - 1
-        value, before = (scale * each - (scale - 1) for each in (self.value, self.before))
-        error = scale * float(np.hypot(self.error, (1 - share) * self.error_before))
-        return _NORMAL.cdf((value - (1 - share) * before) / error)
+    @property
+    def values(self) -> tuple[float, float]:
+        """The metric on the new span and before."""
+        return measure(self.new)[0], measure(self.before)[0]
 
     @property
     def lost(self) -> float:
-        value, before = ((2 * each - 1 if self.metric == AREA else each) for each in (self.value, self.before))
+        value, before = (self._scale * each - self._offset for each in self.values)
         return (before - value) / before
+
+    def below(self, share: float) -> tuple[float, Error]:
+        """Return the number on the new span less what must be left of that before, and the error of this difference."""
+        terms = Term(self.new, (self._scale,)), Term(self.before, (-self._scale * (1 - share),))
+        return estimate(*terms) - share * self._offset, error_of(*terms)
+
+    @property
+    def _scale(self) -> float:
+        return 2.0 if self.new.metric == AREA else 1.0
+
+    @property
+    def _offset(self) -> float:
+        return self._scale - 1
 
 
 def judge_parts(
@@ -88,27 +94,11 @@ def _recalls(
 ) -> Iterator[_Fall]:
     if rows.held is None:
         return
-    hits = np.asarray(RANKING[METRIC](rows.ranks[Role.champion]), dtype=np.float64)
     counted = counting(rows, METRIC, Role.champion) & rows.held
     for part in parts:
         sides = [part.rows & counted & each for each in (new, before)]
-        if min(int(each.sum()) for each in sides) < fewest:
-            continue
-        (value, error), (was, error_before) = (_mean(hits[each], rows.group[each]) for each in sides)
-        counts = (int(sides[0].sum()), int(sides[1].sum()))
-        yield _Fall(part.where, METRIC, value, was, error, error_before, counts, len(np.unique(rows.group[sides[0]])))
-
-
-def _mean(hits: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-    """Return the mean and its standard error with whole groups drawn.
-
-    Half a hit and half a miss are added, so that equal answers do not give an error of 0 (Agresti and Coull 1998).
-    """
-    many = len(hits)
-    value = (hits.sum() + 0.5) / (many + 1)
-    _, group = np.unique(groups, return_inverse=True)
-    of_groups = np.bincount(group, weights=hits - value)
-    return float(hits.mean()), float(np.sqrt((of_groups**2).sum() + 0.5 * (value**2 + (1 - value) ** 2)) / (many + 1))
+        if min(int(each.sum()) for each in sides) >= fewest:
+            yield _Fall(part.where, *(answers_of(rows, METRIC, each, [Role.champion]) for each in sides))
 
 
 def _areas(
@@ -118,51 +108,52 @@ def _areas(
     says = rows.probabilities.get(Role.champion)
     scores = -rows.ranks[Role.champion].astype(np.float64) if says is None else says.astype(np.float64)
     for part in parts:
-        sides = [part.rows & (rows.label_class >= 0) & each for each in (new, before)]
-        measured = [_area(rows.label_class[each], scores[each], fewest) for each in sides]
-        if measured[0] is None or measured[1] is None or 2 * measured[1][0] - 1 < _SKILL:
-            continue
-        (value, error), (was, error_before) = measured[0], measured[1]
-        counts = (int(sides[0].sum()), int(sides[1].sum()))
-        yield _Fall(part.where, AREA, value, was, error, error_before, counts, len(np.unique(rows.group[sides[0]])))
+        sides = [_scored(rows, scores, part.rows & (rows.label_class >= 0) & each) for each in (new, before)]
+        if all(_has_both(side, fewest) for side in sides) and 2 * measure(sides[1])[0] - 1 >= _SKILL:
+            yield _Fall(part.where, *sides)
 
 
-def _area(classes: np.ndarray, scores: np.ndarray, fewest: int) -> tuple[float, float] | None:
-    """Return the AUC, and the standard error of one by chance (Mann and Whitney 1947), which no other one exceeds."""
-    ones, zeros = int((classes == 1).sum()), int((classes == 0).sum())
-    if len(classes) < fewest or min(ones, zeros) < _FEWEST_OF_A_CLASS:
-        return None
-    area = area_under_roc(classes, scores)
-    if area is None or np.isnan(area):
-        return None
-    return area, float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros)))
+def _scored(rows: RowResults, scores: np.ndarray, among: np.ndarray) -> Answers:
+    truth = rows.label_class[among].astype(np.float64)
+    return Answers(AREA, rows.group[among], rows.item_id[among], truth, (scores[among],))
+
+
+def _has_both(side: Answers, fewest: int) -> bool:
+    """Return True if the classes have rows enough, and each row a score."""
+    ones = int(side.truth.sum())
+    enough = len(side.truth) >= fewest and min(ones, len(side.truth) - ones) >= _FEWEST_OF_A_CLASS
+    return enough and not np.isnan(side.values[0]).any()
 
 
 def _failed(span: str, falls: Sequence[_Fall], bounds: Bounds) -> tuple[Verdict, ...]:
     stops, warns = (_surely(falls, limit) for limit in (bounds.stop, bounds.warn))
     return tuple(
-        _verdict(span, fall, bounds.stop if fall in stops else bounds.warn, fall in stops)
-        for fall in falls
-        if fall in stops or fall in warns
+        _verdict(span, falls[at], bounds.stop if at in stops else bounds.warn, at in stops)
+        for at in sorted(stops | warns)
     )
 
 
-def _surely(falls: Sequence[_Fall], limit: float | None) -> list[_Fall]:
-    """Return the falls below the limit by Holm's method (Holm 1979)."""
+def _surely(falls: Sequence[_Fall], limit: float | None) -> set[int]:
+    """Return the places of the falls below the limit by Holm's method (Holm 1979)."""
+    found: set[int] = set()
     if limit is None:
-        return []
-    found = []
-    for at, fall in enumerate(sorted(falls, key=lambda each: each.chance(limit))):
-        if fall.chance(limit) > (1 - CONFIDENCE) / (len(falls) - at):
+        return found
+    below = [fall.below(limit) for fall in falls]
+    surest = sorted(range(len(falls)), key=lambda at: below[at][0] / max(below[at][1].standard_error, _NO_ERROR))
+    for left, at in zip(range(len(falls), 0, -1), surest, strict=True):
+        number, error = below[at]
+        if error.bounds(number, 1 - (1 - CONFIDENCE) / left)[1] >= 0:
             break
-        found.append(fall)
+        found.add(at)
     return found
 
 
 def _verdict(span: str, fall: _Fall, limit: float | None, stops: bool) -> Verdict:
     assert limit is not None
     where = f" with {fall.where}" if fall.where else ""
-    by_labels = fall.metric == AREA
+    by_labels = fall.new.metric == AREA
+    (value, before), rows = fall.values, (len(fall.new.groups), len(fall.before.groups))
+    error = error_of(Term(fall.new, (1.0,)), Term(fall.before, (-1.0,)))
     unit, setting = ("2 AUC - 1", "evaluate.label_loss") if by_labels else (METRIC, "evaluate.champion_loss")
     asked = (
         "Do the labels belong to these rows, and is 1 still the good one?"
@@ -170,25 +161,26 @@ def _verdict(span: str, fall: _Fall, limit: float | None, stops: bool) -> Verdic
         else "Are queries, ids, texts, features and labels joined rightly there?"
     )
     return Verdict(
-        metric=fall.metric,
+        metric=fall.new.metric,
         severity="critical" if stops else "warning",
         answer="fail",
-        value=fall.value,
-        baseline=fall.before,
+        value=value,
+        baseline=before,
         sentence=(
-            f"The champion's {'AUC of the labels' if by_labels else METRIC} is {fall.value:.4f} on {fall.rows[0]:,} "
-            f"holdout rows of span {span}{where}, and {fall.before:.4f} on {fall.rows[1]:,} of the spans before: a "
+            f"The champion's {'AUC of the labels' if by_labels else METRIC} is {value:.4f} on {rows[0]:,} "
+            f"holdout rows of span {span}{where}, and {before:.4f} on {rows[1]:,} of the spans before: a "
             f"loss of {fall.lost:.1%} of its {unit}; a loss of {limit:.0%} is allowed, with {CONFIDENCE:.0%} "
             f"confidence over all parts. {asked} If not, ingest the span again with --replace. If they are: millrace "
             f"gate --run KEY --override NAME --reason TEXT, or another {setting}."
         ),
         against=CHAMPION_BEFORE,
         where=", ".join(filter(None, (f"the champion on {span}", fall.where))),
-        over=f"{fall.rows[0]:,} holdout rows",
-        rows=fall.rows[0],
-        groups=fall.groups,
-        difference=fall.value - fall.before,
-        standard_error=float(np.hypot(fall.error, fall.error_before)),
+        over=f"{rows[0]:,} holdout rows",
+        rows=rows[0],
+        groups=len(np.unique(fall.new.groups)),
+        difference=value - before,
+        standard_error=error.standard_error,
+        degrees=error.degrees,
         confidence=CONFIDENCE,
     )
 
@@ -204,12 +196,13 @@ def _new_items(rows: RowResults, span: str, new: np.ndarray) -> tuple[Verdict, .
     sides = {held: new & counted & (rows.held == held) for held in (False, True)}
     if min(int(each.sum()) for each in sides.values()) < _FEWEST_NEW:
         return ()
-    known = _mean(_hits(rows, Role.champion, sides[True]), rows.group[sides[True]])[0]
-    best = max(_upper(_hits(rows, role, sides[False]), rows.group[sides[False]])
-               for role in (Role.champion, Role.challenger) if role in rows.ranks)  # fmt: skip
+    (known,) = measure(answers_of(rows, METRIC, sides[True], [Role.champion]))
+    roles = [role for role in (Role.champion, Role.challenger) if role in rows.ranks]
+    terms = [Term(answers_of(rows, METRIC, sides[False], [role]), (1.0,)) for role in roles]
+    best = max(error_of(term).bounds(estimate(term), CONFIDENCE)[1] for term in terms)
     if best >= _NOT_FOUND * known:
         return ()
-    many, value = int(sides[False].sum()), float(_hits(rows, Role.challenger, sides[False]).mean())
+    many, value = int(sides[False].sum()), estimate(terms[-1])
     return (
         Verdict(
             metric=METRIC,
@@ -233,12 +226,3 @@ def _new_items(rows: RowResults, span: str, new: np.ndarray) -> tuple[Verdict, .
             confidence=CONFIDENCE,
         ),
     )
-
-
-def _hits(rows: RowResults, role: Role, among: np.ndarray) -> np.ndarray:
-    return np.asarray(RANKING[METRIC](rows.ranks[role]), dtype=np.float64)[among]
-
-
-def _upper(hits: np.ndarray, groups: np.ndarray) -> float:
-    value, error = _mean(hits, groups)
-    return value + _NORMAL.inv_cdf(CONFIDENCE) * error

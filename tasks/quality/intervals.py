@@ -31,7 +31,7 @@ SHARES = (*RANKING, *NAMED, "auc", "calibration_error", "multiclass_accuracy", "
 TWO_SIDED = 0.975  # confidence of each bound of an interval of 95 %
 POWER = 0.8  # probability that the rows that a verdict asks for are enough
 _NUDGE = 1e-5  # share of a sum by which it is changed to find a slope
-_ROUNDS = 20  # of an estimate that depends on itself; it settles in about five
+_ROUNDS = 20  # for an estimate that depends on itself; it settles in about five
 
 
 class Error(NamedTuple):

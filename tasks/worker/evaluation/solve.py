@@ -18,8 +18,8 @@ FOLDS = 5
 STRENGTHS = (0.1, 1.0, 10.0)  # inverse strength of the L2 penalty, for inputs of about unit length
 LEAST_ROWS = 2 * FOLDS  # per class, so that every fit has rows of both
 MOST_STEPS = 1000
-# Standard deviations of the normal prior of the correction: a slope of 0.5 is one and a half of them from 1, a factor
-# of e in the odds is one. A few unseen rows, or rows of one class, correct little; 100 correct nearly all.
+# Standard deviations of the normal prior of the correction: a slope of 0.5 is one and a half of them from 1, odds
+# times e are one. A few unseen rows, or rows of one class, correct little; 100 correct nearly all.
 LOG_SLOPE_DEVIATION = 0.5
 SHIFT_DEVIATION = 1.0
 

@@ -16,7 +16,7 @@ from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 
 MOST_STEPS = 1000
-LOG_DEVIATION = 0.5  # of the normal prior of a correction by unseen rows, around 1; as for two classes
+LOG_DEVIATION = 0.5  # the normal prior's, of a correction by unseen rows, around 1; as for two classes
 COLDEST, HOTTEST = 0.05, 20.0  # bounds of the temperature
 
 

@@ -9,8 +9,8 @@ from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import FOLDS, STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 
 LEAST_ROWS = 2 * FOLDS
-SMALLEST_ERROR = 1e-6  # of outputs; a prior of no width has no solution
-SLOPE_DEVIATION = 0.5  # of the normal prior of a correction by unseen rows, around 1
+SMALLEST_ERROR = 1e-6  # an output's; a prior of no width has no solution
+SLOPE_DEVIATION = 0.5  # the normal prior's, of a correction by unseen rows, around 1
 
 
 def middle_and_reach(settings: RegressionHead) -> tuple[float, float]:
