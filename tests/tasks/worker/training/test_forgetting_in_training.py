@@ -13,6 +13,8 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.worker import train
+from tasks.worker.training.holdout import Holdout
+from tasks.worker.training.loop import LoopRecorder
 from tasks.worker.training.training_rows import read_development_rows, read_training_rows
 from tests.support.workspace.jobs import (
     FEATURES,
@@ -133,16 +135,18 @@ def test_development_rows_are_neither_trained_on_nor_held_out(lineage: Lineage):
 
 
 def test_the_best_step_is_kept_with_its_optimiser(lineage: Lineage, monkeypatch: pytest.MonkeyPatch):
-    """The metric on the development rows is made up, so that step 10 of 9 to 12 is the best."""
-    planted = iter([0.1, 0.9, 0.2, 0.3])
-    monkeypatch.setattr(
-        "tasks.worker.training.loop.LoopRecorder._judge",
-        lambda self, rows: {"mrr@10": next(planted) if len(rows.query) < 15 else 0.5},
-    )
+    """The metric on the development rows is made up: step 10 of 9 to 13 is the best. The holdout never gets better."""
+    planted, judged = (0.1, 0.9, 0.2, 0.3, 0.2), []
+
+    def made_up(self: LoopRecorder, rows: Holdout) -> dict[str, float]:
+        judged.append(rows)  # the first are the holdout's, before any step
+        return {"mrr@10": 0.5 if rows is judged[0] else planted[len(self.development)]}
+
+    monkeypatch.setattr(LoopRecorder, "_judge", made_up)
     best = lineage.next("best", KEEP_BEST, "train.evaluate_every_steps=1")
     assert best.kept_step == 10
-    assert [point.metrics["mrr@10"] for point in best.development] == [0.1, 0.9, 0.2, 0.3]
-    assert (best.first_step, best.last_step) == (8, 12)
+    assert tuple(point.metrics["mrr@10"] for point in best.development) == planted
+    assert (best.first_step, best.last_step) == (8, 13)
     counters = {float(value) for name, value in lineage.weights(best, "optimizer").items() if name.startswith("step/")}
     assert counters == {10.0}
 
