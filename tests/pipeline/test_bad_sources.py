@@ -36,7 +36,7 @@ def untouched(source: Path) -> None:
     ("damage", "columns", "code", "line"),
     [
         (untouched, COLUMNS.replace("=product,", "=title,"), 65, "DATA: {}: missing column 'title'"),
-        (cut_off, COLUMNS, 65, "DATA: {}, row 1 or later: the gzip data is cut off or damaged"),
+        (cut_off, COLUMNS, 65, "DATA: {}: the compressed data is cut off or damaged"),
         (emptied, COLUMNS, 65, "DATA: {}: the file has no rows"),
         (without_times, COLUMNS, 65, "DATA: {}, row 11, column 'searched_at': 'February "),
         (Path.unlink, COLUMNS, 78, "CONFIG: --source {}: no such file or folder"),
