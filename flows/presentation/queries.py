@@ -39,8 +39,8 @@ def sentence(found: ByQueries | None) -> str:
     metric = metric_of([found])
     if found is None or metric is None:
         return ""
-    values = {name: part.metrics.get(metric) for name, part in found.parts.items()}
-    said = [f"{number(value)} on {OF_QUERIES[name]}" for name, value in values.items() if value is not None]
+    values: dict[Queries, float | None] = {name: part.metrics.get(metric) for name, part in found.parts.items()}
+    said = [f"{number(value)} on {OF_QUERIES[part]}" for part, value in values.items() if value is not None]
     return f"{metric} {' and '.join(said)}"
 
 

@@ -57,6 +57,7 @@ SETTINGS = (
     "train.warmup_steps=5",
     "evaluate.holdout_share=0.3",
     "validate.items.values.warn=null",  # each sale has a price of its own
+    "validate.items.unrelated.warn=null",
     "evaluate.gates=[{metric: mrr@10, direction: higher, threshold: -0.1, baseline: champion, span: each, "
     "confidence: 0.95, severity: critical}]",
 )

@@ -36,7 +36,8 @@ def item_checks(found: Sequence[SpanItems], limits: ItemsConfig, before: Callabl
 
     Args:
         before: returns the relations of the last span before the window to the spans before it, by feature; it is
-            called only if a relation now is weak. A feature that it lacks is taken as fully related.
+            called only if a relation now is weak. Values of a feature that it lacks may be unrelated by nature, as
+            the price of a sale: a fall to no relation is only a warning then.
     """
     if not found:
         return []
@@ -160,7 +161,8 @@ def _related(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[
             f"The {feature} of {worst.items} known items of span {span} agrees with the one before by {worst.kept:.2f} "
             f"(1: the same order or category, 0: no relation){was}{_shown(worst, lost)}"
         )
-        checks.append(check_share(related, lost, limits.unrelated, "items.unrelated", sentence, _UNRELATED))
+        bounds = limits.unrelated if was else Bounds(warn=limits.unrelated.warn, stop=None)
+        checks.append(check_share(related, lost, bounds, "items.unrelated", sentence, _UNRELATED))
     return checks
 
 

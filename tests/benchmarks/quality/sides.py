@@ -57,9 +57,9 @@ def findings(rows: int, margins: float, seeds: int, draws: int) -> Counter[Findi
             role: np.where(each, 1, 11).ravel() for role, each in ((Role.champion, first), (Role.challenger, other))
         }
         answers = row_results(ranks, group=np.tile(np.arange(rows), seeds).tolist())
-        values = [side.mean(axis=1).tolist() for side in (first, other)]
-        over_seeds = bounds_over_seeds([b - a for a, b in zip(*values, strict=True)])
-        found[equivalence("recall@10", *values, answers, over_seeds).finding] += 1
+        a, b = (side.mean(axis=1).tolist() for side in (first, other))
+        over_seeds = bounds_over_seeds([after - before for before, after in zip(a, b, strict=True)])
+        found[equivalence("recall@10", a, b, answers, over_seeds).finding] += 1
     return found
 
 

@@ -34,7 +34,9 @@ def run(label: str, first_step: int = 0, **changes: object) -> ComparedRun:
 
 def metric(name: str, low: float, high: float) -> ComparedMetric:
     answer = "better" if low > 0 else "worse" if high < 0 else "undecided"
-    return ComparedMetric(metric=name, rows=40, a=0.5, b=0.6, difference=0.1, low=low, high=high, answer=answer)
+    return ComparedMetric(
+        metric=name, queries="all", rows=40, a=0.5, b=0.6, difference=0.1, low=low, high=high, answer=answer
+    )
 
 
 def pair(*metrics: ComparedMetric, notes: tuple[str, ...] = (), b: str = "B") -> ComparedPair:

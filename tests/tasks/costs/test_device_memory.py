@@ -146,10 +146,10 @@ def test_what_is_not_there_at_one_time_is_not_added(store: DirectoryStore) -> No
     assert whole is not None
     assert chunks is not None
     assert two is not None
-    for found in (whole, chunks, two):
+    for found, of in ((whole, "all"), (chunks, "logits"), (two, "exchange")):
         states = (found.weights_gib, found.gradients_gib, found.optimizer_gib, found.batch_gib, found.process_gib)
         passing = found.activations_gib + found.logits_gib
-        most = {whole: passing, chunks: found.logits_gib, two: found.exchange_gib}[found]
+        most = {"all": passing, "logits": found.logits_gib, "exchange": found.exchange_gib}[of]
         assert found.total_gib == pytest.approx(sum(states) + most, abs=0.005)
     assert chunks.logits_gib > chunks.activations_gib
     assert two.exchange_gib == two.gradients_gib > two.activations_gib + two.logits_gib

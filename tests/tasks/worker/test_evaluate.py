@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 
@@ -45,6 +45,8 @@ from tests.support.workspace.jobs import (
     with_held,
     write_rows,
 )
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 Workspace = tuple[DirectoryStore, RowsRef]
 
@@ -170,9 +172,11 @@ def test_unseen_and_seen_queries_are_measured_apart(workspace: Workspace, challe
         assert part.rows == among.sum() > 10
         assert part.main == pytest.approx((measured.ranks[Role.challenger][among] <= 10).mean())
         assert part.low is not None
+        assert part.main is not None
         assert part.high is not None
         assert part.low <= part.main <= part.high
     assert found.seen_trained == pytest.approx(measured.query_trained[~alone & measured.pair].mean())
+    assert found.seen_trained is not None
     assert 0 < found.seen_trained < 1
     assert outcome.by_queries[Role.champion] == found
 
@@ -395,6 +399,7 @@ def test_a_worse_model_is_refused_and_an_equal_one_is_not_after_new_prices_of_al
         assert f"the champion embedded {count} changed items of the catalogue again" in capfd.readouterr().out
         assert (verdict.answer in answers, verdict.refuses) == (True, name == "worse"), verdict.sentence
         if name == "equal":
+            assert outcome.champion is not None
             assert outcome.challenger["mrr@10"] == pytest.approx(outcome.champion["mrr@10"], abs=0.01)
 
 

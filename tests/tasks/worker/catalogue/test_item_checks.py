@@ -55,10 +55,14 @@ def compared(
     return found
 
 
-def failed(found: SpanItems | None) -> dict[str, str]:
+RELATED = {"price": Relation(KNOWN, 1.0), "brand": Relation(KNOWN, 1.0)}  # the span before to the one before it
+
+
+def failed(found: SpanItems | None, usual: dict[str, Relation] = RELATED) -> dict[str, str]:
     """The failed checks by name, with their severity."""
     assert found is not None
-    return {check.name: check.severity for check in item_checks([found], CONFIG.validate_.items) if not check.passed}
+    checks = item_checks([found], CONFIG.validate_.items, lambda: usual)
+    return {check.name: check.severity for check in checks if not check.passed}
 
 
 def other_ids(each: Row) -> Row:
@@ -95,6 +99,15 @@ def test_a_wrong_month_is_named(store: DirectoryStore, tmp_path: Path, before: R
     change, expected = WRONG[trap]
     found = compared(store, tmp_path, month(change=change), sources := Sources((before,), ()), sources)
     assert failed(found) == expected
+
+
+def test_values_that_may_be_unrelated_by_nature_do_not_stop_a_second_span(
+    store: DirectoryStore, tmp_path: Path, before: RowsRef
+) -> None:
+    """The price of each sale, say: one span before does not tell."""
+    change, _ = WRONG["prices of other items"]
+    found = compared(store, tmp_path, month(change=change), sources := Sources((before,), ()), sources)
+    assert failed(found, {})[PRICE] == "warning"
 
 
 HONEST: dict[str, list[Row]] = {

@@ -15,7 +15,10 @@ CLASSES = "heads.classification={weight: 1.0, input: pair, negative_max: 0.0, po
 CONFIG = load_config(None, [SCRATCH, *FEATURES, CLASSES])
 
 
-def window(rows: int = 1000, seed: int = 0, **series: np.ndarray) -> Compared:
+Series = dict[str, np.ndarray]
+
+
+def window(rows: int = 1000, seed: int = 0, series: Series | None = None) -> Compared:
     """Rows of which a quarter has class 0; no feature tells it. Brands are many, locales two."""
     random = np.random.default_rng(seed)
     columns = {
@@ -24,7 +27,7 @@ def window(rows: int = 1000, seed: int = 0, **series: np.ndarray) -> Compared:
         "brand": np.array([f"brand {each}" for each in random.integers(300, size=rows)], dtype=object),
         "locale": np.array(["de", "en"], dtype=object)[random.integers(2, size=rows)],
     }
-    made = {name: pd.Series(values) for name, values in (columns | series).items()}
+    made = {name: pd.Series(values) for name, values in (columns | (series or {})).items()}
     return Compared(rows, made, {}, {}, {}, np.arange(rows, dtype=np.uint64), {})
 
 
@@ -56,14 +59,15 @@ LABELS = values("label")
         ({"label": np.where(LABELS == 1, 1.0, np.nan)}, {ONE_CLASS: "critical"}),
     ],
 )
-def test_labels_that_have_changed_their_meaning_are_named(series: dict[str, np.ndarray], expected: dict[str, str]):
-    assert failed(window(**series), window(3000, seed=1)) == expected
+def test_labels_that_have_changed_their_meaning_are_named(series: Series, expected: dict[str, str]):
+    assert failed(window(series=series), window(3000, seed=1)) == expected
 
 
 def test_a_shop_where_it_was_always_so_passes() -> None:
     usual = {"price": np.where(LABELS == 1, values("price"), np.nan)}
-    assert failed(window(**usual), window(**usual)) == {}
-    assert failed(window(label=np.ones(1000)), window(label=np.ones(1000))) == {}
+    assert failed(window(series=usual), window(series=usual)) == {}
+    ones: Series = {"label": np.ones(1000)}
+    assert failed(window(series=ones), window(series=ones)) == {}
 
 
 @pytest.mark.parametrize("rows", [60, 200, 1000])
@@ -75,7 +79,7 @@ def test_chance_stops_no_window(rows: int) -> None:
 def test_few_searches_of_many_customers_tell_nothing() -> None:
     """Sixty items, each with its own brand and price, make all rows: a feature names the item, and so its class."""
     picks = np.random.default_rng(3).integers(60, size=1000)
-    heads = window(**{name: values(name)[picks] for name in ("label", "price", "brand", "locale")})
+    heads = window(series={name: values(name)[picks] for name in ("label", "price", "brand", "locale")})
     heads = dataclasses.replace(heads, items=picks.astype(np.uint64))
     assert failed(heads, window(3000, seed=1)) == {}
 

@@ -20,10 +20,11 @@ def window(kept: str = "", renamed: bool = False, rows: int = ROWS, of_brands: i
     table = pd.DataFrame(
         {"item": item, "locale": np.where(item % 2, "de", "en"), "brand": [f"b{i % of_brands}" for i in item]}
     )
-    table = table.query(kept) if kept else table
+    table = pd.DataFrame(table.query(kept)) if kept else table
     brand = table["brand"].map(lambda each: f"{each} new") if renamed else table["brand"]
-    series = {"locale": table["locale"].astype(object).reset_index(drop=True),
-              "brand": brand.astype(object).reset_index(drop=True)}  # fmt: skip
+    series = {
+        name: pd.Series(each.to_numpy(dtype=object)) for name, each in (("locale", table["locale"]), ("brand", brand))
+    }
     return Compared(len(table), series, {}, {}, {}, table["item"].to_numpy().astype(np.uint64), {})
 
 
