@@ -13,8 +13,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.worker import train
-from tasks.worker.training.holdout import Holdout
-from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.holdout import Holdout, HoldoutResults
 from tasks.worker.training.training_rows import read_development_rows, read_training_rows
 from tests.support.workspace.jobs import (
     FEATURES,
@@ -138,11 +137,12 @@ def test_the_best_step_is_kept_with_its_optimiser(lineage: Lineage, monkeypatch:
     """The metric on the development rows is made up: step 10 of 9 to 13 is the best. The holdout never gets better."""
     planted, judged = (0.1, 0.9, 0.2, 0.3, 0.2), []
 
-    def made_up(self: LoopRecorder, rows: Holdout) -> dict[str, float]:
+    def made_up(self: HoldoutResults, rows: Holdout) -> dict[str, float]:
         judged.append(rows)  # the first are the holdout's, before any step
-        return {"mrr@10": 0.5 if rows is judged[0] else planted[len(self.development)]}
+        development = sum(each is not judged[0] for each in judged)
+        return {"mrr@10": 0.5 if rows is judged[0] else planted[development - 1]}
 
-    monkeypatch.setattr(LoopRecorder, "_judge", made_up)
+    monkeypatch.setattr(HoldoutResults, "metrics", made_up)
     best = lineage.next("best", KEEP_BEST, "train.evaluate_every_steps=1")
     assert best.kept_step == 10
     assert tuple(point.metrics["mrr@10"] for point in best.development) == planted
