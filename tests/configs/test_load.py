@@ -281,7 +281,7 @@ def changed(key: str, value: Any) -> list[str]:
         return [f"{key}={value}x"]
     if value is None:  # a bound of a check
         return [f"{key}=0.99"]
-    return [f"{key}={value / 2 if isinstance(value, float) and 0 < value < 1 else value + 1}"]
+    return [f"{key}={value * 0.9 if isinstance(value, float) and 0 < value < 1 else value + 1}"]
 
 
 def test_the_hash_changes_with_every_key_of_the_work() -> None:

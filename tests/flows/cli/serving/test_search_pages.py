@@ -151,7 +151,7 @@ def test_releases_are_listed_with_refreshes_and_the_one_that_serves(store: Direc
     numbers = [row[0] for row in listed.rows if row[0].isdigit()]
     assert numbers == ["4", "3", "1"]
     assert listed.row("4")[1:3] == ["‖ newer, not serving", "refresh of 3"]
-    assert listed.row("4")[8] == "+12"
+    assert "+12" in listed.row("4")
     assert listed.row("3")[1:3] == ["✓ serves", "new model"]
     assert listed.row("1")[1] == "○ earlier"
     assert "releases/2.json" in listed.text

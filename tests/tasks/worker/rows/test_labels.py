@@ -86,12 +86,14 @@ def test_few_searches_of_many_customers_tell_nothing() -> None:
 
 def test_a_class_that_is_rare_may_be_missing_by_chance() -> None:
     rare = (np.random.default_rng(5).random(4000) > 0.004).astype(np.float64)
-    assert failed(window(1000, label=np.ones(1000)), window(4000, label=rare)) == {}
+    assert failed(window(1000, series={"label": np.ones(1000)}), window(4000, series={"label": rare})) == {}
 
 
 def test_in_a_first_span_only_a_feature_that_tells_the_class_alone_stops() -> None:
-    assert failed(window(price=np.where(LABELS == 1, values("price"), np.nan)), NOTHING) == {TOLD: "critical"}
-    assert failed(window(price=values("price") + 20 * LABELS), NOTHING) == {}
+    assert failed(window(series={"price": np.where(LABELS == 1, values("price"), np.nan)}), NOTHING) == {
+        TOLD: "critical"
+    }
+    assert failed(window(series={"price": values("price") + 20 * LABELS}), NOTHING) == {}
 
 
 def test_without_a_head_there_is_no_class() -> None:
@@ -99,6 +101,6 @@ def test_without_a_head_there_is_no_class() -> None:
 
 
 def test_the_sentence_has_the_numbers_and_the_way_out() -> None:
-    (one_class, _) = judge_labels(window(seed=1), window(label=np.ones(1000)), CONFIG)
+    (one_class, _) = judge_labels(window(seed=1), window(series={"label": np.ones(1000)}), CONFIG)
     assert one_class.sentence.startswith("none of 1000 rows has class 0, and ")
     assert "--set validate.labels.one_class.stop=null" in one_class.sentence
