@@ -83,7 +83,9 @@ def compare(measured: Measured, gate: GateConfig) -> list[Comparison]:
         ConfigError: the gate names a column that the rows do not have.
     """
     role = None if gate.baseline == "none" else Role(gate.baseline)
-    of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width, gate.of_queries))
+    # Without answers to single rows, a gate on each kind of queries judges the number over all of them.
+    of_queries = "" if gate.queries == "each" else gate.of_queries
+    of_part = gate.rows != "holdout" or any((gate.slice, gate.span, gate.width, of_queries))
     rows = measured.rows
     if absent := _absent(measured, gate, role) or _not_as_narrow(rows, gate, role):
         where = ", ".join(filter(None, (gate.narrowed, gate.of_queries)))

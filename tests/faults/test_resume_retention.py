@@ -159,7 +159,7 @@ def test_two_workers_agree_and_end_the_same_after_a_kill(tmp_path: Path, average
     if settings == AVERAGED:  # the other one's rate makes large differences of small ones
         together, alone = ends[0][1], averaged.end[1]
         for ours, theirs in zip(together.losses, alone.losses, strict=True):
-            assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"], rel=1e-3)
+            assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"], rel=1e-3, abs=1e-4)
         assert together.rows_replayed == alone.rows_replayed
 
 

@@ -329,13 +329,8 @@ def ingest_feed(store: Store, name: str, version: int = 1, at: str = "2021-02-01
 
 
 def small_config(*overrides: str) -> Config:
-    """The base configuration with a small model; override what the test is about.
-
-    Fakes keep no answers to single rows, so its gates judge all queries together.
-    """
-    gates = load_config().evaluate.gates
-    whole = [each.model_dump(mode="json") | {"queries": "all"} for each in gates if each.queries != "unseen"]
-    return load_config(overrides=("model.scratch.layers=1", f"evaluate.gates={json.dumps(whole)}", *overrides))
+    """The base configuration with a small model; override what the test is about."""
+    return load_config(overrides=("model.scratch.layers=1", *overrides))
 
 
 def write_checkpoint(store: Store, state: CheckpointState) -> CheckpointRef:
