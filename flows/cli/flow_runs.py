@@ -60,8 +60,8 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
 
     keeper = ServerKeeper(server)
     with _explained(keeper, server.url), contextlib.ExitStack() as stack:
-        # A flow's end waits up to a second for the thread that sends Prefect's heartbeats. The workspace's own tell
-        # that a run is lost.
+        # A flow's end waits up to a second for the thread that sends Prefect's heartbeats. The workspace's own
+        # heartbeats tell that a run is lost.
         stack.enter_context(temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}))
         stack.enter_context(override_context(keeper=keeper))
         if not verbose:

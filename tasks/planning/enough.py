@@ -91,7 +91,7 @@ class _Counts(NamedTuple):
     held_pairs: int = 0
     queries: frozenset[str] = frozenset()
     newest_queries: frozenset[str] = frozenset()
-    unseen: frozenset[str] = frozenset()  # of `queries`
+    unseen: frozenset[str] = frozenset()  # a part of `queries`
     items: frozenset[str] = frozenset()
     tokens: float = 0.0  # in the texts of usable rows
 

@@ -112,7 +112,7 @@ def _expected(
         value = None
     level = STATED if value is None else value
     spread = min(max(level, _SURE), 1 - _SURE)
-    models = 1 if gate.baseline == "none" else 2  # which err independently, the worst case
+    models = 1 if gate.baseline == "none" else 2  # the worst case: their errors are independent
     at = "a metric of {}, since nothing was evaluated yet" if value is None else f"{gate.metric} {{}}"
     basis = f"by the binomial bound at {at.format(f'{level:.2g}')}"
     differ = models * spread * (1 - spread) * queries + 1  # the last is the query more that each interval counts
