@@ -154,7 +154,7 @@ def test_unseen_and_seen_queries_are_measured_apart(workspace: Workspace, challe
         queries = [f"query {number * 7 % 61}" for number in range(table.num_rows)]
         return table.set_column(table.column_names.index("query"), "query", pa.array(queries))
 
-    later = change_rows(store, rows, "2026-09", few_queries, tmp_path)
+    later = change_rows(store, rows, "2026-11", few_queries, tmp_path)
     outcome = run(store, (rows, later), challenger, "evaluate.holdout_share=0.4", champion=challenger)
     rule = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)
     sides = list(read_sides(store, [rows, later], rule, []))
