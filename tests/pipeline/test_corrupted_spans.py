@@ -100,12 +100,13 @@ CORRUPTIONS = {
         lambda row: row | {"id": "2026-02-0"}, {"row_id unique": WARNING, "quarantined share": REFUSED}, 0.5
     ),
     "empty texts": Corruption(
-        lambda row: row | {"title": "  "}, {"item length": WARNING, "quarantined share": REFUSED}, 0.3
+        lambda row: row | {"title": "  "}, {"item present": WARNING, "quarantined share": REFUSED}, 0.3
     ),
     "swapped columns": Corruption(
         lambda row: row | {"text": row["title"], "title": row["text"]},
         {
             "query and item in place": REFUSED,
+            "items have one text": REFUSED,  # each is now the query of a row
             "known items as before": REFUSED,
             "query length drift": WARNING,
             "item length drift": WARNING,
