@@ -13,7 +13,6 @@ from prefect.exceptions import ParameterTypeError
 
 import infra.compute.factory
 from flows.pipeline import pipeline
-from flows.presentation.wording import ON_HOLDOUT
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -63,7 +62,8 @@ def test_a_run_is_released_and_named_after_its_span_and_attempt(prefect, store, 
     seen = prefect.last_run()
     assert (seen.name, seen.state_name) == ("2021-Q1 attempt 1", "Released")
     assert seen.state is not None
-    assert re.fullmatch(rf"Released as 1, recall@10 \d\.\d{{4}} {ON_HOLDOUT}", seen.state.message or "")
+    queries = r"Released as 1, recall@10 \d\.\d{4} on unseen queries and \d\.\d{4} on seen queries"
+    assert re.fullmatch(queries, seen.state.message or "")
     tasks = prefect.task_runs(seen, 7)
     assert [task.name for task in tasks] == [f"{stage} 2021-Q1" for stage in Stage]
     assert {task.state_name for task in tasks} == {"Completed"}
