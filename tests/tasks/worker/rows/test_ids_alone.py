@@ -124,7 +124,8 @@ def test_a_column_that_neither_log_nor_feed_has_is_named(store: DirectoryStore, 
 
 
 def test_the_same_feed_gives_the_same_rows(store: DirectoryStore, tmp_path: Path, feed: FeedRef):
-    write_log(store, tmp_path, MARCH, [click(number, f"i{number % 41}") for number in range(80)])
+    rows = [click(number, f"i{number % 41}", query=f"a light of kind {number}, bright") for number in range(80)]
+    write_log(store, tmp_path, MARCH, rows)
     first = validated(store, feed)
     later = write_feed(store, tmp_path, LATER, [item("i7", "Renamed lamp", "2026-02-01"), item("i40", "New lamp")])
     assert validated(store, feed, attempt=2).rows == first.rows
