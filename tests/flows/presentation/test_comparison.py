@@ -55,7 +55,7 @@ def shown(*pairs: ComparedPair, first_step_of_b: int = 0) -> Page:
 
 def test_an_interval_on_both_sides_of_zero_tells_nothing() -> None:
     page = shown(pair(metric("recall@10", -0.1, 0.3), metric("mrr@10", 0.05, 0.2)))
-    assert "B can't be told from A by recall@10 on 40 rows: 0.6000 and 0.5000" in page.text
+    assert "B can't be told from A by recall@10, all held-out queries on 40 rows: 0.6000 and 0.5000" in page.text
     assert "40 holdout rows of A's 50 and B's 60 in common" in page.text
     answers = [row[-1].text for row in metrics_table(pair(metric("loss", -0.2, -0.1), metric("auc", -0.1, 0.1))).rows]
     assert answers == ["worse", "undecided"]

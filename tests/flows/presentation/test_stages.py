@@ -13,7 +13,6 @@ from flows.presentation.model import Section
 from flows.presentation.run.pages import stage_page
 from flows.presentation.stages.evaluate import metrics
 from flows.presentation.stages.facts import StageFacts, section_of
-from flows.presentation.wording import ON_HOLDOUT
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Override, SliceMetrics
@@ -276,9 +275,13 @@ def test_evaluate_shows_verdicts_and_compares_with_the_champion(done: Done) -> N
     made = again.of(Stage.evaluate, again.run.judged)
     sentences, over = [verdict.sentence for verdict in again.run.judged.verdicts], "10 holdout rows among 20 items"
     assert rows(made)[0] == ["recall@10 vs champion", "✓ passed", "critical", sentences[0], over]
-    assert rows(made)[4] == ["mrr@10 vs champion", "! warning", "warning", sentences[4], over]
-    assert rows(made)[5][:2] == ["recall@10, champion vs previous", "○ does not apply"]
-    assert rows(made)[6:8] == [
+    assert rows(made)[5] == ["mrr@10 vs champion", "! warning", "warning", sentences[5], over]
+    assert rows(made)[6][:2] == ["recall@10, champion, unseen and seen queries apart vs previous", "○ does not apply"]
+    assert rows(made)[7:9] == [
+        ["recall@10, unseen queries", "0.4000", "0.3800 to 0.4200", "0.3000", "+0.1000", "50"],
+        ["mrr@10, unseen queries", "0.2000", "–", "0.3000", "−0.1000", "50"],
+    ]
+    assert rows(made)[11:13] == [
         ["recall@10", "0.5000", "0.4000", "+0.1000"],
         ["mrr@10", "0.3000", "0.4000", "−0.1000"],
     ]
@@ -339,22 +342,24 @@ def test_a_head_of_labels_that_gives_one_answer_is_warned_about(done: Done) -> N
 
 def test_without_gates_there_is_no_verdict(store: DirectoryStore, runner: FakeRunner) -> None:
     done = Done(store, "evaluate.gates=[]")
-    assert (
-        done.of(Stage.evaluate, done.run.judged).tables[0].caption
-        == f"Metrics {ON_HOLDOUT}: 10 holdout rows among 20 items"
-    )
+    assert [each.caption for each in done.of(Stage.evaluate, done.run.judged).tables[:2]] == [
+        "Unseen and seen queries apart: 10 holdout rows among 20 items",
+        "Metrics on all held-out queries, unseen and seen together: 10 holdout rows among 20 items",
+    ]
 
 
 def test_a_sample_is_shown_with_what_it_is_of_and_its_interval(done: Done) -> None:
-    outcome = done.run.judged.outcome.model_copy(
-        update={"holdout_there": 1_240_000, "intervals": {"recall@10": (0.41, 0.59)}}
-    )
+    outcome = done.run.judged.outcome.model_copy(update={"holdout_there": 1_240_000})
     made = done.of(Stage.evaluate, done.run.judged, outcome=outcome)
     lines = " ".join(made.lines)
     assert "10 of 1,240,000 holdout rows, a sample by hash, 20 items to find theirs among" in lines
-    assert "On all holdout rows the challenger's recall@10 is between 0.4100 and 0.5900, with 0.95 confidence." in lines
-    captions = [each.caption for each in made.tables]
-    assert f"Metrics {ON_HOLDOUT}: 10 of 1,240,000 holdout rows, a sample by hash, among 20 items" in captions
+    captions, of = (
+        [each.caption for each in made.tables],
+        "10 of 1,240,000 holdout rows, a sample by hash, among 20 items",
+    )
+    assert f"Metrics on all held-out queries, unseen and seen together: {of}" in captions
+    assert f"Unseen and seen queries apart: {of}" in captions
+    assert row(made, "recall@10, seen queries")[:2] == ["0.5000", "0.4800 to 0.5200"]
 
 
 def test_the_worst_slice_comes_first(done: Done) -> None:
