@@ -163,7 +163,8 @@ def test_dry_run_says_whether_the_data_is_enough(millrace: Command, runs: Runs) 
     assert "\nrows:    80\n" in out
     assert re.search(r"^steps:   about 4, of 64 rows, 2 epochs$", out, re.M)
     assert re.search(r"^time:    about \d", out, re.M)
-    assert re.search(r"^- recall@10 against champion: sees (a|no) drop ", out, re.M)
+    for queries in ("unseen", "seen"):
+        assert re.search(rf"^- recall@10 against champion \({queries} queries\): sees (a|no) drop ", out, re.M)
     assert "train:" not in out
     expected = millrace(*arguments, "--json").json["enough"]
     assert expected["rows"] == expected["rows_read"] == 80

@@ -2,7 +2,7 @@
 
 FAKE_FAIL=train:DATA lets a stage fail with that class, train@2026-02:DATA that of one span alone; a signal's name in
 place of the class is sent to the process itself.
-FAKE_RECALL sets the challenger's recall@10.
+FAKE_RECALL sets the challenger's recall@10, and trainings keep answers to rows with this recall.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import signal
 from configs.schema.config import Config
 from flows.cli import main
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, TrainInputs
+from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.runner import Runner, Waiter
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import ANSWERS
 from tasks.foundation.errors import ERRORS, FailureClass
 from tests.support.fakes import replacing
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.fakes.held_runner import HeldRunner
+
+ROWS = 2000  # enough to tell a recall of 0.5 from 0.4
 
 
 class FailingRunner(FakeRunner):
@@ -34,6 +38,14 @@ class FailingRunner(FakeRunner):
             else:
                 self.fail(spec.stage, ERRORS[FailureClass(how)]("row 3 is bad"))
         super().run(spec, waiter, tries)
+
+    def _train(self, spec: JobSpec, inputs: TrainInputs) -> TrainOutcome:
+        """Train, and keep the answers that a comparison of two trainings needs: the first rows find their item."""
+        from tests.support.measures.answers import write_answers  # numpy and pyarrow are slow to load
+
+        found = round(ROWS * self.metrics["recall@10"])
+        key = write_answers(self.store, ANSWERS.of(spec), [1] * found + [20] * (ROWS - found))
+        return super()._train(spec, inputs).model_copy(update={"answers_key": key})
 
 
 def make_runner(config: Config, store: Store, stage: Stage | Chore) -> Runner:
