@@ -1,63 +1,112 @@
-"""Recall of unseen and of seen queries, measured again from a release by sentence-transformers alone.
+"""Metrics of unseen and of seen queries, measured again from a release by sentence-transformers alone.
 
-Reads a workspace's files as they lie and ranks with code of its own: the model folder of the newest release, the rows
-of its evaluation, all items of the catalogue. Each text is embedded again. Exits with 1 if a number differs.
+Reads a workspace's files as they lie and ranks with code of its own: the model folders of the newest and of the first
+release and the pretrained folder, the rows of the newest release's evaluation, all items of the catalogue. Each text is
+embedded again. Exits with 1 if a number differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
 TIE = 1e-6  # scores closer than this are equal, and equal ones rank before the own item
-SAME = 1e-6  # largest difference of a recall
+SAME = 1e-6  # largest difference of a metric
+HEAD = """\
+| model | queries | pairs | recall@10 here | recorded, 95 % interval | nDCG@10 here | recorded | ranks that differ |
+|---|---|---:|---:|---:|---:|---:|---:|"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a table of both parts, and compare it with the evaluation's record."""
+    """Print a table of each model and both parts, and compare it with the evaluation's record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workspace", type=Path)
     root = parser.parse_args(arguments).workspace
     release = max((read(path) for path in root.glob("releases/*.json")), key=lambda each: each["number"])
     run = root / "runs" / release["run_key"]
     config, outcome = read(run / "plan.json")["config"], read(run / "evaluate" / "verdicts.json")["outcome"]
-    measured = pd.read_parquet(root / outcome["rows_key"])
+    measured: Any = pd.read_parquet(root / outcome["rows_key"])  # the stubs of pandas lose the type of a filter
     measured = measured[measured["pair"] & (measured["span"] != "(golden)")].reset_index(drop=True)
-    ranks = rank(root, release, config, measured)
     print(f"release {release['number']} of {root}: {len(measured):,} pairs, {outcome['catalogue_items']:,} items")
-    print("| queries | pairs | recall@10 here | recall@10 recorded | ranks that differ |\n|---|---:|---:|---:|---:|")
+    print(HEAD)
     wrong = False
-    for name, among in (("unseen", measured["unseen"].to_numpy()), ("seen", ~measured["unseen"].to_numpy())):
-        here = float((ranks[among] <= 10).mean())
-        there = outcome["by_queries"]["challenger"][name]["metrics"]["recall@10"]
-        other = int((ranks[among] != measured["challenger.rank"].to_numpy()[among]).sum())
-        wrong |= abs(here - there) > SAME
-        print(f"| {name} | {among.sum():,} | {here:.6f} | {there:.6f} | {other} |", flush=True)
+    for role, model in models(root, release, config).items():
+        if f"{role}.rank" not in measured:
+            continue  # a first release has no other before it
+        ranks = rank(root, model, release, config, measured)
+        for name, among in (("unseen", measured["unseen"].to_numpy()), ("seen", ~measured["unseen"].to_numpy())):
+            here, part = metrics(ranks[among]), outcome["by_queries"][role][name]
+            other = int((ranks[among] != measured[f"{role}.rank"].to_numpy()[among]).sum())
+            wrong |= any(abs(value - part["metrics"][metric]) > SAME for metric, value in here.items())
+            recall, ndcg = (f"{part['metrics'][metric]:.6f}" for metric in here)
+            print(
+                f"| {role} | {name} | {among.sum():,} | {here['recall@10']:.6f} | {recall} ({part['low']:.3f} to "
+                f"{part['high']:.3f}) | {here['ndcg@10']:.6f} | {ndcg} | {other} |",
+                flush=True,
+            )
     trained = seen_in_training(root, release, measured)
     recorded = outcome["by_queries"]["challenger"]["seen_trained"]
     print(f"seen rows whose query a training row has: {trained:.6f} here, {recorded:.6f} recorded")
     return int(wrong or abs(trained - recorded) > SAME)
 
 
-def rank(root: Path, release: Mapping[str, Any], config: Mapping[str, Any], measured: pd.DataFrame) -> np.ndarray:
-    """Return the filtered rank of each row's own item among all items, int64 (rows,), from 1."""
+def models(root: Path, release: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, SentenceTransformer]:
+    """Return each model that has a folder, by its role in the evaluation."""
     from sentence_transformers import SentenceTransformer
 
+    first = min((read(path) for path in root.glob("releases/*.json")), key=lambda each: each["number"])
+    found = {
+        role: SentenceTransformer(str(root / each["model_prefix"]), trust_remote_code=True, device="cpu")
+        for role, each in {"challenger": release, "first": first}.items()
+    }
+    model = config["model"]
+    if model["pretrained"] and model["embedding_width"] is None and model["interaction"]["kind"] == "none":
+        found["untrained"] = SentenceTransformer(str(pretrained(model["pretrained"])), device="cpu")
+        found["untrained"].max_seq_length = config["infer"]["max_tokens"]
+    return found
+
+
+def pretrained(folder: str) -> Path:
+    """Return the path of a pretrained folder: `package:name/folder` lies in an installed package."""
+    name, _, rest = folder.removeprefix("package:").partition("/")
+    spec = importlib.util.find_spec(name) if folder.startswith("package:") else None
+    return Path(next(iter(spec.submodule_search_locations or ()))) / rest if spec else Path(folder)
+
+
+def metrics(ranks: np.ndarray) -> dict[str, float]:
+    """Return recall and nDCG at 10 of ranks from 1, for one right item a row."""
+    return {
+        "recall@10": float((ranks <= 10).mean()),
+        "ndcg@10": float(np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0).mean()),
+    }
+
+
+def rank(
+    root: Path,
+    model: SentenceTransformer,
+    release: Mapping[str, Any],
+    config: Mapping[str, Any],
+    measured: pd.DataFrame,
+) -> np.ndarray:
+    """Return the filtered rank of each row's own item among all items by a model, int64 (rows,), from 1."""
     rows = all_rows(root, release)
-    items = table(root, release["catalogue"]["prefix"], "part-*.parquet")
+    items: Any = table(root, release["catalogue"]["prefix"], "part-*.parquet")
     items = items[items["item_id"].isin(table(root, release["vectors_prefix"], "part-*.parquet")["item_id"])]
     items = items.reset_index(drop=True)
-    asked = rows.set_index(["span", "row_id"]).loc[list(zip(measured["span"], measured["row_id"], strict=True))]
-    model = SentenceTransformer(str(root / release["model_prefix"]), trust_remote_code=True, device="cpu")
+    asked: Any = rows.set_index(["span", "row_id"]).loc[list(zip(measured["span"], measured["row_id"], strict=True))]
     of_query = [name for name in config["features"]["query"] if name in asked]
     of_item = [*config["features"]["numeric"], *config["features"]["categorical"]]
     queries = model.encode_query(inputs(asked, "query", of_query), show_progress_bar=False)
@@ -122,7 +171,8 @@ def inputs(rows: pd.DataFrame, text: str, features: Iterable[str]) -> list[Any]:
     """Return the inputs of the model: texts, or texts with their features."""
     if not features:
         return rows[text].tolist()
-    known = rows[list(features)].astype(object).where(rows[list(features)].notna(), None).to_dict("records")
+    values: Any = rows[list(features)].astype(object)
+    known = values.where(rows[list(features)].notna(), None).to_dict("records")
     return [{"text": each, **values} for each, values in zip(rows[text], known, strict=True)]
 
 
