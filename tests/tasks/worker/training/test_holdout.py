@@ -85,6 +85,8 @@ def test_metrics_over_a_part_of_the_rows():
         "ndcg@10": pytest.approx(1 / np.log2(3)),
         "accuracy": 1.0,
         "macro_f1": 0.5,
+        "log_loss": pytest.approx(-np.log(0.7)),
+        "calibration_error": pytest.approx(0.3),
     }
     assert found.metrics(holdout, np.array([False, False, True, False])) == {}
 
