@@ -6,6 +6,7 @@ A surface that computes such a fact by itself, or by other settings, fails here.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,26 +174,42 @@ def test_a_release_has_one_recall(shown: Shown) -> None:
         )
         assert stage is not None
         facts = {row[0]: row[1] for table in tables(markdown.page(stage, "")) for row in table}
-        of_page = {
-            row[0].strip(" ✓").removesuffix(", serves"): row for row in shown.pages["/history"].rows if len(row) == 6
-        }
         made = {one["release"]: one for one in shown.json["history"]["releases"]}
-        values = {
-            "releases": number(shown.json["releases"]["releases"][release - 1]["metrics"][METRIC]),
-            "history": number(shown.json["history"]["runs"][at]["metrics"][METRIC]),
-            "history, releases": number(made[release]["metrics"][METRIC]),
-            "history, terminal": shown.line("history", shown.keys[at]).split()[-1],
-            "history page, runs": shown.run_row(at)[2],
-            "history page, releases": of_page[str(release)][-1],
-            "releases page": next(row for row in shown.pages["/releases"].rows if row and row[0] == str(release))[6],
+        sources = {
+            "releases": shown.json["releases"]["releases"][release - 1],
+            "history": shown.json["history"]["runs"][at],
+            "history, releases": made[release],
+        }
+        values = {name: number(source["metrics"][METRIC]) for name, source in sources.items()} | {
             "report": number(shown.json[f"report {at}"]["report"]["metrics"][METRIC]),
             "report page, tile": shown.report(at).text.partition(f" {METRIC} ")[2][:6],
             "release in Prefect": facts[f"{METRIC} {ON_HOLDOUT}"],
-            "state in Prefect": ended(run).message.partition(f"{METRIC} ")[2].removesuffix(f" {ON_HOLDOUT}"),
         }
         if release == 4:
-            values["metrics"] = number(shown.metrics["millrace_release_quality", METRIC])
+            values["metrics"] = number(shown.metrics["millrace_release_quality", f"{METRIC} all"])
         one(values)
+        of_page = {
+            row[0].strip(" ✓").removesuffix(", serves"): row for row in shown.pages["/history"].rows if len(row) == 7
+        }
+        of_releases = next(row for row in shown.pages["/releases"].rows if row and row[0] == str(release))
+        in_terminal = re.findall(r"(\S+) \(\S+ to \S+\)", shown.line("history", shown.keys[at]))
+        for place, queries in enumerate(("unseen", "seen")):
+            values = {
+                name: number(source["by_queries"][queries]["metrics"][METRIC]) for name, source in sources.items()
+            }
+            values |= {
+                "history, terminal": in_terminal[place],
+                "history page, runs": shown.run_row(at)[2 + place].split()[0],
+                "history page, releases": of_page[str(release)][5 + place].split()[0],
+                "releases page": of_releases[6 + place].split()[0],
+                "report page": next(
+                    row[1] for row in shown.report(at).rows if row[0] == f"{METRIC}, {queries} queries"
+                ),
+                "state in Prefect": ended(run).message.partition(f" on {queries} queries")[0].split()[-1],
+            }
+            if release == 4:
+                values["metrics"] = number(shown.metrics["millrace_release_quality", f"{METRIC} {queries}"])
+            one(values)
 
 
 def test_a_run_has_one_cost(shown: Shown) -> None:
@@ -201,10 +218,12 @@ def test_a_run_has_one_cost(shown: Shown) -> None:
             "history": dollars(shown.json["history"]["runs"][at]["cost"]),
             "ledger": dollars(shown.json["ledger"]["runs"][at]["cost"]),
             "report": dollars(shown.json[f"report {at}"]["report"]["cost"]),
-            "history, terminal": shown.line("history", shown.keys[at]).split()[-2],
+            "history, terminal": next(
+                word for word in shown.line("history", shown.keys[at]).split() if word.startswith("$")
+            ),
             "report, terminal": shown.line(f"report {at}", "Cost ").split("Cost ")[1].split(";")[0].strip(),
             "report page": shown.report(at).text.partition(" Cost ")[2].split()[0],
-            "history page": shown.run_row(at)[7],
+            "history page": shown.run_row(at)[8],
         }
         if at in RELEASES:
             values["releases"] = dollars(shown.json["releases"]["costs"][str(RELEASES[at])])
