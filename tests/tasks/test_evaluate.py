@@ -39,7 +39,7 @@ def again(plan: RunPlan, run: Run) -> None:
 def test_without_a_release_there_is_no_champion(store, runner):
     run = carry_out(plan_run(store, small_config()))
     assert inputs_of_last_evaluation(runner).champion is None
-    assert [verdict.answer for verdict in run.judged.verdicts] == [None, None, None, "pass", None, None]
+    assert [verdict.answer for verdict in run.judged.verdicts] == [None, None, None, None, "pass", None, None]
 
 
 def test_the_champion_is_the_current_release_and_all_spans_have_a_holdout(store, runner):
@@ -56,7 +56,7 @@ def test_a_rejected_model_is_no_error_and_the_champion_stays(store, runner):
     first = carry_out(plan_run(store, small_config()))
     runner.metrics = {"recall@10": 0.2, "mrr@10": 0.2}
     refused = carry_out(plan_run(store, small_config()))
-    assert [verdict.answer for verdict in refused.judged.verdicts] == ["fail", None, None, "pass", "fail", None]
+    assert [verdict.answer for verdict in refused.judged.verdicts] == ["fail", None, None, None, "pass", "fail", None]
     assert releases.current(store) == first.released
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import HostError
@@ -37,6 +38,7 @@ def test_the_worker_gets_the_vectors_to_compare_the_export_with(store, runner):
         catalogue=catalogue_of(plan, run.validated),
         rows=run.validated.rows,
         metrics=run.judged.outcome.challenger,
+        by_queries=run.judged.outcome.by_queries[Role.challenger],
     )
 
 
