@@ -30,6 +30,7 @@ from tasks.data.ids import NUL, hash_of, id_of, unpublishable
 from tasks.data.items import DELETED, FEED_KIND
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
+from tasks.foundation.errors import DataError
 
 
 class Layout(NamedTuple):
@@ -51,6 +52,14 @@ ITEMS = Layout({"id": ITEM_ID, "text": ITEM, "deleted": DELETED}, needed=("id", 
 
 
 Spelled = tuple[str, bool | float]  # a text that the source's spelling makes a value, and the value
+
+
+class UnknownFlag(DataError):
+    """A value of `deleted` that is neither true nor false; `column` of the source has it."""
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message)
+        self.column = column
 
 
 class CanonicalRow(NamedTuple):
@@ -205,7 +214,8 @@ class Canonicaliser:
         value = None if is_missing_word(value) else value
         deleted = known.get(None if value is None else as_text(value).strip().casefold())
         if deleted is None:
-            raise record.error(column, f"{short(value)} is not true or false, nor 1 or 0{_hint(str(value))}")
+            problem = f"{short(value)} is not true or false, nor 1 or 0"
+            raise UnknownFlag(str(record.error(column, problem)), column)
         if not deleted and text is None:
             raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
         return deleted

@@ -7,8 +7,10 @@ the version before or to merge with it. The stage validate, not this module, jud
 import contextlib
 import datetime as dt
 import errno
+import itertools
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -22,24 +24,29 @@ from infra.store.manifest import read_fact
 from infra.store.waiting import wait_for_lock
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
-from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
 from tasks.data.files.csv_form import Quote, name_of
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import ColumnFacts, Problem
+from tasks.data.files.flags import flags_of
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.spelling import PLAIN, Spelling
-from tasks.data.files.survey import Survey
+from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import believed, refuse_far_spans
+from tasks.data.files.values import is_missing_word
 from tasks.data.known_spans import Known
 from tasks.data.look import problems_of, surveyed
-from tasks.data.mapping import check_map
+from tasks.data.mapping import check_map, taken_apart
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
 from tasks.data.span_versions import list_feeds, list_spans, noted
 from tasks.data.tables import ItemTexts, open_tables
-from tasks.foundation.errors import ConfigError, DiskError
+from tasks.foundation.errors import ConfigError, DataError, DiskError
 from tasks.foundation.records import Record
+
+_WORDS_OF_ROWS = 100_000  # read again for an error about a word for deleted
+_MOST_WORDS = 12
 
 
 class IngestOptions(Record):
@@ -118,7 +125,11 @@ def ingest(
     ):
         items = ItemTexts(tables)
         survey = Survey(reader.form is Format.csv, options.spelling, whole=False)
-        spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey)
+        try:
+            spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey)
+        except UnknownFlag as error:
+            again = SourceReader(source, form, options.csv)
+            raise DataError(f"{error}{_words_of(again, error.column, options.spelling)}") from error
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)
             refuse_far_spans(span, seen, _known_rows(store), trusted)
@@ -147,6 +158,22 @@ def ingest(
             problems=tuple(problems_of(survey, columns, canonicaliser, reader.form)),
             notes=(*_notes(reader, items, aside), *(_text_notes(store) if canonicaliser.ids_alone else ())),
         )
+
+
+def _words_of(reader: SourceReader, column: str, spelling: Spelling) -> str:
+    """Return the end of an error about a word for deleted: all words of its column, and the options that read them."""
+    take_apart = taken_apart([column])
+    words: Counter[str] = Counter()
+    for record in itertools.islice(reader, _WORDS_OF_ROWS):
+        if (word := cell(take_apart(record.values), column)) is not None and not is_missing_word(word):
+            words[word.strip().casefold()] += 1
+        if len(words) > _MOST_WORDS:
+            return f"; column {column!r} has many values, such as {', '.join(map(repr, list(words)[:3]))}: map another"
+    shown = ", ".join(f"{word} ({count:,})" for word, count in words.most_common())
+    flags = flags_of(words, spelling.true, spelling.false)
+    if not flags.gone:
+        return f"; its words are {shown}: give those for a deleted item with --true, the others with --false"
+    return f"; its words are {shown}: {flags.options} reads them"
 
 
 def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[str]:

@@ -65,7 +65,7 @@ def look(
             progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
     roles = _roles(survey.columns(detect_languages=False), layout, options)
     columns = survey.columns(ids=_ids(roles, layout))
-    spelling = suggested_spelling(columns, survey, options.spelling)
+    spelling = suggested_spelling(columns, survey, options.spelling, roles.get("deleted"))
     first, last = _range(survey, roles.get(TIME), spelling.dayfirst)
     span = options.span or _span(survey.rows, first, last)
     mapping = {name: column for name, column in roles.items() if name != TIME}

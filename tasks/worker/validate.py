@@ -93,7 +93,7 @@ def run(job: Job) -> ValidateOutcome:
             tables = _tables(span, parts, late if span == takes_late else None)
             bad = _judge(span, parts, tables, counts, features, outputs.rows_file(scratch, span), config, own, reader)
             if span in filled:
-                bad += ids_alone.set_unknown_apart(counts, span, filled[span].unknown)
+                bad += ids_alone.set_unknown_apart(counts, span, filled[span])
             if (profiled := reader.profile()) is not None:
                 counts.profiles.append(profiled[0])
                 counts.compared.append(profiled[1])

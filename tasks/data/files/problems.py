@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Problem, Shape
+from tasks.data.files.flags import column_flags, flags_of
 from tasks.data.files.roles import TIME, named_like
 from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, PLACEHOLDERS, TRUE_WORDS
 from tasks.data.files.spelling import Spelling
@@ -37,21 +38,29 @@ def find_problems(
         *_repeated(survey, roles, by_name, feed),
         *_empty(survey, roles, by_name, feed),
         *_scientific(survey, columns),
+        *(_statuses(columns, roles) if feed else ()),
         *_faulty(survey, roles, by_name),
         *(problem for each in columns for problem in _of_values(each, roles, typed)),
     ]
 
 
-def suggested_spelling(columns: Sequence[ColumnFacts], survey: Survey, spelling: Spelling) -> Spelling:
-    """Return the spelling with the options that the columns' values suggest."""
+def suggested_spelling(
+    columns: Sequence[ColumnFacts], survey: Survey, spelling: Spelling, deleted: str | None = None
+) -> Spelling:
+    """Return the spelling with the options that the columns' values suggest.
+
+    Args:
+        deleted: the column of a feed that says if an item is deleted, perhaps in words such as `archived`.
+    """
     shapes = {each.suggests for each in columns}
     in_words = [text for each in columns if each.suggests is Shape.word for text in survey.texts(each.name)]
     words = {text.strip().casefold() for text in in_words}
+    status = next((flags for each in columns if each.name == deleted and (flags := column_flags(each))), flags_of(()))
     return Spelling(
         decimal="," if Shape.decimal_comma in shapes else spelling.decimal,
         dayfirst=spelling.dayfirst or Shape.day_first in shapes,
-        true=tuple(sorted({*spelling.true, *(words & TRUE_WORDS)})),
-        false=tuple(sorted({*spelling.false, *(words & FALSE_WORDS)})),
+        true=tuple(sorted({*spelling.true, *(words & TRUE_WORDS), *status.gone})),
+        false=tuple(sorted({*spelling.false, *(words & FALSE_WORDS), *status.live, *status.others})),
     )
 
 
@@ -168,6 +177,24 @@ def _scientific(survey: Survey, columns: Sequence[ColumnFacts]) -> Iterator[Prob
                 "number; if these are ids, make the column text there, and export it again"
             )
             yield Problem(kind="scientific", column=column.name, text=text)
+
+
+def _statuses(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the problems of a feed's words for deleted items: not read, or of unknown meaning."""
+    mapped = roles.get("deleted") or next((each.name for each in columns if each.name == "deleted"), None)
+    for column in columns:
+        flags = column_flags(column)
+        if flags is None or not flags.gone or mapped not in (None, column.name):
+            continue
+        share = sum(each.share for each in column.common if each.value.strip().casefold() in flags.gone)
+        said = f"column {column.name!r} is {' or '.join(map(repr, flags.gone))} in {share:.1%} of the records"
+        unknown = f"; {', '.join(map(repr, flags.others))} taken as on sale: is that meant?" if flags.others else ""
+        if mapped is None:
+            way_out = f"give deleted={column.name} in --map, with {flags.options}{unknown}"
+            text = f"{said}, and no column is mapped as deleted, so that these items stay in releases; {way_out}"
+            yield Problem(kind="status", column=column.name, text=text)
+        elif unknown:
+            yield Problem(kind="status", column=column.name, text=f"{said}{unknown}")
 
 
 def _faulty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Shape
+from tasks.data.files.flags import column_flags
 from tasks.data.files.times import is_epoch
 
 TIME = "time"
@@ -46,6 +47,8 @@ def likely_roles(columns: Sequence[ColumnFacts], feed: bool) -> dict[str, str]:
             roles[role] = best.name
         elif role == TIME and (times := [each for each in free if each.suggests in _TIMES] or free):
             roles |= {role: times[0].name} if len(times) == 1 else {}
+        elif role == "deleted" and (status := _status(columns)):
+            roles[role] = status
     if not feed:
         _by_ids(columns, roles)
     _by_text(columns, roles, ("text",) if feed else ("query", "item"))
@@ -92,6 +95,12 @@ _FITS: Mapping[str, Callable[[ColumnFacts], bool]] = {
     "deleted": lambda column: column.type == "boolean" or column.suggests is Shape.word or column.distinct <= 2,
     "text": lambda column: _is_text(column) and not column.ids,
 }
+
+
+def _status(columns: Sequence[ColumnFacts]) -> str | None:
+    """Return the column whose words all say if an item is on sale or gone; None: no column, or several."""
+    found = [each.name for each in columns if (flags := column_flags(each)) and not flags.others]
+    return found[0] if len(found) == 1 else None
 
 
 def _by_ids(columns: Sequence[ColumnFacts], roles: dict[str, str]) -> None:

@@ -37,7 +37,8 @@ class Filled(NamedTuple):
     """Local Parquet files: `known` has rows with texts, and rows without an id; `unknown` the others, as they came."""
 
     known: Path
-    unknown: Path | None  # None: the feed knows the item of every row
+    unknown: Path | None  # None: the feed has the text of every row's item
+    deleted: frozenset[str] = frozenset()  # ids in `unknown` that the feed knows as deleted alone, without a text
 
 
 def with_texts(store: Store, files: Sequence[Path], feeds: Sequence[FeedRef], config: Config, folder: Path) -> Filled:
@@ -72,7 +73,8 @@ def with_texts(store: Store, files: Sequence[Path], feeds: Sequence[FeedRef], co
                     writers[path] = opened.enter_context(pq.ParquetWriter(path, rows.schema))
                 if len(rows):
                     writers[path].write_table(rows)
-    return Filled(known, unknown if unknown.exists() else None)
+        without = database.sql(f"SELECT {ITEM_ID} FROM {_TEXTS} WHERE {TEXT} IS NULL").fetchall()
+    return Filled(known, unknown if unknown.exists() else None, frozenset(each for (each,) in without))
 
 
 def _taken_columns(sources: Sequence[Source], own: Sequence[str], config: Config) -> list[str]:
@@ -96,19 +98,22 @@ def _taken_columns(sources: Sequence[Source], own: Sequence[str], config: Config
 def _find_texts(
     database: duckdb.DuckDBPyConnection, files: Sequence[Path], sources: Sequence[Source], types: dict[str, str]
 ) -> None:
-    """Make the table of the newest record of each item of the log: the latest by time, then by text and features."""
+    """Make the table of the newest record of each item of the log: the latest by time, then by text and features.
+
+    An item that the feed knows without any text is in it too.
+    """
     columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())
     if not sources:
         database.execute(f"CREATE TABLE {_TEXTS} ({ITEM_ID} VARCHAR, {TEXT} VARCHAR{', ' * bool(types)}{columns})")
         return
     records = " UNION ALL ".join(f"({records_of(source, types, 1)})" for source in sources)
     parts = ", ".join(quoted(each) for each in (UPDATED_AT, TEXT, *types))
-    newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in (TEXT, *types))
+    newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in (TEXT, *types))  # null without a text
     log = ", ".join(literal(str(path)) for path in files)
     database.execute(f"""
         CREATE TABLE {_TEXTS} AS SELECT {ITEM_ID}, {newest} FROM (
-            SELECT {ITEM_ID}, max(struct_pack({parts})) AS newest FROM ({records})
-            WHERE {TEXT} IS NOT NULL AND {ITEM_ID} IN (SELECT {ITEM_ID} FROM read_parquet([{log}]))
+            SELECT {ITEM_ID}, max(struct_pack({parts})) FILTER ({TEXT} IS NOT NULL) AS newest FROM ({records})
+            WHERE {ITEM_ID} IN (SELECT {ITEM_ID} FROM read_parquet([{log}]))
             GROUP BY {ITEM_ID}
         )
     """)

@@ -76,10 +76,14 @@ def from_rows(files: Sequence[Path]) -> Source:
 
 
 def from_feed(files: Sequence[Path]) -> Source:
-    """Return rows of an item feed as a source: content unless the item is deleted."""
-    text = f"CASE WHEN {DELETED} THEN NULL ELSE {ITEM} END"
-    updated_at = f"CASE WHEN {DELETED} THEN NULL ELSE {TIME} END"
-    return Source(files, text, updated_at, TIME, DELETED)
+    """Return rows of an item feed as a source: content unless the text is empty, as it may be of a deleted item.
+
+    A full export often keeps the text of a deleted item, and no record from before its deletion.
+    """
+    has_text = f"trim({ITEM}) != ''"
+    return Source(
+        files, f"CASE WHEN {has_text} THEN {ITEM} END", f"CASE WHEN {has_text} THEN {TIME} END", TIME, DELETED
+    )
 
 
 def from_catalogue(files: Sequence[Path], deleted: bool) -> Source:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
@@ -15,15 +17,19 @@ from tasks.worker.catalogue.item_texts import with_texts
 from tasks.worker.rows.counts import WindowCounts
 from tasks.worker.rows.row_checks import ParquetPart
 
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
 UNKNOWN_ITEM = "unknown item"
+NO_TEXT = "deleted item without a text"
 _SHOWN = 3  # ids in a sentence
 
 
 class FilledSpan(NamedTuple):
-    """The files of a span whose rows have texts now; `unknown` has the rows whose items the feed does not know."""
+    """The files of a span whose rows have texts now; `unknown` has the rows whose item's text the feed lacks."""
 
     parts: list[ParquetPart]
     unknown: Path | None
+    deleted: frozenset[str] = frozenset()  # ids in `unknown` that the feed knows as deleted alone
 
 
 def fill_span(
@@ -32,15 +38,18 @@ def fill_span(
     """Return a span of ids alone with texts from the feed, in files of `folder`. Raises as `with_texts`."""
     folder.mkdir(parents=True)
     found = with_texts(store, [part.path for part in parts], feeds, config, folder)
-    return FilledSpan([ParquetPart(span, found.known, pq.read_schema(found.known))], found.unknown)
+    return FilledSpan([ParquetPart(span, found.known, pq.read_schema(found.known))], found.unknown, found.deleted)
 
 
-def set_unknown_apart(counts: WindowCounts, span: SpanRef, unknown: Path | None) -> int:
-    """Count the rows of unknown items; return their number."""
-    if unknown is None:
+def set_unknown_apart(counts: WindowCounts, span: SpanRef, filled: FilledSpan) -> int:
+    """Count the rows of items without a text, by the reason; return their number."""
+    if filled.unknown is None:
         return 0
-    rows = pq.read_table(unknown)
-    counts.set_apart(span, rows, UNKNOWN_ITEM)
+    rows = pq.read_table(filled.unknown)
+    deleted = pc.is_in(rows[ITEM_ID], value_set=pa.array(filled.deleted, pa.string()))
+    for some, reason in ((rows.filter(pc.invert(deleted)), UNKNOWN_ITEM), (rows.filter(deleted), NO_TEXT)):
+        if len(some):
+            counts.set_apart(span, some, reason)
     return len(rows)
 
 
@@ -50,36 +59,48 @@ def unknown_items(counts: WindowCounts, feeds: Sequence[FeedRef], late: int) -> 
     Args:
         late: rows of earlier spans whose items the feed knows since.
     """
-    unknown, total = counts.reasons[UNKNOWN_ITEM], counts.rows_in
+    unknown, deleted, total = counts.reasons[UNKNOWN_ITEM], counts.reasons[NO_TEXT], counts.rows_in
     sentence = f"The item feed ({_newest(feeds)}) knows the items of all rows."
-    if unknown:
-        sentence = (
-            f"{unknown} of {total} rows ({unknown / total:.2%}) are about items that the item feed ({_newest(feeds)}) "
-            f"does not know, such as {', '.join(_ids(counts))}; they are set apart, and later runs look for them."
+    if unknown or deleted:
+        sentence = f"{unknown + deleted} of {total} rows ({(unknown + deleted) / total:.2%}) are about items"
+        lacks = [f"that the item feed ({_newest(feeds)}) does not know, such as {_ids(counts, UNKNOWN_ITEM)}"] * (
+            unknown > 0
         )
+        lacks += [f"that it has as deleted alone, without a text, such as {_ids(counts, NO_TEXT)}"] * (deleted > 0)
+        sentence = f"{sentence} {', or '.join(lacks)}; they are set apart, and later runs look for them."
     if late:
         sentence += f" Rows of earlier spans that came in, since the feed knows their items now: {late}."
     return Check(
-        name="items in the feed", passed=not unknown, severity="warning", observed=float(unknown), sentence=sentence
+        name="items in the feed",
+        passed=not (unknown or deleted),
+        severity="warning",
+        observed=float(unknown + deleted),
+        sentence=sentence,
     )
 
 
 def way_out(counts: WindowCounts, feeds: Sequence[FeedRef]) -> str:
     """Return the end of a sentence about too many bad rows, if some are about unknown items."""
-    unknown = counts.reasons[UNKNOWN_ITEM]
-    if not unknown:
-        return ""
-    return (
-        f" The item feed ({_newest(feeds)}) does not know the items of {unknown} of them, such as "
-        f"{', '.join(_ids(counts))}: ingest their records with millrace ingest --items, and run again. Are the ids of "
-        "log and feed written alike?"
-    )
+    unknown, deleted = counts.reasons[UNKNOWN_ITEM], counts.reasons[NO_TEXT]
+    sentence = ""
+    if unknown:
+        sentence = (
+            f" The item feed ({_newest(feeds)}) does not know the items of {unknown} of them, such as "
+            f"{_ids(counts, UNKNOWN_ITEM)}: ingest their records with millrace ingest --items, and run again. Are the "
+            "ids of log and feed written alike?"
+        )
+    if deleted:
+        sentence += (
+            f" {deleted} of them are about items that the feed has as deleted alone, without a text, such as "
+            f"{_ids(counts, NO_TEXT)}: ingest a record of each with its text, of a time before its deletion."
+        )
+    return sentence
 
 
-def _ids(counts: WindowCounts) -> list[str]:
-    """Return a few ids of unknown items."""
-    values = (sample.values[ITEM_ID] for sample in counts.samples if sample.reason == UNKNOWN_ITEM)
-    return [repr(each) for each in dict.fromkeys(values)][:_SHOWN]
+def _ids(counts: WindowCounts, reason: str) -> str:
+    """Return a few ids of the items that rows were set apart for."""
+    values = (sample.values[ITEM_ID] for sample in counts.samples if sample.reason == reason)
+    return ", ".join([repr(each) for each in dict.fromkeys(values)][:_SHOWN])
 
 
 def _newest(feeds: Sequence[FeedRef]) -> str:

@@ -44,7 +44,8 @@ def look_up(job: Job, folder: str, texts: Sequence[FeedRef], scratch: Path) -> L
     """Look up the items of the rows in `folder`, as `with_texts` does; raises as it does."""
     local, manifest = open_folder(job.store, folder, WAITING_KIND)
     scratch.mkdir(parents=True)
-    return LateRows(*with_texts(job.store, [local / each.name for each in manifest.files], texts, job.config, scratch))
+    found = with_texts(job.store, [local / each.name for each in manifest.files], texts, job.config, scratch)
+    return LateRows(found.known, found.unknown)
 
 
 def late_tables(late: LateRows, like: pa.Schema) -> Iterator[tuple[SpanRef, pa.Table]]:

@@ -1,6 +1,7 @@
 """Item feeds: items that nobody interacted with yet, new texts, deletions."""
 
 import datetime as dt
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tasks.contracts.references import FeedRef
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS
 from tasks.data.files.formats import Format
+from tasks.data.files.spelling import parse_spelling
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.items import FEED_KIND
 from tasks.data.look import LookOptions, look
@@ -127,6 +129,60 @@ def test_an_item_that_cannot_be_used_is_named_and_nothing_is_written(
     with pytest.raises(DataError, match=rf"feed\.jsonl.*row 2.*{column}"):
         feed(store, item("a", "2026-01-05", gone=False), wrong)
     assert not store.list("items")
+
+
+ACTIVE_AND_GONE = ("active", "archived", "Active", None)
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_column_of_states_is_proposed_as_deleted_and_read_as_proposed(store: DirectoryStore, form: Format) -> None:
+    """Else the deleted items stay on sale without a word."""
+    rows = [item(f"a{n}", "2026-01-05", f"lamp {n}", condition=ACTIVE_AND_GONE[n % 4]) for n in range(40)]
+    source = write_input(store.root.parent / f"feed.{form}", rows, form)
+    facts = look(source, ITEMS, LookOptions())
+    words = shlex.split(facts.command)
+    assert facts.mapping == {"id": "sku", "text": "title", "deleted": "condition"}
+    assert words[-4:] == ["--true", "archived", "--false", "active"]
+    said = IngestOptions(spelling=parse_spelling(".", False, words[-3], words[-1]))
+    ingest(store, source, None, "at", SpanKind.month, facts.mapping, ITEMS, options=said)
+    gone = pq.read_table(store.path("items/2026-01/v1/part-00000.parquet"))["deleted"].to_pylist()
+    assert gone == [n % 4 == 1 for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("words", "column", "deleted", "problem"),
+    [
+        (("active", "deleted", "backorder"), "status", None, "'backorder' taken as on sale"),
+        (("active", "active", "active"), "status", "status", None),
+        (("red", "hidden", "green"), "colour", None, None),
+        (("ja", "nein", "nein"), "status", None, None),
+        (("open", "closed", "pending"), "order_state", None, None),
+    ],
+)
+def test_states_are_told_from_other_words(
+    tmp_path: Path, words: tuple[str, ...], column: str, deleted: str | None, problem: str | None
+) -> None:
+    rows = [item(f"a{n}", "2026-01-05", **{column: words[n % 3]}) for n in range(40)]
+    facts = look(write_input(tmp_path / "feed.jsonl", rows), ITEMS, LookOptions())
+    assert facts.mapping.get("deleted") == deleted
+    said = [each.text for each in facts.problems if each.kind == "status"]
+    assert len(said) == (problem is not None)
+    assert (problem or "") in "".join(said)
+
+
+def test_states_that_no_column_is_mapped_for_are_named(store: DirectoryStore) -> None:
+    rows = [item(f"a{n}", "2026-01-05", status="deleted" if n == 7 else "active") for n in range(40)]
+    named = {each.kind: each.text for each in feed(store, *rows, columns="id=sku,text=title").problems}
+    assert "'deleted' in 2.5% of the records" in named["status"]
+    assert "--true deleted --false active" in named["status"]
+
+
+def test_the_error_of_a_state_names_all_words_of_its_column_and_their_options(store: DirectoryStore) -> None:
+    rows = [item(f"a{n}", "2026-01-05", gone="deleted" if n == 7 else "active") for n in range(40)]
+    with pytest.raises(DataError, match=r"row 1, column 'gone'.*active \(39\), deleted \(1\): --true deleted --false"):
+        feed(store, *rows)
+    with pytest.raises(DataError, match="many values"):
+        feed(store, *(item("a", "2026-01-05", gone=f"word {n}") for n in range(40)))
 
 
 def test_a_column_named_deleted_needs_no_map(store: DirectoryStore) -> None:

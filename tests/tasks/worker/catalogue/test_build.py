@@ -123,6 +123,7 @@ CASES = {
     "newer in the feed": Case([{"id": "a", "text": "renamed", "day": 6}], "renamed"),
     "older in the feed": Case([{"id": "a", "text": "first name", "day": 4}], "seen"),
     "deleted": Case([{"id": "a", "day": 6, "deleted": True}], None),
+    "deleted, and its text stays": Case([{"id": "a", "text": "x", "day": 6, "deleted": True}], None),
     "deleted before it was seen last": Case([{"id": "a", "day": 4, "deleted": True}], None),
     "back again": Case([{"id": "a", "day": 6, "deleted": True}, {"id": "a", "text": "back", "day": 7}], "back"),
     "deleted at that moment": Case([{"id": "a", "text": "x", "day": 6}, {"id": "a", "day": 6, "deleted": True}], None),

@@ -62,6 +62,17 @@ def test_a_deleted_item_keeps_its_last_text(store: DirectoryStore, tmp_path: Pat
     assert known(filled(store, tmp_path, [click(1, "a")], [JANUARY]), "item", "price") == [("lamp", 9.5)]
 
 
+def test_a_full_export_has_the_last_text_of_a_deleted_item_in_the_deletion_itself(
+    store: DirectoryStore, tmp_path: Path
+) -> None:
+    """Its older record is gone, so that rows from before the deletion would lose their item."""
+    gone = item("a", "lamp", "2026-02-20", price=3.0, deleted=True)
+    write_feed(store, tmp_path, JANUARY, [gone, item("b", " ", deleted=True), item("c", None)])
+    found = filled(store, tmp_path, [click(1, "a"), click(2, "b"), click(3, "c"), click(4, "x")], [JANUARY])
+    assert known(found, "item_id", "item", "price") == [("a", "lamp", 3.0)]
+    assert found.deleted == {"b", "c"}
+
+
 def test_rows_of_items_that_no_feed_knows_are_apart_as_they_came(store: DirectoryStore, tmp_path: Path) -> None:
     write_feed(store, tmp_path, JANUARY, [item("a", "lamp"), item("gone", None)])
     rows = [click(1, "x"), click(2, "a"), click(3, "gone"), click(4, None), click(5, " ")]

@@ -74,6 +74,16 @@ def test_rows_of_unknown_items_are_set_apart_and_counted(store: DirectoryStore, 
     ]
 
 
+def test_rows_of_a_deleted_item_without_a_text_have_their_own_reason(store: DirectoryStore, tmp_path: Path):
+    feed = write_feed(store, tmp_path, FEED, [*some_items(40), item("gone", None)])
+    write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(41)])
+    write_log(store, tmp_path, APRIL, [click(number, "gone" if number else "i1", "2026-04") for number in range(2)])
+    outcome = validated(store, feed, window=[MARCH, APRIL], overrides=["validate.min_rows=1"])
+    assert outcome.reasons == {"unknown item": 1, "deleted item without a text": 1}
+    assert check(outcome, "items in the feed").observed == 2
+    assert [row["reason"] for row in quarantined(store, outcome)] == ["unknown item", "deleted item without a text"]
+
+
 def test_too_many_unknown_items_end_the_run_with_the_feed_and_the_way_out(
     store: DirectoryStore, tmp_path: Path, feed: FeedRef
 ):
