@@ -22,7 +22,7 @@ AREA = "auc"
 _FEWEST_OF_A_CLASS = 5
 _FEWEST_NEW = 30  # rows about new items
 _NOT_FOUND = 0.1  # a share of the recall on known items: a model that was trained on honest new items finds more
-_SKILL = 0.2  # 2 AUC - 1 before, below which a fall tells nothing
+_SKILL = 0.2  # 2 AUC - 1 before, which the champion must surely have: below, a fall tells nothing
 _NO_ERROR = 1e-12  # divides a number without an error
 
 
@@ -109,8 +109,14 @@ def _areas(
     scores = -rows.ranks[Role.champion].astype(np.float64) if says is None else says.astype(np.float64)
     for part in parts:
         sides = [_scored(rows, scores, part.rows & (rows.label_class >= 0) & each) for each in (new, before)]
-        if all(_has_both(side, fewest) for side in sides) and 2 * measure(sides[1])[0] - 1 >= _SKILL:
+        if all(_has_both(side, fewest) for side in sides) and _skill(sides[1]) >= _SKILL:
             yield _Fall(part.where, *sides)
+
+
+def _skill(side: Answers) -> float:
+    """Return the lower bound of 2 AUC - 1: the labels of a model without skill fall by chance alone."""
+    term = Term(side, (2.0,))
+    return error_of(term).bounds(estimate(term) - 1, CONFIDENCE)[0]
 
 
 def _scored(rows: RowResults, scores: np.ndarray, among: np.ndarray) -> Answers:

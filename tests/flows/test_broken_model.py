@@ -38,8 +38,7 @@ def test_after_a_broken_model_the_next_span_is_released_from_the_last_accepted_c
     encode_here(monkeypatch)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     settings = SETTINGS | {
-        # Twenty rows of a class say little of labels: the gate on recall alone tells the broken model.
-        "evaluate": {"slices": [], "gates": GATES, "holdout_share": 0.3, "label_loss": {"warn": None, "stop": None}},
+        "evaluate": {"slices": [], "gates": GATES, "holdout_share": 0.3},
         "train": SETTINGS["train"] | {"epochs": 8, "batch_rows": 32},
     }
     config_file = tmp_path / "shop.yaml"

@@ -91,6 +91,12 @@ def test_small_spans_are_not_refused_for_their_size(rows: int) -> None:
     assert sum(any(each.refuses for each in found) for found in honest) < 5
 
 
+def test_a_champion_with_little_skill_on_few_rows_accuses_nobody() -> None:
+    """Its AUC of 0.66 on eighty rows before may be chance, and so may that of 0.5 on the new ones."""
+    weak = [judged(shop(np.random.default_rng(seed), rows=20, skill=0.0, skill_before=0.6), ()) for seed in range(100)]
+    assert sum(any(each.refuses for each in found if each.metric == "auc") for found in weak) < 2
+
+
 def test_a_champion_that_never_told_the_classes_apart_accuses_nobody() -> None:
     rows = shop(np.random.default_rng(1), shuffled=True, skill_before=0.0)
     assert [each for each in judged(rows, columns=()) if each.metric == "auc"] == []
