@@ -7,7 +7,8 @@ import datetime as dt
 import inspect
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import annotated_types as limits
 from pydantic.fields import FieldInfo
@@ -26,6 +27,13 @@ _WORDS = {
     type(None): "null",
     Any: "any",
     dt.date: "day",
+}
+_PATTERNS = {
+    r"^[a-z0-9][a-z0-9-]*$": "small letters, digits and -, not - first",
+    r"^[a-z][a-z0-9_]*$": "small letters, digits and _, a letter first",
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and _, no digit first",
+    r"^[A-Za-z0-9]+$": "letters and digits",
+    r"^\S+( \S+){4}$": "five fields, as in `0 6 * * 1`",
 }
 _BOUNDS = {limits.Gt: ("gt", "above"), limits.Ge: ("ge", "from"), limits.Lt: ("lt", "below"), limits.Le: ("le", "to")}
 
@@ -64,7 +72,7 @@ def keys_below(
         deciding = decides_above and decides(field)
         entry = {tuple: EACH, dict: f".{NAME}"}.get(get_origin(field.annotation) or type(None), "")
         if field.description:
-            words = _in_words(field.annotation, field.metadata, apart)
+            words = in_words(field.annotation, field.metadata, apart)
             yield Key(path, words, value, field.description, deciding, bool(inside) and not entry)
         for each in inside:
             yield from keys_below(each, None if entry else value, f"{path}{entry}.", deciding, apart)
@@ -110,28 +118,45 @@ def _default(field: FieldInfo, key: str, given: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, Record) else value
 
 
-def _in_words(kind: Any, metadata: Any = (), apart: Collection[type] = ()) -> str:
+def alternatives(annotation: Any) -> list[Any]:
+    """Return the members of a union, also of one inside another; of another type, itself. Metadata is left out."""
+    if get_origin(annotation) is Annotated:
+        return alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for each in get_args(annotation) for kind in alternatives(each)]
+    return [annotation]
+
+
+def in_words(kind: Any, metadata: Any = (), apart: Collection[type] = ()) -> str:
     """Return a type in words, with its bounds."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _in_words(arguments[0], [*arguments[1:], *metadata], apart)
+        return in_words(arguments[0], [*arguments[1:], *metadata], apart)
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin is tuple:
-        return f"list of {_in_words(arguments[0], (), apart).replace('section', 'sections')}"
+        entries = in_words(arguments[0], (), apart).replace("section", "sections")
+        return ", ".join([f"list of {entries}", *_bounds(metadata)])
     if origin is dict:
-        return f"map of {_in_words(arguments[1], (), apart).replace('section', 'sections')}"
+        values = in_words(arguments[1], (), apart).replace("section", "sections")
+        return ", ".join([f"map of {values}", *_bounds(metadata)])
     if arguments:
-        return " or ".join(dict.fromkeys(_in_words(each, (), apart) for each in arguments))
+        return " or ".join(dict.fromkeys(in_words(each, metadata, apart) for each in arguments))
     if inspect.isclass(kind) and issubclass(kind, Record):
         return kind.__name__ if kind in apart else "section"
-    return " ".join([_WORDS[kind], *_bounds(metadata)])
+    return " ".join([_WORDS[kind], *(_bounds(metadata) if kind is not type(None) else ())])
 
 
 def _bounds(metadata: Any) -> Iterator[str]:
-    for each in metadata:
+    for each in sorted(metadata, key=lambda one: isinstance(one, limits.MaxLen)):
         if isinstance(each, FieldInfo):
             yield from _bounds(each.metadata)
         elif type(each) in _BOUNDS:
             name, word = _BOUNDS[type(each)]
             yield f"{word} {getattr(each, name):g}"
+        elif pattern := getattr(each, "pattern", None):
+            yield f"of {_PATTERNS[pattern]}"
+        elif isinstance(each, limits.MinLen):
+            yield "not empty" if each.min_length == 1 else f"and at least {each.min_length} long"
+        elif isinstance(each, limits.MaxLen):
+            yield f"and at most {each.max_length} long"

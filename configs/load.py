@@ -4,7 +4,6 @@ A config file may build on another one: its key `extends` holds that file's path
 key is an error that names the nearest known one.
 """
 
-import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from configs.own_suites import take_in
 from configs.prices import take_in_prices
 from configs.schema.config import Config
+from configs.wrong_values import explain, nearest
 from configs.yaml_files import read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import holds_password, masked
@@ -61,7 +61,8 @@ def _resolve(tree: dict[str, Any], over: Iterable[Layer]) -> Config:
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None  # pydantic's error repeats the value, which may be a password
+        # pydantic's error repeats the value, which may be a password
+        raise ConfigError(f"configuration: {explain(error)}") from None
     for key in _with_passwords(config.tree()):
         raise ConfigError(
             f"configuration: {key}: its address holds a password; leave it out: settings are stored with every run"
@@ -138,7 +139,7 @@ def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tu
     for key, value in patch.items():
         if known is not None and key not in known:
             name = ".".join((*path, str(key)))
-            raise ConfigError(f"{source}: unknown key {name!r}{_nearest(str(key), path, known)}")
+            raise ConfigError(f"{source}: unknown key {name!r}{nearest(str(key), path, known)}")
         below = tree.get(key)
         if isinstance(value, Mapping) and isinstance(below, dict):
             _merge(below, value, source, (*path, key))
@@ -168,12 +169,6 @@ def _submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
     return None
 
 
-def _nearest(key: str, path: tuple[str, ...], known: list[str]) -> str:
-    if close := difflib.get_close_matches(key, known, n=1):
-        return f"; did you mean {'.'.join((*path, close[0]))!r}?"
-    return f"; known here: {', '.join(known)}"
-
-
 def _scalar(text: str) -> Any:
     try:
         value = read_yaml(text)
@@ -199,15 +194,3 @@ def _with_passwords(value: Any, key: str = "") -> Iterator[str]:
             yield from _with_passwords(below, f"{key}.{number}")
     elif isinstance(value, str) and "://" in value and holds_password(value):
         yield key
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"]) or "config"
-        said, wrong = problem["msg"].removeprefix("Value error, "), problem["input"]
-        # A password may be in `publish`, and whole sections say nothing in one line.
-        shown = problem["loc"] and problem["loc"][0] != "publish" and not isinstance(wrong, Mapping | BaseModel)
-        got = f" (got {masked(repr(wrong)):.{_SHOWN}})" if shown else ""
-        lines.append(f"{key}: {said}{got}" if problem["loc"] else said)
-    return "configuration: " + "; ".join(lines)

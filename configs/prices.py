@@ -9,11 +9,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from configs.schema.prices import LOCAL_WORKER, Basis, Charge, CostConfig, Price, PriceList
+from configs.wrong_values import explain
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 
 UNNAMED = "unnamed machine"  # its `batch.*_instance` is null
 PRICES = Path(__file__).with_name("prices.yaml")
+_EXAMPLE = (
+    "- {basis: on_demand, region: us-east-1, date: 2026-07-20, source: a page, "
+    "dollars_per_hour: {trn1.32xlarge: 21.50}}"
+)
 _LISTS = TypeAdapter(tuple[PriceList, ...])
 
 
@@ -26,11 +31,8 @@ def read_prices(path: Path, label: str = "") -> tuple[PriceList, ...]:
     try:
         return _LISTS.validate_python(read_yaml_file(path, label))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
         raise ConfigError(
-            f"{label}{path}: {where}: {first['msg']}; expected a list, as in `- {{basis: on_demand, region: us-east-1, "
-            "date: 2026-07-20, source: a page, dollars_per_hour: {trn1.32xlarge: 21.50}}`"
+            f"{label}{path}: {explain(error, tuple[PriceList, ...])}; expected a list, as in `{_EXAMPLE}`"
         ) from None
 
 

@@ -90,6 +90,22 @@ class _Commands(TyperGroup):
             raise CancelledError(f"stopped by {how}; what was finished is kept") from None
 
 
+class _OneCommand(TyperCommand):
+    """A command whose refusal of a word that no parameter takes names the option that was probably meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typed = list(args)
+        ctx.allow_extra_args = True
+        extra = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            from flows.cli.terminal.extra_words import refusal
+
+            options = {option for each in self.params for option in each.opts if option.startswith("-")}
+            arguments = {each.name or "" for each in self.params if each.param_type_name == "argument"}
+            ctx.fail(refusal(extra, typed, options, arguments))
+        return extra
+
+
 class _WithDefault(TyperGroup):
     """The commands `NAME` and `NAME WORD`: the first is meant unless a word of the others follows."""
 
@@ -104,13 +120,13 @@ def loaded(name: str) -> Any:
         title.removeprefix(f"{name} "): each.call for title, each in COMMANDS.items() if title.startswith(f"{name} ")
     }
     alone = _typer()
-    alone.command(name)(COMMANDS[name].call)
+    alone.command(name, cls=_OneCommand)(COMMANDS[name].call)
     if not others:
         return get_command(alone)
     about = f"{COMMANDS[name].call.__doc__}\n\nIts options: millrace {name} {RUN} --help."
     group = _typer(cls=_WithDefault, help=about)
     for word, call in {RUN: COMMANDS[name].call, **others}.items():
-        group.command(word)(call)
+        group.command(word, cls=_OneCommand)(call)
     return get_command(group)
 
 

@@ -30,6 +30,14 @@ _FORMS = {
     SpanKind.year: re.compile(r"(\d{4})"),
 }
 
+# Forms that people write for these, each with the right one.
+_NEAR_FORMS = {
+    re.compile(r"(\d{4})[-_ ]([1-9])"): "{}-{:02d}",
+    re.compile(r"(\d{4})[-_ ]?[Ww]?(\d{1,2})"): "{}-W{:02d}",
+    re.compile(r"(\d{4})[-_ ]?[Qq](\d)"): "{}-Q{}",
+    re.compile(r"(\d{4})[-/.]?(\d{1,2})[-/.]?(\d{1,2})"): "{}-{:02d}-{:02d}",
+}
+
 # Time from a span's first day to some day of the next span, for all lengths of the two.
 _INTO_THE_NEXT = {
     SpanKind.day: dt.timedelta(days=1),
@@ -126,10 +134,29 @@ def _parse(span: str) -> tuple[SpanKind, dt.date]:
                     case SpanKind.year:
                         return kind, dt.date(numbers[0], 1, 1)
             except ValueError as error:
-                raise ConfigError(f"span {span!r} is not on the calendar: {error}") from error
+                raise ConfigError(f"span {span!r} is not on the calendar: {error}{_meant(span)}") from error
     raise ConfigError(
         f"span {span!r} is not a day (2026-11-20), week (2026-W47), month (2026-11), quarter (2026-Q4) or year (2026)"
+        f"{_meant(span)}"
     )
+
+
+def _meant(span: str) -> str:
+    """Return the span that a wrong name was probably meant to be, as the end of a message; else an empty text."""
+    for wrong, right in _NEAR_FORMS.items():
+        if found := wrong.fullmatch(span):
+            year, *rest = found.groups()
+            near = right.format(year, *map(int, rest))
+            return f"; did you mean {near}?" if near != span and _is_span(near) else ""
+    return ""
+
+
+def _is_span(name: str) -> bool:
+    try:
+        _parse(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _midnight(day: dt.date) -> dt.datetime:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 import configs
+from configs.wrong_values import explain
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -105,8 +106,7 @@ def published() -> Published:
     try:
         return Published.model_validate(read_yaml_file(PUBLISHED))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{PUBLISHED}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(f"{PUBLISHED}: {explain(error, Published)}") from error
 
 
 def machine_of(instance: str | None) -> Machine | None:

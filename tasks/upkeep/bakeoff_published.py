@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from configs import prices
 from configs.prices import price_of
 from configs.schema.prices import Basis, CostConfig, Price
+from configs.wrong_values import explain
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -45,8 +46,7 @@ def published_lines(cost: CostConfig) -> tuple[PublishedLine, ...]:
     try:
         found = TypeAdapter(tuple[PublishedTraining, ...]).validate_python(read_yaml_file(PUBLISHED))
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{PUBLISHED}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise ConfigError(f"{PUBLISHED}: {explain(error, tuple[PublishedTraining, ...])}") from None
     return tuple(_line(cost, training) for training in found)
 
 

@@ -1,3 +1,5 @@
+import itertools
+import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +8,8 @@ from typing import Any
 import pytest
 
 from configs.differences import differences
-from configs.load import BASE, config_hash, load_config, to_yaml
+from configs.keys import EACH, NAME, all_keys
+from configs.load import BASE, config_hash, load_config, to_yaml, with_overrides
 from configs.prices import PRICES
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
@@ -103,6 +106,9 @@ def test_a_value_may_hold_an_equals_sign() -> None:
         ("validate_", "unknown key 'validate_'; did you mean 'validate'?"),
         ("heads.classification.inptu", "did you mean 'heads.classification.input'?"),
         ("retry.xyz", "unknown key 'retry.xyz'; known here: attempts, jitter"),
+        ("epochs", "did you mean 'train.epochs'?"),
+        ("gates", "did you mean 'evaluate.gates' or 'release.gates'?"),
+        ("train.holdout_shar", "did you mean 'evaluate.holdout_share'?"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, key: str, message: str) -> None:
@@ -125,15 +131,38 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, ke
         ("train.checkpoint_every=50", "train.checkpoint_every: write it as '50 steps', '300 seconds' or"),
         ("train.checkpoint_every=0 steps", "write it as '50 steps', '300 seconds' or 'auto' (got '0 steps')"),
         ("features.numeric=[price", "--set value '[price' is not readable as YAML"),
-        ("train.epochs=many", "train.epochs: Input should be a valid integer"),
-        ("train.epochs=0", "train.epochs: Input should be greater than 0 (got 0)"),
-        ("train.epochs=", "train.epochs: Input should be a valid integer"),
-        ("train=3", "train: Input should be a valid dictionary"),
-        ("lineage=Not Good", "lineage: String should match pattern"),
+        ("train.epochs=many", "train.epochs: expected integer above 0, got 'many'"),
+        ("train.epochs=0", "train.epochs: expected integer above 0, got 0"),
+        ("train.epochs=", "train.epochs: expected integer above 0, got null"),
+        ("train.max_tokens=5000", "train.max_tokens: expected a section with the keys query, item, got 5000"),
+        ("lineage=Not Good", "lineage: expected text of small letters, digits and -, not - first, got 'Not Good'"),
+        ("accelerator=gpu", "accelerator: expected one of cpu, cuda, xla, got 'gpu'"),
+        ("compute=locl", "expected one of local, batch, got 'locl'; did you mean 'local'?"),
+        ("evaluate.holdout_share=20%", "write 20% as 0.2"),
+        ("features.numeric=price", "expected list of text, got 'price'; write [price]"),
+        ("publish.targets=[{kind: elastic}]", "kind: expected one of lancedb, pgvector, qdrant, got 'elastic'"),
+        ("publish.targets=[{kind: qdrant, name: my-shop}]", "targets.0.name: expected text of small letters, digits"),
+        ("publish.targets=[{kind: qdrant, name: my-shop}]", "targets.0: add url"),
+        ("publish.targets=[{kind: qdrant, name: a, url: 5}]", "targets.0.url: expected text not empty"),
+        ("evaluate.gates=[{tresold: 1}]", "unknown key 'evaluate.gates.0.tresold'; did you mean 'threshold'?"),
     ],
 )
 def test_a_malformed_override_is_refused_with_its_key(override: str, message: str) -> None:
     assert message in refusal(overrides=[override])
+
+
+def test_no_wrong_value_is_explained_in_the_words_of_a_library() -> None:
+    config = load_config()
+    keys = [key.path for key in all_keys(None) if EACH not in key.path and NAME not in key.path]
+    said = []
+    for key, value in itertools.product(keys, ("[[{a: 1}]]", "-1.5", "{b: 2}", "")):
+        try:
+            with_overrides(config, [f"{key}={value}"])
+        except ConfigError as error:
+            said.append(str(error))
+    words = r"[Ii]nput (should|tag)|String|should|a valid|instance of|Extra inputs|Field required|tuple"
+    assert len(said) > len(keys)
+    assert not [each for each in said if re.search(words, each)]
 
 
 @pytest.mark.parametrize(

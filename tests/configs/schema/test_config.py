@@ -96,7 +96,7 @@ REFUSED = {
     ),
     "definition of no stage": (["batch.definition=millrace"], "batch.definition 'millrace' must hold {stage}"),
     "unknown machine": (["health.machine=trn9"], "health.machine 'trn9' is not in health.machines: trn1.32xlarge"),
-    "optimisation level": (["compiler.optlevel=4"], "compiler.optlevel: Input should be 1, 2 or 3"),
+    "optimisation level": (["compiler.optlevel=4"], "compiler.optlevel: expected one of 1, 2, 3 or null, got 4"),
 }
 ALLOWED = {
     "rows and workers": ["train.workers=4"],

@@ -32,8 +32,8 @@ def test_a_password_is_refused_and_not_repeated(setting: str) -> None:
     ("targets", "more", "message"),
     [
         ("[{kind: lancedb, name: a, uri: l}, {kind: lancedb, name: a, uri: m}]", (), "two targets are named a"),
-        ("[{kind: lancedb, name: 'a; drop', uri: l}]", (), "targets.0.lancedb.name"),
-        ("[{kind: solr, name: a, uri: l}]", (), "'lancedb', 'pgvector', 'qdrant'"),
+        ("[{kind: lancedb, name: 'a; drop', uri: l}]", (), "targets.0.name"),
+        ("[{kind: solr, name: a, uri: l}]", (), "lancedb, pgvector, qdrant"),
         ("[{kind: lancedb, name: a, uri: l}]", ("publish.compute=batch",), "target a of publish.targets is a folder"),
         ("[{kind: qdrant, name: a, url: q}]", ("compute=batch",), "target a of publish.targets is a folder"),
     ],

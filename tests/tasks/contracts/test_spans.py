@@ -166,3 +166,20 @@ def test_a_time_without_an_offset_is_refused() -> None:
 def test_no_span_is_after_the_last_of_the_calendar() -> None:
     with pytest.raises(ConfigError, match="span '9999-12' is the last of the calendar"):
         after("9999-12")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("2026W45", "2026-W45"),
+        ("2026-45", "2026-W45"),
+        ("2026-w5", "2026-W05"),
+        ("2026-5", "2026-05"),
+        ("2026q3", "2026-Q3"),
+        ("20261102", "2026-11-02"),
+        ("2026/1/2", "2026-01-02"),
+    ],
+)
+def test_a_span_in_another_form_is_named_in_the_right_one(wrong: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=rf"did you mean {near}\?"):
+        kind_of(wrong)

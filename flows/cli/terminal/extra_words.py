@@ -1,0 +1,49 @@
+"""Words of a command line that no parameter takes: the option that was probably meant."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from tasks.contracts.spans import kind_of
+from tasks.foundation.errors import ConfigError
+
+_NUMBERS = ("--to", "--release", "-k")  # options that take one, the likeliest first
+_TEXT = "text"  # argument
+
+
+def refusal(words: Sequence[str], typed: Sequence[str], options: Collection[str], arguments: Collection[str]) -> str:
+    """Return the message about words that are too many.
+
+    Args:
+        words: the words that no parameter took.
+        typed: all words after the command.
+        options: the command's options, as in `--span`.
+        arguments: the names of its arguments.
+    """
+    extra = f"{'These words belong' if len(words) > 1 else 'This word belongs'} to no option: {' '.join(words)}"
+    meant = "put a text of several words in quotes" if _TEXT in arguments else _meant(words[0], typed, options)
+    return f"{extra}; {meant}" if meant else extra
+
+
+def _meant(word: str, typed: Sequence[str], options: Collection[str]) -> str | None:
+    place = typed.index(word) if word in typed else 0
+    if place > 1 and typed[place - 2] == "--set" and "=" not in typed[place - 1]:
+        return f"did you mean --set {typed[place - 1]}={word}?"
+    if Path(word).exists():
+        return f"one file or one folder is read; to read several files, name their folder: {Path(word).parent}"
+    if "=" in word and "--set" in options:
+        return f"did you mean --set {word}?"
+    if f"--{word}" in options:
+        return f"did you mean --{word}?"
+    if "--span" in options and _is_span(word):
+        return f"did you mean --span {word}?"
+    if word.isdecimal() and (takes := next((option for option in _NUMBERS if option in options), None)):
+        return f"did you mean {takes} {word}?"
+    return None
+
+
+def _is_span(word: str) -> bool:
+    try:
+        kind_of(word)
+    except ConfigError:
+        return False
+    return True
