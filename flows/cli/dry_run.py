@@ -115,11 +115,7 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
     yield f"rows:    {count(amounts.rows)}{without}{read}"
     others = amounts.training_rows - amounts.training_pairs
     also = f", and {plural(others, 'other row')} for heads of labels" if others else ""
-    if amounts.zeros_unread:
-        yield (
-            f"labels:  {count(amounts.zeros_unread)} rows have the label 0, and are trained as hits: no head reads the "
-            "label; see docs/models.md#labels-of-pairs"
-        )
+    yield from _labels(amounts, config["heads"]["classification"])
     yield f"pairs:   about {count(amounts.training_pairs)} to train on{also}"
     train = config["train"]
     yield f"steps:   about {count(amounts.steps)}, of {train['batch_rows']} rows, {plural(train['epochs'], 'epoch')}"
@@ -138,6 +134,23 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
         yield (
             f"golden:  warning: {of} in no span, catalogue or item feed, as {first}; they are measured, but no release "
             "has them: correct the item_id or the text in evaluate.golden, or announce them by millrace ingest --items"
+        )
+
+
+def _labels(amounts: Enough, head: dict[str, Any] | None) -> Iterator[str]:
+    """Yield a line about labels that say no, of rows that are trained as hits all the same."""
+    if head is not None and amounts.bad_as_hits:
+        yield (
+            f"labels:  {count(amounts.bad_as_hits)} rows have a label of at most {head['negative_max']:g} "
+            "(heads.classification.negative_max), and are trained as hits too: heads.contrastive.positives_only=true "
+            "leaves them out, unless they are opinions, as in reviews"
+        )
+    elif head is None and amounts.labels is not None and amounts.labels[0] < amounts.labels[1]:
+        low, high = amounts.labels
+        zeros = f", {count(amounts.bad_as_hits)} of them with the label 0," if amounts.bad_as_hits else ""
+        yield (
+            f"labels:  from {low:g} to {high:g}, and no head says which rows are hits: all{zeros} are trained as hits; "
+            "see docs/models.md#labels-of-pairs"
         )
 
 

@@ -263,7 +263,8 @@ def _written(store: Store, folder: Path, data: FirstData) -> InitOutput:
 def _problems(data: FirstData) -> list[str]:
     """Return the likely mistakes, without the reminder of a feed that was given."""
     sources = [data.log, *([data.feed] if data.feed else [])]
-    return [each.text for source in sources for each in source.problems if not (data.feed and each.kind == "missing")]
+    found = [each.text for source in sources for each in source.problems if not (data.feed and each.kind == "missing")]
+    return [*found, *([data.labels.unread] if data.labels.unread else [])]
 
 
 def _about(facts: SourceFacts) -> str:

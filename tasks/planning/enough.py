@@ -25,7 +25,7 @@ from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.events import with_labels
 from tasks.data.holdout import held_out, trainable, unseen
-from tasks.data.label_columns import pair_mask
+from tasks.data.label_columns import label_classes, pair_mask
 from tasks.data.rows import (
     BATCH_ROWS,
     ITEM,
@@ -61,7 +61,12 @@ class Enough(Record):
     rows_unusable: int = Field(
         description="rows without a query or an item, or with an event that validate.events does not name"
     )
-    zeros_unread: int = Field(description="rows with the label 0 that are trained as hits, since no head reads labels")
+    bad_as_hits: int = Field(
+        description="rows trained as hits, though their label is 0, or at most heads.classification.negative_max"
+    )
+    labels: tuple[float, float] | None = Field(
+        description="lowest and highest label of the rows that were read; null: no row has one"
+    )
     training_rows: int = Field(description="rows of the window that are trained on, with the replayed ones")
     training_pairs: int = Field(description="training rows that are pairs; others teach heads of labels only")
     steps: int = Field(description="training steps")
@@ -84,7 +89,8 @@ class _Counts(NamedTuple):
 
     rows: int = 0
     unusable: int = 0
-    zeros: int = 0
+    bad: int = 0
+    labels: tuple[float, float] | None = None
     training: int = 0
     pairs: int = 0
     held: int = 0
@@ -122,7 +128,8 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         rows=sum(rows),
         rows_read=seen.rows,
         rows_unusable=round(scale * seen.unusable),
-        zeros_unread=0 if config.heads.reads_labels else round(scale * seen.zeros),
+        bad_as_hits=round(scale * seen.bad),
+        labels=seen.labels,
         training_rows=training,
         training_pairs=round(pairs * training / max(own, 1)),
         steps=math.ceil(training / config.train.batch_rows) * config.train.epochs,
@@ -154,6 +161,9 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
             known = table.filter(pc.and_(pc.is_valid(table[QUERY]), pc.is_valid(table[ITEM])))
             known = with_labels(known, events).rows if events else known
             is_pair = pair_mask(known, config.heads)
+            bad = label_classes(known, config.heads) == 0
+            if config.heads.classification is None:
+                bad = known[LABEL].to_numpy() == 0.0
             training, held = trainable(known, at), held_out(known, at)
             texts = known[QUERY].filter(pa.array(held & is_pair)).to_pylist()
             newest |= frozenset(map(normal_text, texts))
@@ -161,7 +171,8 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
             found = found._replace(
                 rows=found.rows + table.num_rows,
                 unusable=found.unusable + table.num_rows - known.num_rows,
-                zeros=found.zeros + known[LABEL].to_pylist().count(0.0),
+                bad=found.bad + int(np.sum(bad & is_pair)),
+                labels=_range([*(found.labels or ()), *known[LABEL].drop_null().to_pylist()]),
                 training=found.training + int(training.sum()),
                 pairs=found.pairs + int(np.sum(training & is_pair)),
                 held=found.held + int(held.sum()),
@@ -172,6 +183,10 @@ def _counts(store: Store, window: Sequence[SpanRef], rows: Sequence[int], rule: 
             )
         found = found._replace(queries=found.queries | newest, newest_queries=newest)
     return found
+
+
+def _range(labels: Sequence[float]) -> tuple[float, float] | None:
+    return (min(labels), max(labels)) if labels else None
 
 
 def _tokens(rows: pa.Table, config: Config, ids_alone: bool) -> float:

@@ -152,7 +152,9 @@ def _heads(data: FirstData) -> Iterator[Choice]:
     if data.pretrained is None:
         yield Choice("heads.contrastive.scale", 10.0, "a new encoder learns more than at 20")
     if data.labels.positives_only:
-        yield Choice("heads.contrastive.positives_only", True, "rows of label 0 are no pairs of a query and its item")
+        yield Choice(
+            "heads.contrastive.positives_only", True, "rows that the labels call bad, or do not call good, are no hits"
+        )
     if data.labels.classification:
         reason = "the labels of both classes: learnt with a little weight, and read by positives_only"
         yield Choice("heads.classification", data.labels.classification, reason)

@@ -8,7 +8,7 @@ import hashlib
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +22,12 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
 from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import SUFFIXES, Format, format_of_name
+from tasks.data.files.roles import named_like
 from tasks.data.files.sources import SourceReader
-from tasks.data.files.values import scalar
+from tasks.data.files.values import NUMBER, as_text, scalar
 from tasks.data.ids import hash_of, id_of
 from tasks.data.items import CATALOGUE_KIND, FEED_KIND, is_deleted_name
-from tasks.data.rows import BATCH_ROWS, ITEM, ITEM_ID, QUERY, ROW_ID, SPAN_KIND
+from tasks.data.rows import BATCH_ROWS, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.data.span_versions import list_feeds
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.runs.catalogues import bases
@@ -120,10 +121,30 @@ def _rows(reader: SourceReader) -> Iterator[GoldenRow]:
     records = list(itertools.islice(reader, MOST_ROWS + 1))
     if len(records) > MOST_ROWS:
         raise DataError(f"{records[0].file} has more than {MOST_ROWS:,} rows, the most that a golden set may have")
+    _refuse_grades(records, reader.form)
     has_ids = any(ITEM_ID in record.values for record in records)  # a record of JSON may leave out nulls
     for record in records:
         query, item = _text(record, QUERY), _text(record, ITEM)
         yield GoldenRow(query, item, _id(record, reader.form) if has_ids else hash_of(item))
+
+
+def _refuse_grades(records: Sequence[SourceRow], form: Format) -> None:
+    """Refuse a file whose rows are judged good and bad: each would count as a right answer."""
+    for column in dict.fromkeys(name for record in records for name in record.values):
+        if column in (QUERY, ITEM, ITEM_ID) or not named_like(column, LABEL):
+            continue
+        values = [scalar(record.values.get(column)) for record in records]
+        grades = sorted({as_text(value).strip() for value in values if value is not None})
+        if len(grades) > 1:
+            file, best = records[0].file, grades[-1]
+            good = f"{column} >= {best}" if NUMBER.fullmatch(best) else f"{column} = '{best}'"
+            reading = {Format.csv: "csv", Format.jsonl: "json", Format.parquet: "parquet"}[form]
+            kept = f"read_{reading}('{file}').filter(\"{good}\").project('* EXCLUDE {column}').write_csv('right.csv')"
+            raise DataError(
+                f"{file}: column {column!r} has values from {grades[0]!r} to {best!r}, and each row of a golden set is "
+                "a right answer, so that bad grades would count as right. Keep the rows of good grades, without the "
+                f"column, and name the new file in evaluate.golden; in Python: import duckdb; duckdb.{kept}"
+            )
 
 
 def _id(record: SourceRow, form: Format) -> str:

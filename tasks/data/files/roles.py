@@ -15,7 +15,8 @@ _NAMES = {
     "item_id": "item_id itemid product_id productid clicked_id sku asin doc_id docid document_id passage_id article_id "
     "artikel artikelnummer artikel_nr artikel_id produkt_id produktid ean gtin",
     "id": "id row_id rowid event_id log_id review_id interaction_id uuid key",
-    "label": "label click clicked clicks rating stars score grade relevance relevant klick "
+    "label": "label click clicked clicks rating stars score grade gain relevance relevant judgement judgment "
+    "klick "
     "bewertung purchased bought gekauft kauf",
     "query": "query q search search_term search_query searchterm keyword keywords question query_text suchbegriff "
     "suche suchanfrage anfrage frage requete requête consulta",

@@ -63,6 +63,16 @@ def test_only_positives_are_pairs_if_the_head_says_so(store: DirectoryStore) -> 
     assert found.held_pairs == sum(map(held, positive))
 
 
+def test_bad_labels_that_are_trained_as_hits_are_counted(store: DirectoryStore) -> None:
+    """The head reads them, and each is a hit all the same."""
+    bad = sum(row["stars"] <= 1.0 for row in ROWS)
+    assert expected(store, HEAD).bad_as_hits == bad
+    assert expected(store, HEAD, "heads.contrastive.positives_only=true").bad_as_hits == 0
+    without = expected(store)
+    assert without.bad_as_hits == sum(row["stars"] == 0.0 for row in ROWS)
+    assert without.labels == (0.0, 4.0)
+
+
 def test_events_say_which_rows_are_pairs(store: DirectoryStore) -> None:
     """The event of half of the rows has a label, which makes them pairs; the other event has no name."""
     events = "validate.events={column: new, values: {'true': {label: 5}}}"

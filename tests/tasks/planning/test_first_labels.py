@@ -9,17 +9,18 @@ from tasks.data.files.facts import ColumnFacts, SourceFacts
 from tasks.planning.first_labels import Labels, first_labels
 
 
-def labels_of(values: dict[str, float], name: str = "event", role: str | None = None) -> Labels:
-    """The labels of a log whose one further column has these values, by their shares."""
+def labels_of(values: dict[str, float], name: str = "event", role: str | None = None, queries: int = 1000) -> Labels:
+    """The labels of a log with so many queries whose one further column has these values, by their shares."""
     column = ColumnFacts(
         name=name, type="number" if role else "text", suggests=None, nulls=0, distinct=len(values), lengths=None,
         languages=(), common=tuple(Shared(value=value, share=share) for value, share in values.items()), ids=False,
         odd=None, role=role,
     )  # fmt: skip
+    asked = column.model_copy(update={"name": "q", "type": "text", "role": "query", "distinct": queries, "common": ()})
     return first_labels(
         SourceFacts(
             source="log.csv", format="csv", delimiter="comma", files=1, rows=1000, sampled=1000, first=None, last=None,
-            columns=(column,), mapping={}, time_column=None, span="week", problems=(), command="",
+            columns=(asked, column), mapping={}, time_column=None, span="week", problems=(), command="",
         )
     )  # fmt: skip
 
@@ -55,3 +56,36 @@ def test_grades_from_zero_on_are_parted_in_the_middle() -> None:
     assert labels.classification is not None
     assert (labels.classification["negative_max"], labels.classification["positive_min"]) == (1, 2)
     assert round(labels.positive, 2) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "queries", "positives_only"),
+    [("grade", 1000, True), ("relevance", 128, True), ("rating", 128, True), ("rating", 1000, False)],
+)
+def test_bad_grades_are_no_hits_but_low_ratings_of_reviews_are(name: str, queries: int, positives_only: bool) -> None:
+    """A query with several ratings was judged by raters; a review with one star is about its item all the same."""
+    labels = labels_of({"4": 0.63, "3": 0.16, "2": 0.14, "1": 0.07}, name=name, role="label", queries=queries)
+    assert labels.positives_only == positives_only
+    assert labels.classification is not None
+    assert (labels.classification["negative_max"], labels.classification["positive_min"]) == (2, 3)
+    assert round(labels.positive, 2) == (0.79 if positives_only else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ({"E": 0.5, "S": 0.2, "C": 0.1, "I": 0.2}, {"E": 1, "S": None, "C": None, "I": 0}),
+        ({"Exact": 0.5, "Partial": 0.3, "Irrelevant": 0.2}, {"Exact": 1, "Partial": None, "Irrelevant": 0}),
+    ],
+)
+def test_grades_in_words_become_labels_too(values: dict[str, float], labels: dict[str, int | None]) -> None:
+    found = labels_of(values, name="esci_label")
+    assert {word: each.get("label") for word, each in events(found).items()} == labels
+    assert found.positives_only
+    assert found.positive == 0.5
+    assert labels_of({"e": 0.5, "z": 0.5}, name="letter") == Labels()
+
+
+def test_a_label_that_gives_no_grades_is_named() -> None:
+    assert "'score' has values such as 0.13" in labels_of({"0.13": 0.01, "7": 0.01}, "score", "label").unread
+    assert labels_of({"1": 1.0}, "click", "label").unread == ""

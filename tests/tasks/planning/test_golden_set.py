@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,6 +70,20 @@ def test_without_an_id_an_item_has_that_of_a_row_with_its_text(tmp_path: Path):
 def test_rows_that_cant_be_used_are_named(tmp_path: Path, rows: list[dict], says: str):
     with pytest.raises(DataError, match=says):
         read_golden_set(Path(write(tmp_path, "g.jsonl", rows)))
+
+
+@pytest.mark.parametrize("name", ["g.csv", "g.jsonl", "g.parquet"])
+def test_a_file_of_good_and_bad_grades_is_refused_with_a_command_that_keeps_the_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    """Else a row that raters called irrelevant is a right answer."""
+    monkeypatch.chdir(tmp_path)
+    graded = [{**row, "grade": grade} for row, grade in zip(ROWS, (4, 1), strict=True)]
+    with pytest.raises(DataError, match="column 'grade' has values from '1' to '4'") as refused:
+        read_golden_set(Path(write(tmp_path, name, graded)))
+    subprocess.run([sys.executable, "-c", str(refused.value).partition("in Python: ")[2]], check=True)
+    assert [row.item_id for row in read_golden_set(Path("right.csv"))] == ["s1"]
+    read_golden_set(Path(write(tmp_path, name, [{**row, "grade": 4} for row in ROWS])))
 
 
 def test_a_golden_set_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
