@@ -1,6 +1,8 @@
 """Two small releases whose vectors are known, and what changed from one to the other."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -88,6 +90,18 @@ def test_the_models_meet_on_what_both_releases_hold(changes: Changes) -> None:
     assert (changes.shared.metrics_before["recall@1"], changes.shared.metrics_after["recall@1"]) == (0.5, 0.5)
     assert changes.shared.metrics_after["mrr@10"] == 0.5, "the lamp is the 14th of 14: the chair doesn't count"
     assert "recall@100" not in changes.shared.metrics_after, "13 items compete"
+
+
+def test_releases_of_many_shards_are_compared_in_little_memory(tmp_path: Path) -> None:
+    """Shards are as many as partitions: 1,024 for ten million items."""
+    paths = [tmp_path / f"{number}.parquet" for number in range(600)]
+    for number, path in enumerate(paths):
+        pq.write_table(pa.table({"item_id": [f"item {number}"]}), path)
+    starts = np.arange(len(paths) + 1)
+    earlier = cast(Index, SimpleNamespace(paths=paths[1:], starts=starts, vectors=599))
+    later = cast(Index, SimpleNamespace(paths=paths[::-1], starts=starts, vectors=600))
+    both = shared_items(earlier, later)
+    assert (both[0].all(), np.flatnonzero(~both[1]).tolist()) == (True, [599])
 
 
 def test_queries_whose_item_has_no_competitor_are_not_measured(tmp_path: Path) -> None:
