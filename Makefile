@@ -18,6 +18,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[worker,xla,test]'
 	$(BIN)/python -c 'import great_expectations, prefect.server.api.server, sentence_transformers, sklearn.metrics'
+	mkdir -p .venv/share/man/man1 # an editable install takes no data files; `man` looks beside the folders of PATH
+	ln -sf ../../../../docs/millrace.1 .venv/share/man/man1/millrace.1
 	touch $@
 
 # Four months of a made-up shop, from raw rows to vectors that can be searched. The gates refuse a broken export and accept

@@ -7,7 +7,7 @@ import ast
 import functools
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,12 +17,16 @@ from flows.cli.terminal.command import COMMANDS
 from tasks.foundation.errors import CancelledError
 
 MODULES = {  # by panel of the help page: command -> the module of this folder that has it
-    "Work": {
+    "Begin here": {
         "look": "looking",
         "init": "starting",
         "ingest": "ingesting",
-        "plan": "planning",
         "run": "running",
+        "search": "searching",
+        "report": "report",
+    },
+    "Work": {
+        "plan": "planning",
         "skip": "ingesting",
         "decide": "deciding",
         "goodput": "goodput",
@@ -40,10 +44,8 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "rollback": "releases",
         "hold": "releases",
         "publish": "publishing",
-        "search": "searching",
         "diff": "searching",
         "compare": "comparing.experiments",
-        "report": "report",
         "history": "history",
         "serve": "servers",
     },
@@ -82,6 +84,9 @@ class _Commands(TyperGroup):
         later = {name: _Later(name, panel) for panel, modules in MODULES.items() for name in modules}
         super().__init__(**{**attributes, "commands": later})
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -92,6 +97,9 @@ class _Commands(TyperGroup):
 
 class _OneCommand(TyperCommand):
     """A command whose refusal of a word that no parameter takes names the option that was probably meant."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         typed = list(args)
@@ -109,9 +117,23 @@ class _OneCommand(TyperCommand):
 class _WithDefault(TyperGroup):
     """The commands `NAME` and `NAME WORD`: the first is meant unless a word of the others follows."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_types_of_flags(super().get_params(ctx))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = args and args[0] in (*self.commands, "--help")
+        known = args[0] in (*self.commands, "--help") if args else ctx.resilient_parsing  # a shell completes the first
         return super().parse_args(ctx, args if known else [RUN, *args])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        return [*super().shell_complete(ctx, incomplete), *self.commands[RUN].shell_complete(ctx, incomplete)]
+
+
+def _without_types_of_flags(params: list[Any]) -> list[Any]:
+    """Return parameters whose help does not call a flag, which takes no value, <bool>."""
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return params
 
 
 def loaded(name: str) -> Any:
@@ -150,13 +172,28 @@ def _docstrings(module: str) -> dict[str, str]:
     return {each.name.rstrip("_"): ast.get_docstring(each) or "" for each in functions}  # `try` can't name a function
 
 
-def _typer(**options: Any) -> typer.Typer:
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, **options)  # `main` prints errors
+def _typer(completion: bool = False, **options: Any) -> typer.Typer:
+    return typer.Typer(add_completion=completion, pretty_exceptions_enable=False, **options)  # `main` prints errors
 
 
-app = _typer(cls=_Commands, no_args_is_help=True)
+app = _typer(completion=True, cls=_Commands, no_args_is_help=True)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from tasks.foundation.code_version import code_version
+
+        typer.echo(f"millrace {code_version()}")
+        raise typer.Exit
 
 
 @app.callback()
-def millrace() -> None:
+def millrace(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version, with a hash of its files."
+        ),
+    ] = False,
+) -> None:
     """Keep an embedding model and its vectors fresh: span by span, from data to release."""

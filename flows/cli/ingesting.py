@@ -8,6 +8,7 @@ import typer
 
 import tasks.data.ingest
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
@@ -109,7 +110,9 @@ def show_skipped(made: Skip) -> None:
 @command(show_skipped)
 def skip(
     options: RunOptions,
-    span: Annotated[str, typer.Argument(help="For example 2022-Q4; its newest version is skipped.")],
+    span: Annotated[
+        str, typer.Argument(autocompletion=spans, help="For example 2022-Q4; its newest version is skipped.")
+    ],
     reason: Annotated[str, typer.Option(help="Reason, shown with the span later.")],
 ) -> Skip:
     """Leave out a span that the lineage has not trained, as one with too few rows. The next run takes the one after."""

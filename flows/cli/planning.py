@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import show
 from flows.cli.terminal.options import RunOptions
 from flows.presentation import terminal
@@ -24,7 +25,10 @@ def show_plan(output: CostPlan) -> None:
 @command(show_plan)
 def plan(
     options: RunOptions,
-    span: Annotated[str | None, typer.Option(help="For example 2022-Q4; default: the oldest not yet trained.")] = None,
+    span: Annotated[
+        str | None,
+        typer.Option(autocompletion=spans, help="For example 2022-Q4; default: the oldest not yet trained."),
+    ] = None,
     instance: Annotated[
         str | None, typer.Option(help="Machines in place of the configured ones, e.g. trn1.32xlarge.")
     ] = None,

@@ -11,6 +11,7 @@ from configs.prices import read_prices
 from configs.schema.prices import PriceList
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import spans
 from flows.cli.terminal.options import write
 from flows.presentation import terminal
 from flows.presentation.run.report import run_html, run_page
@@ -169,7 +170,7 @@ def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
 @command()
 def report(
     store: Store,
-    span: Annotated[str | None, typer.Option(help="Show the last run over this span.")] = None,
+    span: Annotated[str | None, typer.Option(autocompletion=spans, help="Show the last run over this span.")] = None,
     run_key: Annotated[
         str | None,
         typer.Option("--run", help="Key of the run, or its beginning; default: the last run."),

@@ -12,6 +12,7 @@ from flows.cli.flow_runs import run_flow
 from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.presentation import queries, terminal
@@ -77,7 +78,10 @@ def show_run(output: RunOutput | DryRunOutput, with_settings: bool) -> None:
 @command(show_run, new=True)
 def run(
     options: RunOptions,
-    span: Annotated[str | None, typer.Option(help="For example 2022-Q4; default: the oldest not yet trained.")] = None,
+    span: Annotated[
+        str | None,
+        typer.Option(autocompletion=spans, help="For example 2022-Q4; default: the oldest not yet trained."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option(help="Only print the plan: rows, steps, time, what gates can see.", show_default=False)
     ] = False,

@@ -11,6 +11,7 @@ from configs.keys import EACH, NAME, NO_DEFAULT, Key, all_keys
 from configs.load import BASE, check_key, load_config
 from configs.origins import InForce, in_force
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import setting_keys
 from flows.cli.terminal.console import note, say
 from flows.presentation.wording import NONE
 from tasks.foundation.errors import ConfigError
@@ -56,7 +57,10 @@ def show_settings(output: ConfigOutput) -> None:
 @command(show_settings)
 def config(
     key: Annotated[
-        str | None, typer.Argument(show_default=False, help="A key or a section, as in train.epochs or train.")
+        str | None,
+        typer.Argument(
+            show_default=False, autocompletion=setting_keys, help="A key or a section, as in train.epochs or train."
+        ),
     ] = None,
     config_file: Path | None = None,
     settings: list[str] | None = None,

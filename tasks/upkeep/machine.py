@@ -11,6 +11,7 @@ from typing import NamedTuple
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
+from tasks.foundation.code_version import code_version
 from tasks.upkeep.check import CheckResult
 
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
@@ -40,7 +41,7 @@ def python() -> CheckResult:
         return CheckResult(
             "FAIL", f"{here}, but millrace needs {wanted}", "create the environment again with such a Python"
         )
-    return CheckResult("ok", here)
+    return CheckResult("ok", f"{here}; it runs millrace {code_version()}")
 
 
 def pins(constraints: Path = CONSTRAINTS) -> CheckResult:

@@ -5,6 +5,7 @@ from tests.docs import (
     configuration,
     editor_schema,
     folders,
+    man_page,
     proof,
     published,
     refreshes,
@@ -12,4 +13,4 @@ from tests.docs import (
     workspace_table,
 )
 
-COPIES = (codes, configuration, editor_schema, folders, proof, published, refreshes, stages, workspace_table)
+COPIES = (codes, configuration, editor_schema, folders, man_page, proof, published, refreshes, stages, workspace_table)

@@ -9,6 +9,7 @@ from pydantic import Field
 from flows.cli.flow_runs import run_flow
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import spans
 from flows.cli.terminal.options import RunOptions
 from flows.presentation import bakeoff as presentation
 from flows.presentation import terminal
@@ -38,7 +39,7 @@ def show(output: BakeoffOutput) -> None:
 @command(show, new=True)
 def bakeoff(
     options: RunOptions,
-    span: Annotated[str, typer.Option(help="For example 2022-Q4; may be trained already.")],
+    span: Annotated[str, typer.Option(autocompletion=spans, help="For example 2022-Q4; may be trained already.")],
     side: Annotated[
         list[str] | None,
         typer.Option(

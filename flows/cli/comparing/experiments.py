@@ -14,6 +14,7 @@ from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.running import show_stages
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions, write
 from flows.presentation import html, queries, terminal
@@ -105,7 +106,10 @@ def show_tried(output: TryOutput) -> None:
 def try_(
     options: RunOptions,
     span: Annotated[
-        str | None, typer.Option(help="For example 2022-Q4; default: the span that the lineage trained last.")
+        str | None,
+        typer.Option(
+            autocompletion=spans, help="For example 2022-Q4; default: the span that the lineage trained last."
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the experiment; default: made of the span and the settings.")

@@ -8,6 +8,7 @@ from pydantic import Field
 from flows.cli.flow_runs import run_flow
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
+from flows.cli.terminal.completion import spans
 from flows.cli.terminal.options import RunOptions
 from flows.presentation import parity as presentation
 from flows.presentation import terminal
@@ -40,7 +41,7 @@ def show(output: ParityOutput) -> None:
 @command(show, new=True)
 def parity(
     options: RunOptions,
-    span: Annotated[str, typer.Option(help="For example 2022-Q4; may be trained already.")],
+    span: Annotated[str, typer.Option(autocompletion=spans, help="For example 2022-Q4; may be trained already.")],
     left: Annotated[str, typer.Option(help="Accelerator: cpu, cuda or xla.")] = "cpu",
     right: Annotated[str, typer.Option(help="Accelerator to compare with it.")] = "xla",
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,

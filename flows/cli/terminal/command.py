@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 import typer
 
+from flows.cli.terminal.completion import assignments
 from flows.cli.terminal.options import RunOptions, existing, found_config
 from flows.cli.terminal.reading import Reading
 from infra.store.base import Store
@@ -40,7 +41,14 @@ _SHARED = {
             envvar="MILLRACE_CONFIG",
             help="A YAML file with settings that override base.yaml; default: ./millrace.yaml, if it exists.",
         ),
-        _shared("settings", list[str] | None, None, "--set", help="Override one setting, e.g. train.epochs=2."),
+        _shared(
+            "settings",
+            list[str] | None,
+            None,
+            "--set",
+            autocompletion=assignments,
+            help="Override one setting, e.g. train.epochs=2.",
+        ),
         _shared("as_json", bool, False, "--json", help="Print JSON for scripts; see --json-schema."),
     )
 }

@@ -22,6 +22,7 @@ from flows.cli import running, status
 from flows.cli.app import all_commands
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
+from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import POLICIES
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes import command
@@ -80,6 +81,10 @@ def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     """The command in this process, for all that needs no pipeline."""
     monkeypatch.delenv("MILLRACE_WORKSPACE", raising=False)
     return functools.partial(command.call, capsys)
+
+
+def test_the_version_names_the_files_that_run(millrace: Command) -> None:
+    assert millrace("--version").out == f"millrace {code_version()}\n"
 
 
 # --- run --------------------------------------------------------------------------------------------------------
