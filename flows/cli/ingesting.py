@@ -136,6 +136,7 @@ def _options(
         not_after=_day("--not-after", not_after),
         csv=reading.csv,
         spelling=reading.spelling,
+        only=reading.conditions,
         set_aside=set_aside,
     )
 

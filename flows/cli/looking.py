@@ -13,6 +13,7 @@ from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.reading import DETECTED, Reading
+from flows.presentation.wording import plural
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.profiles import Shared
@@ -34,12 +35,18 @@ def show_facts(output: SourceFacts) -> None:
     form = f"{output.format}, {output.delimiter} between fields" if output.delimiter else output.format
     sample = f"; distinct values and shares of a sample of {output.sampled:,}" * (output.sampled < output.rows)
     times = f", {output.first[:10]} to {output.last[:10]}" if output.first and output.last else ""
-    say(f"{output.source}: {output.rows:,} rows{times}, {form}{sample}", "")
-    rows = ([c.name, c.role or "", _type(c), f"{c.nulls:,}", f"{c.distinct:,}", _values(c)] for c in output.columns)
+    name = f", {output.export}" if output.export else ""
+    say(f"{output.source}{name}: {output.rows:,} rows{times}, {form}{sample}")
+    say(*([f"{plural(output.left_out, 'further row')} left out by --only"] if output.left_out else []), "")
+    filled = [c for c in output.columns if c.common or c.role]
+    rows = ([c.name, c.role or "", _type(c), f"{c.nulls:,}", f"{c.distinct:,}", _values(c)] for c in filled)
     show_table(["column", "role", "~type", ">nulls", ">distinct", "~values"], rows)
-    say("")
+    empty = [c.name for c in output.columns if c not in filled]
+    say(*([f"without any value: {', '.join(empty)}"] if empty else []), "")
     for problem in output.problems:
         say(f"check: {problem.text}")
+    for remark in output.remarks:
+        say(f"note: {remark}")
     say("", "To ingest it:", f"  {output.command}")
 
 
@@ -64,6 +71,7 @@ def look(
         form=reading.form,
         csv=reading.csv,
         spelling=reading.spelling,
+        only=reading.conditions,
         mapping=None if columns is None else parse_map(columns, layout),
         time_column=time_column,
         span=span or (kind_of(known[0].name) if known else None),

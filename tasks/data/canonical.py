@@ -27,7 +27,7 @@ from tasks.data.files.values import (
     type_of_kinds,
 )
 from tasks.data.ids import NUL, hash_of, id_of, unpublishable
-from tasks.data.items import DELETED, FEED_KIND
+from tasks.data.items import DELETED, FEED_KIND, LIVE
 from tasks.data.row_ids import natural_id
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
 from tasks.foundation.errors import DataError
@@ -48,14 +48,20 @@ ROWS = Layout(
     root="spans",
     kind=SPAN_KIND,
 )
-ITEMS = Layout({"id": ITEM_ID, "text": ITEM, "deleted": DELETED}, needed=("id", "text"), root="items", kind=FEED_KIND)
+ITEMS = Layout(
+    {"id": ITEM_ID, "text": ITEM, "deleted": DELETED, "live": LIVE},
+    needed=("id", "text"),
+    root="items",
+    kind=FEED_KIND,
+)
+_DRAFT = "-1"  # of WooCommerce's `Published`, whose 0 is private and whose 1 is public
 
 
 Spelled = tuple[str, bool | float]  # a text that the source's spelling makes a value, and the value
 
 
 class UnknownFlag(DataError):
-    """A value of `deleted` that is neither true nor false; `column` of the source has it."""
+    """A value of `deleted` or `live` that is neither true nor false; `column` of the source has it."""
 
     def __init__(self, message: str, column: str) -> None:
         super().__init__(message)
@@ -104,7 +110,7 @@ class Canonicaliser:
         times: TimeRange = ANY_TIME,
         spelling: Spelling = PLAIN,
     ) -> None:
-        self._texts_are_values = form is Format.csv
+        self._texts_are_values = form.texts_are_values
         self.layout = layout
         self.time_column = time if isinstance(time, str) else None
         self._at = None if isinstance(time, str) else time
@@ -207,18 +213,25 @@ class Canonicaliser:
             raise record.error(self._source[ITEM_ID], "no id; every item of a feed needs its id")
         if problem := unpublishable(item_id, text):
             raise record.error(self._source[ITEM if NUL in (text or "") else ITEM_ID], problem)
-        column = self._source.get(DELETED, DELETED)
-        value = _scalar(record, column)
-        known = {None: False, "true": True, "false": False, "1": True, "0": False}
-        known |= dict.fromkeys(self.spelling.true, True) | dict.fromkeys(self.spelling.false, False)
-        value = None if is_missing_word(value) else value
-        deleted = known.get(None if value is None else as_text(value).strip().casefold())
-        if deleted is None:
-            problem = f"{short(value)} is not true or false, nor 1 or 0"
-            raise UnknownFlag(str(record.error(column, problem)), column)
+        deleted = self._flag(record, self._source.get(DELETED, DELETED), missing=False)
+        if LIVE in self._source:
+            deleted |= not self._flag(record, self._source[LIVE], missing=True)
         if not deleted and text is None:
             raise record.error(self._source[ITEM], "empty; an item that is not deleted needs a text")
         return deleted
+
+    def _flag(self, record: SourceRow, column: str, missing: bool) -> bool:
+        """Return a value as true or false. Raises DataError: it is neither."""
+        value = _scalar(record, column)
+        known = {None: missing, "true": True, "false": False, "1": True, "0": False}
+        known |= {_DRAFT: False} if missing else {}
+        known |= dict.fromkeys(self.spelling.true, True) | dict.fromkeys(self.spelling.false, False)
+        value = None if is_missing_word(value) else value
+        flag = known.get(None if value is None else as_text(value).strip().casefold())
+        if flag is None:
+            problem = f"{short(value)} is not true or false, nor 1 or 0"
+            raise UnknownFlag(str(record.error(column, problem)), column)
+        return flag
 
     def _label(self, record: SourceRow) -> float | None:
         column = self._source.get(LABEL)

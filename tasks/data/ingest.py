@@ -25,6 +25,7 @@ from infra.store.waiting import wait_for_lock
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
+from tasks.data.files.chosen_rows import Only
 from tasks.data.files.csv_form import Quote, name_of
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import ColumnFacts, Problem
@@ -35,6 +36,7 @@ from tasks.data.files.spelling import PLAIN, Spelling
 from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.files.values import is_missing_word
+from tasks.data.items import LIVE
 from tasks.data.known_spans import Known
 from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map, taken_apart
@@ -57,6 +59,7 @@ class IngestOptions(Record):
     not_after: dt.date | None = None  # the last day of the data, in UTC
     csv: CsvOptions = CsvOptions()
     spelling: Spelling = PLAIN
+    only: tuple[Only, ...] = ()  # the rows that are read; empty: all
     set_aside: Path | None = None  # a new file for rows that can't be used; None: the first one is an error
 
 
@@ -124,12 +127,14 @@ def ingest(
         aside,
     ):
         items = ItemTexts(tables)
-        survey = Survey(reader.form is Format.csv, options.spelling, whole=False)
+        survey = Survey(reader.form.texts_are_values, options.spelling, whole=False)
         try:
-            spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey)
+            found = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey, options.only)
         except UnknownFlag as error:
             again = SourceReader(source, form, options.csv)
-            raise DataError(f"{error}{_words_of(again, error.column, options.spelling)}") from error
+            live = mapping.get(LIVE) == error.column
+            raise DataError(f"{error}{_words_of(again, error.column, live, options.spelling)}") from error
+        spools, seen, left_out = found
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)
             refuse_far_spans(span, seen, _known_rows(store), trusted)
@@ -156,11 +161,11 @@ def ingest(
             set_aside=aside.rows,
             columns=tuple(columns := surveyed(survey, canonicaliser)),
             problems=tuple(problems_of(survey, columns, canonicaliser, reader.form)),
-            notes=(*_notes(reader, items, aside), *(_text_notes(store) if canonicaliser.ids_alone else ())),
+            notes=(*_notes(reader, items, aside, left_out), *(_text_notes(store) if canonicaliser.ids_alone else ())),
         )
 
 
-def _words_of(reader: SourceReader, column: str, spelling: Spelling) -> str:
+def _words_of(reader: SourceReader, column: str, live: bool, spelling: Spelling) -> str:
     """Return the end of an error about a word for deleted: all words of its column, and the options that read them."""
     take_apart = taken_apart([column])
     words: Counter[str] = Counter()
@@ -172,11 +177,12 @@ def _words_of(reader: SourceReader, column: str, spelling: Spelling) -> str:
     shown = ", ".join(f"{word} ({count:,})" for word, count in words.most_common())
     flags = flags_of(words, spelling.true, spelling.false)
     if not flags.gone:
-        return f"; its words are {shown}: give those for a deleted item with --true, the others with --false"
-    return f"; its words are {shown}: {flags.options} reads them"
+        meant = "an item on sale" if live else "a deleted item"
+        return f"; its words are {shown}: give those for {meant} with --true, the others with --false"
+    return f"; its words are {shown}: {(flags.opposite if live else flags).options} reads them"
 
 
-def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[str]:
+def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, left_out: int) -> Iterator[str]:
     """Yield remarks on unexpected properties of the source."""
     found = {form.delimiter for form in reader.forms.values() if form.delimiter != ","}
     if found and reader.csv.delimiter is None:
@@ -186,6 +192,8 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside) -> Iterator[
         yield f"quotes are read as with --quote {' or '.join(sorted(quotes))}, as the first lines show"
     if reader.empty_files:
         yield f"files without rows: {reader.empty_files:,} of {len(reader.files):,}"
+    if left_out:
+        yield f"rows left out by --only: {left_out:,}"
     if aside.rows:
         yield f"rows that can't be used: {aside.rows:,}, in {aside.path}; the first: {aside.first}"
     if changed := items.with_several_texts():

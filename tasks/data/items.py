@@ -5,6 +5,7 @@ import hashlib
 TEXT = "text"  # string: the newest text of the item
 UPDATED_AT = "updated_at"  # timestamp[us, UTC]: the time of that text
 FEED_AT = "feed_at"  # timestamp[us, UTC]: time of the item's newest record in a feed; null: in no feed
+LIVE = "live"  # name in --map of the opposite: a column that is false, or a word for it, once an item is deleted
 DELETED = "deleted"  # bool: true if that record deletes the item
 CONTENT = "content_sha256"  # string: changes whenever the text or a feature does
 VECTOR = "vector"  # fixed-size list of float32 or float16, of unit length

@@ -1,6 +1,7 @@
 """A first look at a source: its columns, their likely roles, likely problems, and the command that ingests it."""
 
 import datetime as dt
+import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,10 +9,13 @@ from pathlib import Path
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.files.chosen_rows import Only, no_row_chosen
 from tasks.data.files.csv_form import name_of
 from tasks.data.files.csv_rows import CsvOptions
+from tasks.data.files.exports import Found, find_export
 from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
+from tasks.data.files.nested import flat
 from tasks.data.files.problems import find_problems, suggested_spelling
 from tasks.data.files.roles import TIME, likely_roles
 from tasks.data.files.sources import SourceReader
@@ -19,13 +23,13 @@ from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
 from tasks.data.label_columns import zeros_as_hits
-from tasks.data.mapping import Values
 from tasks.data.rows import ITEM_ID, LABEL, ROW_ID
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 
 ROWS_IN_SPAN = 1_000  # on average; fewer decide little
 ROWS_BETWEEN_REPORTS = 2_000
+ROWS_THAT_TELL = 100  # read to find the kind of export; records of JSON may leave out columns
 
 
 class LookOptions(Record):
@@ -37,6 +41,7 @@ class LookOptions(Record):
     mapping: dict[str, str] | None = None  # None: the likely one
     time_column: str | None = None
     span: SpanKind | None = None
+    only: tuple[Only, ...] = ()
 
 
 def look(
@@ -56,31 +61,50 @@ def look(
         DataError: a file is empty, damaged, or not of its format.
     """
     reader = SourceReader(source, options.form, options.csv)
-    survey = Survey(reader.form is Format.csv, options.spelling)
+    survey = Survey(reader.form.texts_are_values, options.spelling)
     what = f"reading {source.name}"
-    for record in reader:
-        survey.add(_flat(record.values))
+    records = iter(reader)
+    first_records = list(itertools.islice(records, ROWS_THAT_TELL))
+    names = dict.fromkeys(name for record in first_records for name in flat(record.values))
+    found = find_export(names, reader.form, layout is ITEMS) if options.mapping is None else None
+    layout = ITEMS if found and found.export.feed else layout
+    only = options.only or (found.only if found else ())
+    left_out = 0
+    for record in itertools.chain(first_records, records):
+        values = flat(record.values)
+        if not all(each.holds(values) for each in only):
+            left_out += 1
+            continue
+        survey.add(values)
         if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
             note = f"{survey.rows:,} rows"
             progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
-    roles = _roles(survey.columns(detect_languages=False), layout, options)
+    if not survey.rows:
+        raise no_row_chosen(source, only, names)
+    roles = _roles(survey.columns(detect_languages=False), layout, options, found)
     columns = survey.columns(ids=_ids(roles, layout))
     spelling = suggested_spelling(columns, survey, options.spelling, roles.get("deleted"))
+    spelling = found.spelling(spelling, roles) if found else spelling
     first, last = _range(survey, roles.get(TIME), spelling.dayfirst)
     span = options.span or _span(survey.rows, first, last)
     mapping = {name: column for name, column in roles.items() if name != TIME}
+    problems = find_problems(survey, columns, roles, layout is ITEMS, not reader.form.texts_are_values)
     words = ["millrace", "ingest", "--source" if layout is ROWS else "--items", str(source)]
     words += ["--format", reader.form] if format_of_name(source.name) is None and source.is_file() else []
     words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
     words += ["--quote", options.csv.quote] if options.csv.quote else []
+    words += [word for each in only for word in ("--only", str(each))]
     words += _time_words(roles.get(TIME), reader, layout)
     words += ["--span", span, "--map", _map(mapping, layout)]
     return SourceFacts(
         source=str(source),
+        export=found.export.name if found else None,
+        feed=layout is ITEMS,
         format=reader.form,
         delimiter=next((name_of(each.delimiter) for each in reader.forms.values()), None),
         files=len(reader.files),
         rows=survey.rows,
+        left_out=left_out,
         sampled=len(survey.sample),
         first=first and first.isoformat(),
         last=last and last.isoformat(),
@@ -88,7 +112,8 @@ def look(
         mapping=mapping,
         time_column=roles.get(TIME),
         span=span,
-        problems=tuple(find_problems(survey, columns, roles, layout is ITEMS, reader.form is not Format.csv)),
+        problems=tuple(each for each in problems if not (found and layout is ITEMS and each.kind == "missing")),
+        remarks=found.remarks(columns) if found else (),
         command=shlex.join([*words, *spelling.options, *workspace]),
     )
 
@@ -116,7 +141,7 @@ def problems_of(
 ) -> list[Problem]:
     """Return the likely mistakes of an ingest, without the reminder of a feed, which a note is about."""
     roles = _given_roles(canonicaliser)
-    found = find_problems(survey, columns, roles, canonicaliser.layout is ITEMS, form is not Format.csv)
+    found = find_problems(survey, columns, roles, canonicaliser.layout is ITEMS, not form.texts_are_values)
     label = next((each for each in columns if each.role == LABEL), None)
     unread = zeros_as_hits(label) if label else None
     return [*(each for each in found if each.kind != "missing"), *([unread] if unread else [])]
@@ -135,8 +160,8 @@ def with_roles(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> list
     return [each.model_copy(update={"role": by_column.get(each.name)}) for each in columns]
 
 
-def _roles(columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions) -> dict[str, str]:
-    roles = likely_roles(columns, feed=layout is ITEMS)
+def _roles(columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions, found: Found | None) -> dict[str, str]:
+    roles = found.roles(columns) if found else likely_roles(columns, feed=layout is ITEMS)
     likely = roles.pop(TIME, None)
     time = options.time_column or likely
     given = {TIME: time} if time else {}
@@ -189,16 +214,3 @@ def _span(rows: int, first: dt.datetime | None, last: dt.datetime | None) -> Spa
     filled = [kind for kind in days if covered >= 1.5 * days[kind]]
     enough = [kind for kind in filled if rows * min(1, days[kind] / covered) >= ROWS_IN_SPAN]
     return enough[0] if enough else filled[-1] if filled else SpanKind.month
-
-
-def _flat(values: Values) -> Values:
-    """Return a record whose nested columns are columns, named by their path."""
-    if not any(isinstance(value, dict) for value in values.values()):
-        return values
-    flat: Values = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat.update({f"{name}.{part}": each for part, each in _flat(value).items()})
-        else:
-            flat.setdefault(name, value)
-    return flat

@@ -13,6 +13,7 @@ from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.csv_form import looks_like_a_row
 from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import Format
+from tasks.data.files.nested import fields_of, flat
 from tasks.foundation.errors import ConfigError, DataError
 
 Values = dict[str, Any]
@@ -20,7 +21,7 @@ Values = dict[str, Any]
 _SYNTAX = {
     ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN], or without item=COLUMN if "
     "an item feed has the texts: --map query=COLUMN,item_id=COLUMN",
-    ITEMS.root: "--map id=COLUMN,text=COLUMN[,deleted=COLUMN]",
+    ITEMS.root: "--map id=COLUMN,text=COLUMN[,deleted=COLUMN][,live=COLUMN]",
 }
 
 
@@ -66,12 +67,12 @@ def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
 def require_columns(record: SourceRow, form: Format, time_column: str | None, mapping: Mapping[str, str]) -> None:
     """Check the columns of a file by its first record, before nested columns are flattened.
 
-    JSONL is not checked here, since a record may leave out nulls.
+    JSON Lines and XML are not checked here, since a record may leave out nulls.
 
     Raises:
         DataError: a column is missing, perhaps because the file has no header; names file and column.
     """
-    if form is Format.jsonl:
+    if form in (Format.jsonl, Format.xml):
         return
     wanted = {column: f"--map gives as {name}" for name, column in mapping.items()}
     wanted |= {} if time_column is None else {time_column: "has the time"}
@@ -99,7 +100,8 @@ def _missing(file: Path, column: str, why: str, there: Set[str]) -> DataError:
 def taken_apart(names: Iterable[str]) -> Callable[[Values], Values]:
     """Return a function that flattens the values of a record, so that all `names` are columns.
 
-    A column whose own name has a dot stays as it is. A list is not a nested column. A null has no fields.
+    A column whose own name has a dot stays as it is. A list is a nested column if it has keys and values. A null and
+    an empty list have no fields.
     """
     roots: dict[str, list[str]] = {}
     for name in names:
@@ -107,27 +109,27 @@ def taken_apart(names: Iterable[str]) -> Callable[[Values], Values]:
             roots.setdefault(root_of(name), []).append(name)
 
     def take_apart(values: Values) -> Values:
-        entered = [root for root in roots if isinstance(values.get(root, ""), Mapping | None)]
-        entered = [root for root in entered if not all(name in values for name in roots[root])]
+        entered = {root: _fields(values[root]) for root in roots if root in values}
+        entered = {
+            root: fields
+            for root, fields in entered.items()
+            if fields is not None and not all(name in values for name in roots[root])
+        }
         if not entered:
             return values
         apart: Values = {name: value for name, value in values.items() if name not in entered}
-        for root in entered:
-            if values[root] is not None:
-                _put(apart, root, values[root])
+        for root, fields in entered.items():
+            for name, part in flat(fields).items():
+                apart.setdefault(f"{root}.{name}", part)
         return apart
 
     return take_apart if roots else lambda values: values
 
 
+def _fields(value: object) -> Mapping[str, Any] | None:
+    return {} if value is None or value == [] else fields_of(value)
+
+
 def root_of(name: str) -> str:
     """Return the column of a name: `request` of `request.text`."""
     return name.partition(".")[0]
-
-
-def _put(into: Values, path: str, value: Any) -> None:
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            _put(into, f"{path}.{name}", part)
-    else:
-        into.setdefault(path, value)

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
+from tasks.data.files.chosen_rows import Only, no_row_chosen
 from tasks.data.files.cursor import Unreadable
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.survey import Survey
@@ -74,6 +75,7 @@ class SpooledSource(NamedTuple):
 
     spools: Spools
     seen: dict[str, Seen]
+    left_out: int  # rows that --only does not choose
 
 
 def spool_rows(
@@ -84,6 +86,7 @@ def spool_rows(
     aside: SetAside,
     report: Callable[[Progress], None],
     survey: Survey,
+    only: Sequence[Only] = (),
 ) -> SpooledSource:
     """Write the rows of each span to a spool, the texts of items with mapped ids to `items`, and all to `survey`.
 
@@ -93,18 +96,22 @@ def spool_rows(
     """
     what = f"reading {reader.files[0].name if len(reader.files) == 1 else f'{len(reader.files)} files'}"
     time = canonicaliser.time_column
-    take_apart = taken_apart([*([time] if time else []), *canonicaliser.mapping.values()])
+    chosen_by = [each.column for each in only]
+    take_apart = taken_apart([*([time] if time else []), *canonicaliser.mapping.values(), *chosen_by])
     has_item_ids = ITEM_ID in map(canonicaliser.layout.columns.get, canonicaliser.mapping)
     columns: set[str] = set()
     firsts: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    rows = 0
+    rows = left_out = 0
     with Spools(scratch) as spools:
         for record in reader:
             if record.row == 1:
                 require_columns(record, reader.form, time, canonicaliser.mapping)
             record = record._replace(values=take_apart(record.values))
             columns.update(record.values)
+            if not all(each.holds(record.values) for each in only):
+                left_out += 1
+                continue
             try:
                 row = canonicaliser.convert(record)
                 line = row.to_line(record)
@@ -122,10 +129,12 @@ def spool_rows(
             if rows % ROWS_BETWEEN_REPORTS == 0:
                 report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
     report(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=f"{rows:,} rows"))
+    if left_out and not rows and not aside.rows:
+        raise no_row_chosen(reader.files[0], only, columns)
     if not rows:
         raise DataError(f"no row can be used; the first: {aside.first}")
     require_seen(reader.files[0], canonicaliser.mapping, columns)
-    return SpooledSource(spools, {span: Seen(first, counts[span]) for span, first in firsts.items()})
+    return SpooledSource(spools, {span: Seen(first, counts[span]) for span, first in firsts.items()}, left_out)
 
 
 def build_spans(spools: Spools, scratch: Path, canonicaliser: Canonicaliser) -> list[BuiltSpan]:

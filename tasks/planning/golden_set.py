@@ -148,7 +148,7 @@ def _refuse_grades(records: Sequence[SourceRow], form: Format) -> None:
 
 
 def _id(record: SourceRow, form: Format) -> str:
-    found = id_of(record, ITEM_ID, scalar(record.values.get(ITEM_ID)), form is Format.csv)
+    found = id_of(record, ITEM_ID, scalar(record.values.get(ITEM_ID)), form.texts_are_values)
     if found is None:
         raise record.error(ITEM_ID, "no id; give every row its item's id, or leave the column out")
     return found

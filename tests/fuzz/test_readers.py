@@ -30,6 +30,7 @@ from tasks.data.pretrained import describe
 from tasks.foundation.errors import StageError
 from tasks.worker.import_checkpoint import read_weights
 from tests.support.processes.bounds import bounded
+from tests.support.workspace.inputs import encoded
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 FUZZ = settings(
@@ -108,6 +109,11 @@ CASES = {
     "jsonl, gzip": Case(gzip.compress(LINE * 3), read_rows(Format.jsonl), NUMBERS),
     "csv": Case(CSV, read_rows(Format.csv), (b'"', b",", b"\n", b"\r", b"\0", b";", b"\xff", b"\xef\xbb\xbf")),
     "parquet": Case(PARQUET, read_rows(Format.parquet), NUMBERS),
+    "xml": Case(
+        encoded([ROW] * 3, Format.xml),
+        read_rows(Format.xml),
+        (b"<", b">", b"&", b"]]>", b"<!--", b"<?", b"</item>", b"\0"),
+    ),
     "safetensors": Case(save(WEIGHTS), read_weights, (*JSON, *NUMBERS)),
     "torch": Case(bytes_of(lambda file: torch.save(WEIGHTS, file)), read_weights, NUMBERS),
     **{

@@ -32,6 +32,7 @@ from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
 from tasks.data.spool import row_of
 from tasks.foundation.errors import StageError
+from tests.support.workspace.inputs import encoded
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 FUZZ = settings(
@@ -140,6 +141,8 @@ def content(rows: list[Row], form: Form) -> bytes:
             out = io.BytesIO()
             pq.write_table(pa.table(columns), out)
             return out.getvalue()
+        case Format.xml:
+            return encoded(values, Format.xml)
         case Format.csv:
             text = csv_text(values, form)
             return (b"\xef\xbb\xbf" if form.mark else b"") + text.encode()
@@ -228,6 +231,8 @@ def test_the_same_rows_come_back_or_a_refusal(tmp_path: Path, rows: list[Row], f
     path = tmp_path / "source"
     path.write_bytes(PACKINGS[form.packing](content(rows, form)))
     detected = form.form is Format.csv and not form.options_given
+    if form.form is Format.xml:  # blanks around a text are the indent of its element
+        rows = [row._replace(query=row.query.strip(), item=row.item.strip()) for row in rows]
     if not detected:
         assert read(path, form) == expected(rows)
         return

@@ -1,9 +1,10 @@
-"""The options of `look` and `ingest` about format and spelling of a source."""
+"""The options of `look` and `ingest` about format, spelling and rows of a source."""
 
 from typing import Annotated, NamedTuple
 
 import typer
 
+from tasks.data.files.chosen_rows import Only, parse_only
 from tasks.data.files.csv_form import Quote, parse_delimiter
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.formats import Format
@@ -27,6 +28,10 @@ class Reading(NamedTuple):
     dayfirst: Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, e.g. 20.11.2026.")] = False
     true: Annotated[str | None, typer.Option("--true", help="Further words for true, as ja,oui.")] = None
     false: Annotated[str | None, typer.Option("--false", help="More words for false, e.g. nein,non.")] = None
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Rows to read: COLUMN (has a value), or COLUMN=VALUE,VALUE. May be repeated."),
+    ] = None
 
     @property
     def csv(self) -> CsvOptions:
@@ -37,6 +42,11 @@ class Reading(NamedTuple):
     def spelling(self) -> Spelling:
         """The spelling of numbers, dates and booleans. Raises ConfigError: an option is not understood."""
         return parse_spelling(self.decimal, self.dayfirst, self.true, self.false)
+
+    @property
+    def conditions(self) -> tuple[Only, ...]:
+        """The conditions on rows. Raises ConfigError: one is not understood."""
+        return parse_only(self.only or ())
 
 
 DETECTED = Reading()  # no option is given

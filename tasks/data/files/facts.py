@@ -71,10 +71,13 @@ class SourceFacts(Record):
     """`millrace look`: a source, read once."""
 
     source: str = Field(description="file or folder")
-    format: str = Field(description="jsonl, csv or parquet")
+    export: str | None = Field(default=None, description="kind of export, by its columns; null: none that is known")
+    feed: bool = Field(description="true: an item feed; false: rows of queries")
+    format: str = Field(description="jsonl, csv, parquet or xml")
     delimiter: str | None = Field(description="delimiter of the first CSV file, by name; null: other format")
     files: int = Field(description="files that were read")
-    rows: int = Field(description="rows of all files")
+    rows: int = Field(description="rows of all files that --only chooses")
+    left_out: int = Field(default=0, description="rows that --only leaves out")
     sampled: int = Field(description="rows in the sample")
     first: str | None = Field(description="earliest time in the sample; null: no time was found")
     last: str | None = Field(description="latest time in the sample; null: no time was found")
@@ -83,4 +86,5 @@ class SourceFacts(Record):
     time_column: str | None = Field(description="column with the time; null: none is likely")
     span: str = Field(description="length of a span, by the rows in each")
     problems: tuple[Problem, ...] = Field(description="likely mistakes in the mapping and in the columns")
+    remarks: tuple[str, ...] = Field(default=(), description="remarks on the export, for people")
     command: str = Field(description="command that ingests the source; COLUMN stands for a column to choose")

@@ -36,6 +36,11 @@ class Flags(NamedTuple):
         words = (("--true", self.gone), ("--false", (*self.live, *self.others)))
         return " ".join(shlex.join([option, ",".join(said)]) for option, said in words if said)
 
+    @property
+    def opposite(self) -> "Flags":
+        """The same words for a column that is true for a live item."""
+        return Flags(tuple(sorted((*self.live, *self.others))), self.gone, ())
+
 
 def flags_of(words: Iterable[str], gone: Iterable[str] = (), live: Iterable[str] = ()) -> Flags:
     """Return the words of a column that says if an item is deleted, by their meaning.

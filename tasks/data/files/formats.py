@@ -15,12 +15,19 @@ class Format(enum.StrEnum):
     jsonl = "jsonl"
     csv = "csv"
     parquet = "parquet"
+    xml = "xml"
+
+    @property
+    def texts_are_values(self) -> bool:
+        """True if the format has no types, so that a text may mean a number or a boolean."""
+        return self in (Format.csv, Format.xml)
 
 
 SUFFIXES = {
     Format.jsonl: (".jsonl", ".ndjson", ".json"),
     Format.csv: (".csv", ".tsv"),
     Format.parquet: (".parquet",),
+    Format.xml: (".xml",),
 }
 PACKINGS = (".gz", ".bz2", ".xz", ".zst")
 _WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
@@ -89,11 +96,15 @@ def foreign_content(path: Path, start: bytes, form: Format) -> str:
     for magic, content in _FOREIGN.items():
         if start.startswith(magic):
             return content.format(name=path.name)
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text[:5].lower() in (b"<html", b"<!doc"):
+        return "HTML, which is not read; export it as CSV or JSON Lines"
+    if form is Format.xml:
+        return "" if text.startswith((b"<", *_UTF_16)) else "not XML; give --format csv or jsonl"
     if encoding := _utf_16(start):
         return f"text in {encoding}; convert it: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text[:5].lower() in (b"<?xml", b"<rss ", b"<feed", b"<html", b"<!doc"):
-        return "XML or HTML, which is not read; export it as CSV or JSON Lines"
+    if text[:5].lower() in (b"<?xml", b"<rss ", b"<feed"):
+        return f"XML, not {form}; give --format xml"
     if form is Format.csv and _is_json_line(text):
         return "JSON Lines, not csv; give --format jsonl"
     if form is Format.jsonl and _is_header(text):

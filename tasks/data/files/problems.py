@@ -68,7 +68,7 @@ def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: boo
     for role in _NEEDED[feed]:
         if role in roles or (role == "item" and "item_id" in roles):
             continue
-        free = [each.name for each in columns if each.name not in roles.values()]
+        free = [each.name for each in columns if each.common and each.name not in roles.values()]
         option = "--time-column" if role == TIME else f"--map {role}=COLUMN"
         choice = f"; choose one with {option}: {', '.join(free[:8])}" if free else "; the source has no other column"
         if feed and role == TIME:
@@ -206,9 +206,10 @@ def _faulty(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, Colu
         said = f"column {column.name!r}, mapped as {role},"
         held = Counter(text for text in texts if text.strip().casefold() in PLACEHOLDERS)
         if held:
-            (common, _), count = held.most_common(1)[0], held.total()
-            share = f"{count / len(texts):.0%}" if count >= 0.01 * len(texts) else "less than 1%"
-            text = f"{said} is a placeholder such as {common!r} in {share} of the rows; take these rows out"
+            shown = ", ".join(f"{word!r} ({count:,})" for word, count in held.most_common(3))
+            of = "" if len(survey.sample) == survey.rows else f" of a sample of {len(survey.sample):,}"
+            many = f"{held.total():,} rows{of}" if held.total() > 1 else f"1 row{of}"
+            text = f"{said} is a placeholder in {many}: {shown}; take these rows out of the source"
             yield Problem(kind="placeholder", column=column.name, text=text)
         if column.distinct == 1 and len(texts) >= _LEAST_ROWS:
             text = f"{said} is {texts[0][:60]!r} in all rows: a model learns nothing from it; map a column that differs"

@@ -41,7 +41,7 @@ def likely_roles(columns: Sequence[ColumnFacts], feed: bool) -> dict[str, str]:
     roles: dict[str, str] = {}
     for role in _FEED if feed else _ROWS:
         words = role if role != "id" or not feed else "item_id"
-        free = [each for each in columns if each.name not in roles.values() and _FITS[role](each)]
+        free = [each for each in columns if each.common and each.name not in roles.values() and _FITS[role](each)]
         named = {each.name: max(_score(each.name, words), feed * _score(each.name, role)) for each in free}
         best = max(free, key=lambda each: named[each.name], default=None)
         if best and named[best.name]:

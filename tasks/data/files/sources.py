@@ -1,4 +1,4 @@
-"""Read records from a user's files: JSONL, CSV or Parquet, plain or packed, one file or a folder.
+"""Read records from a user's files: JSONL, CSV, Parquet or XML, plain or packed, one file or a folder.
 
 One record at a time is in memory, or one small batch of Parquet. This module does not interpret columns.
 """
@@ -16,6 +16,7 @@ from tasks.data.files.formats import Format, format_of
 from tasks.data.files.json_rows import read_jsonl
 from tasks.data.files.packing import BUFFER_BYTES, plain
 from tasks.data.files.parquet_rows import read_parquet
+from tasks.data.files.xml_rows import read_xml
 from tasks.foundation.errors import ConfigError, DataError
 
 
@@ -94,6 +95,8 @@ class SourceReader:
                 return read_jsonl(stream, cursor)
             case Format.parquet:
                 return read_parquet(stream, cursor)
+            case Format.xml:
+                return read_xml(stream, cursor)
 
 
 def _require_source(source: Path) -> None:

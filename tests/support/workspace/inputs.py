@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,9 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.rows import SPAN_KIND
+
+GOOGLE = "http://base.google.com/ns/1.0"
+CR = {"\r": "&#13;"}  # else a parser reads a line feed
 
 
 def encoded(rows: Sequence[dict[str, Any]], form: Format) -> bytes:
@@ -36,6 +40,23 @@ def encoded(rows: Sequence[dict[str, Any]], form: Format) -> bytes:
             some_groups = max(2, len(rows) // 20)  # also in a small file
             pq.write_table(pa.Table.from_pylist(list(rows)), content, row_group_size=some_groups)
             return content.getvalue()
+        case Format.xml:
+            items = "".join(f"<item>{''.join(map(_element, row.items()))}</item>\n" for row in rows)
+            return f'<?xml version="1.0"?>\n<rss xmlns:g="{GOOGLE}"><channel>{items}</channel></rss>'.encode()
+
+
+def _element(named: tuple[str, Any]) -> str:
+    """A value as Google Merchant writes it, lists as repeated elements and nulls as empty ones."""
+    name, value = named
+    match value:
+        case None:
+            return f"<g:{name}/>"
+        case list():
+            return "".join(_element((name, each)) for each in value)
+        case dict():
+            return f"<g:{name}>{''.join(map(_element, value.items()))}</g:{name}>"
+        case _:
+            return f"<g:{name}>{escape(str(value), CR)}</g:{name}>"
 
 
 def write_input(path: Path, rows: Sequence[dict[str, Any]], form: Format = Format.jsonl, packed: bool = False) -> Path:

@@ -29,7 +29,7 @@ ROWS = [
     {"id": "b", "text": None, "price": None},
     {"id": "c", "text": 'a "quote"', "price": 3.0},
 ]
-AS_CSV = [{key: None if value is None else str(value) for key, value in row.items()} for row in ROWS]
+AS_TEXTS = [{key: None if value is None else str(value) for key, value in row.items()} for row in ROWS]
 
 
 def read(path: Path, form: Format) -> list[tuple[str, int, dict[str, Any]]]:
@@ -40,8 +40,30 @@ def read(path: Path, form: Format) -> list[tuple[str, int, dict[str, Any]]]:
 @pytest.mark.parametrize("form", list(Format))
 def test_rows_are_read_as_they_were_written(tmp_path: Path, form: Format, packed: bool) -> None:
     path = write_input(tmp_path / "named-like-nothing", ROWS, form, packed)
-    expected = AS_CSV if form is Format.csv else ROWS
+    expected = AS_TEXTS if form.texts_are_values else ROWS
     assert read(path, form) == [(path.name, number, row) for number, row in enumerate(expected, start=1)]
+
+
+def test_items_of_a_feed_in_xml_are_rows_of_their_elements(tmp_path: Path) -> None:
+    path = tmp_path / "feed.xml"
+    path.write_text(
+        '<?xml version="1.0" encoding="ISO-8859-1"?><feed xmlns="http://www.w3.org/2005/Atom" '
+        'xmlns:g="http://base.google.com/ns/1.0"><id>feed</id><entry><title>Pan &amp; lid</title>'
+        '<link href="https://shop.example/1"/><id>tag:1</id><g:id>S1</g:id><link>second</link>'
+        "<g:shipping><g:country>DE</g:country><g:price>5 EUR</g:price></g:shipping>"
+        "<g:label> a </g:label><g:label><![CDATA[<b>]]></g:label></entry><entry><g:id>\u00e9</g:id></entry></feed>",
+        "latin-1",
+    )
+    assert [row.values for row in SourceReader(path)] == [
+        {
+            "title": "Pan & lid",
+            "link": ["https://shop.example/1", "second"],
+            "id": "S1",
+            "shipping": {"country": "DE", "price": "5 EUR"},
+            "label": ["a", "<b>"],
+        },
+        {"id": "\u00e9"},
+    ]
 
 
 @pytest.mark.parametrize("form", list(Format))
@@ -179,7 +201,14 @@ BAD = [
     (Format.jsonl, b'data: {"a": 1}\n', "server-sent events.*sed -n 's/"),
     (Format.csv, GOOD, "JSON Lines, not csv; give --format jsonl"),
     (Format.jsonl, b"at,q\n2026-01-01,x\n", "lines of fields, not jsonl; give --format csv"),
-    (Format.csv, b"<?xml version='1.0'?><rss/>", "XML or HTML, which is not read"),
+    (Format.csv, b"<?xml version='1.0'?><rss/>", "XML, not csv; give --format xml"),
+    (Format.xml, b"<!doctype html><item/>", "HTML, which is not read"),
+    (Format.xml, b"id,title\n1,a\n", "not XML"),
+    (Format.xml, b"<rss><item><id>1</id></item><item><id>2", "row 1: .* line 1; it is cut off"),
+    (Format.xml, b"<rss><item><id>1</id></item><item><id>2</a></item></rss>", "row 1: .* mismatched tag"),
+    (Format.xml, b"<products><product><id>1</id></product></products>", "but <products>, <product>, <id>; export"),
+    (Format.xml, b'<?xml version="1.0"?><!DOCTYPE r [<!ENTITY a "aa"><!ENTITY b "&a;&a;">]><item>&b;</item>', "<!DOC"),
+    (Format.xml, b"<item>" + b"<a>" * 99, "32 elements in each other"),
     (Format.csv, b"ARROW1\x00\x00", "an Arrow .Feather. file; convert it"),
     (Format.parquet, b"not parquet at all", "not readable as Parquet"),
     (Format.parquet, encoded(ROWS, Format.parquet)[:-30], "not readable as Parquet"),
@@ -276,7 +305,7 @@ def test_a_column_without_a_name_is_named_by_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", list(Format))
 def test_packed_files_are_read(tmp_path: Path, form: Format, pack: Callable[[bytes], bytes]) -> None:
     (tmp_path / "x").write_bytes(pack(encoded(ROWS, form)))
-    assert [row for _, _, row in read(tmp_path / "x", form)] == (AS_CSV if form is Format.csv else ROWS)
+    assert [row for _, _, row in read(tmp_path / "x", form)] == (AS_TEXTS if form.texts_are_values else ROWS)
 
 
 def test_objects_that_a_log_service_joined_are_rows(tmp_path: Path) -> None:
