@@ -111,17 +111,23 @@ def publish_release(store: Store, plan: RunPlan, release: Release) -> None:
     if plan.config.publish.targets and current is not None and current.number == release.number:
         try:
             with override_context(page_maker=None):  # one page for all targets: the release's
-                publish_to_all(store, plan.config, release, True, _in_flow_run)
+                publish_to_all(store, plan.config, release, True, carry_out=_in_flow_run)
         finally:
             make_page(plan, Stage.release, release)
 
 
 def publish_to_all(
-    store: Store, config: Config, release: Release, only_current: bool, carry_out: Publication = publish.fn
+    store: Store,
+    config: Config,
+    release: Release,
+    only_current: bool,
+    again: str | None = None,
+    carry_out: Publication = publish.fn,
 ) -> tuple[Served, ...]:
     """Publish a release to all targets, one after another; return a record for each, except the ones left alone.
 
     Args:
+        again: the command that goes on after a failure; default: without the file of the settings.
         carry_out: publishes to one target; the default needs no flow run.
 
     Raises:
@@ -139,10 +145,11 @@ def publish_to_all(
             failed.append((target, error))
     if failed:
         sentences = [f"{_standing(store, target)}: {error}" for target, error in failed]
+        again = again or f"millrace publish --workspace {store.uri}, with the same settings"
         raise ERRORS[failed[0][1].failure](
             f"release {release.number} is current in {store.uri}, but not everywhere.\n"
             + "\n".join(sentences)
-            + f"\nTo go on from what is loaded: millrace publish --workspace {store.uri}, with the same settings"
+            + f"\nTo go on from what is loaded: {again}"
         ) from failed[0][1]
     return tuple(done)
 

@@ -1,6 +1,7 @@
 """`millrace publish`: a release for the search services, and which one each of them serves."""
 
 import os
+import shlex
 from typing import Annotated
 
 import typer
@@ -14,7 +15,6 @@ from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
 from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import OF_INDEX, plural
-from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError
@@ -59,12 +59,11 @@ def publish(
         raise ConfigError("publish.targets is empty: name where to publish to, see docs/publish.md")
     release = tasks.runs.releases.current(store)
     if number is not None:
-        release = next((each for each in tasks.runs.releases.history(store) if each.number == number), None)
+        release = tasks.runs.releases.read(store, number)
     if release is None:
-        missing = "no release yet; first: millrace run" if number is None else f"no release {number}"
-        raise ConfigError(f"{store.uri} has {missing}")
+        raise ConfigError(tasks.runs.releases.no_current(store, "to publish"))
     try:
-        targets = _publish(store, config, release, only_current=number is None)
+        targets = _publish(options, config, release, only_current=number is None)
     finally:
         if store.exists(REPORT.key(run=release.run_key)):
             write_run_report(store, release.run_key)  # or it would show outdated targets
@@ -87,7 +86,7 @@ def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
     config = options.config()
     own = tuple(target for target in config.publish.targets if target.name in names)
     config = config.model_copy(update={"publish": config.publish.model_copy(update={"targets": own})})
-    found = _publish(store, config, release, only_current=True, swap_first=True) if own else ()
+    found = _publish(options, config, release, only_current=True, swap_first=True) if own else ()
     if left_out := served_targets.left_out(store, config.publish.targets):
         raise ConfigError(
             f"release {release.number} is current in {store.uri}, but not everywhere: {' and '.join(left_out)}. Your "
@@ -99,8 +98,10 @@ def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
 
 
 def _publish(
-    store: Store, config: Config, release: Release, only_current: bool, swap_first: bool = False
+    options: RunOptions, config: Config, release: Release, only_current: bool, swap_first: bool = False
 ) -> tuple[Served, ...]:
+    store = options.store
+    again = shlex.join(["millrace", "publish", *options.arguments()])
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else each warning shows twice
 
     from tasks.publish import publish_to_all, swap_back  # only now: it imports Prefect, which reads the environment
@@ -108,4 +109,4 @@ def _publish(
     with display() as listener, override_context(listener=listener):
         if swap_first:
             swap_back(store, config, release)
-        return publish_to_all(store, config, release, only_current)
+        return publish_to_all(store, config, release, only_current, again)

@@ -75,7 +75,7 @@ def show_run(output: RunOutput | DryRunOutput, with_settings: bool) -> None:
         say(output.sentence)
 
 
-@command(show_run, new=True)
+@command(show_run)
 def run(
     options: RunOptions,
     span: Annotated[

@@ -56,7 +56,7 @@ def search(
         raise ConfigError("the text to search for is empty")
     release = releases.current(store) if number is None else releases.read(store, number)
     if release is None:
-        raise ConfigError(f"{store.uri} has no release to search yet; first: millrace run")
+        raise ConfigError(releases.no_current(store, "to search"))
     with searcher(store, release) as worker:
         answer, about = worker.ask(text, k), worker.about
     return SearchOutput(
@@ -84,9 +84,14 @@ def diff(
 ) -> Changes:
     """Compare two releases: items, vectors, and the queries with the largest gains and losses."""
     later = releases.current(store) if after is None else releases.read(store, after)
-    number = later.previous if before is None and later is not None else before
-    if later is None or number is None:
+    if later is None:
+        raise ConfigError(releases.no_current(store, "to compare"))
+    number = later.previous if before is None else before
+    if number is None:
         raise ConfigError(f"{store.uri} has no two releases to compare; list them with: millrace releases")
+    if number == later.number:
+        serves = ", the current one" if after is None else ""
+        raise ConfigError(f"diff: both releases are {number}{serves}; name another, of: millrace releases")
     earlier = releases.read(store, number)
     config = read_plan(store, later.run_key).config
     return Changes.model_validate_json(answered_once("diff", store, earlier, later, config))

@@ -29,7 +29,7 @@ from tasks.planning.start import consumed
 from tasks.runs import branches, experiments, lineage
 from tasks.runs.experiments import Experiment
 from tasks.runs.ledger import Totals, totals
-from tasks.runs.releases import newest
+from tasks.runs.releases import newest, no_current, numbers
 from tasks.runs.run import Run, read_attempts, read_runs
 from tasks.runs.served_targets import Served, of_all_targets
 from tasks.runs.snapshot import Snapshot
@@ -144,8 +144,10 @@ def status(store: Store) -> StatusOutput:
     left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
     config = last_config(runs, apart)
     current, of_runs = snapshot.current, _of_runs(snapshot)
-    numbers = (release.number for release in snapshot.releases_of_runs.values())
-    others = work_sums(store, numbers, newest(store, current.number) if current is not None else None)
+    if current is None and numbers(store):
+        raise StoreError(no_current(store))
+    of_releases = (release.number for release in snapshot.releases_of_runs.values())
+    others = work_sums(store, of_releases, newest(store, current.number) if current is not None else None)
     for problem in others.problems:
         raise StoreError(f"{problem}; restore it from a backup, or move it away")
     return StatusOutput(

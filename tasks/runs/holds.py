@@ -11,7 +11,7 @@ from tasks.contracts.runs import Hold, Release
 from tasks.contracts.workspace import HOLD
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
-from tasks.runs.releases import CURRENT, Pointer, is_made, read, read_pointer
+from tasks.runs.releases import CURRENT, Pointer, is_made, no_current, read, read_pointer
 
 
 def hold(store: Store, reason: str) -> Hold:
@@ -55,7 +55,7 @@ def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
 def _pointer(store: Store) -> tuple[bytes | None, Pointer]:
     raw, pointer = read_pointer(store)
     if pointer is None:
-        raise ConfigError(f"{store.uri} has no release yet, so none that could be held; first: millrace run")
+        raise ConfigError(no_current(store))
     return raw, pointer
 
 

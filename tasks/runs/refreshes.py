@@ -44,7 +44,7 @@ def plan_refresh(
     """
     release = releases.current(store)
     if release is None:
-        raise NothingToDo(f"nothing to do: {store.uri} has no release to refresh; first: millrace run")
+        raise NothingToDo(f"nothing to do: {releases.no_current(store, 'to refresh')}")
     made_by = read_plan(store, release.run_key)
     known = known_items(store, release, trained_on)
     new = tuple(span for span in waiting if span not in [rows.span for rows in known.rows])

@@ -39,10 +39,27 @@ def current(store: Store) -> Release | None:
     """Return the current release; None before the first.
 
     Raises:
-        StoreError: the pointer or the release is not readable; names the file and the way out.
+        StoreError: the pointer or the release is not readable, or the pointer is gone; names the file and the way out.
     """
     _, pointer = read_pointer(store)
-    return read(store, pointer.release) if pointer else None
+    return read(store, pointer.release) if pointer else _none_yet(store)
+
+
+def _none_yet(store: Store) -> None:
+    """Raise StoreError if the pointer was there: only the first release is made before it."""
+    made = numbers(store)
+    if len(made) > 1:
+        raise StoreError(no_current(store))
+
+
+def no_current(store: Store, to: str = "") -> str:
+    """Return the sentence for a workspace without a current release, and the way out. `to`: as in `to search`."""
+    if made := numbers(store):  # one alone may be of a process that stopped before it wrote the pointer
+        return (
+            f"{store.uri}/{CURRENT} is gone, so none of its releases is current; point it to one again: millrace "
+            f"rollback --to {made[-1]}"
+        )
+    return f"{store.uri} has no release {to}{' ' * bool(to)}yet; first: millrace run"
 
 
 def hold_of(store: Store) -> Hold | None:
@@ -146,6 +163,8 @@ def read(store: Store, number: int) -> Release:
     known = numbers(store)
     if known and not 0 < number <= known[-1]:
         raise ConfigError(f"there is no release {number}; there are {', '.join(map(str, known))}")
+    if not known and not store.exists(CURRENT):
+        raise ConfigError(no_current(store))
     raise StoreError(f"{store.uri}/{key} is gone; {_WAY_OUT}")
 
 

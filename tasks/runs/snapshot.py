@@ -80,8 +80,10 @@ class Snapshot:
 
     @functools.cached_property
     def current(self) -> Release | None:
-        """The current release; None before the first. Raises StoreError: it or the pointer is not readable."""
-        return releases.read(self.store, self.pointer.release) if self.pointer is not None else None
+        """The current release; None before the first. Raises StoreError: it or the pointer is not readable or gone."""
+        if self.pointer is None:
+            return releases.current(self.store)
+        return releases.read(self.store, self.pointer.release)
 
     @property
     def hold(self) -> Hold | None:

@@ -36,7 +36,7 @@ def show(output: BakeoffOutput) -> None:
     console.say(f"page: {output.page}")
 
 
-@command(show, new=True)
+@command(show)
 def bakeoff(
     options: RunOptions,
     span: Annotated[str, typer.Option(autocompletion=spans, help="For example 2022-Q4; may be trained already.")],

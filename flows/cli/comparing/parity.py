@@ -38,7 +38,7 @@ def show(output: ParityOutput) -> None:
     console.show(terminal.render(presentation.section(report), output.plot.removesuffix(f"/{report.plot}")))
 
 
-@command(show, new=True)
+@command(show)
 def parity(
     options: RunOptions,
     span: Annotated[str, typer.Option(autocompletion=spans, help="For example 2022-Q4; may be trained already.")],

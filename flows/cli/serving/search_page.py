@@ -49,6 +49,7 @@ class SearchPages:
             trouble.append(hold.sentence)
         current = releases.current(self._store)
         if current is None:
+            trouble += [releases.no_current(self._store)] if releases.numbers(self._store) else []
             return search_html(self._store.uri, asked, None, None, (), trouble)
         number = asked.compared if asked.compared is not None else current.previous
         others = self._others(current, number, trouble)

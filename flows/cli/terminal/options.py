@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,15 @@ def existing(workspace: str) -> Store:
     if not store.list("spans"):
         raise ConfigError(
             f"{store.uri} holds no span, so it is no workspace yet; check --workspace, or begin: millrace look FILE"
+            f"{_above()}"
         )
     return store
+
+
+def _above() -> str:
+    """Return the folder above this one that has a workspace, as the end of a message; else an empty text."""
+    found = next((each for each in Path.cwd().parents if (each / "workspace" / "spans").is_dir()), None)
+    return f". {found} has a workspace: cd {shlex.quote(str(found))}" if found is not None else ""
 
 
 def write(path: Path, data: bytes) -> None:

@@ -532,6 +532,18 @@ def test_a_mistyped_workspace_does_not_look_empty(millrace: Command, tmp_path: P
     assert f"CONFIG: {tmp_path / 'typo'} holds no span" in result.err
 
 
+def test_a_subfolder_of_a_folder_with_a_workspace_names_that_folder(
+    millrace: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ingest(DirectoryStore(tmp_path / "workspace"), "2026-01")
+    (tmp_path / "feeds").mkdir()
+    monkeypatch.chdir(tmp_path / "feeds")
+    for asked in (["run"], ["status"]):
+        result = millrace(*asked)
+        assert result.code == 78
+        assert f"{tmp_path} has a workspace: cd {tmp_path}" in result.err
+
+
 def with_a_workspace() -> list[str]:
     return sorted(name for name, each in all_commands().items() if "workspace" in {param.name for param in each.params})
 

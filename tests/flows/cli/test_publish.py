@@ -99,7 +99,7 @@ def test_the_report_of_the_run_is_written_again(store, runner, millrace, monkeyp
     ("arguments", "message"),
     [
         (("publish",), "publish.targets is empty: name where to publish to, see docs/publish.md"),
-        (("publish", "--release", "7", "--set", TARGETS), "has no release 7"),
+        (("publish", "--release", "7", "--set", TARGETS), "there is no release 7; there are 1"),
     ],
 )
 def test_what_can_not_be_published_is_refused(store, runner, millrace, arguments, message):
@@ -107,6 +107,14 @@ def test_what_can_not_be_published_is_refused(store, runner, millrace, arguments
     assert refused.code == 78
     assert message in refused.err
     assert runner.specs == []
+
+
+def test_a_failed_publication_is_gone_on_with_by_the_settings_that_were_typed(store, runner, millrace, tmp_path):
+    file = tmp_path / "own settings.yaml"
+    file.write_text("publish: {targets: [{kind: lancedb, name: look, uri: l}]}\n")
+    runner.fail(Chore.publish, StoreError("no route to host"))
+    said = millrace("publish", "--config", str(file), *SMALL).err
+    assert f"millrace publish --workspace {store.uri} --config '{file}' --set model.scratch.layers=1" in said
 
 
 def test_a_rollback_knows_addresses_and_secrets_by_its_own_settings_alone(store, runner, millrace):

@@ -12,6 +12,8 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
+from tests.support.fakes.fake_runner import ingest
+from tests.support.processes.command import call
 from tests.support.workspace.past import write_past
 
 
@@ -21,6 +23,29 @@ def test_an_empty_text_and_a_workspace_without_a_release_are_refused(tmp_path: P
         searching.search(store, "  ", None, 10)
     with pytest.raises(ConfigError, match="has no release to search yet; first: millrace run"):
         searching.search(store, "lamp", None, 10)
+
+
+@pytest.mark.parametrize("made", [1, 2])
+def test_a_workspace_whose_pointer_is_gone_names_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: int
+) -> None:
+    store = DirectoryStore(tmp_path / "workspace")
+    write_past(store, made)
+    ingest(store, "2026-01")
+    store.delete(releases.CURRENT)
+    for asked in (["status"], ["search", "lamp"], ["diff"], ["hold", "--reason", "why"], ["refresh"]):
+        result = call(capsys, *asked, "--workspace", store.uri)
+        said = f"{store.uri}/releases/CURRENT is gone, so none of its releases is current"
+        assert said in result.err + result.out, asked
+        assert f"millrace rollback --to {made}" in result.err + result.out
+
+
+def test_a_release_is_not_compared_with_itself(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    write_past(store, 2)
+    for before, after in ((1, 1), (2, None)):
+        with pytest.raises(ConfigError, match=f"both releases are {before}"):
+            searching.diff(store, before, after)
 
 
 def _of_many_spans(store: DirectoryStore) -> None:
