@@ -10,7 +10,8 @@ from rich.text import Text
 
 from configs.load import load_config
 from flows.cli.terminal import console
-from flows.cli.terminal.command import HERE, command
+from flows.cli.terminal.command import command
+from flows.cli.terminal.options import HERE
 from flows.cli.terminal.progress_bars import display
 from flows.presentation.wording import visible
 from infra.store.factory import open_store

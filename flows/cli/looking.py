@@ -1,6 +1,5 @@
 """`millrace look`: a first look at a source, before anything is ingested."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -8,14 +7,12 @@ from typing import Annotated
 import typer
 
 import tasks.data.look
-from flows.cli.terminal.command import HERE, command
+from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
-from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.options import RunOptions, workspace_words
 from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.reading import DETECTED, Reading
 from flows.presentation.wording import plural
-from infra.store.base import Store
-from infra.store.factory import open_store
 from tasks.contracts.profiles import Shared
 from tasks.contracts.spans import SpanKind, kind_of
 from tasks.data.canonical import ITEMS, ROWS
@@ -81,12 +78,6 @@ def look(
     label = next((each for each in facts.columns if each.role == "label"), None)
     problem = unread_label(options.config(), label) if label else None
     return with_problems(facts, [problem] if problem else [])
-
-
-def workspace_words(store: Store) -> list[str]:
-    """Return the words that name the workspace in a command; none if it is the default."""
-    uri = store.uri
-    return [] if uri == open_store(os.environ.get("MILLRACE_WORKSPACE", HERE)).uri else ["--workspace", uri]
 
 
 def _type(column: ColumnFacts) -> str:

@@ -1,5 +1,6 @@
 """`millrace run` and `millrace refresh`: check that there is something to do, then run the flow in this process."""
 
+import shlex
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -14,7 +15,7 @@ from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import say, show_table
-from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.options import RunOptions, workspace_words
 from flows.presentation import queries, terminal
 from flows.presentation.model import Section
 from flows.presentation.stages import evaluate
@@ -60,8 +61,8 @@ class RefreshOutput(Record):
     embedded: int | None = Field(description="items that got a new vector")
 
 
-def show_run(output: RunOutput | DryRunOutput, with_settings: bool) -> None:
-    """Print the stages, the verdicts, and how the run ended."""
+def show_run(output: RunOutput | DryRunOutput, with_settings: bool, options: RunOptions) -> None:
+    """Print the stages, the verdicts, how the run ended, and the commands to go on with."""
     if isinstance(output, DryRunOutput):
         show_dry_run(output, with_settings)
         return
@@ -73,6 +74,7 @@ def show_run(output: RunOutput | DryRunOutput, with_settings: bool) -> None:
     _verdict(output.report)
     if output.sentence:
         say(output.sentence)
+    _next(output.report, workspace_words(options.store))
 
 
 @command(show_run)
@@ -159,6 +161,26 @@ def refresh(
         release=release,
         embedded=embedded,
     )
+
+
+def _next(run: RunReport, words: list[str]) -> None:
+    """Print the commands that people type after a run. `words`: those of the workspace."""
+    if run.state == "Rejected":
+        steps = {
+            "millrace report": "the gates, the drift of the data, what to do",
+            "millrace ingest ... --replace": f"a corrected export of {run.span}, if rows are wrong; then millrace run",
+        }
+    elif run.release is not None:
+        steps = {
+            'millrace search "a query"': "the nearest items of the release",
+            "millrace report": "gates, stages, costs",
+            "millrace serve": "searches beside the release before, and all pages, in a browser",
+        }
+    else:
+        return
+    commands = {" ".join([step, *map(shlex.quote, words)]): about for step, about in steps.items()}
+    width = max(map(len, commands))
+    say("next:", *(f"  {command:<{width}}  {about}" for command, about in commands.items()))
 
 
 def _sentence(store: Store, config: Config, run: Run) -> str:

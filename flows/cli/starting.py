@@ -12,10 +12,9 @@ from pydantic import Field
 
 import tasks.data.look
 from configs.load import load_config
-from flows.cli.looking import workspace_words
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say
-from flows.cli.terminal.options import write_all
+from flows.cli.terminal.options import workspace_words, write_all
 from flows.cli.terminal.progress_bars import display
 from infra.store.base import Store
 from tasks.contracts.spans import SpanKind, kind_of, last_over

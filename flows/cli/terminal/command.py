@@ -13,14 +13,13 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 import typer
 
 from flows.cli.terminal.completion import assignments
-from flows.cli.terminal.options import RunOptions, existing, found_config
+from flows.cli.terminal.options import HERE, RunOptions, existing, found_config
 from flows.cli.terminal.reading import Reading
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.foundation.records import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
-HERE = "./workspace"
 
 
 def _shared(name: str, kind: Any, default: Any, *names: str, **option: Any) -> inspect.Parameter:

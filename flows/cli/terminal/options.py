@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from configs.schema.config import Config
 
 
+HERE = "./workspace"
 OWN_CONFIG = Path("millrace.yaml")  # in the working directory
 
 
@@ -48,6 +49,12 @@ class RunOptions:
         config = ["--config", str(self.config_file)] if self.config_file else []
         settings = [word for override in self.overrides for word in ("--set", override)]
         return ["--workspace", self.store.uri, *config, *settings]
+
+
+def workspace_words(store: Store) -> list[str]:
+    """Return the words that name the workspace in a command; none if it is the default."""
+    uri = store.uri
+    return [] if uri == open_store(os.environ.get("MILLRACE_WORKSPACE", HERE)).uri else ["--workspace", uri]
 
 
 def found_config() -> Path | None:

@@ -136,6 +136,8 @@ def test_a_finished_run_is_found_again(runs: Runs, server: Server) -> None:
         "validate", "health", "warmup", "train", "evaluate", "infer", "release",
     ]  # fmt: skip
     assert "Released as 2: model m-" in again.out
+    for step in ('search "a query"', "report", "serve"):
+        assert f"  millrace {step} --workspace {runs.workspace}" in again.out
 
 
 def test_a_terminated_run_is_cancelled(server: Server, tmp_path: Path) -> None:
