@@ -1,7 +1,7 @@
 """`millrace ingest` and `millrace skip`: add spans to the workspace, or skip one."""
 
 import datetime as dt
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
@@ -18,6 +18,7 @@ from infra.store.base import Store
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.facts import ColumnFacts
+from tasks.data.files.places import source_path
 from tasks.data.files.times import believed, parse_time
 from tasks.data.ingest import IngestOptions, IngestSummary
 from tasks.data.known_spans import Known
@@ -56,10 +57,18 @@ def ingest(
         str | None, typer.Option(help="Time of all items, if the feed has no column for it, as 2026-11-20T08:30:00Z.")
     ] = None,
     source: Annotated[
-        Path | None, typer.Option(help="Rows: a file, or a folder of files; gzip, bzip2, xz and zstd are recognised.")
+        PurePath | None,
+        typer.Option(
+            parser=source_path,
+            metavar="PATH",
+            help="Rows: a file, a folder, or s3://bucket/prefix; gzip, bzip2, xz and zstd are recognised.",
+        ),
     ] = None,
     items: Annotated[
-        Path | None, typer.Option(help="Item feed instead of rows: new, changed and deleted items.")
+        PurePath | None,
+        typer.Option(
+            parser=source_path, metavar="PATH", help="Item feed instead of rows: new, changed and deleted items."
+        ),
     ] = None,
     replace: Annotated[
         bool,

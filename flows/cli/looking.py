@@ -1,7 +1,7 @@
 """`millrace look`: a first look at a source, before anything is ingested."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
@@ -17,6 +17,7 @@ from tasks.contracts.profiles import Shared
 from tasks.contracts.spans import SpanKind, kind_of
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.facts import ColumnFacts, SourceFacts
+from tasks.data.files.places import source_path
 from tasks.data.label_columns import unread_label
 from tasks.data.look import LookOptions, with_problems
 from tasks.data.mapping import parse_map
@@ -51,7 +52,12 @@ def show_facts(output: SourceFacts) -> None:
 def look(
     options: RunOptions,
     file: Annotated[
-        Path, typer.Argument(help="A file, or a folder of files; gzip, bzip2, xz and zstd are recognised.")
+        PurePath,
+        typer.Argument(
+            parser=source_path,
+            metavar="FILE",
+            help="A file, a folder of files, or s3://bucket/prefix; gzip, bzip2, xz and zstd are recognised.",
+        ),
     ],
     items: Annotated[bool, typer.Option("--items", help="The source is an item feed, not rows with queries.")] = False,
     columns: Annotated[str | None, typer.Option("--map", help="Check these columns, as in query=q,item=title.")] = None,

@@ -4,7 +4,7 @@ import datetime as dt
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, NamedTuple, TypeVar
 
 import typer
@@ -23,6 +23,7 @@ from tasks.data.files.csv_form import parse_delimiter
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import SourceFacts
 from tasks.data.files.formats import Format
+from tasks.data.files.places import source_path
 from tasks.data.look import LookOptions
 from tasks.data.mapping import check_map, parse_map
 from tasks.data.pretrained import describe
@@ -77,8 +78,16 @@ def show_init(output: InitOutput) -> None:
 @command(show_init, new=True)
 def init(
     store: Store,
-    file: Annotated[Path | None, typer.Argument(help="The log: a file, or a folder of files.")] = None,
-    items: Annotated[Path | None, typer.Option(help="Item feed with the items' texts.")] = None,
+    file: Annotated[
+        PurePath | None,
+        typer.Argument(
+            parser=source_path, metavar="FILE", help="The log: a file, a folder of files, or s3://bucket/prefix."
+        ),
+    ] = None,
+    items: Annotated[
+        PurePath | None,
+        typer.Option(parser=source_path, metavar="PATH", help="Item feed with the items' texts."),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option("--map", help="Columns of the log, as in query=q,item=title; default: the likely ones."),
@@ -148,9 +157,9 @@ def _ask(question: str, proposed: str, read: Callable[[str], T]) -> T:
             note(str(error))
 
 
-def _existing(text: str) -> Path:
-    path = Path(text).expanduser()
-    if not text or not path.exists():
+def _existing(text: str) -> PurePath:
+    path = source_path(text)
+    if not text or (isinstance(path, Path) and not path.exists()):
         raise ConfigError(f"there is no file {text!r}")
     return path
 
@@ -162,7 +171,7 @@ def _span(text: str) -> SpanKind:
         raise ConfigError(f"{text!r} is none of {', '.join(SpanKind)}") from None
 
 
-def _look(store: Store, file: Path, items: Path | None, options: LookOptions) -> _Sources:
+def _look(store: Store, file: PurePath, items: PurePath | None, options: LookOptions) -> _Sources:
     """Look at both sources. Raises ConfigError: a needed column or the feed of a log of ids is missing."""
     words = workspace_words(store)
     with display() as listener:

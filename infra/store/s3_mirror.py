@@ -4,6 +4,7 @@ Only objects that changed in the bucket, or whose copies were touched, are downl
 """
 
 import atexit
+import datetime as dt
 import functools
 import os
 import shutil
@@ -22,6 +23,7 @@ class Object(NamedTuple):
     key: str
     bytes: int
     etag: str
+    modified: dt.datetime  # in UTC
 
 
 class Mirror:

@@ -15,14 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    FlexibleChecksumError,
-    IncompleteReadError,
-    ReadTimeoutError,
-    ResponseStreamingError,
-)
+from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.manager import TransferManager
 
 from infra.store.base import Conflict, Holder, Lock
@@ -30,12 +23,12 @@ from infra.store.credentials import EndpointBusy, code_of, patient_client
 from infra.store.lease import TTL_SECONDS, LostLease, hold, look
 from infra.store.s3_errors import LOST, MISSING, convert_errors, retry_conflicts
 from infra.store.s3_mirror import Object, mirror_of
+from infra.store.s3_stream import CUT_OFF, ObjectStream
 from infra.store.s3_upload import AT_ONCE, upload
 from tasks.foundation.errors import ConfigError, StoreError
 
 KEYS_AT_ONCE = 1000  # S3's limit for one list or delete request
 ATTEMPTS = 5
-_CUT_OFF = (FlexibleChecksumError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
 _WRITE_ID = "millrace-write"  # key in an object's metadata: the call that wrote it
 _MANIFEST = "MANIFEST.json"  # infra/store/manifest.py's; readers look for it first
 _NETWORK = Config(
@@ -87,6 +80,24 @@ class S3Store:
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the size in bytes of each object below the folder `prefix`."""
         return {found.key: found.bytes for found in self._below(prefix)}
+
+    def entries(self, key: str) -> Sequence[Object]:
+        """Return the object `key` alone if it exists, else all objects below it, sorted."""
+        return sorted(self._objects(key))
+
+    def stream(self, key: str, size: int) -> ObjectStream:
+        """Return an object of `size` bytes as a stream; it sends its first request when it is read."""
+        first = ""
+
+        def get(position: int) -> Any:
+            nonlocal first
+            reply = self._client.get_object(Bucket=self._bucket, Key=self._raw(key), Range=f"bytes={position}-")
+            first = first or reply["ETag"]
+            if reply["ETag"] != first:
+                raise StoreError(f"{self.uri}/{key} was changed while it was read; give the command again")
+            return reply["Body"]
+
+        return ObjectStream(size, get, lambda: self._explained(key))
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object."""
@@ -245,7 +256,7 @@ class S3Store:
             try:
                 with contextlib.closing(reply["Body"]) as body:
                     return body.read(), reply["ETag"], reply["Metadata"].get(_WRITE_ID, "")
-            except _CUT_OFF:  # botocore does not retry the body
+            except CUT_OFF:  # botocore does not retry the body
                 if attempts == 1:
                     raise
         return self._get(key, attempts - 1)
@@ -297,7 +308,7 @@ class S3Store:
 
     def _listed(self, entry: dict[str, Any]) -> Object:
         key = entry["Key"].removeprefix("".join(f"{part}/" for part in self._parts))
-        return Object(key, entry["Size"], entry["ETag"])
+        return Object(key, entry["Size"], entry["ETag"], entry["LastModified"])
 
     def _delete(self, key: str, names: Sequence[str]) -> None:
         for some in _manifests_apart(names):

@@ -12,7 +12,7 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pyarrow as pa
 from pydantic import Field
@@ -80,7 +80,7 @@ class IngestSummary(Record):
 
 def ingest(
     store: Store,
-    source: Path,
+    source: PurePath,
     form: Format | None,
     time: str | dt.datetime,
     span: SpanKind,

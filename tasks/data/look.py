@@ -4,7 +4,7 @@ import datetime as dt
 import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
@@ -45,7 +45,7 @@ class LookOptions(Record):
 
 
 def look(
-    source: Path,
+    source: PurePath,
     layout: Layout,
     options: LookOptions,
     progress: Callable[[Progress], None] | None = None,
@@ -90,7 +90,7 @@ def look(
     mapping = {name: column for name, column in roles.items() if name != TIME}
     problems = find_problems(survey, columns, roles, layout is ITEMS, not reader.form.texts_are_values)
     words = ["millrace", "ingest", "--source" if layout is ROWS else "--items", str(source)]
-    words += ["--format", reader.form] if format_of_name(source.name) is None and source.is_file() else []
+    words += ["--format", reader.form] if format_of_name(source.name) is None and reader.is_file else []
     words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
     words += ["--quote", options.csv.quote] if options.csv.quote else []
     words += [word for each in only for word in ("--only", str(each))]
@@ -182,8 +182,7 @@ def _time_words(column: str | None, reader: SourceReader, layout: Layout) -> lis
     """Return the option that gives the times; for a feed without any, the newest modification time of its files."""
     if column is not None or layout is not ITEMS:
         return ["--time-column", column or "COLUMN"]
-    newest = max(path.stat().st_mtime for path in reader.files)
-    return ["--at", dt.datetime.fromtimestamp(newest, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")]
+    return ["--at", reader.modified.strftime("%Y-%m-%dT%H:%M:%SZ")]
 
 
 def _map(mapping: Mapping[str, str], layout: Layout) -> str:

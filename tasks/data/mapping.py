@@ -6,7 +6,7 @@ becomes a column of its own, named by its path.
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Set
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
@@ -86,14 +86,14 @@ def require_columns(record: SourceRow, form: Format, time_column: str | None, ma
         raise _missing(record.file, column, wanted[column], record.values.keys())
 
 
-def require_seen(file: Path, mapping: Mapping[str, str], seen: Set[str]) -> None:
+def require_seen(file: PurePath, mapping: Mapping[str, str], seen: Set[str]) -> None:
     """Check the columns of all records together. Raises DataError: no record has a column that --map names."""
     for name, column in mapping.items():
         if column not in seen:
             raise _missing(file, column, f"--map gives as {name}", seen)
 
 
-def _missing(file: Path, column: str, why: str, there: Set[str]) -> DataError:
+def _missing(file: PurePath, column: str, why: str, there: Set[str]) -> DataError:
     return DataError(f"{file}: missing column {column!r}, which {why}; the columns are {', '.join(sorted(there))}")
 
 

@@ -5,7 +5,6 @@ Rows are counted as ingested, before validate leaves out bad rows and near-dupli
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.events import with_labels
+from tasks.data.files.places import source_path
 from tasks.data.holdout import held_out, trainable, unseen
 from tasks.data.label_columns import label_classes, pair_mask
 from tasks.data.rows import (
@@ -122,7 +122,7 @@ def enough(store: Store, plan: RunPlan) -> Enough:
     earlier = _earlier_queries(store, plan.history, rule, len(seen.queries) / max(seen.held, 1))
     whole = min(earlier + queries, config.evaluate.max_rows)
     unseen_share = len(seen.unseen) / max(len(seen.queries), 1)
-    golden = read_golden_set(Path(config.evaluate.golden).expanduser()) if config.evaluate.golden is not None else []
+    golden = read_golden_set(source_path(config.evaluate.golden)) if config.evaluate.golden is not None else []
     unknown = _unknown_items(store, plan, golden)
     return Enough(
         rows=sum(rows),

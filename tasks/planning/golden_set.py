@@ -9,7 +9,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
 from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import SUFFIXES, Format, format_of_name
+from tasks.data.files.places import source_path
 from tasks.data.files.roles import named_like
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.values import NUMBER, as_text, scalar
@@ -52,7 +53,7 @@ def store_golden_set(store: Store, file: str) -> str:
         ConfigError: the file doesn't exist, or has an unknown format.
         DataError: the file is damaged, lacks a column, has an empty text, an item with two texts, or too many rows.
     """
-    rows = read_golden_set(Path(file).expanduser())
+    rows = read_golden_set(source_path(file))
     key = GOLDEN.key(key=hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16])
     if not store.exists(key):
         columns = {
@@ -67,9 +68,9 @@ def store_golden_set(store: Store, file: str) -> str:
     return key
 
 
-def read_golden_set(file: Path) -> list[GoldenRow]:
+def read_golden_set(file: PurePath) -> list[GoldenRow]:
     """Return the rows of a file, each pair once, in their order. Raises as `store_golden_set` does."""
-    if not file.is_file():
+    if isinstance(file, Path) and not file.is_file():
         raise ConfigError(f"evaluate.golden: there is no file {file.absolute()} on this machine")
     form = format_of_name(file.name)
     if form is None:

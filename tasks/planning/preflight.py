@@ -16,6 +16,7 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Queue, Stage, compute_of
 from tasks.contracts.workspace import RESULT
+from tasks.data.files.places import source_path
 from tasks.data.label_columns import label_columns
 from tasks.data.rows import BATCH_ROWS, CORE, LABEL, OF_FEED, SPAN_KIND, TEXTS, group_columns, has_ids_alone
 from tasks.data.span_versions import list_feeds
@@ -189,6 +190,6 @@ def check_window(store: Store, config: Config, window: Sequence[SpanRef], begins
     check_numbers(store, config, window)
     check_labels(store, config, window)
     if config.evaluate.golden is not None and window:
-        read_golden_set(Path(config.evaluate.golden).expanduser())
+        read_golden_set(source_path(config.evaluate.golden))
     if begins and (config.train.compute or config.compute) == "local":
         check_encoder(config)

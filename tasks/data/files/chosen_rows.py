@@ -1,7 +1,7 @@
 """The option --only: the rows of a source that are read, by the value of a column."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tasks.data.files.values import as_text, is_missing, scalar
@@ -38,7 +38,7 @@ def parse_only(texts: Sequence[str]) -> tuple[Only, ...]:
     return tuple(found)
 
 
-def no_row_chosen(source: Path, only: Sequence[Only], columns: Iterable[str]) -> DataError:
+def no_row_chosen(source: PurePath, only: Sequence[Only], columns: Iterable[str]) -> DataError:
     """Return the error for a source without a row that all conditions choose."""
     said = " ".join(f"--only {each}" for each in only)
     return DataError(f"{source}: no row is chosen by {said}; the columns are {', '.join(sorted(columns))}")

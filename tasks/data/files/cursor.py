@@ -5,7 +5,7 @@ import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tasks.data.files.formats import Format
@@ -20,7 +20,7 @@ MOST_UNREADABLE = 0.05  # share of rows; more means another format or dialect
 class SourceRow(NamedTuple):
     """One record and its number, from 1: the line of a JSONL file, the data row of other formats."""
 
-    file: Path
+    file: PurePath
     row: int
     values: dict[str, Any]
 
@@ -36,7 +36,7 @@ class SourceRow(NamedTuple):
 class Unreadable(NamedTuple):
     """Bytes of a file that are no record: one line, or the lines of one record with quotes."""
 
-    file: Path
+    file: PurePath
     line: int  # number of the first line, from 1
     content: bytes
 
@@ -77,7 +77,7 @@ class Unread:
 class Cursor:
     """The position of a reader in a file."""
 
-    def __init__(self, path: Path, form: Format, unread: Unread, before: int = 0) -> None:
+    def __init__(self, path: PurePath, form: Format, unread: Unread, before: int = 0) -> None:
         self.path = path
         self.form = form
         self.row = 0  # the current row; 0: before the first

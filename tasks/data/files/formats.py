@@ -4,7 +4,7 @@ import enum
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 from tasks.foundation.errors import ConfigError
 
@@ -57,7 +57,7 @@ def format_of_name(name: str) -> Format | None:
     return next((form for form, suffixes in SUFFIXES.items() if plain.endswith(suffixes)), None)
 
 
-def format_of(source: Path, names: Sequence[str]) -> Format:
+def format_of(source: PurePath, names: Sequence[str], is_file: bool) -> Format:
     """Return the format of a source by the names of its files.
 
     Raises:
@@ -72,12 +72,12 @@ def format_of(source: Path, names: Sequence[str]) -> Format:
         )
     workbook = next((name for name in names if name.lower().endswith(_WORKBOOKS)), None)
     if workbook:
-        raise ConfigError(f"--source {source}: {_workbook(source if source.is_file() else source / workbook)}")
+        raise ConfigError(f"--source {source}: {_workbook(source if is_file else source / workbook)}")
     options = " or ".join(f"--format {form}" for form in Format)
     raise ConfigError(f"--source {source}: the name does not tell the format; give {options}")
 
 
-def foreign_content(path: Path, start: bytes, form: Format) -> str:
+def foreign_content(path: PurePath, start: bytes, form: Format) -> str:
     """Return the name of a content that is not of `form`, with a way to convert it; empty if none is recognised.
 
     Args:
@@ -160,7 +160,7 @@ def _is_header(start: bytes) -> bool:
     return _HEADER.fullmatch(start.partition(b"\n")[0].strip()) is not None
 
 
-def _workbook(path: Path) -> str:
+def _workbook(path: PurePath) -> str:
     target = f"{path.name.partition('.')[0]}.csv"
     target = f"new-{target}" if target == path.name else target
     return (

@@ -5,17 +5,18 @@ One record at a time is in memory, or one small batch of Parquet. This module do
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from tasks.data.files.csv_form import CsvForm
 from tasks.data.files.csv_rows import DETECTED, CsvOptions, read_csv
 from tasks.data.files.cursor import Cursor, SourceRow, TakeUnreadable, Unread
-from tasks.data.files.folders import find_files, refuse_tables, visible_files
+from tasks.data.files.folders import find_files, refuse_tables, visible
 from tasks.data.files.formats import Format, format_of
 from tasks.data.files.json_rows import read_jsonl
-from tasks.data.files.packing import BUFFER_BYTES, plain
+from tasks.data.files.packing import plain
 from tasks.data.files.parquet_rows import read_parquet
+from tasks.data.files.places import list_source, open_place
 from tasks.data.files.xml_rows import read_xml
 from tasks.foundation.errors import ConfigError, DataError
 
@@ -32,7 +33,7 @@ class SourceReader:
 
     def __init__(
         self,
-        source: Path,
+        source: PurePath,
         form: Format | None = None,
         csv: CsvOptions = DETECTED,
         unreadable: TakeUnreadable | None = None,
@@ -44,32 +45,34 @@ class SourceReader:
             csv: the delimiter and the quoting of CSV, as far as they are given.
             unreadable: takes the rows that can't be read, up to a share; None: the first one is an error.
         """
-        _require_source(source)
-        if source.is_dir():
-            refuse_tables(source)
-        names = [source.name] if source.is_file() else [path.name for path in visible_files(source)]
-        form = form or format_of(source, names)
+        listing = list_source(source)
+        if not listing.is_file:
+            refuse_tables(source, listing)
+        names = [source.name] if listing.is_file else [each.path.name for each in visible(source, listing)]
+        form = form or format_of(source, names, listing.is_file)
         for option, given in (("--delimiter", csv.delimiter), ("--quote", csv.quote)):
             if given is not None and form is not Format.csv:
                 raise ConfigError(f"{option}: {form.value} has none; leave it out, or give --format csv")
         self.form = form
         self.csv = csv
-        self.forms: dict[Path, CsvForm] = {}  # form of each CSV file
-        self._found = find_files(source, form)
-        self.files = [file.path for file in self._found]
+        self.is_file = listing.is_file
+        self.forms: dict[PurePath, CsvForm] = {}  # form of each CSV file
+        self._found = find_files(source, listing, form)
+        self.files = [file.place.path for file in self._found]
+        self.modified = max(file.place.modified for file in self._found)
         self.empty_files = 0
-        self._sizes = [path.stat().st_size for path in self.files]
         self._unread = Unread(unreadable)
-        self.bytes_total = sum(self._sizes)
+        self.bytes_total = sum(file.place.bytes for file in self._found)
         self.bytes_read = 0
 
     def __iter__(self) -> Iterator[SourceRow]:
         before = rows = 0
-        for (path, partition), size in zip(self._found, self._sizes, strict=True):
+        for place, partition in self._found:
+            path, size, _ = place
             cursor = Cursor(path, self.form, self._unread, rows)
             if not size and (self.form is Format.parquet or len(self.files) == 1):
                 raise DataError(f"{path}: the file is empty; complete it, or remove it")
-            with _opened(path) as raw, cursor.explaining():
+            with open_place(place) as raw, cursor.explaining():
                 for values in self._records(raw, cursor):
                     self.bytes_read = max(self.bytes_read, before + min(raw.tell(), size))  # Parquet jumps
                     cursor.rows += 1
@@ -97,17 +100,3 @@ class SourceReader:
                 return read_parquet(stream, cursor)
             case Format.xml:
                 return read_xml(stream, cursor)
-
-
-def _require_source(source: Path) -> None:
-    if not source.exists():
-        raise ConfigError(f"--source {source}: no such file or folder")
-    if not source.is_file() and not source.is_dir():
-        raise ConfigError(f"--source {source}: neither a file nor a folder")
-
-
-def _opened(path: Path) -> io.BufferedReader:
-    try:
-        return io.BufferedReader(io.FileIO(path), BUFFER_BYTES)
-    except OSError as error:
-        raise ConfigError(f"--source {path}: cannot be opened: {error.strerror}") from error
