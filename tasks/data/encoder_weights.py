@@ -121,7 +121,7 @@ class Taken(NamedTuple):
 
 
 def check_weights(encoder: Path) -> Taken | None:
-    """Check, by headers alone, that a folder's weights are those of its encoder; None if its files have no headers.
+    """Check, by headers alone, that a folder's weights fit its encoder; None if its files have no headers.
 
     Raises:
         ConfigError: a tensor is missing, has another shape or belongs to no part of the encoder; the tokenizer has more

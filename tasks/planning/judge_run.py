@@ -121,7 +121,7 @@ def _searched(exported: ReleaseOutcome, vectors: int, gate: GateConfig) -> Measu
 
 
 def _same(then: Rules, rules: Rules) -> bool:
-    """Return True if the rules are equal, ignoring those of the release stage."""
+    """Return True if the rules are equal, ignoring the rules of the release stage."""
     return then.model_copy(update={"release_gates": rules.release_gates}) == rules
 
 

@@ -56,7 +56,7 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
             missing = [(key, column) for key, column in missing if column not in of_feed]
         if there is not None and missing:
             key, column = missing[0]
-            own = ", ".join(name for name in there if name not in CORE) or "no columns but those of --map"
+            own = ", ".join(name for name in there if name not in CORE) or "no columns but the ones of --map"
             raise DataError(
                 f"span {span.name} v{span.version} has no column {column!r}, which {key} names; it has {own}; "
                 "name another, or ingest the span again with this column and --replace"
