@@ -128,6 +128,8 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
     alone = f"{count(amounts.unseen_queries)} of them unseen: none of their rows is trained on"
     held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs, {alone}"
     yield f"holdout: {held}{earlier}"
+    if amounts.join is not None:
+        yield f"join:    {amounts.join.sentence}"
     if amounts.golden_unknown:
         first = ", ".join(repr(shortened(text, _NAME_LETTERS)) for text in amounts.golden_unknown_first)
         of = f"{count(amounts.golden_unknown)} of {plural(amounts.golden_items, 'item')}"

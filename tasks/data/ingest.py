@@ -11,7 +11,7 @@ import itertools
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from infra.store.base import Store
 from infra.store.checked import CheckedStore, convert_lost_lease
 from infra.store.manifest import read_fact
 from infra.store.waiting import wait_for_lock
+from tasks.contracts.references import SpanRef
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
@@ -37,18 +38,22 @@ from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.files.values import is_missing_word
 from tasks.data.items import LIVE
+from tasks.data.join import Join, join_of, join_problem
 from tasks.data.known_spans import Known
 from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map, taken_apart
 from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
+from tasks.data.rows import ITEM_ID, has_ids_alone
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
 from tasks.data.span_versions import list_feeds, list_spans, noted
+from tasks.data.swapped import refuse_feed_as_log, refuse_log_as_feed
 from tasks.data.tables import ItemTexts, open_tables
 from tasks.foundation.errors import ConfigError, DataError, DiskError
 from tasks.foundation.records import Record
 
 _WORDS_OF_ROWS = 100_000  # read again for an error about a word for deleted
 _MOST_WORDS = 12
+_LOGS = 5  # newest spans, of which the newest of ids alone is compared with a feed
 
 
 class IngestOptions(Record):
@@ -76,6 +81,9 @@ class IngestSummary(Record):
     columns: tuple[ColumnFacts, ...] = Field(default=(), description="columns of the source, without languages")
     problems: tuple[Problem, ...] = Field(default=(), description="likely mistakes in the mapping and in the columns")
     notes: tuple[str, ...] = Field(default=(), description="remarks on the source, for people")
+    join: Join | None = Field(
+        default=None, description="the log's ids in the item feed; null: no log of ids, or no feed"
+    )
 
 
 def ingest(
@@ -106,7 +114,8 @@ def ingest(
     Raises:
         ConfigError: a wrong path or mapping, a span kind other than the workspace's, or, without `options.known`, spans
             that the workspace has with other rows; for a feed, only if items would be gone.
-        DataError: an unreadable file, a missing column, a bad value or time; names file, row and column.
+        DataError: an unreadable file, a missing column, a bad value or time, or a feed in the place of a log or a log
+            in that of a feed; names file, row and column.
         DiskError: a disk is full.
         Conflict: another ingest still writes after ten minutes.
     """
@@ -138,7 +147,11 @@ def ingest(
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)
             refuse_far_spans(span, seen, _known_rows(store), trusted)
+        else:
+            refuse_log_as_feed(source, mapping, items, survey)
         built = build_spans(spools, scratch, canonicaliser)
+        if layout is ROWS:
+            refuse_feed_as_log(store, source, built)
         with (
             _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
             convert_lost_lease("ingest"),
@@ -154,14 +167,20 @@ def ingest(
                 for done, version in enumerate(chosen, start=1):
                     commit_version(held, choice, version, canonicaliser.ids_alone)
                     report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
+        join, unjoined = _joined(store, canonicaliser, [version.span for version in chosen])
         return IngestSummary(
             spans=tuple(version.span for version in chosen),
             rows=sum(each.rows for each in built),
             files=len(reader.files),
             set_aside=aside.rows,
             columns=tuple(columns := surveyed(survey, canonicaliser)),
-            problems=tuple(problems_of(survey, columns, canonicaliser, reader.form)),
-            notes=(*_notes(reader, items, aside, left_out), *(_text_notes(store) if canonicaliser.ids_alone else ())),
+            problems=(*problems_of(survey, columns, canonicaliser, reader.form), *([unjoined] if unjoined else [])),
+            notes=(
+                *_notes(reader, items, aside, left_out),
+                *(_text_notes(store) if canonicaliser.ids_alone else ()),
+                *([join.sentence] if join is not None and unjoined is None else []),
+            ),
+            join=join,
         )
 
 
@@ -204,6 +223,23 @@ def _text_notes(store: Store) -> Iterator[str]:
     """Yield the remark on rows of ids alone."""
     none = "" if list_feeds(store) else ", and the workspace has no feed yet; ingest it with --items FILE"
     yield f"rows name their items by id alone: validate takes each text from the item feed{none}"
+
+
+def _joined(
+    store: Store, canonicaliser: Canonicaliser, spans: Sequence[IngestedSpan]
+) -> tuple[Join | None, Problem | None]:
+    """Return the join of the ingested log and the feed, or of the newest log of ids and the ingested feed."""
+    refs = [SpanRef(name=each.name, version=each.version) for each in spans]
+    alone = canonicaliser.ids_alone
+    mapped = {canonicaliser.layout.columns[name]: source for name, source in canonicaliser.mapping.items()}
+    column = mapped.get(ITEM_ID)
+    if canonicaliser.layout is ITEMS:
+        logs = (span for span in reversed(list_spans(store)[-_LOGS:]) if has_ids_alone(store, span))
+        refs, alone = list(itertools.islice(logs, 1)), True
+    if column is None or not refs:
+        return None, None
+    join = join_of(store, refs, list_feeds(store))
+    return join, join_problem(join, column, alone) if join is not None else None
 
 
 def _known_rows(store: Store) -> dict[str, Callable[[], int]]:

@@ -52,6 +52,10 @@ class ItemTexts:
     def __contains__(self, item_id: str) -> bool:
         return self._tables.execute("SELECT 1 FROM items WHERE id = ?", [_hash(item_id)]).fetchone() is not None
 
+    def ids(self) -> int:
+        """Return the number of items."""
+        return int(self._tables.execute("SELECT count(*) FROM items").fetchone()[0])
+
     def with_several_texts(self) -> int:
         """Return the number of items whose text differs between rows."""
         return int(self._tables.execute("SELECT count(*) FROM items WHERE changes > 0").fetchone()[0])

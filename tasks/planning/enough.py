@@ -25,6 +25,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.data.events import with_labels
 from tasks.data.files.places import source_path
 from tasks.data.holdout import held_out, trainable, unseen
+from tasks.data.join import Join
 from tasks.data.label_columns import label_classes, pair_mask
 from tasks.data.rows import (
     BATCH_ROWS,
@@ -40,6 +41,7 @@ from tasks.data.rows import (
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.planning.golden_set import GoldenRow, read_golden_set, unknown_items
+from tasks.planning.preflight import window_join
 from tasks.quality.sight import Sight, of_parts, sight
 from tasks.runs.results import Judgement
 from tasks.runs.run import Run
@@ -81,6 +83,9 @@ class Enough(Record):
     golden_unknown_first: tuple[str, ...] = Field(description="texts of the first of these")
     items: int = Field(description="distinct items of the window")
     tokens_a_row: float = Field(description="expected tokens of a row's texts in a batch")
+    join: Join | None = Field(
+        default=None, description="ids of the window's rows of ids alone in the item feed; null: no such rows"
+    )
     gates: tuple[Sight, ...] = Field(description="smallest loss that each gate can see")
 
 
@@ -141,6 +146,7 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         golden_unknown=None if unknown is None else len(unknown),
         golden_unknown_first=tuple((unknown or ())[:SHOWN_ITEMS]),
         items=round(scale * len(seen.items)),
+        join=window_join(store, plan.window),
         tokens_a_row=round(seen.tokens / max(seen.rows - seen.unusable, 1), 3),
         gates=tuple(
             _sight(part, golden, whole, newest, unseen_share, judgement)

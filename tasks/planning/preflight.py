@@ -17,6 +17,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Queue, Stage, compute_of
 from tasks.contracts.workspace import RESULT
 from tasks.data.files.places import source_path
+from tasks.data.join import Join, join_of
 from tasks.data.label_columns import label_columns
 from tasks.data.rows import BATCH_ROWS, CORE, LABEL, OF_FEED, SPAN_KIND, TEXTS, group_columns, has_ids_alone
 from tasks.data.span_versions import list_feeds
@@ -109,6 +110,28 @@ def check_feed(store: Store, window: Sequence[SpanRef]) -> None:
     )
 
 
+def window_join(store: Store, window: Sequence[SpanRef]) -> Join | None:
+    """Return the join of a window's rows of ids alone and the item feed; None without such rows, or without a feed."""
+    alone = [span for span in window if has_ids_alone(store, span)]
+    return join_of(store, alone, list_feeds(store)) if alone else None
+
+
+def check_join(store: Store, config: Config, window: Sequence[SpanRef]) -> None:
+    """Check that the item feed knows enough of a log's ids for validate, which would stop minutes later.
+
+    Raises:
+        DataError: more of the rows are about unknown items than `validate.max_bad_share`; names ids and the way out.
+    """
+    join, most = window_join(store, window), config.validate_.max_bad_share
+    if join is None or join.unknown_share <= most or any(not has_ids_alone(store, span) for span in window):
+        return
+    raise DataError(
+        f"{join.sentence}. Rows of unknown items are set apart, and at most {most:.0%} of the rows may be "
+        "(validate.max_bad_share): ingest the missing items with millrace ingest --items FILE, or correct the ids in "
+        "one of the exports"
+    )
+
+
 def _columns_of_feed(store: Store) -> set[str]:
     """Return the columns of the item feed's records."""
     return {name for feed in list_feeds(store) for name in read_manifest(store, feed.prefix).facts.get("columns", ())}
@@ -165,11 +188,13 @@ def check_accelerator(config: Config, devices: Path = Path("/dev")) -> None:
 
 
 def check_plan(store: Store, plan: RunPlan) -> None:
-    """Check a run as `check_window` does. A trained run or a refresh needs no encoder."""
+    """Check a run as `check_window` and `check_join` do. A trained run or a refresh needs no encoder."""
     begins = (
         bool(plan.window) and plan.parent is None and not store.exists(RESULT.key(run=plan.run_key, stage=Stage.train))
     )
     check_window(store, plan.config, plan.window, begins)
+    if not store.exists(RESULT.key(run=plan.run_key, stage=Stage.validate)):
+        check_join(store, plan.config, plan.window)
 
 
 def check_window(store: Store, config: Config, window: Sequence[SpanRef], begins: bool) -> None:

@@ -103,7 +103,8 @@ def run(job: Job) -> ValidateOutcome:
         checks += window.row_checks(counts, config)
         more = ids_alone.way_out(counts, inputs.texts) + events.way_out(counts)
         checks += window.window_checks(counts, features, inputs.window[-1], config, more)
-        checks += [ids_alone.unknown_items(counts, inputs.texts, late.rows)] if filled else []
+        gone = sum(each.rows_deleted for each in filled.values())
+        checks += [ids_alone.unknown_items(counts, inputs.texts, late.rows, gone)] if filled else []
         checks += [events.known_events(counts)] if config.validate_.events else []
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs, now.examples)

@@ -62,6 +62,7 @@ class Problem(Record):
         "placeholder",
         "scientific",
         "status",
+        "join",
     ] = Field(description="subject of the problem")
     column: str | None = Field(description="column of the source; null: none fits")
     text: str = Field(description="the problem and the way out, for people")

@@ -34,6 +34,7 @@ def find_problems(
         *_missing(roles, columns, feed),
         *_same(roles),
         *_ids(roles, by_name),
+        *(_log_as_feed(survey, roles) if feed else _feed_as_log(roles, by_name, survey)),
         *_swapped(survey, roles, by_name),
         *_repeated(survey, roles, by_name, feed),
         *_empty(survey, roles, by_name, feed),
@@ -128,6 +129,30 @@ def _swapped(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, Col
     if reason:
         text = f"query and item look swapped: {reason}; if so: --map query={item.name},item={query.name}"
         yield Problem(kind="swapped", column=query.name, text=text)
+
+
+def _feed_as_log(roles: Mapping[str, str], columns: Mapping[str, ColumnFacts], survey: Survey) -> Iterator[Problem]:
+    """Yield the problem of a log in which each item has one row, and its query the name of an item's text."""
+    query, item = (columns.get(roles.get(role, "")) for role in ("query", "item_id"))
+    if query is None or item is None or "item" in roles or len(survey.sample) < _LEAST_ROWS:
+        return
+    once = item.distinct == len(survey.ids(item.name))
+    if once and named_like(query.name, "item") and not named_like(query.name, "query"):
+        text = (
+            f"each item of {item.name!r} has one row, and its query is its {query.name!r}: this looks like an item "
+            "feed; if it is one: millrace look FILE --items"
+        )
+        yield Problem(kind="swapped", column=query.name, text=text)
+
+
+def _log_as_feed(survey: Survey, roles: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the problem of a feed whose items have several texts each."""
+    if "id" in roles and "text" in roles and _steady(survey, roles["id"], roles["text"]) < 0.5:
+        text = (
+            f"most items of {roles['id']!r} have several {roles['text']!r}, of which only the newest counts: this "
+            "looks like a log of searches; if it is one: millrace look FILE"
+        )
+        yield Problem(kind="swapped", column=roles["text"], text=text)
 
 
 def _steady(survey: Survey, id_column: str, text_column: str) -> float:

@@ -19,7 +19,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.references import FeedRef
-from tasks.data.items import TEXT, UPDATED_AT
+from tasks.data.items import DELETED, FEED_AT, TEXT, UPDATED_AT
 from tasks.data.label_columns import own_label_columns
 from tasks.data.rows import CORE, ITEM, ITEM_ID, group_columns
 from tasks.worker.catalogue.kept import column_types, feature_names
@@ -31,6 +31,7 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 JOINED_ROWS = 50_000  # rows in memory
 _TEXTS = "item_texts"  # the table of the newest records
 _PLACE = "place_of_row"
+_GONE = "is_gone"  # true: the feed's newest record of the item deletes it
 
 
 class Filled(NamedTuple):
@@ -39,6 +40,7 @@ class Filled(NamedTuple):
     known: Path
     unknown: Path | None  # None: the feed has the text of every row's item
     deleted: frozenset[str] = frozenset()  # ids in `unknown` that the feed knows as deleted alone, without a text
+    rows_deleted: int = 0  # rows of `known` whose item the feed's newest record calls deleted
 
 
 def with_texts(store: Store, files: Sequence[Path], feeds: Sequence[FeedRef], config: Config, folder: Path) -> Filled:
@@ -64,8 +66,10 @@ def with_texts(store: Store, files: Sequence[Path], feeds: Sequence[FeedRef], co
     ):
         _find_texts(database, files, sources, column_types(sources, config.features.numeric, names))
         writers: dict[Path, pq.ParquetWriter] = {}
+        rows_deleted = 0
         for table in _batches(files, schema):
-            filled = _joined(database, table, names)
+            filled, deleted = _joined(database, table, names)
+            rows_deleted += deleted
             apart = pc.and_(filled[ITEM].is_null(), pc.not_equal(pc.utf8_trim_whitespace(table[ITEM_ID]), ""))
             apart = pc.fill_null(apart, False)
             for path, rows in ((known, filled.filter(pc.invert(apart))), (unknown, table.filter(apart))):
@@ -74,7 +78,8 @@ def with_texts(store: Store, files: Sequence[Path], feeds: Sequence[FeedRef], co
                 if len(rows):
                     writers[path].write_table(rows)
         without = database.sql(f"SELECT {ITEM_ID} FROM {_TEXTS} WHERE {TEXT} IS NULL").fetchall()
-    return Filled(known, unknown if unknown.exists() else None, frozenset(each for (each,) in without))
+    apart = unknown if unknown.exists() else None
+    return Filled(known, apart, frozenset(each for (each,) in without), rows_deleted)
 
 
 def _taken_columns(sources: Sequence[Source], own: Sequence[str], config: Config) -> list[str]:
@@ -104,15 +109,20 @@ def _find_texts(
     """
     columns = ", ".join(f"{quoted(name)} {kind}" for name, kind in types.items())
     if not sources:
-        database.execute(f"CREATE TABLE {_TEXTS} ({ITEM_ID} VARCHAR, {TEXT} VARCHAR{', ' * bool(types)}{columns})")
+        database.execute(
+            f"CREATE TABLE {_TEXTS} ({ITEM_ID} VARCHAR, {_GONE} BOOLEAN, {TEXT} VARCHAR{', ' * bool(types)}{columns})"
+        )
         return
     records = " UNION ALL ".join(f"({records_of(source, types, 1)})" for source in sources)
     parts = ", ".join(quoted(each) for each in (UPDATED_AT, TEXT, *types))
     newest = ", ".join(f"newest.{quoted(name)} AS {quoted(name)}" for name in (TEXT, *types))  # null without a text
     log = ", ".join(literal(str(path)) for path in files)
     database.execute(f"""
-        CREATE TABLE {_TEXTS} AS SELECT {ITEM_ID}, {newest} FROM (
-            SELECT {ITEM_ID}, max(struct_pack({parts})) FILTER ({TEXT} IS NOT NULL) AS newest FROM ({records})
+        CREATE TABLE {_TEXTS} AS SELECT {ITEM_ID}, {_GONE}, {newest} FROM (
+            SELECT {ITEM_ID},
+                max(struct_pack({FEED_AT}, {DELETED})).{DELETED} AS {_GONE},
+                max(struct_pack({parts})) FILTER ({TEXT} IS NOT NULL) AS newest
+            FROM ({records})
             WHERE {ITEM_ID} IN (SELECT {ITEM_ID} FROM read_parquet([{log}]))
             GROUP BY {ITEM_ID}
         )
@@ -132,18 +142,22 @@ def _batches(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
         yield schema.empty_table()
 
 
-def _joined(database: duckdb.DuckDBPyConnection, table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return the rows with the texts and columns of their items; null for an unknown item."""
+def _joined(database: duckdb.DuckDBPyConnection, table: pa.Table, names: Sequence[str]) -> tuple[pa.Table, int]:
+    """Return the rows with the texts and columns of their items, null for an unknown item.
+
+    The number is of the rows of deleted items with a text.
+    """
     database.register(
         "some_rows", table.select([ITEM_ID]).append_column(_PLACE, pa.array(range(len(table)), pa.int64()))
     )
     columns = ", ".join(f"{_TEXTS}.{quoted(name)}" for name in (TEXT, *names))
+    gone = f"coalesce({_GONE} AND {TEXT} IS NOT NULL, false) AS {_GONE}"
     found = database.sql(
-        f"SELECT {columns} FROM some_rows LEFT JOIN {_TEXTS} USING ({ITEM_ID}) ORDER BY {_PLACE}"
+        f"SELECT {columns}, {gone} FROM some_rows LEFT JOIN {_TEXTS} USING ({ITEM_ID}) ORDER BY {_PLACE}"
     ).to_arrow_table()
     database.unregister("some_rows")
     table = table.set_column(table.schema.get_field_index(ITEM), ITEM, found[TEXT].cast(pa.string()))
     for name in names:
         place = table.schema.get_field_index(name)
         table = table.append_column(name, found[name]) if place < 0 else table.set_column(place, name, found[name])
-    return table
+    return table, pc.sum(found[_GONE]).as_py() or 0

@@ -30,6 +30,7 @@ class FilledSpan(NamedTuple):
     parts: list[ParquetPart]
     unknown: Path | None
     deleted: frozenset[str] = frozenset()  # ids in `unknown` that the feed knows as deleted alone
+    rows_deleted: int = 0  # rows with a text whose item is deleted now
 
 
 def fill_span(
@@ -38,7 +39,8 @@ def fill_span(
     """Return a span of ids alone with texts from the feed, in files of `folder`. Raises as `with_texts`."""
     folder.mkdir(parents=True)
     found = with_texts(store, [part.path for part in parts], feeds, config, folder)
-    return FilledSpan([ParquetPart(span, found.known, pq.read_schema(found.known))], found.unknown, found.deleted)
+    part = ParquetPart(span, found.known, pq.read_schema(found.known))
+    return FilledSpan([part], found.unknown, found.deleted, found.rows_deleted)
 
 
 def set_unknown_apart(counts: WindowCounts, span: SpanRef, filled: FilledSpan) -> int:
@@ -53,29 +55,29 @@ def set_unknown_apart(counts: WindowCounts, span: SpanRef, filled: FilledSpan) -
     return len(rows)
 
 
-def unknown_items(counts: WindowCounts, feeds: Sequence[FeedRef], late: int) -> Check:
+def unknown_items(counts: WindowCounts, feeds: Sequence[FeedRef], late: int, deleted: int) -> Check:
     """Return the check that the feed knows the items of all rows.
 
     Args:
         late: rows of earlier spans whose items the feed knows since.
+        deleted: rows whose items the feed knows, as deleted now.
     """
-    unknown, deleted, total = counts.reasons[UNKNOWN_ITEM], counts.reasons[NO_TEXT], counts.rows_in
-    sentence = f"The item feed ({_newest(feeds)}) knows the items of all rows."
-    if unknown or deleted:
-        sentence = f"{unknown + deleted} of {total} rows ({(unknown + deleted) / total:.2%}) are about items"
-        lacks = [f"that the item feed ({_newest(feeds)}) does not know, such as {_ids(counts, UNKNOWN_ITEM)}"] * (
-            unknown > 0
-        )
-        lacks += [f"that it has as deleted alone, without a text, such as {_ids(counts, NO_TEXT)}"] * (deleted > 0)
-        sentence = f"{sentence} {', or '.join(lacks)}; they are set apart, and later runs look for them."
+    unknown, textless, total = counts.reasons[UNKNOWN_ITEM], counts.reasons[NO_TEXT], counts.rows_in
+    apart = unknown + textless
+    known = f"The item feed ({_newest(feeds)}) knows the items of"
+    gone = f" ({deleted} of them about deleted items)" if deleted else ""
+    sentence = f"{known} all rows{gone}."
+    if apart:
+        sentence = f"{known} {total - apart} of {total} rows ({(total - apart) / total:.2%}){gone}."
+        if unknown:
+            sentence += f" It lacks the items of {unknown} rows, such as {_ids(counts, UNKNOWN_ITEM)}."
+        if textless:
+            sentence += f" It has those of {textless} as deleted alone, without a text, as {_ids(counts, NO_TEXT)}."
+        sentence += " These rows are set apart, and later runs look for their items."
     if late:
         sentence += f" Rows of earlier spans that came in, since the feed knows their items now: {late}."
     return Check(
-        name="items in the feed",
-        passed=not (unknown or deleted),
-        severity="warning",
-        observed=float(unknown + deleted),
-        sentence=sentence,
+        name="items in the feed", passed=not apart, severity="warning", observed=float(apart), sentence=sentence
     )
 
 

@@ -69,8 +69,8 @@ def test_a_note_says_where_the_texts_come_from_and_how_to_bring_them(store: Dire
     )
     source = write_input(store.root.parent / "feed.jsonl", [{"sku": "7", "title": "a lamp", "at": "2026-01-01"}])
     ingest(store, source, Format.jsonl, "at", SpanKind.month, parse_map("id=sku,text=title", ITEMS), ITEMS)
-    assert log(store, click("lamp", "7")).notes == (
-        "rows name their items by id alone: validate takes each text from the item feed",
+    assert log(store, click("lamp", "7")).notes[0] == (
+        "rows name their items by id alone: validate takes each text from the item feed"
     )
 
 

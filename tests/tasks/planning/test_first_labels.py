@@ -19,7 +19,8 @@ def labels_of(values: dict[str, float], name: str = "event", role: str | None = 
     asked = column.model_copy(update={"name": "q", "type": "text", "role": "query", "distinct": queries, "common": ()})
     return first_labels(
         SourceFacts(
-            source="log.csv", format="csv", delimiter="comma", files=1, rows=1000, sampled=1000, first=None, last=None,
+            source="log.csv", feed=False, format="csv", delimiter="comma", files=1,
+            rows=1000, sampled=1000, first=None, last=None,
             columns=(asked, column), mapping={}, time_column=None, span="week", problems=(), command="",
         )
     )  # fmt: skip

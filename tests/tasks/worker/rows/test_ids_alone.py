@@ -66,7 +66,7 @@ def test_rows_of_unknown_items_are_set_apart_and_counted(store: DirectoryStore, 
     assert failed(outcome) == ["items in the feed"]
     found = check(outcome, "items in the feed")
     assert found.observed == 3
-    assert "3 of 43 rows (6.98%)" in found.sentence
+    assert "knows the items of 40 of 43 rows (93.02%)" in found.sentence
     assert "'i40', 'i41', 'i42'" in found.sentence
     apart = quarantined(store, outcome)
     assert [(row["item_id"], row["reason"], row["span"]) for row in apart] == [
@@ -75,12 +75,15 @@ def test_rows_of_unknown_items_are_set_apart_and_counted(store: DirectoryStore, 
 
 
 def test_rows_of_a_deleted_item_without_a_text_have_their_own_reason(store: DirectoryStore, tmp_path: Path):
-    feed = write_feed(store, tmp_path, FEED, [*some_items(40), item("gone", None)])
+    sold_out = item("i7", "Lamp No. 7", "2026-02-02", deleted=True)
+    feed = write_feed(store, tmp_path, FEED, [*some_items(40), item("gone", None), sold_out])
     write_log(store, tmp_path, MARCH, [click(number, f"i{number}") for number in range(41)])
     write_log(store, tmp_path, APRIL, [click(number, "gone" if number else "i1", "2026-04") for number in range(2)])
     outcome = validated(store, feed, window=[MARCH, APRIL], overrides=["validate.min_rows=1"])
     assert outcome.reasons == {"unknown item": 1, "deleted item without a text": 1}
-    assert check(outcome, "items in the feed").observed == 2
+    found = check(outcome, "items in the feed")
+    assert found.observed == 2
+    assert "41 of 43 rows (95.35%) (1 of them about deleted items)" in found.sentence
     assert [row["reason"] for row in quarantined(store, outcome)] == ["unknown item", "deleted item without a text"]
 
 
