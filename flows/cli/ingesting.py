@@ -28,13 +28,18 @@ from tasks.foundation.errors import ConfigError
 from tasks.planning import skips
 from tasks.planning.skips import Skip
 
+_MOST_COLUMNS = 30  # shown
+
 
 def show_ingested(output: IngestSummary) -> None:
     """Print the output for people."""
     rows = ([s.name, f"v{s.version}", f"{s.rows:,}", _what(s)] for s in output.spans)
     show_table(["span", "version", ">rows", ""], rows)
     say(f"{plural(output.rows, 'row')} in {plural(len(output.spans), 'span')}, from {plural(output.files, 'file')}")
-    say(f"columns: {', '.join(map(_column, output.columns))}")
+    first = sorted(output.columns, key=lambda each: each.role is None)[:_MOST_COLUMNS]
+    more = len(output.columns) - len(first)
+    shown = first if more else output.columns  # in the order of the source
+    say(f"columns: {', '.join(map(_column, shown))}{f' and {more:,} more' if more else ''}")
     for problem in output.problems:
         say(f"check: {problem.text}")
     if not output.problems:

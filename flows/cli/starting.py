@@ -16,13 +16,11 @@ from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say
 from flows.cli.terminal.options import workspace_words, write_all
 from flows.cli.terminal.progress_bars import display
+from flows.cli.terminal.reading import DETECTED, Reading
 from infra.store.base import Store
 from tasks.contracts.spans import SpanKind, kind_of, last_over
 from tasks.data.canonical import ITEMS, ROWS, Layout
-from tasks.data.files.csv_form import parse_delimiter
-from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import SourceFacts
-from tasks.data.files.formats import Format
 from tasks.data.files.places import source_path
 from tasks.data.look import LookOptions
 from tasks.data.mapping import check_map, parse_map
@@ -101,15 +99,10 @@ def init(
         typer.Option(help="Length of a span, and so the schedule; default: the workspace's, else by rows."),
     ] = None,
     timezone: Annotated[str, typer.Option(help="Time zone of the schedule, as Europe/Berlin.")] = "UTC",
-    form: Annotated[
-        Format | None, typer.Option("--format", help="Format of the log; default: from the file name.")
-    ] = None,
-    delimiter: Annotated[
-        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
-    ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace both files if they exist.", show_default=False)
     ] = False,
+    reading: Reading = DETECTED,
 ) -> InitOutput:
     """Write settings that fit a log, and the commands to type, into this folder. In a terminal it asks first."""
     folder = Path()
@@ -128,8 +121,10 @@ def init(
         )
     known = list_spans(store)
     options = LookOptions(
-        form=form,
-        csv=CsvOptions(None if delimiter is None else parse_delimiter(delimiter)),
+        form=reading.form,
+        csv=reading.csv,
+        spelling=reading.spelling,
+        only=reading.conditions,
         mapping=parse_map(columns) if columns else None,
         time_column=time_column,
         span=span or (kind_of(known[0].name) if known else None),

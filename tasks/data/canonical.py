@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import Format
+from tasks.data.files.near_times import way_to_write
 from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, PLAIN, Spelling
 from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time
@@ -158,7 +159,8 @@ class Canonicaliser:
         column = str(self.time_column)
         moment = _moment(record, column, self.spelling.dayfirst)
         if problem := self._times.problem(moment):
-            raise record.error(column, problem)
+            near = way_to_write(record.values.get(column))
+            raise record.error(column, f"{problem.partition(';')[0]}; {near}" if near else problem)
         return moment
 
     def columns(self) -> dict[str, tuple[str, str]]:
@@ -292,7 +294,9 @@ def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:
 
 
 def _hint(text: str) -> str:
-    """Return the option that may read a text; empty if none does."""
+    """Return the option that may read a text, or the way to write it; empty if there is none."""
+    if near := way_to_write(text):
+        return f"; {near}"
     if DAY_FIRST.fullmatch(text.strip()):
         return "; if it begins with the day: --dayfirst"
     if text.strip().casefold() in TRUE_WORDS | FALSE_WORDS:

@@ -4,11 +4,12 @@ import datetime as dt
 import itertools
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
+from tasks.data.encoder_weights import check_weights
 from tasks.data.files.chosen_rows import Only, no_row_chosen
 from tasks.data.files.csv_form import name_of
 from tasks.data.files.csv_rows import CsvOptions
@@ -23,10 +24,13 @@ from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
 from tasks.data.label_columns import zeros_as_hits
+from tasks.data.pretrained import MODULES, describe, read_settings
 from tasks.data.rows import ITEM_ID, LABEL, ROW_ID
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, DataError
 from tasks.foundation.records import Record
 
+_SET_ASIDE = ("--set-aside", "unreadable.jsonl")
+_OF_ENCODERS = ("tokenizer.json", "tokenizer_config.json", "model.safetensors", "pytorch_model.bin")
 ROWS_IN_SPAN = 1_000  # on average; fewer decide little
 ROWS_BETWEEN_REPORTS = 2_000
 ROWS_THAT_TELL = 100  # read to find the kind of export; records of JSON may leave out columns
@@ -58,9 +62,11 @@ def look(
 
     Raises:
         ConfigError: a wrong path or format, or a column that the options name and the source lacks.
-        DataError: a file is empty, damaged, or not of its format.
+        DataError: a file is empty, damaged, or not of its format, or too many of its lines can't be read.
     """
-    reader = SourceReader(source, options.form, options.csv)
+    _refuse_encoder(source)
+    unreadable: list[DataError] = []
+    reader = SourceReader(source, options.form, options.csv, lambda _, error: unreadable.append(error))
     survey = Survey(reader.form.texts_are_values, options.spelling)
     what = f"reading {source.name}"
     records = iter(reader)
@@ -79,6 +85,8 @@ def look(
         if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
             note = f"{survey.rows:,} rows"
             progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
+    if not survey.rows and unreadable and not left_out:
+        raise unreadable[0]
     if not survey.rows:
         raise no_row_chosen(source, only, names)
     roles = _roles(survey.columns(detect_languages=False), layout, options, found)
@@ -89,6 +97,10 @@ def look(
     span = options.span or _span(survey.rows, first, last)
     mapping = {name: column for name, column in roles.items() if name != TIME}
     problems = find_problems(survey, columns, roles, layout is ITEMS, not reader.form.texts_are_values)
+    if unreadable:
+        many = "1 line" if len(unreadable) == 1 else f"{len(unreadable):,} lines"
+        text = f"{many} can't be read, the first: {unreadable[0]}; correct them, or --set-aside FILE leaves them out"
+        problems.append(Problem(kind="unreadable", column=None, text=text))
     words = ["millrace", "ingest", "--source" if layout is ROWS else "--items", str(source)]
     words += ["--format", reader.form] if format_of_name(source.name) is None and reader.is_file else []
     words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
@@ -105,6 +117,7 @@ def look(
         files=len(reader.files),
         rows=survey.rows,
         left_out=left_out,
+        unreadable=len(unreadable),
         sampled=len(survey.sample),
         first=first and first.isoformat(),
         last=last and last.isoformat(),
@@ -114,7 +127,24 @@ def look(
         span=span,
         problems=tuple(each for each in problems if not (found and layout is ITEMS and each.kind == "missing")),
         remarks=found.remarks(columns) if found else (),
-        command=shlex.join([*words, *spelling.options, *workspace]),
+        command=shlex.join([*words, *spelling.options, *(_SET_ASIDE if unreadable else ()), *workspace]),
+    )
+
+
+def _refuse_encoder(source: PurePath) -> None:
+    """Raise ConfigError for a local folder of an encoder: its facts and the command that begins with it, or a fault."""
+    folder = Path(source) if isinstance(source, Path) else None
+    if folder is None or not (folder / "config.json").is_file():
+        return
+    if not any((folder / name).is_file() for name in (MODULES, *_OF_ENCODERS)):
+        return
+    described = describe(folder)
+    taken = check_weights(described.encoder)
+    kind = read_settings(described.encoder / "config.json").get("model_type")
+    fit = f", whose {taken.tensors} tensors fit" if taken else ""
+    raise ConfigError(
+        f"{source} is the folder of an encoder ({kind}{fit}), and has no rows. To begin with it: millrace init LOG "
+        f"--encoder {shlex.quote(str(folder))}"
     )
 
 

@@ -17,6 +17,7 @@ from tasks.data.files.nested import fields_of, flat
 from tasks.foundation.errors import ConfigError, DataError
 
 Values = dict[str, Any]
+_MOST_NAMED = 20  # columns
 
 _SYNTAX = {
     ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN], or without item=COLUMN if "
@@ -94,7 +95,17 @@ def require_seen(file: PurePath, mapping: Mapping[str, str], seen: Set[str]) -> 
 
 
 def _missing(file: PurePath, column: str, why: str, there: Set[str]) -> DataError:
-    return DataError(f"{file}: missing column {column!r}, which {why}; the columns are {', '.join(sorted(there))}")
+    return DataError(f"{file}: missing column {column!r}, which {why}; {columns_in_words(column, there)}")
+
+
+def columns_in_words(wanted: str, there: Iterable[str]) -> str:
+    """Return the columns of a source in words, the nearest to a wanted one first if there are many."""
+    names = sorted(there)
+    if len(names) > _MOST_NAMED:
+        near = difflib.get_close_matches(wanted, names, n=3)
+        names = list(dict.fromkeys([*near, *names]))
+        return f"the columns are {', '.join(names[:_MOST_NAMED])} and {len(names) - _MOST_NAMED:,} more"
+    return f"the columns are {', '.join(names)}"
 
 
 def taken_apart(names: Iterable[str]) -> Callable[[Values], Values]:

@@ -20,6 +20,7 @@ class Shape(enum.StrEnum):
     decimal_comma = "decimal comma"
     day_first = "day-first date"
     month_first = "month-first date"
+    short_year = "date with a year of two digits"
     word = "yes or no"  # a word for true or false in some language
 
 
@@ -63,6 +64,7 @@ class Problem(Record):
         "scientific",
         "status",
         "join",
+        "unreadable",
     ] = Field(description="subject of the problem")
     column: str | None = Field(description="column of the source; null: none fits")
     text: str = Field(description="the problem and the way out, for people")
@@ -79,6 +81,7 @@ class SourceFacts(Record):
     files: int = Field(description="files that were read")
     rows: int = Field(description="rows of all files that --only chooses")
     left_out: int = Field(default=0, description="rows that --only leaves out")
+    unreadable: int = Field(default=0, description="lines that can't be read as rows")
     sampled: int = Field(description="rows in the sample")
     first: str | None = Field(description="earliest time in the sample; null: no time was found")
     last: str | None = Field(description="latest time in the sample; null: no time was found")

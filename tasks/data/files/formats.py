@@ -30,6 +30,11 @@ SUFFIXES = {
     Format.xml: (".xml",),
 }
 PACKINGS = (".gz", ".bz2", ".xz", ".zst")
+_ARCHIVES = {  # -> the command that unpacks it into a folder
+    ".zip": "python -m zipfile -e {name} rows",
+    (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz"): "mkdir rows; tar xf {name} -C rows",
+    (".7z", ".rar"): "7z x -orows {name}",
+}
 _WORKBOOKS = (".xlsx", ".xlsm", ".xls", ".ods")
 _HEADER = re.compile(rb"[A-Za-z_][\w .-]*(?:[,;\t|][A-Za-z_][\w .-]*)+")
 _TO_CSV = "python -c \"import pandas; pandas.read_{0}('{{name}}').to_csv('rows.csv', index=False)\""
@@ -73,6 +78,12 @@ def format_of(source: PurePath, names: Sequence[str], is_file: bool) -> Format:
     workbook = next((name for name in names if name.lower().endswith(_WORKBOOKS)), None)
     if workbook:
         raise ConfigError(f"--source {source}: {_workbook(source if is_file else source / workbook)}")
+    for suffixes, unpack in _ARCHIVES.items():
+        if packed := next((name for name in names if name.lower().endswith(suffixes)), None):
+            raise ConfigError(
+                f"--source {source}: {packed} is an archive; unpack it, and name the folder: "
+                f"{unpack.format(name=source if is_file else source / packed)}"
+            )
     options = " or ".join(f"--format {form}" for form in Format)
     raise ConfigError(f"--source {source}: the name does not tell the format; give {options}")
 
@@ -111,8 +122,9 @@ def foreign_content(path: PurePath, start: bytes, form: Format) -> str:
         return "lines of fields, not jsonl; give --format csv"
     if form is Format.jsonl and (wrapper := _wrapper(text)):
         return wrapper.format(name=path.name)
-    if form is Format.jsonl and text.startswith((b"[{", b"[\n", b"[\r", b"[ ")):
-        return f"a JSON array, not JSON Lines; each line must be one JSON object: jq -c '.[]' {path.name} > rows.jsonl"
+    if form in (Format.jsonl, Format.csv) and text.startswith((b"[{", b"[\n", b"[\r", b"[ ")):
+        other = "csv" if form is Format.csv else "JSON Lines"
+        return f"a JSON array, not {other}; each line must be one JSON object: jq -c '.[]' {path.name} > rows.jsonl"
     return ""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Problem, Shape
 from tasks.data.files.flags import column_flags, flags_of
+from tasks.data.files.near_times import way_to_write
 from tasks.data.files.roles import TIME, named_like
 from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, PLACEHOLDERS, TRUE_WORDS
 from tasks.data.files.spelling import Spelling
@@ -72,6 +73,12 @@ def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: boo
         free = [each.name for each in columns if each.common and each.name not in roles.values()]
         option = "--time-column" if role == TIME else f"--map {role}=COLUMN"
         choice = f"; choose one with {option}: {', '.join(free[:8])}" if free else "; the source has no other column"
+        others = [each for each in columns if each.name not in roles.values()] if role == TIME else []
+        near = next((each for each in others if _all_near_times(each)), None)
+        if near is not None:
+            text = f"no column looks like the time, but {near.name!r}: {way_to_write(near.common[0].value)}"
+            yield Problem(kind="missing", column=near.name, text=text)
+            continue
         if feed and role == TIME:
             choice += "; if it has none, --at TIME is the time of all records, here that of the file"
         yield Problem(kind="missing", column=None, text=f"no column looks like the {role}{choice}")
@@ -81,6 +88,11 @@ def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: boo
             "millrace look FILE --items, or map a column of texts as item"
         )
         yield Problem(kind="missing", column=roles["item_id"], text=text)
+
+
+def _all_near_times(column: ColumnFacts) -> bool:
+    texts = [each.value for each in column.common]
+    return bool(texts) and all(map(way_to_write, texts))
 
 
 def _same(roles: Mapping[str, str]) -> Iterator[Problem]:
@@ -265,6 +277,8 @@ def _of_values(column: ColumnFacts, roles: Mapping[str, str], typed: bool) -> It
             yield Problem(kind="words", column=name, text=f"{said} is text; {way_out}")
         case Shape.day_first if roles.get(TIME) == name:
             yield Problem(kind="date", column=name, text=f"{said} begins with the day; --dayfirst reads it")
+        case Shape.short_year if roles.get(TIME) == name:
+            yield Problem(kind="date", column=name, text=f"{said} is no time: {way_to_write(example)}")
         case Shape.month_first if roles.get(TIME) == name:
             way_out = "write it as 2026-11-20 first"
             yield Problem(kind="date", column=name, text=f"{said} begins with the month; {way_out}")

@@ -27,7 +27,7 @@ _NAMES = {
 }
 _ROWS = (TIME, "item_id", "id", "label", "query", "item")
 _FEED = (TIME, "id", "deleted", "text")
-_TIMES = (Shape.time, Shape.day_first, Shape.month_first)
+_TIMES = (Shape.time, Shape.day_first, Shape.month_first, Shape.short_year)
 _MOST_GRADES = 100  # distinct labels
 _LEAST_TEXT = 5  # characters, the median of a text that no name gives a role
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tasks.contracts.profiles import Shared
 from tasks.data.files.facts import ColumnFacts, Shape
+from tasks.data.files.near_times import year_comes_first
 from tasks.data.files.shapes import shape_of
 from tasks.data.files.spelling import Spelling, day_comes_first
 from tasks.data.files.values import as_text, is_missing, is_missing_word, kind_of, scalar, short, type_of_kinds
@@ -113,6 +114,8 @@ class Survey:
         shape = _most(column.shapes, count)
         if shape is Shape.day_first and day_comes_first(texts) is False:
             shape = Shape.month_first
+        elif shape is Shape.day_first and year_comes_first(texts):
+            shape = Shape.short_year
         kind = _TYPES[type_of_kinds(column.kinds)]
         code = kind == "text" and column.kinds <= {"code", "whole"}
         ids = bool(texts) and shape in (None, Shape.text, Shape.number) and _look_like_ids(texts)

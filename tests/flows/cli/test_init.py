@@ -103,6 +103,14 @@ def test_odd_names_stay_values(folder: Path, capsys: Capture) -> None:
     assert set(config.validate_.events.values) == set(events)
 
 
+def test_the_options_of_reading_are_those_of_look_and_stand_in_the_commands(folder: Path, capsys: Capture) -> None:
+    lines = [f'{1 + n % 9:02}.11.26\tpan {n % 30}"\tA pan of {n % 30}" in iron\tP{n % 30}' for n in range(300)]
+    Path("log.tsv").write_text("\n".join(["at\tsearch\ttitle\tsku", *lines, ""]))
+    _, output = started(capsys, "log.tsv", "--quote", "none", "--dayfirst")
+    assert "--quote none" in output["commands"][0]
+    assert "--dayfirst" in output["commands"][0]
+
+
 def test_pairs_without_labels_need_no_head_of_labels(folder: Path, capsys: Capture) -> None:
     write_lines("pairs.jsonl", asked(300))
     config, _ = started(capsys, "pairs.jsonl", "--span", "day", "--timezone", "Europe/Berlin")

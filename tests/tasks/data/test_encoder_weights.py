@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModel
 
+from tasks.data.canonical import ROWS
 from tasks.data.encoder_weights import OF_A_TASK, check_weights, expected_tensors
 from tasks.data.encoders import ENCODERS
+from tasks.data.look import LookOptions, look
 from tasks.foundation.errors import ConfigError
 from tests.support.models.layouts import LAYOUTS, write_layout
 
@@ -28,6 +30,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def copy(folders: dict[str, Path], layout: str, to: Path) -> Path:
     return Path(shutil.copytree(folders[layout], to / "folder"))
+
+
+def test_a_look_at_the_folder_of_an_encoder_names_the_command_that_begins_with_it(folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"encoder \(bert, whose \d+ tensors fit\), and has no rows.*--encoder"):
+        look(folders[MINILM], ROWS, LookOptions())
 
 
 def set_in_config(**settings: Any) -> Change:
