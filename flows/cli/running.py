@@ -32,6 +32,7 @@ from tasks.planning.preflight import check_plan
 from tasks.planning.start import next_start
 from tasks.running.early_loading import begin_loading
 from tasks.runs import releases
+from tasks.runs.adding_releases import waits
 from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Refusal, read_result
@@ -97,18 +98,20 @@ def run(
         raise ConfigError("--settings prints the settings of a dry-run; add --dry-run")
     if dry_run:
         return planned(options, span)
-    store = options.store
+    store, served = options.store, releases.current(options.store)
     try:
         config = options.config()
-        plan = plan_run(store, config, span)
-        begin_loading(store, plan)
-        check_plan(store, plan)  # report errors before a server starts
-        require_budget(store, plan)
+        if not waits(store):  # else the flow decides the waiting release, which may change the plan
+            plan = plan_run(store, config, span)
+            begin_loading(store, plan)
+            check_plan(store, plan)  # report errors before a server starts
+            require_budget(store, plan)
         done = run_flow("pipeline", verbose, store.uri, span, *options.flow_settings())
         made = done.value
         assert isinstance(made, Run)
     except NothingToDo as error:
-        return RunOutput(state="NothingToDo", sentence=str(error), ui_url=None, run_url=None, report=None, stages=())
+        sentence = " ".join(filter(None, (_decided(store, served), str(error))))
+        return RunOutput(state="NothingToDo", sentence=sentence, ui_url=None, run_url=None, report=None, stages=())
     if made.unfinished:
         raise CodeError(f"run {made.run_key} ended well, but with neither a release nor a rejection")
     return RunOutput(
@@ -137,12 +140,17 @@ def refresh(
         sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
         return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)
     try:
-        begin_loading(store, plan_refresh(store, options.config()).plan)  # reports errors before a server starts
+        config, served = options.config(), releases.current(store)
+        if not waits(store):  # else the flow decides the waiting release, which may be all there is to do
+            begin_loading(store, plan_refresh(store, config).plan)  # reports errors before a server starts
         done = run_flow("refresh", verbose, store.uri, str(options.config_file or ""), tuple(options.overrides))
     except NothingToDo as error:
         return RefreshOutput(state="NothingToDo", sentence=str(error), run_url=None, release=None, embedded=None)
     release = done.value
     if release is None:
+        if decided := _decided(store, served):
+            now = releases.current(store)
+            return RefreshOutput(state="Released", sentence=decided, run_url=done.run_url, release=now, embedded=None)
         sentence = "nothing was done: another process refreshes this lineage, or has just done it"
         return RefreshOutput(state="NothingToDo", sentence=sentence, run_url=done.run_url, release=None, embedded=None)
     if isinstance(release, Refusal):
@@ -181,6 +189,14 @@ def _next(run: RunReport, words: list[str]) -> None:
     commands = {" ".join([step, *map(shlex.quote, words)]): about for step, about in steps.items()}
     width = max(map(len, commands))
     say("next:", *(f"  {command:<{width}}  {about}" for command, about in commands.items()))
+
+
+def _decided(store: Store, served: Release | None) -> str:
+    """Return a sentence if a release that had waited for a decision has become current; else an empty one."""
+    now = releases.current(store)
+    if now is None or (served is not None and now.number == served.number):
+        return ""
+    return f"release {now.number} waited for a decision, and is current now."
 
 
 def _sentence(store: Store, config: Config, run: Run) -> str:

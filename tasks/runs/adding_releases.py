@@ -1,7 +1,7 @@
 """Make a release of a run, and move the pointer to it unless a later release is current. Gates judged it before."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from infra.store.base import Conflict, Store
 from infra.store.manifest import read_manifest
@@ -21,6 +21,7 @@ from tasks.runs.releases import (
     newest,
     numbers,
     of_run,
+    of_run_with_number,
     read,
     read_pointer,
     unmark_pruned,
@@ -46,8 +47,9 @@ def add(
 
     A run that has a release keeps it. The pointer moves once for a release, so a second call undoes neither a later
     release nor a rollback. The pointer never moves to an older span by itself: the release of an old run that ends late
-    is kept, and `rollback` can make it current. So is a refresh of a release that is not current any more. Releases
-    that a dead process left undecided are decided first. While releases are held, nothing is decided.
+    is kept, and `rollback` can make it current. So is a refresh of a release that is not current any more: it was
+    passed over, and is decided again if it is asked for once more. Releases that a dead process left undecided are
+    decided first. While releases are held, nothing is decided.
 
     Raises:
         MissingFolder: the model or the vectors are not complete.
@@ -57,6 +59,7 @@ def add(
     release = of_run(store, run_key)
     if release is not None:
         unmark_pruned(store, [release.number])
+        _decide_again(store, release.number)
     else:
         release = _numbered(
             store,
@@ -106,25 +109,54 @@ def settle(store: Store) -> Release | None:
         if pointer is not None and pointer.hold is not None:
             return None
         undecided = pointer.undecided if pointer is not None else tuple(numbers(store))
-        waiting = [number for number in undecided if is_made(store, number) and not is_pruned(store, number)]
+        waiting = _waiting(store, undecided)
         if not waiting:
             return None
         serving = read(store, pointer.release) if pointer is not None else None
+        passed_over = set(pointer.passed_over) if pointer is not None else set()
         for number in waiting:
             made = read(store, number)
             if serving is None or _follows(made, serving):
                 serving = made
+            elif made.refreshed is not None:
+                passed_over.add(number)
         assert serving is not None
         left = tuple(number for number in undecided if number not in waiting) if pointer is not None else ()
+        decided = Pointer(release=serving.number, undecided=left, passed_over=tuple(sorted(passed_over)))
         with contextlib.suppress(Conflict):  # another process moved it in between; look again
-            store.swap(CURRENT, Pointer(release=serving.number, undecided=left).to_json(), expected=raw)
+            store.swap(CURRENT, decided.to_json(), expected=raw)
             return serving if pointer is None or serving.number != pointer.release else None
+
+
+def waits(store: Store) -> bool:
+    """Return whether a release waits for a decision that the next run or refresh makes. Raises as `settle`."""
+    _, pointer = read_pointer(store)
+    return pointer is not None and pointer.hold is None and bool(_waiting(store, pointer.undecided))
+
+
+def _waiting(store: Store, undecided: Iterable[int]) -> list[int]:
+    return [number for number in undecided if is_made(store, number) and not is_pruned(store, number)]
+
+
+def _decide_again(store: Store, number: int) -> None:
+    """Let a refresh that was passed over wait for a decision again. One that served and was left stays as it is."""
+    while True:
+        raw, pointer = read_pointer(store)
+        if pointer is None or number not in pointer.passed_over:
+            return
+        moved = {
+            "undecided": tuple(sorted({*pointer.undecided, number})),
+            "passed_over": tuple(each for each in pointer.passed_over if each != number),
+        }
+        with contextlib.suppress(Conflict):
+            store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)
 
 
 def _numbered(store: Store, made: Release) -> Release:
     """Make the release with the next free number, which is undecided from before it is made."""
     while True:
-        if (mine := of_run(store, made.run_key)) is not None:  # by another process of this run
+        wanted, mine = of_run_with_number(store, made.run_key)
+        if mine is not None:  # by another process of this run
             return mine
         raw, pointer = read_pointer(store)
         if pointer is None and numbers(store):  # stopped after the first release was made
@@ -142,7 +174,8 @@ def _numbered(store: Store, made: Release) -> Release:
             if pointer is not None and number not in pointer.undecided:
                 undecided = (*pointer.undecided, number)
                 store.swap(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json(), expected=raw)
-            store.write(NUMBER.key(run=made.run_key), Numbered(number=number).to_json())
+            # Conflict: another process of this run has written a number since, so this one may be late for its release.
+            store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)
             store.create(RELEASE.key(number=number), numbered.to_json())
             return numbered
 

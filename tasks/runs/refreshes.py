@@ -55,10 +55,10 @@ def plan_refresh(
     if rows is not None and sum(rows) <= config.batch.refresh_cpu_items:
         settings = on_cpu_queue(settings)
     run_key = _run_key(settings, release, (*known.rows, *known.feeds, *new))
-    if (made := releases.of_run(store, run_key)) is not None:  # waiting ones were decided before
+    if (made := releases.of_run(store, run_key)) is not None and releases.was_left(store, made.number):
         raise NothingToDo(
-            f"nothing to do: release {made.number} has these items, and is not current; millrace rollback --to "
-            f"{made.number} makes it so, or the next new item"
+            f"nothing to do: release {made.number} has these items, and a person left it; millrace rollback --to "
+            f"{made.number} makes it current, or the next new item"
         )
     plan = RunPlan(
         run_key=run_key,

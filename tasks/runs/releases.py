@@ -31,6 +31,9 @@ class Pointer(Record):
 
     release: int = Field(ge=1)
     undecided: tuple[int, ...] = Field(default=(), description="numbers, ascending; the newest may have no release yet")
+    passed_over: tuple[int, ...] = Field(
+        default=(), description="refreshes that never served: another release did when they were made"
+    )
     hold: Hold | None = Field(default=None, description="hold on releases; null: none")
     going_to: int | None = Field(default=None, description="the release that a rollback is about to make current")
 
@@ -137,17 +140,22 @@ def of_run(store: Store, run_key: str) -> Release | None:
     Raises:
         StoreError: a record is not readable; names the file.
     """
-    wanted = find_record(
+    return of_run_with_number(store, run_key)[1]
+
+
+def of_run_with_number(store: Store, run_key: str) -> tuple[bytes | None, Release | None]:
+    """Return the bytes of the number that a run wanted, for `Store.swap`, and its release. Raises as `of_run`."""
+    raw, wanted = find_with_bytes(
         store, NUMBER.key(run=run_key), Numbered, "write it again from the number in releases/<n>.json"
     )
     if wanted is None:
-        return None
+        return raw, None
     try:
         data = store.read(RELEASE.key(number=wanted.number))
     except FileNotFoundError:
-        return None  # stopped before it was made
+        return raw, None  # stopped before it was made
     release = parse_record(f"{store.uri}/{RELEASE.key(number=wanted.number)}", data, Release, _WAY_OUT)
-    return release if release.run_key == run_key else None
+    return raw, release if release.run_key == run_key else None
 
 
 def read(store: Store, number: int) -> Release:
@@ -194,6 +202,16 @@ def newest(store: Store, at_least: int) -> int:
         step //= 2
         number += step if is_made(store, number + step) else 0
     return number
+
+
+def was_left(store: Store, number: int) -> bool:
+    """Return whether a release that isn't current was decided for good: it served and a person left it.
+
+    Raises:
+        StoreError: the pointer is damaged.
+    """
+    _, pointer = read_pointer(store)
+    return pointer is None or number not in {*pointer.undecided, *pointer.passed_over}
 
 
 def is_made(store: Store, number: int) -> bool:

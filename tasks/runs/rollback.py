@@ -75,8 +75,11 @@ def _go(store: Store, raw: bytes | None, pointer: Pointer | None, release: Relea
         store.swap(CURRENT, Pointer(release=release.number).to_json(), expected=raw)
         return release
     raw = _announced(store, pointer, raw, release.number)
-    undecided = tuple(number for number in pointer.undecided if number != release.number)
-    moved = {"release": release.number, "undecided": undecided, "going_to": None}
+    without = {
+        name: tuple(number for number in getattr(pointer, name) if number != release.number)
+        for name in ("undecided", "passed_over")
+    }
+    moved = {"release": release.number, **without, "going_to": None}
     store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)
     return release
 

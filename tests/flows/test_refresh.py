@@ -6,6 +6,11 @@ import pytest
 
 import infra.compute.factory
 from configs.load import load_config
+from flows.cli import running
+from flows.cli.flow_runs import FlowDone
+from flows.cli.running import refresh as refresh_command
+from flows.cli.running import run as run_command
+from flows.cli.terminal.options import RunOptions
 from flows.pipeline import pipeline
 from flows.refresh import refresh, refresh_after_rejection, refresh_with
 from infra.store.base import Conflict
@@ -24,6 +29,7 @@ from tasks.runs.run import read_runs
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
 from tests.support.fakes.stages import refreshed
+from tests.support.workspace.adding import Killed, die, serving
 from tests.support.workspace.requests import count_requests
 
 OVERRIDES = ("model.scratch.layers=1",)
@@ -89,13 +95,40 @@ def test_a_refresh_that_a_person_took_back_stays_so_until_there_are_other_items(
     first, asked = rollback(store, 1), len(runner.stages)
     state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
     assert (state.name, len(runner.stages)) == ("NothingToDo", asked)
-    assert "release 2 has these items, and is not current; millrace rollback --to 2" in str(state.message)
+    assert "release 2 has these items, and a person left it; millrace rollback --to 2" in str(state.message)
     assert current(store) == first
     ingest_feed(store, "2021-02")
     third = refresh(store.uri, overrides=OVERRIDES)
     assert third == current(store)
     assert third is not None
     assert (third.number, third.refreshed) == (3, 1)
+
+
+@pytest.mark.parametrize("command", [refresh_command, run_command])
+def test_the_commands_decide_a_release_whose_process_was_killed(prefect, store, runner, monkeypatch, command):
+    """Killed before it moved the pointer: nothing is left to plan, but the release is to be made current."""
+    pipeline(store.uri, overrides=OVERRIDES)
+    pipeline(store.uri, overrides=OVERRIDES)
+    ingest_feed(store, "2021-01")
+    swap = DirectoryStore.swap
+
+    def dies_at_the_decision(self, key, data, expected):
+        if key == releases.CURRENT and expected is not None and releases.is_made(store, 3):
+            die()
+        swap(self, key, data, expected)
+
+    monkeypatch.setattr(DirectoryStore, "swap", dies_at_the_decision)
+    with pytest.raises(Killed):
+        refreshed(store)
+    monkeypatch.setattr(DirectoryStore, "swap", swap)
+    assert (releases.numbers(store), serving(store)) == ([1, 2, 3], 2)
+    flows = {"refresh": refresh, "pipeline": pipeline}
+    monkeypatch.setattr(running, "begin_loading", lambda store, plan: None)
+    monkeypatch.setattr(running, "run_flow", lambda name, _, *given: FlowDone(flows[name](*given), "", ""))
+    asked = RunOptions(store, None, OVERRIDES)
+    assert "release 3 waited for a decision, and is current now" in command(asked).sentence
+    assert serving(store) == 3
+    assert "nothing to do" in command(asked).sentence
 
 
 def test_a_training_goes_on_after_a_refresh(store, runner):

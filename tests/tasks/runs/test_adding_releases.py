@@ -1,4 +1,5 @@
 import contextlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -167,6 +168,51 @@ def test_many_at_the_same_moment_lose_no_accepted_model(store):
         assert serving(store) == results[0].result().number
         assert decided(store)
         assert len({result.result().number for result in results}) == 3
+
+
+class Late(DirectoryStore):
+    """A store whose process stands still at its first look at the pointer, while another one acts."""
+
+    def __init__(self, other: DirectoryStore, act: Callable[[], object]) -> None:
+        super().__init__(other.root)
+        self._acts = [act]
+
+    def read(self, key: str) -> bytes:
+        if key == releases.CURRENT and self._acts:
+            self._acts.pop()()
+        return super().read(key)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_run_whose_successor_was_faster_has_one_release(store, dies):
+    add(store, "old", "2021-Q1")
+
+    class LateAndDead(Late):
+        def create(self, key: str, data: bytes) -> None:
+            if key.startswith("releases/"):
+                die()
+            super().create(key, data)
+
+    late = LateAndDead if dies else Late
+    made = add(late(store, lambda: add(store, "a", "2021-Q2")), "a", "2021-Q2")
+    assert [release.run_key for release in releases.history(store)] == ["old", "a"]
+    assert releases.of_run(store, "a") == made == releases.current(store)
+
+
+def test_a_refresh_that_lost_its_base_serves_once_the_base_does_again(store):
+    """Nobody left it: it never served. After a rollback from it, only a person brings it back."""
+    add(store, "a")
+    add(store, "b")
+    disturbed = Rival(store, {0: lambda: rollback(store, to=1)})
+    passed = add(disturbed, "refresh", refreshed=2, by="b")
+    assert (serving(store), decided(store), releases.was_left(store, passed.number)) == (1, True, False)
+    rollback(store, to=2)
+    assert add(store, "refresh", refreshed=2, by="b") == passed
+    assert serving(store) == passed.number
+    rollback(store, to=2)
+    assert releases.was_left(store, passed.number)
+    add(store, "refresh", refreshed=2, by="b")
+    assert serving(store) == 2, "a person left it"
 
 
 def decided(store: DirectoryStore) -> bool:
