@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from flows.cli.terminal.command import COMMANDS
+from flows.cli.terminal.extra_words import absent, refusal
 from tasks.foundation.errors import CancelledError
 
 MODULES = {  # by panel of the help page: command -> the module of this folder that has it
@@ -102,12 +103,14 @@ class _OneCommand(TyperCommand):
         return _without_types_of_flags(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
         typed = list(args)
         ctx.allow_extra_args = True
+        if (answer := absent(self.name or "", typed)) is not None:
+            ctx.fail(answer)
         extra = super().parse_args(ctx, args)
-        if extra and not ctx.resilient_parsing:
-            from flows.cli.terminal.extra_words import refusal
-
+        if extra:
             options = {option for each in self.params for option in each.opts if option.startswith("-")}
             arguments = {each.name or "" for each in self.params if each.param_type_name == "argument"}
             ctx.fail(refusal(extra, typed, options, arguments))

@@ -6,8 +6,22 @@ from pathlib import Path
 from tasks.contracts.spans import kind_of
 from tasks.foundation.errors import ConfigError
 
+_ABSENT = {  # options that people look for
+    ("serve", "--host"): "serve listens on 127.0.0.1 alone, since its pages ask for no password; from another machine: "
+    "ssh -L 4280:127.0.0.1:4280 THIS-MACHINE, then open http://127.0.0.1:4280",
+    ("refresh", "--dry-run"): "refresh has no dry run; millrace freshness shows the items and spans that wait for one",
+    ("rollback", "--release"): "name the release with --to",
+    ("ingest", "--file"): "name rows with --source, or an item feed with --items",
+    ("ingest", "--input"): "name rows with --source, or an item feed with --items",
+}
 _NUMBERS = ("--to", "--release", "-k")  # options that take one, the likeliest first
 _TEXT = "text"  # argument
+
+
+def absent(command: str, typed: Sequence[str]) -> str | None:
+    """Return the answer to an option that a command does not have, and that people look for; None if none was typed."""
+    words = [word.partition("=")[0] for word in typed]
+    return next((answer for (name, option), answer in _ABSENT.items() if name == command and option in words), None)
 
 
 def refusal(words: Sequence[str], typed: Sequence[str], options: Collection[str], arguments: Collection[str]) -> str:

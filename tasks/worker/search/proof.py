@@ -14,7 +14,7 @@ from infra.store.base import Store
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.data.items import TEXT, partition_of
 from tasks.data.rows import ITEM_ID, QUERY
-from tasks.foundation.errors import CodeError
+from tasks.foundation.errors import CodeError, ConfigError
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
@@ -27,6 +27,7 @@ from tasks.worker.search.index import Index
 from tasks.worker.training.checkpoint import ModelParts
 
 NORM_TOLERANCE = 1e-3
+COLLAPSED = 0.999  # length of the mean of unit vectors; its square is their mean cosine
 BATCH_ITEMS = 8192
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -63,6 +64,7 @@ def prove(
 
     Raises:
         CodeError: a cosine is below `release.min_cosine`, a vector is not of unit length, or the folder can't be used.
+        ConfigError: a cosine is below it because all vectors are nearly the same.
     """
     rows = job.config.release.probe_rows
     items, released = _sample(job.store, inputs, index, rows)
@@ -108,6 +110,11 @@ def compared(
     cosines: np.ndarray = (ours * exported).sum(axis=1)
     worst, least = int(np.argmin(cosines)), job.config.release.min_cosine
     if not cosines[worst] >= least:  # true for NaN too
+        if len(ours) > 1 and np.linalg.norm(ours.mean(axis=0)) > COLLAPSED:  # rounding decides such directions
+            raise ConfigError(
+                f"the trained model gives every {what} nearly the same vector, so its training diverged; lower "
+                f"train.learning_rate ({job.config.train.learning_rate:g}), and train again; nothing was released"
+            )
         raise CodeError(
             f"the exported model gives {what} {names[worst].as_py()!r} a vector with cosine {cosines[worst]:.6f} to "
             f"{compared}, below release.min_cosine {least}; nothing was released"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,17 +32,20 @@ def write_release(
     fp16: bool = False,
     spread: float = 0.5,
     vectors: np.ndarray | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> Release:
     """A current release of items `i0000` and so on, as docs/data.md describes its vectors; each by its own model.
 
     Args:
         vectors: (items, WIDTH), in the order of the ids; default: random ones around PLACES places.
+        texts: the items by id, in place of `items` ones with usual texts.
     """
+    items = items if texts is None else len(texts)
     numbers = np.random.default_rng(number)
     around = numbers.normal(size=(PLACES, WIDTH))[np.arange(items) % PLACES]
     some = around + spread * numbers.normal(size=(items, WIDTH)) if vectors is None else vectors
     unit = (some / np.linalg.norm(some, axis=1, keepdims=True)).astype(np.float16 if fp16 else np.float32)
-    version, ids = f"main-{number:08d}", sorted(f"i{each:04d}" for each in range(items))
+    version, ids = f"main-{number:08d}", sorted(texts or (f"i{each:04d}" for each in range(items)))
     catalogue = CatalogueRef(prefix=f"catalogue/c{number}", items=items, partitions=PARTITIONS, sha256="0")
     prefix, hashes = f"vectors/{version}/c{number}", []
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +53,7 @@ def write_release(
             rows = [row for row, item_id in enumerate(ids) if partition_of(item_id, PARTITIONS) == partition]
             hashes.append(hashlib.sha256("".join(f"{ids[row]}\n" for row in rows).encode()).hexdigest())
             if rows:
-                pq.write_table(_table(version, ids, unit, rows), Path(folder) / part_name(partition))
+                pq.write_table(_table(version, ids, unit, rows, texts or {}), Path(folder) / part_name(partition))
         facts = {
             "model_version": version,
             "catalogue": catalogue.model_dump(),
@@ -89,12 +93,12 @@ def make_current(store: Store, release: Release) -> None:
     store.write(CURRENT, Pointer(release=release.number).to_json())
 
 
-def _table(version: str, ids: list[str], vectors: np.ndarray, rows: list[int]) -> pa.Table:
+def _table(version: str, ids: list[str], vectors: np.ndarray, rows: list[int], texts: Mapping[str, str]) -> pa.Table:
     flat = pa.array(vectors[rows].reshape(-1))
     return pa.table(
         {
             "item_id": [ids[row] for row in rows],
-            "text": [f'item {ids[row]} of {version}, it\'s "new"\n' for row in rows],
+            "text": [texts.get(ids[row], f'item {ids[row]} of {version}, it\'s "new"\n') for row in rows],
             "vector": pa.FixedSizeListArray.from_arrays(flat, WIDTH),
             "model_version": pa.DictionaryArray.from_arrays(np.zeros(len(rows), dtype=np.int32), [version]),
             "content_sha256": [f"{row:064x}" for row in rows],

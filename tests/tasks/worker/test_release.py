@@ -20,7 +20,7 @@ from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.contracts.search import Changes
 from tasks.data.items import partition_of
-from tasks.foundation.errors import CodeError, StoreError
+from tasks.foundation.errors import CodeError, ConfigError, StageError, StoreError
 from tasks.worker import evaluate, release
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.search import proof
@@ -385,6 +385,20 @@ def test_a_vector_that_is_not_a_number_is_refused(unreleased: Released, monkeypa
     with pytest.raises(CodeError, match="nothing was released"):
         unreleased.release()
     assert not unreleased.store.list("models")
+
+
+@pytest.mark.parametrize(("spread", "error"), [(1e-4, ConfigError), (1.0, CodeError)])
+def test_vectors_that_are_all_alike_name_the_learning_rate(
+    unreleased: Released, spread: float, error: type[StageError]
+):
+    inputs = ReleaseInputs(model=unreleased.model, vectors=unreleased.vectors.prefix, catalogue=unreleased.catalogue)
+    job = make_job(unreleased.store, unreleased.config, inputs)
+    ours = np.eye(1, 16) + spread * np.random.default_rng(0).normal(size=(40, 16))
+    ours = (ours / np.linalg.norm(ours, axis=1, keepdims=True)).astype(np.float32)
+    theirs = np.roll(ours, 1, axis=0) if spread == 1.0 else np.roll(ours, 1, axis=1)
+    with pytest.raises(error) as refused:
+        proof.compared(job, theirs, ours, "item", pa.chunked_array([[str(n) for n in range(40)]]), "the released one")
+    assert ("train.learning_rate" in str(refused.value)) == (error is ConfigError)
 
 
 def test_the_proof_samples_items_of_all_shards_each_with_its_own_vector(releases):

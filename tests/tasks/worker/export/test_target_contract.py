@@ -14,6 +14,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release
+from tasks.data.ids import MOST_ID_BYTES, unpublishable
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.worker import publish
 from tasks.worker.export.release_vectors import ReleaseVectors
@@ -51,6 +52,28 @@ def test_consumers_get_every_item_with_its_text_and_the_models_version(store, pl
     (nearest,) = place.search(vector_of(store, release, "i0007"), 1) or [None]
     assert nearest == Hit("i0007", 'item i0007 of main-00000003, it\'s "new"\n', "main-00000003")
     assert served(store, place, release)
+
+
+ODD_TEXTS = (
+    "\\N",
+    "a\tb\\c\r\nd",
+    "'; DROP TABLE look; --",
+    "{}",
+    "☕ \u202eabc\u202c \U0001f468\u200d\U0001f469",
+    "x" * 200_000,
+)
+ODD = {
+    **{f"odd {number}": text for number, text in enumerate(ODD_TEXTS)},
+    **dict.fromkeys(("a/b%20c", "\\.", 'it\'s "1"', "ß́ ", "\x7f\x01", "é" * (MOST_ID_BYTES // 2)), "a plain text"),
+}
+
+
+def test_whatever_text_and_id_validate_lets_in_reaches_consumers_as_it_is(store, place):
+    assert not any(unpublishable(item_id, text) for item_id, text in ODD.items())
+    release = write_release(store, 1, texts=ODD)
+    assert bring(store, place, release).recall == 1.0
+    found = place.search(vector_of(store, release, "odd 0"), len(ODD) + 1)
+    assert {hit.item_id: hit.text for hit in found or []} == ODD
 
 
 def test_vectors_of_half_the_bytes_are_served_too(store, place):
