@@ -151,6 +151,7 @@ def _options(
         csv=reading.csv,
         spelling=reading.spelling,
         only=reading.conditions,
+        explode=reading.lists,
         set_aside=set_aside,
     )
 

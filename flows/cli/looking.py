@@ -75,6 +75,7 @@ def look(
         csv=reading.csv,
         spelling=reading.spelling,
         only=reading.conditions,
+        explode=reading.lists,
         mapping=None if columns is None else parse_map(columns, layout),
         time_column=time_column,
         span=span or (kind_of(known[0].name) if known else None),

@@ -65,6 +65,7 @@ class IngestOptions(Record):
     csv: CsvOptions = CsvOptions()
     spelling: Spelling = PLAIN
     only: tuple[Only, ...] = ()  # the rows that are read; empty: all
+    explode: tuple[str, ...] = ()  # columns with lists of ids, each of which has a row of its own
     set_aside: Path | None = None  # a new file for rows that can't be used; None: the first one is an error
 
 
@@ -138,12 +139,14 @@ def ingest(
         items = ItemTexts(tables)
         survey = Survey(reader.form.texts_are_values, options.spelling, whole=False)
         try:
-            found = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey, options.only)
+            found = spool_rows(
+                reader, scratch, canonicaliser, items, aside, report, survey, options.only, options.explode
+            )
         except UnknownFlag as error:
             again = SourceReader(source, form, options.csv)
             live = mapping.get(LIVE) == error.column
             raise DataError(f"{error}{_words_of(again, error.column, live, options.spelling)}") from error
-        spools, seen, left_out = found
+        spools, seen, left_out, without = found
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)
             refuse_far_spans(span, seen, _known_rows(store), trusted)
@@ -177,6 +180,7 @@ def ingest(
             problems=(*problems_of(survey, columns, canonicaliser, reader.form), *([unjoined] if unjoined else [])),
             notes=(
                 *_notes(reader, items, aside, left_out),
+                *([f"rows without an id in {' or '.join(options.explode)}: {without:,}, left out"] if without else []),
                 *(_text_notes(store) if canonicaliser.ids_alone else ()),
                 *([join.sentence] if join is not None and unjoined is None else []),
             ),

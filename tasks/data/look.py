@@ -13,10 +13,11 @@ from tasks.data.encoder_weights import check_weights
 from tasks.data.files.chosen_rows import Only, no_row_chosen
 from tasks.data.files.csv_form import name_of
 from tasks.data.files.csv_rows import CsvOptions
+from tasks.data.files.cursor import SourceRow
 from tasks.data.files.exports import Found, find_export
 from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
-from tasks.data.files.nested import flat
+from tasks.data.files.nested import exploded, flat, likely_lists, require_lists
 from tasks.data.files.problems import find_problems, suggested_spelling
 from tasks.data.files.roles import TIME, likely_roles
 from tasks.data.files.sources import SourceReader
@@ -46,6 +47,7 @@ class LookOptions(Record):
     time_column: str | None = None
     span: SpanKind | None = None
     only: tuple[Only, ...] = ()
+    explode: tuple[str, ...] = ()  # columns with lists of ids; empty: the likely ones
 
 
 def look(
@@ -75,9 +77,15 @@ def look(
     found = find_export(names, reader.form, layout is ITEMS) if options.mapping is None else None
     layout = ITEMS if found and found.export.feed else layout
     only = options.only or (found.only if found else ())
+    explode = options.explode or _likely_lists(first_records, layout, options, found)
+    if options.explode:
+        require_lists(names, explode, reader.files[0], complete=reader.form in (Format.csv, Format.parquet))
+    id_column = (options.mapping or {}).get("id") if layout is ROWS else None
     left_out = 0
-    for record in itertools.chain(first_records, records):
-        values = flat(record.values)
+    read = (record.values for record in itertools.chain(first_records, records))
+    rows = (each for row in read for each in exploded(flat(row), explode, id_column)) if explode else read
+    for row in rows:
+        values = flat(row)
         if not all(each.holds(values) for each in only):
             left_out += 1
             continue
@@ -89,7 +97,7 @@ def look(
         raise unreadable[0]
     if not survey.rows:
         raise no_row_chosen(source, only, names)
-    roles = _roles(survey.columns(detect_languages=False), layout, options, found)
+    roles = _roles(survey.columns(detect_languages=False), layout, options, found, explode)
     columns = survey.columns(ids=_ids(roles, layout))
     spelling = suggested_spelling(columns, survey, options.spelling, roles.get("deleted"))
     spelling = found.spelling(spelling, roles) if found else spelling
@@ -106,6 +114,7 @@ def look(
     words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
     words += ["--quote", options.csv.quote] if options.csv.quote else []
     words += [word for each in only for word in ("--only", str(each))]
+    words += ["--explode", ",".join(explode)] if explode else []
     words += _time_words(roles.get(TIME), reader, layout)
     words += ["--span", span, "--map", _map(mapping, layout)]
     return SourceFacts(
@@ -190,8 +199,13 @@ def with_roles(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> list
     return [each.model_copy(update={"role": by_column.get(each.name)}) for each in columns]
 
 
-def _roles(columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions, found: Found | None) -> dict[str, str]:
-    roles = found.roles(columns) if found else likely_roles(columns, feed=layout is ITEMS)
+def _roles(
+    columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions, found: Found | None, explode: Sequence[str]
+) -> dict[str, str]:
+    known = {"item_id": explode[0]} if explode else {}
+    roles = found.roles(columns) if found else likely_roles(columns, layout is ITEMS, known)
+    if explode and not found:
+        roles.pop("id", None)  # rows of one search share it
     likely = roles.pop(TIME, None)
     time = options.time_column or likely
     given = {TIME: time} if time else {}
@@ -201,6 +215,17 @@ def _roles(columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions,
         if column not in names:
             raise ConfigError(f"no column {column!r}; the source has {', '.join(names)}")
     return roles
+
+
+def _likely_lists(
+    records: Sequence[SourceRow], layout: Layout, options: LookOptions, found: Found | None
+) -> tuple[str, ...]:
+    """Return the columns of a log whose lists of ids are likely meant to have a row for each id."""
+    if layout is ITEMS or found:
+        return ()
+    likely = likely_lists([flat(record.values) for record in records])
+    wanted = options.mapping
+    return likely if wanted is None or wanted.get("item_id") in likely else ()
 
 
 def _ids(roles: Mapping[str, str], layout: Layout) -> set[str]:

@@ -30,6 +30,7 @@ FILES = {
     ],
     "products.jsonl": [{"sku": "B01", "title": "Kettle", "updated_at": "2022-11-01", "removed": False}],
     "clicks.jsonl": [{"search": "kettle", "sku": "B01", "clicked_at": f"2022-05-{day:02}"} for day in range(1, 31)],
+    "searches.jsonl": [{"search": "kettle", "at": "2022-01-05", "shown": ["B02", "B01"], "clicked": ["B01"]}],
 }
 
 

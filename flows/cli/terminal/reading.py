@@ -8,6 +8,7 @@ from tasks.data.files.chosen_rows import Only, parse_only
 from tasks.data.files.csv_form import Quote, parse_delimiter
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.formats import Format
+from tasks.data.files.nested import parse_explode
 from tasks.data.files.spelling import Spelling, parse_spelling
 
 
@@ -32,6 +33,9 @@ class Reading(NamedTuple):
         list[str] | None,
         typer.Option("--only", help="Rows to read: COLUMN (has a value), or COLUMN=VALUE,VALUE. May be repeated."),
     ] = None
+    explode: Annotated[
+        str | None, typer.Option(help="Columns with lists of ids, a row for each id: clicked, or clicked,shown.")
+    ] = None
 
     @property
     def csv(self) -> CsvOptions:
@@ -42,6 +46,11 @@ class Reading(NamedTuple):
     def spelling(self) -> Spelling:
         """The spelling of numbers, dates and booleans. Raises ConfigError: an option is not understood."""
         return parse_spelling(self.decimal, self.dayfirst, self.true, self.false)
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The columns with lists of ids. Raises ConfigError: the option is not understood."""
+        return parse_explode(self.explode)
 
     @property
     def conditions(self) -> tuple[Only, ...]:

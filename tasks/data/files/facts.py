@@ -65,6 +65,7 @@ class Problem(Record):
         "status",
         "join",
         "unreadable",
+        "lists",
     ] = Field(description="subject of the problem")
     column: str | None = Field(description="column of the source; null: none fits")
     text: str = Field(description="the problem and the way out, for people")

@@ -1,9 +1,31 @@
-"""Nested values: records in records, and lists of keys and values, which are records too."""
+"""Nested values: records in records, lists of keys and values, which are records too, and cells with several values.
 
-from collections.abc import Mapping
+Several values are a list of a typed format, a text of JSON or Python, or ids with a sign between them.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
+from tasks.data.files.values import as_text, is_missing, is_missing_word, scalar
+from tasks.foundation.errors import ConfigError, DataError
+
 _KEY, _VALUE = "key", "value"
+EVENT = "event"  # column with the name of the column that a value came from, if several are taken apart
+_SIGNS = ("|", ";", ",")  # the first that a text has parts it; else white space does
+_BRACKETS = ("[]", "()", "{}")  # the last in PostgreSQL
+_SOME = 0.05  # cells with several ids, as a share of a column's; most searches have one click
+# Words in names of columns: bought, in the cart, clicked, shown.
+_NAMES = (
+    frozenset(["purchased", "purchases", "bought", "ordered", "orders"]),
+    frozenset(["cart", "carts", "carted", "basket"]),
+    frozenset(["clicked", "clicks", "click", "selected", "chosen", "opened", "geklickt"]),
+    frozenset(["shown", "impressions", "displayed", "results", "returned", "hits", "seen", "viewed", "gezeigt"]),
+)
+_WITHOUT_COMMAS = re.compile(r"""(['"])\s+\1""")  # numpy's list of texts, which Python would join
 
 
 def fields_of(value: object) -> Mapping[str, Any] | None:
@@ -46,3 +68,137 @@ def _pair(entry: object) -> tuple[str, Any] | None:
             return key, value
         case _:
             return None
+
+
+def members(value: object) -> list[Any]:
+    """Return the values of a cell in their order, each once and without missing ones; one value is a list of one.
+
+    Text is read as JSON (`["a", "b"]`), as Python (`['a', 'b']`, also numpy's without commas), as PostgreSQL (`{a,b}`),
+    or parted by `|`, `;`, `,` or white space.
+    """
+    found = _list_of(value)
+    kept: dict[str, Any] = {}
+    for each in found:
+        each = each.strip() if isinstance(each, str) else each
+        if not is_missing(each) and not is_missing_word(each):
+            kept.setdefault(json.dumps(each, sort_keys=True, default=str), each)
+    return [*kept.values()]
+
+
+def exploded(
+    values: Mapping[str, Any], columns: Sequence[str], id_column: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield a record for each value in the cells of `columns`: the first column has it, the others are left out.
+
+    A value with fields, as in a list of objects, has a column for each.
+
+    With several columns, EVENT has the name of the value's column; a value that an earlier column has is not taken
+    again, so an item that was shown and clicked is clicked.
+
+    Args:
+        id_column: the column with the id of the record, to which the value is added, so that ids stay distinct.
+    """
+    first, *others = columns
+    rest = {name: value for name, value in values.items() if name not in columns}
+    seen: set[str] = set()
+    for column in columns:
+        for each in members(values.get(column)):
+            if (key := each if isinstance(each, str) else json.dumps(each, sort_keys=True, default=str)) not in seen:
+                seen.add(key)
+                is_record = isinstance(each, Mapping)
+                parts = {f"{first}.{name}": part for name, part in flat(each).items()} if is_record else {first: each}
+                made = {**rest, **parts, **({EVENT: column} if others else {})}
+                if id_column is not None and not is_missing(rest.get(id_column)):
+                    made[id_column] = f"{as_text(scalar(rest[id_column]) or 0)}-{len(seen) if is_record else key}"
+                yield made
+
+
+def parse_explode(text: str | None) -> tuple[str, ...]:
+    """Parse `clicked,shown`. Raises ConfigError: a name is empty or given twice."""
+    names = () if text is None else tuple(name.strip() for name in text.split(","))
+    if "" in names or len({*names}) < len(names):
+        raise ConfigError(f"--explode {text!r}: write the columns with lists of ids, as clicked or clicked,shown")
+    return names
+
+
+def require_lists(values: Mapping[str, Any], columns: Sequence[str], file: PurePath, complete: bool) -> None:
+    """Check the columns of --explode by a record.
+
+    Args:
+        complete: the record has all columns of its file; False: it may leave out empty ones.
+
+    Raises:
+        DataError: a column is missing, or the source has a column EVENT of its own, which several columns need.
+    """
+    missing = [name for name in columns if complete and name not in values]
+    if missing:
+        there = ", ".join(sorted(values))
+        raise DataError(f"{file}: missing column {missing[0]!r}, which --explode names; the columns are {there}")
+    if len(columns) > 1 and EVENT in values:
+        raise DataError(
+            f"{file}: it has a column {EVENT!r}, in which --explode {','.join(columns)} writes the column of each id; "
+            f"rename it in the source, or give --explode {columns[0]} alone"
+        )
+
+
+def likely_lists(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the columns of a log with lists of ids, the chosen ones before the shown ones; empty if none was chosen.
+
+    A column of other lists, such as tags, has another name. A column of single ids counts if a list has them too.
+    """
+    found: dict[str, int] = {}
+    single: dict[str, int] = {}
+    for name in dict.fromkeys(name for record in records for name in record):
+        words = {*re.split(r"[^\w]+|_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).casefold())}
+        rank = next((rank for rank, kind in enumerate(_NAMES) if words & kind), None)
+        cells = [value for record in records if not is_missing(value := record.get(name))]
+        if rank is None or not all(looks_like_a_list(value) or len(str(value).split()) == 1 for value in cells):
+            continue
+        several = sum(map(looks_like_a_list, cells)) >= max(_SOME * len(cells), 1)
+        (found if several else single)[name] = rank
+    shown = [name for name in found if found[name] == len(_NAMES) - 1]
+    found |= {name: rank for name, rank in single.items() if _all_within(records, name, shown)}
+    chosen = sorted(found, key=lambda name: found[name])
+    return tuple(chosen) if len(shown) < len(chosen) else ()
+
+
+def _all_within(records: Sequence[Mapping[str, Any]], name: str, lists: Sequence[str]) -> bool:
+    """Return True if some cells of a column have values, and each of these is in a list of its record."""
+    some = [({*map(str, members(record.get(name)))}, record) for record in records]
+    some = [(found, record) for found, record in some if found]
+    return bool(some) and all(
+        any(found <= {*map(str, members(record.get(each)))} for each in lists) for found, record in some
+    )
+
+
+def looks_like_a_list(value: object) -> bool:
+    """Return True for a list, and for a text that is one or has several ids with a sign between them."""
+    if isinstance(value, list | tuple):
+        return True
+    if not isinstance(value, str):
+        return False
+    text = value.strip()
+    return text[:1] + text[-1:] in _BRACKETS or ("|" in text.strip("|") and " " not in text)
+
+
+def _list_of(value: object) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    if not isinstance(value, str):
+        return [value]
+    text = value.strip()
+    if text[:1] + text[-1:] not in _BRACKETS:
+        return _parted(text)
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = None if _WITHOUT_COMMAS.search(text) else read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list | tuple):
+            return found
+    return [each.strip().strip("'\"") for each in _parted(text[1:-1].strip())]
+
+
+def _parted(text: str) -> list[str]:
+    sign = next((sign for sign in _SIGNS if sign in text), None)
+    return text.split(sign) if sign else text.split()

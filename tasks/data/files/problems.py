@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tasks.data.files.facts import ColumnFacts, Problem, Shape
 from tasks.data.files.flags import column_flags, flags_of
 from tasks.data.files.near_times import way_to_write
+from tasks.data.files.nested import looks_like_a_list
 from tasks.data.files.roles import TIME, named_like
 from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, PLACEHOLDERS, TRUE_WORDS
 from tasks.data.files.spelling import Spelling
@@ -37,6 +38,7 @@ def find_problems(
         *_ids(roles, by_name),
         *(_log_as_feed(survey, roles) if feed else _feed_as_log(roles, by_name, survey)),
         *_swapped(survey, roles, by_name),
+        *(() if feed else _lists(survey, roles)),
         *_repeated(survey, roles, by_name, feed),
         *_empty(survey, roles, by_name, feed),
         *_scientific(survey, columns),
@@ -121,6 +123,18 @@ def _ids(roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterat
         said = f"column {column.name!r}, mapped as {role}, looks like ids ({example!r})"
         text = f"{said}: a model learns nothing from them; {way_out}"
         yield Problem(kind="ids", column=column.name, text=text)
+
+
+def _lists(survey: Survey, roles: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the problem of ids in lists, which would each be one item."""
+    texts = survey.ids(roles["item_id"]) if "item_id" in roles else []
+    if (lists := [text for text in texts if looks_like_a_list(text)]) and len(lists) > _FAULTY * len(texts):
+        column = roles["item_id"]
+        text = (
+            f"column {column!r}, mapped as item_id, has lists such as {lists[0][:60]!r}, each of which would be one "
+            f"item; --explode {column} makes a row of each id"
+        )
+        yield Problem(kind="lists", column=column, text=text)
 
 
 def _swapped(survey: Survey, roles: Mapping[str, str], columns: Mapping[str, ColumnFacts]) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 import datetime as dt
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from tasks.data.files.facts import ColumnFacts, Shape
 from tasks.data.files.flags import column_flags
@@ -32,14 +33,17 @@ _MOST_GRADES = 100  # distinct labels
 _LEAST_TEXT = 5  # characters, the median of a text that no name gives a role
 
 
-def likely_roles(columns: Sequence[ColumnFacts], feed: bool) -> dict[str, str]:
+def likely_roles(
+    columns: Sequence[ColumnFacts], feed: bool, known: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
     """Return the column of each role, a name of --map or `time`, without roles that no column fits.
 
     Args:
+        known: roles that are decided.
         feed: True for the roles of an item feed, False for rows.
     """
-    roles: dict[str, str] = {}
-    for role in _FEED if feed else _ROWS:
+    roles = dict(known)
+    for role in (each for each in (_FEED if feed else _ROWS) if each not in known):
         words = role if role != "id" or not feed else "item_id"
         free = [each for each in columns if each.common and each.name not in roles.values() and _FITS[role](each)]
         named = {each.name: max(_score(each.name, words), feed * _score(each.name, role)) for each in free}

@@ -9,6 +9,7 @@ from typing import Any
 from tasks.contracts.profiles import Shared
 from tasks.data.files.facts import ColumnFacts, Shape
 from tasks.data.files.near_times import year_comes_first
+from tasks.data.files.nested import looks_like_a_list, members
 from tasks.data.files.shapes import shape_of
 from tasks.data.files.spelling import Spelling, day_comes_first
 from tasks.data.files.values import as_text, is_missing, is_missing_word, kind_of, scalar, short, type_of_kinds
@@ -158,8 +159,13 @@ def _most(shapes: Counter[Shape], count: int) -> Shape | None:
 
 
 def _look_like_ids(texts: Sequence[str]) -> bool:
-    matching = sum(len(text) <= _LONGEST_ID and _ID.fullmatch(text.strip()) is not None for text in texts)
+    matching = sum(all(map(_is_id, members(text) if looks_like_a_list(text) else [text])) for text in texts)
     return len(set(texts)) > 1 and matching >= NEARLY_ALL * len(texts)
+
+
+def _is_id(value: object) -> bool:
+    text = str(value)
+    return len(text) <= _LONGEST_ID and _ID.fullmatch(text.strip()) is not None
 
 
 def _languages(texts: Sequence[str]) -> tuple[Shared, ...]:
