@@ -113,6 +113,8 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
     without = f", {count(amounts.rows_unusable)} without {lacking}" if amounts.rows_unusable else ""
     read = f"; counted on the first {count(amounts.rows_read)}" if amounts.rows_read < amounts.rows else ""
     yield f"rows:    {count(amounts.rows)}{without}{read}"
+    for few in amounts.few:
+        yield f"few:     {few.sentence}; is its export whole? The rest comes by millrace ingest --merge"
     others = amounts.training_rows - amounts.training_pairs
     also = f", and {plural(others, 'other row')} for heads of labels" if others else ""
     yield from _labels(amounts, config["heads"]["classification"])

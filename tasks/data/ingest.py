@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 import pyarrow as pa
 from pydantic import Field
 
+from configs.schema.validation import BeforeConfig
 from infra.compute.scratch import INGEST, scratch_folder
 from infra.store.base import Store
 from infra.store.checked import CheckedStore, convert_lost_lease
@@ -24,7 +25,8 @@ from infra.store.manifest import read_fact
 from infra.store.waiting import wait_for_lock
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runner import Progress
-from tasks.contracts.spans import SpanKind, first_day, span_of
+from tasks.contracts.spans import SpanKind, first_day, last_day, span_of
+from tasks.contracts.usual_rows import USUAL_SPANS, few_rows
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
 from tasks.data.files.chosen_rows import Only
 from tasks.data.files.csv_form import Quote, name_of
@@ -170,6 +172,7 @@ def ingest(
                 for done, version in enumerate(chosen, start=1):
                     commit_version(held, choice, version, canonicaliser.ids_alone)
                     report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
+        few = _few(store, layout, [version.span for version in chosen])
         join, unjoined = _joined(store, canonicaliser, [version.span for version in chosen])
         return IngestSummary(
             spans=tuple(version.span for version in chosen),
@@ -177,12 +180,16 @@ def ingest(
             files=len(reader.files),
             set_aside=aside.rows,
             columns=tuple(columns := surveyed(survey, canonicaliser)),
-            problems=(*problems_of(survey, columns, canonicaliser, reader.form), *([unjoined] if unjoined else [])),
+            problems=(
+                *problems_of(survey, columns, canonicaliser, reader.form),
+                *unjoined,
+                *few,
+            ),
             notes=(
                 *_notes(reader, items, aside, left_out),
                 *([f"rows without an id in {' or '.join(options.explode)}: {without:,}, left out"] if without else []),
                 *(_text_notes(store) if canonicaliser.ids_alone else ()),
-                *([join.sentence] if join is not None and unjoined is None else []),
+                *([join.sentence] if join is not None and not unjoined else []),
             ),
             join=join,
         )
@@ -229,9 +236,25 @@ def _text_notes(store: Store) -> Iterator[str]:
     yield f"rows name their items by id alone: validate takes each text from the item feed{none}"
 
 
+def _few(store: Store, layout: Layout, spans: Sequence[IngestedSpan]) -> Iterator[Problem]:
+    """Yield the spans of a log that are over and have far fewer rows than usual. A feed has as many as changed."""
+    if layout is not ROWS:
+        return
+    names = [ref.name for ref in list_spans(store)]
+    first = names.index(spans[0].name)
+    read = _known_rows(store)
+    here = {each.name: each.rows for each in spans}
+    rows = {name: here[name] if name in here else read[name]() for name in names[max(0, first - USUAL_SPANS) :]}
+    today = dt.datetime.now(dt.UTC).date()
+    for each in few_rows(rows, BeforeConfig().missing.warn):
+        if each.span in here and last_day(each.span) < today:
+            text = f"{each.sentence}; is its export whole? The rest comes by the same command with --merge"
+            yield Problem(kind="few", column=None, text=text)
+
+
 def _joined(
     store: Store, canonicaliser: Canonicaliser, spans: Sequence[IngestedSpan]
-) -> tuple[Join | None, Problem | None]:
+) -> tuple[Join | None, list[Problem]]:
     """Return the join of the ingested log and the feed, or of the newest log of ids and the ingested feed."""
     refs = [SpanRef(name=each.name, version=each.version) for each in spans]
     alone = canonicaliser.ids_alone
@@ -241,9 +264,10 @@ def _joined(
         logs = (span for span in reversed(list_spans(store)[-_LOGS:]) if has_ids_alone(store, span))
         refs, alone = list(itertools.islice(logs, 1)), True
     if column is None or not refs:
-        return None, None
+        return None, []
     join = join_of(store, refs, list_feeds(store))
-    return join, join_problem(join, column, alone) if join is not None else None
+    found = join_problem(join, column, alone) if join is not None else None
+    return join, [found] if found else []
 
 
 def _known_rows(store: Store) -> dict[str, Callable[[], int]]:

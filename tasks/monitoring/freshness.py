@@ -3,6 +3,7 @@
 It only reads the workspace. flows/watch.py starts runs and sends alerts.
 """
 
+import contextlib
 import datetime as dt
 import logging
 from collections.abc import Sequence
@@ -12,10 +13,13 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from infra.store.base import Store
+from infra.store.manifest import read_fact
+from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Hold
-from tasks.contracts.spans import first_day
+from tasks.contracts.spans import first_day, in_order
+from tasks.contracts.usual_rows import USUAL_SPANS, FewRows, few_rows
 from tasks.foundation.clock import old
-from tasks.foundation.errors import DataError
+from tasks.foundation.errors import DataError, StoreError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks
@@ -122,6 +126,7 @@ def freshness_seen(
         catalogue = catalogue_age(snapshot, age.release)
     waiting = Waiting(catalogue, catalogue.hours(at) if catalogue else 0.0, config.freshness.catalogue_target_hours)
     hold = snapshot.hold
+    few = _few_rows(store, config, seen)
     return FreshnessReport(
         at=_iso(at),
         workspace=store.uri,
@@ -146,8 +151,20 @@ def freshness_seen(
         gaps=tuple(gaps),
         clocks=tuple(late_runs),
         catch_up=again,
-        problems=tuple(find_problems(seen, age, waiting, rows, late_runs, missed, gaps, again, hold)),
+        problems=tuple(find_problems(seen, age, waiting, rows, late_runs, missed, gaps, again, hold, few)),
     )
+
+
+def _few_rows(store: Store, config: Config, seen: Survey) -> list[FewRows]:
+    """Return the newest span that has arrived, and later open ones, if they have far fewer rows than usual."""
+    rows = dict(seen.trained_rows)
+    open_ones = [name for name in seen.calendar if name in seen.versions and name not in rows][-USUAL_SPANS:]
+    for name in open_ones:
+        with contextlib.suppress(StoreError):  # an unreadable span has its own problem
+            rows[name] = read_fact(store, SpanRef(name=name, version=seen.versions[name]).prefix, "rows", int)
+    ordered = {name: rows[name] for name in in_order([*rows])}
+    still = {*open_ones, *[*ordered][-1:]}
+    return [each for each in few_rows(ordered, config.validate_.before.missing.warn) if each.span in still]
 
 
 def _due(store: Store, config: Config, at: dt.datetime) -> str | None:

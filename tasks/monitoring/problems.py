@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import after, first_day
+from tasks.contracts.usual_rows import FewRows
 from tasks.foundation.clock import old
 from tasks.foundation.errors import POLICIES
 from tasks.foundation.records import Record
@@ -17,7 +18,7 @@ from tasks.monitoring.span_progress import SpanRow, Survey
 
 Kind = Literal[
     "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",
-    "hole", "too late", "corrected", "skipped", "postponed", "catalogue stale", "held",
+    "hole", "too late", "corrected", "skipped", "postponed", "catalogue stale", "held", "few rows",
 ]  # fmt: skip
 _LIFT = "Lift it once what serves may change again: millrace hold --off"
 _MOST = 240  # characters of a message
@@ -92,8 +93,14 @@ def find_problems(
     gaps: Sequence[str],
     catch_up: str | None,
     hold: Hold | None,
+    few: Sequence[FewRows],
 ) -> list[Problem]:
-    """Return all problems, the urgent ones first. `catch_up` is the span that the watch starts a run for."""
+    """Return all problems, the urgent ones first.
+
+    Args:
+        catch_up: the span that the watch starts a run for.
+        few: open spans, and the newest, that have far fewer rows than usual.
+    """
     again = {*missed, catch_up} if catch_up else set[str]()
     found = [
         *_of_the_release(seen, age, rows, hold),
@@ -106,6 +113,7 @@ def find_problems(
         *_of_the_past(seen),
         *_of_skips(rows),
         *_of_waits(rows),
+        *_of_few_rows(few),
     ]
     return sorted(found, key=lambda problem: not problem.urgent)
 
@@ -287,6 +295,12 @@ def _of_waits(rows: Sequence[SpanRow]) -> Iterator[Problem]:
         if row.state == "Postponed":
             sentence = f"{row.span} v{row.version} waits for the next span: {row.message}"
             yield _known("postponed", (row.span,), sentence, f"To train it now: millrace run --span {row.span}")
+
+
+def _of_few_rows(few: Sequence[FewRows]) -> Iterator[Problem]:
+    for each in few:
+        way_out = "If its export is not whole: millrace ingest --merge with the rest, before its run"
+        yield _known("few rows", (each.span,), f"{each.sentence}.", way_out)
 
 
 def _urgent(kind: Kind, spans: tuple[str, ...], sentence: str, way_out: str) -> Problem:

@@ -69,6 +69,7 @@ class Survey(NamedTuple):
     continues: str  # the branch that runs of the lineage continue; else the lineage itself
     versions: Mapping[str, int]  # the newest of each span that has arrived
     consumed: Mapping[str, SpanRef]  # spans that the weights were trained on
+    trained_rows: Mapping[str, int]  # clean rows of each of these spans
     skipped: Mapping[str, Skip]  # newest versions only
     trained_by: Mapping[str, str]  # span -> key of the run
     runs: Mapping[str, Run]  # by run key
@@ -111,6 +112,7 @@ def survey(snapshot: Snapshot, name: str, due: str | None) -> Survey:
         continues=continues,
         versions=versions,
         consumed={rows.span.name: rows.span for rows in consumed},
+        trained_rows={rows.span.name: rows.rows for rows in consumed},
         skipped={ref.name: left_out[ref] for ref in arrived if ref in left_out},
         trained_by=trained_by,
         runs={run_key: Run(snapshot, run_key) for run_key in snapshot.runs},

@@ -22,6 +22,7 @@ from tasks.contracts.evaluation import Role, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
+from tasks.contracts.usual_rows import FewRows, few_rows
 from tasks.data.events import with_labels
 from tasks.data.files.places import source_path
 from tasks.data.holdout import held_out, trainable, unseen
@@ -83,6 +84,9 @@ class Enough(Record):
     golden_unknown_first: tuple[str, ...] = Field(description="texts of the first of these")
     items: int = Field(description="distinct items of the window")
     tokens_a_row: float = Field(description="expected tokens of a row's texts in a batch")
+    few: tuple[FewRows, ...] = Field(
+        default=(), description="spans of the window with far fewer rows than usual (validate.before.missing)"
+    )
     join: Join | None = Field(
         default=None, description="ids of the window's rows of ids alone in the item feed; null: no such rows"
     )
@@ -116,6 +120,8 @@ def enough(store: Store, plan: RunPlan) -> Enough:
     """
     config, rule = plan.config, HoldoutRule.of(plan.config.evaluate, plan.history)
     rows = [int(read_manifest(store, span.prefix).facts["rows"]) for span in plan.window]
+    named = {span.name: count for span, count in zip(plan.window, rows, strict=True)}
+    known = {ref.span.name: ref.rows for ref in plan.history} | named
     seen = _counts(store, plan.window, rows, rule, config)
     scale = sum(rows) / max(seen.rows, 1)
     own, pairs, held_pairs, queries, newest = (
@@ -146,6 +152,7 @@ def enough(store: Store, plan: RunPlan) -> Enough:
         golden_unknown=None if unknown is None else len(unknown),
         golden_unknown_first=tuple((unknown or ())[:SHOWN_ITEMS]),
         items=round(scale * len(seen.items)),
+        few=tuple(each for each in few_rows(known, config.validate_.before.missing.warn) if each.span in named),
         join=window_join(store, plan.window),
         tokens_a_row=round(seen.tokens / max(seen.rows - seen.unusable, 1), 3),
         gates=tuple(

@@ -21,6 +21,7 @@ from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.contracts.runner import report
+from tasks.contracts.usual_rows import ENOUGH_SPANS
 from tasks.contracts.workspace import HELD, SIDES
 from tasks.data.events import with_labels
 from tasks.data.rows import ROWS_KIND, has_ids_alone
@@ -49,7 +50,7 @@ from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_values
 from tasks.worker.rows.waiting_rows import LateRows, late_tables
-from tasks.worker.rows.window_before import ENOUGH_SPANS, judge_before
+from tasks.worker.rows.window_before import judge_before
 
 
 def run(job: Job) -> ValidateOutcome:
@@ -110,9 +111,8 @@ def run(job: Job) -> ValidateOutcome:
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs, now.examples)
         checks += [*judge_values(earlier, now, config), *judge_labels(earlier, now, config)]
         files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
-        checks += judge_before(
-            job.store, inputs.history, [*counts.clean.values()], [*files.values()], config.validate_.before
-        )
+        clean = {span.name: rows for span, rows in counts.clean.items()}
+        checks += judge_before(job.store, inputs.history, clean, [*files.values()], config.validate_.before)
         with_own_texts = {span: file for span, file in files.items() if span not in filled}
         compared = _compared_items(job, inputs, with_own_texts)
         checks += item_checks(compared, config.validate_.items, lambda: _usual_relations(job, inputs))

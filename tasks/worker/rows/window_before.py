@@ -1,8 +1,7 @@
 """Compare a window with the spans before it: missing rows, and rows that the previous span has too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pyarrow as pa
@@ -13,40 +12,46 @@ from infra.store.base import Store
 from tasks.contracts.checkpoints import QUERY_AND_ITEM
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import RowsRef
+from tasks.contracts.usual_rows import ENOUGH_SPANS, usual_rows
 from tasks.data.rows import ITEM, QUERY, group_hashes
 from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
 from tasks.worker.rows.holdout_read import HeldSpan
 
-USUAL_SPANS = 8  # the usual number of rows is the median of the newest 8 spans
-ENOUGH_SPANS = 2  # earlier spans needed for either check
 MISSING, AGAIN = "rows as many as before", "rows new"
 
 
 def judge_before(
-    store: Store, history: Sequence[RowsRef], window: Sequence[int], files: Sequence[Path], limits: BeforeConfig
+    store: Store, history: Sequence[RowsRef], window: Mapping[str, int], files: Sequence[Path], limits: BeforeConfig
 ) -> list[Check]:
     """Return the check of missing rows, and the check of rows that the previous span has too.
 
     Args:
         history: the spans before, oldest first.
-        window: number of clean rows of each span.
+        window: number of clean rows by span, oldest first.
         files: Parquet files of the clean rows.
 
     Raises:
         MissingFolder, CorruptFolder: the holdout folder of an earlier span is missing or damaged.
     """
+    missing = _missing(history, window, limits)
     if len(history) < ENOUGH_SPANS:
         why = f"{len(history)} spans before; {ENOUGH_SPANS} are needed"
-        return [not_judged(MISSING, limits.missing, why), not_judged(AGAIN, limits.again, why)]
-    return [_missing(history, window, limits), _again(store, history, files, limits)]
+        return [missing, not_judged(AGAIN, limits.again, why)]
+    return [missing, _again(store, history, files, limits)]
 
 
-def _missing(history: Sequence[RowsRef], window: Sequence[int], limits: BeforeConfig) -> Check:
-    usual = median(ref.rows for ref in history[-USUAL_SPANS:])
-    rows = sum(window) / len(window)
-    missing = max(0.0, 1 - rows / usual)
-    sentence = f"{rows:.0f} clean rows a span, and {usual:.0f} are usual: {missing:.2%} are missing"
+def _missing(history: Sequence[RowsRef], window: Mapping[str, int], limits: BeforeConfig) -> Check:
+    """Return the check of the window's span that lacks most rows; earlier spans of the window are before it too."""
+    before, found = [ref.rows for ref in history], []
+    for span, rows in window.items():
+        if (usual := usual_rows(before)) is not None:
+            found.append((max(0.0, 1 - rows / usual), span, rows, usual))
+        before.append(rows)
+    if not found:
+        return not_judged(MISSING, limits.missing, f"{len(before) - 1} spans before; {ENOUGH_SPANS} are needed")
+    missing, span, rows, usual = max(found)
+    sentence = f"{rows} clean rows in span {span}, and {usual:.0f} are usual: {missing:.2%} are missing"
     advice = "Is the export whole? Rows that come later: millrace ingest --merge."
     return check_share(MISSING, missing, limits.missing, "before.missing", sentence, advice)
 

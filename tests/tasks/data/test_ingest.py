@@ -328,3 +328,17 @@ def test_texts_that_an_option_would_read_are_named_with_it(store: DirectoryStore
         run(store, path, Format.csv)
     with pytest.raises(DataError, match=r"'4,5' is not a number.*decimal comma: --decimal ,"):
         run(store, path, Format.csv, spelling=Spelling(dayfirst=True))
+
+
+def test_a_span_with_far_fewer_rows_than_usual_is_named(store: DirectoryStore, tmp_path: Path) -> None:
+    """An outage; a span that is not over yet is no outage."""
+    today = dt.datetime.now(dt.UTC)
+    months = [f"2026-0{month}" for month in range(1, 6)]
+    days = [f"{month}-{day:02}" for month in months for day in range(1, 5 if month == "2026-04" else 29)]
+    some = [review(number, day) for number, day in enumerate([*days, today.strftime("%Y-%m-%d")])]
+    found = [each.text for each in run(store, write_input(tmp_path / "input", some)).problems if each.kind == "few"]
+    assert len(found) == 1
+    assert "2026-04 has 4 rows, 14.3% of the usual 28" in found[0]
+    late = [review(900 + number, "2026-06-02") for number in range(3)]
+    (again,) = (each for each in run(store, write_input(tmp_path / "late", late)).problems if each.kind == "few")
+    assert "2026-06 has 3 rows, 10.7% of the usual 28" in again.text

@@ -590,6 +590,17 @@ class Watched(DirectoryStore):
         return super().sizes(prefix)
 
 
+def test_a_span_with_far_fewer_rows_than_usual_is_named_until_the_next_one_comes(store, runner: FakeRunner, config):
+    train(store, config, "2026-11-10", "2026-11-11")
+    commit_files(store, "spans/2026-11-12/v1", {"p": "x"}, "span", rows=9)
+    found = problem(look(store, config), "few rows")
+    assert (found.spans, found.urgent) == (("2026-11-12",), False)
+    assert "9 rows, 22.5% of the usual 40" in found.sentence
+    carry_out(plan_run(store, config))
+    ingest(store, "2026-11-13")
+    assert "few rows" not in {each.kind for each in look(store, config).problems}
+
+
 def test_spans_of_long_ago_are_not_read(store, runner: FakeRunner, config, monkeypatch):
     monkeypatch.setattr(span_progress, "ROWS", 2)
     for span in days("2026-11-09", "2026-11-12"):

@@ -73,6 +73,13 @@ def test_bad_labels_that_are_trained_as_hits_are_counted(store: DirectoryStore) 
     assert without.labels == (0.0, 4.0)
 
 
+def test_spans_with_far_fewer_rows_than_usual_are_named(store: DirectoryStore, tmp_path: Path) -> None:
+    rows = [review(number, f"2026-0{month}-05") for month in (2, 3, 4) for number in range(40 if month == 3 else 399)]
+    run(store, write_input(tmp_path / "more", rows))
+    found = enough(store, plan_run(store, load_config(), "2026-04"))
+    assert [(each.span, each.rows) for each in found.few] == [("2026-03", 40)]
+
+
 def test_events_say_which_rows_are_pairs(store: DirectoryStore) -> None:
     """The event of half of the rows has a label, which makes them pairs; the other event has no name."""
     events = "validate.events={column: new, values: {'true': {label: 5}}}"

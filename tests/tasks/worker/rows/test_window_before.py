@@ -40,11 +40,20 @@ def test_a_window_is_held_against_the_spans_before(
     history = [change_rows(store, first, f"2026-0{each}", asked_in(each), tmp_path) for each in (2, 3)]
     now = change_rows(store, first, "2026-04", lambda table: asked_in(month)(table).slice(0, rows), tmp_path)
     files = [store.path(now.prefix) / "part-00000.parquet"]
-    checks = judge_before(store, with_held(store, CONFIG, *history), [now.rows], files, BeforeConfig())
+    checks = judge_before(store, with_held(store, CONFIG, *history), {"2026-04": now.rows}, files, BeforeConfig())
     assert {check.name: check.severity for check in checks if not check.passed} == failed
 
 
 def test_a_second_span_is_not_judged(tmp_path: Path) -> None:
     store, first = make_workspace(tmp_path, rows=ROWS)
-    checks = judge_before(store, with_held(store, CONFIG, first), [1], [], BeforeConfig())
+    checks = judge_before(store, with_held(store, CONFIG, first), {"2026-02": 1}, [], BeforeConfig())
     assert [(check.passed, check.observed) for check in checks] == [(True, None)] * 2
+
+
+def test_a_quiet_span_within_a_first_window_is_named(tmp_path: Path) -> None:
+    """Its own number counts, not the mean of the window."""
+    store, first = make_workspace(tmp_path, rows=ROWS)
+    window = {f"2026-0{month}": 41 if month == 6 else ROWS for month in range(2, 9)}
+    missing = judge_before(store, with_held(store, CONFIG, first), window, [], BeforeConfig())[0]
+    assert not missing.passed
+    assert "41 clean rows in span 2026-06, and 400 are usual" in missing.sentence
