@@ -59,7 +59,7 @@ def ingest(
         str | None, typer.Option(help="Column with the time: ISO 8601, or seconds since 1970.")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="Time of all items, if the feed has no column for it, as 2026-11-20T08:30:00Z.")
+        str | None, typer.Option(help="Time of all records, if no column has it, as 2026-11-20T08:30:00Z.")
     ] = None,
     source: Annotated[
         PurePath | None,
@@ -105,9 +105,9 @@ def ingest(
     layout = ITEMS if items else ROWS
     mapping = parse_map(columns, layout)
     if (time_column is None) == (at is None):
-        raise ConfigError("give --time-column COLUMN, or --at TIME for a feed without a column for the time")
-    if at is not None and layout is ROWS:
-        raise ConfigError("--at is for --items alone: rows of a log need a time each; give --time-column COLUMN")
+        raise ConfigError(
+            "give --time-column COLUMN, or --at TIME if no record has a time, as in most feeds and sets of judgements"
+        )
     options = _options(replace, merge, reading, not_before, not_after, set_aside)
     time = time_column or _time("--at", at or "")
     with display() as listener:
@@ -150,8 +150,7 @@ def _options(
         not_after=_day("--not-after", not_after),
         csv=reading.csv,
         spelling=reading.spelling,
-        only=reading.conditions,
-        explode=reading.lists,
+        shaping=reading.shaping,
         set_aside=set_aside,
     )
 

@@ -35,7 +35,7 @@ def show_facts(output: SourceFacts) -> None:
     times = f", {output.first[:10]} to {output.last[:10]}" if output.first and output.last else ""
     name = f", {output.export}" if output.export else ""
     say(f"{output.source}{name}: {output.rows:,} rows{times}, {form}{sample}")
-    say(*([f"{plural(output.left_out, 'further row')} left out by --only"] if output.left_out else []), "")
+    say(*([f"{plural(output.left_out, 'further row')} left out"] if output.left_out else []), "")
     filled = [c for c in output.columns if c.common or c.role]
     rows = ([c.name, c.role or "", _type(c), f"{c.nulls:,}", f"{c.distinct:,}", _values(c)] for c in filled)
     show_table(["column", "role", "~type", ">nulls", ">distinct", "~values"], rows)
@@ -74,8 +74,7 @@ def look(
         form=reading.form,
         csv=reading.csv,
         spelling=reading.spelling,
-        only=reading.conditions,
-        explode=reading.lists,
+        shaping=reading.shaping,
         mapping=None if columns is None else parse_map(columns, layout),
         time_column=time_column,
         span=span or (kind_of(known[0].name) if known else None),

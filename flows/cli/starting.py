@@ -124,7 +124,7 @@ def init(
         form=reading.form,
         csv=reading.csv,
         spelling=reading.spelling,
-        only=reading.conditions,
+        shaping=reading.shaping,
         mapping=parse_map(columns) if columns else None,
         time_column=time_column,
         span=span or (kind_of(known[0].name) if known else None),
@@ -182,7 +182,11 @@ def _look(store: Store, file: PurePath, items: PurePath | None, options: LookOpt
 
 
 def _check(facts: SourceFacts, layout: Layout, option: str) -> None:
-    if facts.time_column is None and layout is ROWS:
+    if facts.feed and layout is ROWS:
+        raise ConfigError(
+            f"{facts.source} is {facts.export}, a feed of items; give it as --items, and a log of searches"
+        )
+    if facts.time_column is None and "--at" not in shlex.split(facts.command):
         raise ConfigError(f"{facts.source}: {next(each.text for each in facts.problems if each.kind == 'missing')}")
     try:
         check_map(facts.mapping, layout)
@@ -272,7 +276,8 @@ def _problems(data: FirstData) -> list[str]:
 
 def _about(facts: SourceFacts) -> str:
     times = f", {facts.first[:10]} to {facts.last[:10]}" if facts.first and facts.last else ""
-    return f"{facts.source}: {facts.rows:,} rows{times}; {_as_option(facts.mapping)}, time {facts.time_column}"
+    time = f"time {facts.time_column}" if facts.time_column else "no times but that of the file"
+    return f"{facts.source}: {facts.rows:,} rows{times}; {_as_option(facts.mapping)}, {time}"
 
 
 def _steps(first: Sequence[str], workspace: Sequence[str]) -> list[tuple[str, Sequence[str]]]:

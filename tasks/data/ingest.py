@@ -28,12 +28,12 @@ from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, last_day, span_of
 from tasks.contracts.usual_rows import USUAL_SPANS, few_rows
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
-from tasks.data.files.chosen_rows import Only
 from tasks.data.files.csv_form import Quote, name_of
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.facts import ColumnFacts, Problem
 from tasks.data.files.flags import flags_of
 from tasks.data.files.formats import Format
+from tasks.data.files.shaping import AS_IT_STANDS, Shaper, Shaping
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.spelling import PLAIN, Spelling
 from tasks.data.files.survey import Survey, cell
@@ -66,8 +66,7 @@ class IngestOptions(Record):
     not_after: dt.date | None = None  # the last day of the data, in UTC
     csv: CsvOptions = CsvOptions()
     spelling: Spelling = PLAIN
-    only: tuple[Only, ...] = ()  # the rows that are read; empty: all
-    explode: tuple[str, ...] = ()  # columns with lists of ids, each of which has a row of its own
+    shaping: Shaping = AS_IT_STANDS
     set_aside: Path | None = None  # a new file for rows that can't be used; None: the first one is an error
 
 
@@ -140,15 +139,21 @@ def ingest(
     ):
         items = ItemTexts(tables)
         survey = Survey(reader.form.texts_are_values, options.spelling, whole=False)
+        named = [*([time] if isinstance(time, str) else []), *mapping.values(), *options.shaping.columns]
+        shaper = Shaper(
+            options.shaping,
+            taken_apart(named),
+            taken_apart(options.shaping.explode),
+            mapping.get("id") if layout is ROWS else None,
+            reader.form in (Format.csv, Format.parquet),
+            tables,
+        )
         try:
-            found = spool_rows(
-                reader, scratch, canonicaliser, items, aside, report, survey, options.only, options.explode
-            )
+            spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey, shaper)
         except UnknownFlag as error:
             again = SourceReader(source, form, options.csv)
             live = mapping.get(LIVE) == error.column
             raise DataError(f"{error}{_words_of(again, error.column, live, options.spelling)}") from error
-        spools, seen, left_out, without = found
         if layout is ROWS:
             trusted = (options.not_before is not None, options.not_after is not None)
             refuse_far_spans(span, seen, _known_rows(store), trusted)
@@ -186,8 +191,12 @@ def ingest(
                 *few,
             ),
             notes=(
-                *_notes(reader, items, aside, left_out),
-                *([f"rows without an id in {' or '.join(options.explode)}: {without:,}, left out"] if without else []),
+                *_notes(reader, items, aside, shaper),
+                *(
+                    [f"rows without an id in {' or '.join(options.shaping.explode)}: {shaper.without:,}, left out"]
+                    if shaper.without
+                    else []
+                ),
                 *(_text_notes(store) if canonicaliser.ids_alone else ()),
                 *([join.sentence] if join is not None and not unjoined else []),
             ),
@@ -212,7 +221,7 @@ def _words_of(reader: SourceReader, column: str, live: bool, spelling: Spelling)
     return f"; its words are {shown}: {(flags.opposite if live else flags).options} reads them"
 
 
-def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, left_out: int) -> Iterator[str]:
+def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, shaper: Shaper) -> Iterator[str]:
     """Yield remarks on unexpected properties of the source."""
     found = {form.delimiter for form in reader.forms.values() if form.delimiter != ","}
     if found and reader.csv.delimiter is None:
@@ -222,8 +231,10 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, left_out: in
         yield f"quotes are read as with --quote {' or '.join(sorted(quotes))}, as the first lines show"
     if reader.empty_files:
         yield f"files without rows: {reader.empty_files:,} of {len(reader.files):,}"
-    if left_out:
-        yield f"rows left out by --only: {left_out:,}"
+    if shaper.left_out:
+        yield f"rows left out by the options: {shaper.left_out:,}"
+    if shaper.looked_up and shaper.looked_up.without:
+        yield f"rows whose key the file of --lookup does not have: {shaper.looked_up.without:,}"
     if aside.rows:
         yield f"rows that can't be used: {aside.rows:,}, in {aside.path}; the first: {aside.first}"
     if changed := items.with_several_texts():

@@ -1,25 +1,27 @@
 """A first look at a source: its columns, their likely roles, likely problems, and the command that ingests it."""
 
+import contextlib
 import datetime as dt
 import itertools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.encoder_weights import check_weights
-from tasks.data.files.chosen_rows import Only, no_row_chosen
 from tasks.data.files.csv_form import name_of
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.cursor import SourceRow
 from tasks.data.files.exports import Found, find_export
 from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
-from tasks.data.files.nested import exploded, flat, likely_lists, require_lists
+from tasks.data.files.nested import flat, likely_lists
 from tasks.data.files.problems import find_problems, suggested_spelling
 from tasks.data.files.roles import TIME, likely_roles
+from tasks.data.files.shaping import AS_IT_STANDS, Lookup, Shaper, Shaping, find_beside
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey
@@ -27,6 +29,7 @@ from tasks.data.files.times import parse_time
 from tasks.data.label_columns import zeros_as_hits
 from tasks.data.pretrained import MODULES, describe, read_settings
 from tasks.data.rows import ITEM_ID, LABEL, ROW_ID
+from tasks.data.tables import open_tables
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.foundation.records import Record
 
@@ -34,6 +37,7 @@ _SET_ASIDE = ("--set-aside", "unreadable.jsonl")
 _OF_ENCODERS = ("tokenizer.json", "tokenizer_config.json", "model.safetensors", "pytorch_model.bin")
 ROWS_IN_SPAN = 1_000  # on average; fewer decide little
 ROWS_BETWEEN_REPORTS = 2_000
+UNKNOWN_FILE = PurePath("QUERIES")  # in the command, as COLUMN: a person names it
 ROWS_THAT_TELL = 100  # read to find the kind of export; records of JSON may leave out columns
 
 
@@ -46,8 +50,7 @@ class LookOptions(Record):
     mapping: dict[str, str] | None = None  # None: the likely one
     time_column: str | None = None
     span: SpanKind | None = None
-    only: tuple[Only, ...] = ()
-    explode: tuple[str, ...] = ()  # columns with lists of ids; empty: the likely ones
+    shaping: Shaping = AS_IT_STANDS
 
 
 def look(
@@ -76,35 +79,37 @@ def look(
     names = dict.fromkeys(name for record in first_records for name in flat(record.values))
     found = find_export(names, reader.form, layout is ITEMS) if options.mapping is None else None
     layout = ITEMS if found and found.export.feed else layout
-    only = options.only or (found.only if found else ())
-    explode = options.explode or _likely_lists(first_records, layout, options, found)
-    if options.explode:
-        require_lists(names, explode, reader.files[0], complete=reader.form in (Format.csv, Format.parquet))
+    shaping = _with_export(options.shaping, found, source) if found else options.shaping
+    if not shaping.explode and not found:
+        shaping = shaping._replace(explode=_likely_lists(first_records, layout, options))
     id_column = (options.mapping or {}).get("id") if layout is ROWS else None
-    left_out = 0
-    read = (record.values for record in itertools.chain(first_records, records))
-    rows = (each for row in read for each in exploded(flat(row), explode, id_column)) if explode else read
-    for row in rows:
-        values = flat(row)
-        if not all(each.holds(values) for each in only):
-            left_out += 1
-            continue
-        survey.add(values)
-        if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
-            note = f"{survey.rows:,} rows"
-            progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
-    if not survey.rows and unreadable and not left_out:
+    complete = reader.form in (Format.csv, Format.parquet) if options.shaping.explode else None
+    with _shaper(shaping, found, id_column, complete) as shaper:
+        for record in itertools.chain(first_records, records):
+            for row in shaper.rows(record):
+                survey.add(row)
+                if progress and survey.rows % ROWS_BETWEEN_REPORTS == 0:
+                    note = f"{survey.rows:,} rows"
+                    progress(Progress(what=what, done=reader.bytes_read, total=reader.bytes_total, note=note))
+    if not survey.rows and unreadable and not (shaper.left_out or shaper.without):
         raise unreadable[0]
+    if options.shaping.explode:
+        shaper.require_lists(reader.files[0])
     if not survey.rows:
-        raise no_row_chosen(source, only, names)
-    roles = _roles(survey.columns(detect_languages=False), layout, options, found, explode)
+        raise shaper.no_row(source)
+    roles = _roles(survey.columns(detect_languages=False), layout, options, found, shaping.explode)
     columns = survey.columns(ids=_ids(roles, layout))
     spelling = suggested_spelling(columns, survey, options.spelling, roles.get("deleted"))
     spelling = found.spelling(spelling, roles) if found else spelling
     first, last = _range(survey, roles.get(TIME), spelling.dayfirst)
     span = options.span or _span(survey.rows, first, last)
     mapping = {name: column for name, column in roles.items() if name != TIME}
-    problems = find_problems(survey, columns, roles, layout is ITEMS, not reader.form.texts_are_values)
+    unknown = found is not None and shaping.lookup is not None and shaping.lookup.path == UNKNOWN_FILE
+    mapping |= {"query": found.query} if found and unknown else {}
+    at = layout is ITEMS or found is not None
+    told = {**({TIME: ""} if found and at else {}), **({"query": ""} if unknown else {}), **roles}
+    problems = find_problems(survey, columns, told, layout is ITEMS, not reader.form.texts_are_values)
+    problems += [_unknown_queries(found)] if found and unknown else []
     if unreadable:
         many = "1 line" if len(unreadable) == 1 else f"{len(unreadable):,} lines"
         text = f"{many} can't be read, the first: {unreadable[0]}; correct them, or --set-aside FILE leaves them out"
@@ -113,9 +118,8 @@ def look(
     words += ["--format", reader.form] if format_of_name(source.name) is None and reader.is_file else []
     words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
     words += ["--quote", options.csv.quote] if options.csv.quote else []
-    words += [word for each in only for word in ("--only", str(each))]
-    words += ["--explode", ",".join(explode)] if explode else []
-    words += _time_words(roles.get(TIME), reader, layout)
+    words += shaping.options
+    words += _time_words(roles.get(TIME), reader, at)
     words += ["--span", span, "--map", _map(mapping, layout)]
     return SourceFacts(
         source=str(source),
@@ -125,7 +129,7 @@ def look(
         delimiter=next((name_of(each.delimiter) for each in reader.forms.values()), None),
         files=len(reader.files),
         rows=survey.rows,
-        left_out=left_out,
+        left_out=shaper.left_out,
         unreadable=len(unreadable),
         sampled=len(survey.sample),
         first=first and first.isoformat(),
@@ -134,7 +138,7 @@ def look(
         mapping=mapping,
         time_column=roles.get(TIME),
         span=span,
-        problems=tuple(each for each in problems if not (found and layout is ITEMS and each.kind == "missing")),
+        problems=tuple(problems),
         remarks=found.remarks(columns) if found else (),
         command=shlex.join([*words, *spelling.options, *(_SET_ASIDE if unreadable else ()), *workspace]),
     )
@@ -155,6 +159,36 @@ def _refuse_encoder(source: PurePath) -> None:
         f"{source} is the folder of an encoder ({kind}{fit}), and has no rows. To begin with it: millrace init LOG "
         f"--encoder {shlex.quote(str(folder))}"
     )
+
+
+def _with_export(shaping: Shaping, found: Found, source: PurePath) -> Shaping:
+    """Return the shaping that a known export needs; the options that a person has given count more."""
+    explode = (found.column(found.export.explode),) if found.export.explode else ()
+    lookup = None
+    if found.needs_lookup:
+        lookup = Lookup(find_beside(source, found.by, found.query) or UNKNOWN_FILE, found.by)
+    return Shaping(shaping.explode or explode, shaping.lookup or lookup, shaping.only or found.only)
+
+
+def _unknown_queries(found: Found) -> Problem:
+    text = (
+        f"the texts of the queries are in another file, with the columns {found.by!r} and {found.query!r}: put it into "
+        f"this folder and look again, or name it in place of {UNKNOWN_FILE}"
+    )
+    return Problem(kind="missing", column=found.query, text=text)
+
+
+@contextlib.contextmanager
+def _shaper(shaping: Shaping, found: Found | None, id_column: str | None, complete: bool | None) -> Iterator[Shaper]:
+    """Open the shaper. A file that is not known yet is not looked up, and the query not asked for."""
+    if found and shaping.lookup and shaping.lookup.path == UNKNOWN_FILE:
+        others = tuple(each for each in shaping.only if each.column != found.query)
+        shaping = Shaping(shaping.explode, None, others)
+    if shaping.lookup is None:
+        yield Shaper(shaping, flat, flat, id_column, complete, None)
+    else:
+        with tempfile.TemporaryDirectory() as folder, open_tables(Path(folder) / "lookup.sqlite") as tables:
+            yield Shaper(shaping, flat, flat, id_column, complete, tables)
 
 
 def surveyed(survey: Survey, canonicaliser: Canonicaliser) -> list[ColumnFacts]:
@@ -202,10 +236,12 @@ def with_roles(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> list
 def _roles(
     columns: Sequence[ColumnFacts], layout: Layout, options: LookOptions, found: Found | None, explode: Sequence[str]
 ) -> dict[str, str]:
-    known = {"item_id": explode[0]} if explode else {}
-    roles = found.roles(columns) if found else likely_roles(columns, layout is ITEMS, known)
+    roles = likely_roles(columns, layout is ITEMS, {"item_id": explode[0]} if explode and not found else {})
     if explode and not found:
         roles.pop("id", None)  # rows of one search share it
+    if found:
+        time = {TIME: roles[TIME]} if TIME in roles and layout is ROWS else {}
+        roles = {**time, **found.roles(columns)}
     likely = roles.pop(TIME, None)
     time = options.time_column or likely
     given = {TIME: time} if time else {}
@@ -217,11 +253,9 @@ def _roles(
     return roles
 
 
-def _likely_lists(
-    records: Sequence[SourceRow], layout: Layout, options: LookOptions, found: Found | None
-) -> tuple[str, ...]:
+def _likely_lists(records: Sequence[SourceRow], layout: Layout, options: LookOptions) -> tuple[str, ...]:
     """Return the columns of a log whose lists of ids are likely meant to have a row for each id."""
-    if layout is ITEMS or found:
+    if layout is ITEMS:
         return ()
     likely = likely_lists([flat(record.values) for record in records])
     wanted = options.mapping
@@ -233,9 +267,9 @@ def _ids(roles: Mapping[str, str], layout: Layout) -> set[str]:
     return {column for name, column in roles.items() if layout.columns.get(name) in (ROW_ID, ITEM_ID)}
 
 
-def _time_words(column: str | None, reader: SourceReader, layout: Layout) -> list[str]:
-    """Return the option that gives the times; for a feed without any, the newest modification time of its files."""
-    if column is not None or layout is not ITEMS:
+def _time_words(column: str | None, reader: SourceReader, at: bool) -> list[str]:
+    """Return the option that gives the times; with `at`, if there are none, the time of the newest file."""
+    if column is not None or not at:
         return ["--time-column", column or "COLUMN"]
     return ["--at", reader.modified.strftime("%Y-%m-%dT%H:%M:%SZ")]
 

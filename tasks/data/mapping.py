@@ -5,7 +5,7 @@ becomes a column of its own, named by its path.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import PurePath
 from typing import Any
 
@@ -65,10 +65,15 @@ def check_map(mapping: Mapping[str, str], layout: Layout) -> None:
         )
 
 
-def require_columns(record: SourceRow, form: Format, time_column: str | None, mapping: Mapping[str, str]) -> None:
+def require_columns(
+    record: SourceRow, form: Format, time_column: str | None, mapping: Mapping[str, str], others: Sequence[str] = ()
+) -> None:
     """Check the columns of a file by its first record, before nested columns are flattened.
 
     JSON Lines and XML are not checked here, since a record may leave out nulls.
+
+    Args:
+        others: columns that are not in the file, but come from another one.
 
     Raises:
         DataError: a column is missing, perhaps because the file has no header; names file and column.
@@ -77,7 +82,7 @@ def require_columns(record: SourceRow, form: Format, time_column: str | None, ma
         return
     wanted = {column: f"--map gives as {name}" for name, column in mapping.items()}
     wanted |= {} if time_column is None else {time_column: "has the time"}
-    missing = [column for column in wanted if not {column, root_of(column)} & record.values.keys()]
+    missing = [column for column in wanted if not {column, root_of(column)} & {*record.values, *others}]
     if form is Format.csv and len(missing) == len(wanted) and looks_like_a_row(list(record.values)):
         raise DataError(
             f"{record.file}: its first line is no header: {', '.join(list(record.values)[:5])}; put a line with the "

@@ -1,15 +1,18 @@
 """The options of `look` and `ingest` about format, spelling and rows of a source."""
 
+from pathlib import PurePath
 from typing import Annotated, NamedTuple
 
 import typer
 
-from tasks.data.files.chosen_rows import Only, parse_only
 from tasks.data.files.csv_form import Quote, parse_delimiter
 from tasks.data.files.csv_rows import CsvOptions
 from tasks.data.files.formats import Format
 from tasks.data.files.nested import parse_explode
+from tasks.data.files.places import source_path
+from tasks.data.files.shaping import Lookup, Shaping, parse_only
 from tasks.data.files.spelling import Spelling, parse_spelling
+from tasks.foundation.errors import ConfigError
 
 
 class Reading(NamedTuple):
@@ -33,9 +36,24 @@ class Reading(NamedTuple):
         list[str] | None,
         typer.Option("--only", help="Rows to read: COLUMN (has a value), or COLUMN=VALUE,VALUE. May be repeated."),
     ] = None
+    lookup: Annotated[
+        PurePath | None,
+        typer.Option(
+            "--lookup", parser=source_path, metavar="PATH", help="Another file with columns of the rows, found by --by."
+        ),
+    ] = None
+    by: Annotated[str | None, typer.Option("--by", help="Column that the rows and the file of --lookup share.")] = None
     explode: Annotated[
         str | None, typer.Option(help="Columns with lists of ids, a row for each id: clicked, or clicked,shown.")
     ] = None
+
+    @property
+    def shaping(self) -> Shaping:
+        """The rows of a record. Raises ConfigError: an option is not understood, or one of two is missing."""
+        if (self.lookup is None) != (self.by is None):
+            raise ConfigError("--lookup FILE and --by COLUMN belong together: give both, or none")
+        lookup = None if self.lookup is None or self.by is None else Lookup(self.lookup, self.by)
+        return Shaping(parse_explode(self.explode), lookup, parse_only(self.only or ()))
 
     @property
     def csv(self) -> CsvOptions:
@@ -46,16 +64,6 @@ class Reading(NamedTuple):
     def spelling(self) -> Spelling:
         """The spelling of numbers, dates and booleans. Raises ConfigError: an option is not understood."""
         return parse_spelling(self.decimal, self.dayfirst, self.true, self.false)
-
-    @property
-    def lists(self) -> tuple[str, ...]:
-        """The columns with lists of ids. Raises ConfigError: the option is not understood."""
-        return parse_explode(self.explode)
-
-    @property
-    def conditions(self) -> tuple[Only, ...]:
-        """The conditions on rows. Raises ConfigError: one is not understood."""
-        return parse_only(self.only or ())
 
 
 DETECTED = Reading()  # no option is given

@@ -55,7 +55,7 @@ def list_source(source: PurePath) -> Listing:
     """Return the files of a source.
 
     Raises:
-        ConfigError: nothing is there, or it is neither a file nor a folder; the bucket refuses to list it.
+        ConfigError: nothing has this path, or it is neither a file nor a folder; the bucket refuses to list it.
         StoreError: the bucket does not answer.
     """
     if isinstance(source, S3Path):

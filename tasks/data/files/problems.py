@@ -81,8 +81,8 @@ def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: boo
             text = f"no column looks like the time, but {near.name!r}: {way_to_write(near.common[0].value)}"
             yield Problem(kind="missing", column=near.name, text=text)
             continue
-        if feed and role == TIME:
-            choice += "; if it has none, --at TIME is the time of all records, here that of the file"
+        if role == TIME:
+            choice += "; if it has none, --at TIME is the time of all records" + ", here that of the file" * feed
         yield Problem(kind="missing", column=None, text=f"no column looks like the {role}{choice}")
     if not feed and "item" not in roles and "item_id" in roles:
         text = (

@@ -15,6 +15,7 @@ from tasks.data.canonical import ROWS
 from tasks.data.files.facts import SourceFacts
 from tasks.data.files.formats import Format
 from tasks.data.files.nested import members, parse_explode
+from tasks.data.files.shaping import Shaping
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.look import LookOptions, look
 from tasks.data.mapping import parse_map
@@ -51,7 +52,7 @@ def exploded(
     store: DirectoryStore, rows: list[dict[str, Any]], form: Format, explode: str, columns: str
 ) -> IngestSummary:
     source = write_input(store.root.parent / f"log.{form}", rows, form)
-    options = IngestOptions(explode=parse_explode(explode))
+    options = IngestOptions(shaping=Shaping(parse_explode(explode)))
     return ingest(store, source, None, "at", SpanKind.month, parse_map(columns), options=options)
 
 
