@@ -22,7 +22,7 @@ class Shown(NamedTuple):
 
     release: Release
     before: Release | None
-    colour: str  # name of a feature; another name counts as the first feature
+    colour: str  # name of a feature; another name counts as the one that separates best
     others: tuple[int, ...]  # releases to compare with
     current: int
 
@@ -75,7 +75,7 @@ class Form(NamedTuple):
 
 def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
     """Return the page of a map."""
-    release, feature = shown.release, shown.colour if shown.colour in found.features else next(iter(found.features), "")
+    release, feature = shown.release, shown.colour if shown.colour in found.features else separating(found)
     title = f"Release {release.number}{', the current one' if release.number == shown.current else ''}: map"
     page = Page(
         title=title,
@@ -83,7 +83,7 @@ def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
         key="",
         heading=title,
         summary=f"{_sampled(found)} By model {release.model.version}, trained up to span {release.span.name}.",
-        about=_about(found),
+        about=_about(found, feature),
         state=None,
         tiles=(),
         boxes=(),
@@ -93,6 +93,12 @@ def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
     before = shown.before.number if shown.before is not None else None
     form = Form(f"{MAP}/{release.number}", found.features, feature, shown.others, before)
     return html.render(page, "map", form=form, drawing=drawing(found, feature) if found.items else None)
+
+
+def separating(found: ReleaseMap) -> str:
+    """Return the feature whose values lie apart most: neighbours share it more than by chance; empty without one."""
+    by_feature = dict(zip(found.features, found.separation, strict=True))
+    return max(by_feature, key=lambda name: by_feature[name] or 0.0, default="")
 
 
 def nothing_html(workspace: str, why: str) -> bytes:
@@ -132,7 +138,7 @@ def drawing(found: ReleaseMap, feature: str) -> Drawing:
         groups=_groups(values, most) if which is not None else (),
         points=tuple(points),
         lines=tuple(lines),
-        alt=f"Scatter plot of {plural(len(found.items), 'item')} on two principal axes",
+        alt=f"Scatter plot of {plural(len(found.items), 'item')} by t-SNE",
     )
 
 
@@ -163,11 +169,17 @@ def _sampled(found: ReleaseMap) -> str:
     )
 
 
-def _about(found: ReleaseMap) -> tuple[str, ...]:
-    one, other = found.explained
+def _about(found: ReleaseMap, feature: str) -> tuple[str, ...]:
+    said = (
+        "The places are by t-SNE: items that are near each other in the release are near on the map. Distances between "
+        "groups, their sizes and the directions mean nothing."
+    )
+    apart = found.separation[found.features.index(feature)] if feature else None
+    if apart is None:
+        return (said,)
     return (
-        f"The axes are the first two principal components of the vectors. They hold {share(one)} and {share(other)} of "
-        "the variance; the rest does not show, so near on the map need not be near in the release.",
+        said,
+        f"How much neighbours share their {feature}, from 0 (as by chance) to 1 (all of them): {apart:.2f}.",
     )
 
 
@@ -186,8 +198,8 @@ def _movers(moves: Moves, release: int) -> Section:
         f"An item has {near} among the {count(moves.shared)} items here that both releases hold. On average {same} of "
         f"them are the same in release {moves.before} and in {release}. Vectors of two models can't be compared with "
         "each other; neighbours can.",
-        f"The lines of the first {min(LINES, len(moves.movers))} begin at the vectors of release {moves.before}, which "
-        "are turned as a whole onto the later ones (orthogonal Procrustes).",
+        f"The lines of the first {min(LINES, len(moves.movers))} begin in the middle of the places that their "
+        f"neighbours in release {moves.before} have now.",
     ]
     rows = [
         (

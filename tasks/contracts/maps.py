@@ -24,7 +24,7 @@ class Mover(Record):
     kept: int = Field(description="neighbours that it has in both releases")
     x: float
     y: float
-    x_before: float = Field(description="place of the earlier vector, turned onto this release's")
+    x_before: float = Field(description="middle of the places that its earlier neighbours have now")
     y_before: float
     before: tuple[str, ...] = Field(description="texts of the nearest of the lost neighbours, nearest first")
     after: tuple[str, ...] = Field(description="texts of the nearest of the new neighbours, nearest first")
@@ -46,7 +46,10 @@ class ReleaseMap(Record):
     release: int
     vectors: int = Field(description="vectors of the release")
     every: int = Field(description="items whose hash is a multiple of this are in the sample, as in partition_of")
-    explained: tuple[float, float] = Field(description="share of the variance along x and along y")
     features: tuple[str, ...] = Field(description="names of the items' categorical features")
+    separation: tuple[float | None, ...] = Field(
+        description="neighbours with the same value, for each feature: 0 as by chance, 1 all; null: fewer than "
+        "two values"
+    )
     items: tuple[MappedItem, ...] = Field(description="the sample, by item id")
     moves: Moves | None = Field(description="null: no earlier release was given")

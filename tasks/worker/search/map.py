@@ -15,14 +15,15 @@ from infra.store.factory import open_store
 from tasks.contracts.maps import MappedItem, Mover, Moves, ReleaseMap
 from tasks.contracts.runs import Release
 from tasks.worker.search.answering import Answering, answer
-from tasks.worker.search.projection import Plane, kept, neighbours, principal_plane, turned
+from tasks.worker.search.projection import kept, neighbours, on_a_map, separation, turned
 from tasks.worker.search.sample import Sample, read_features, read_sample, sampling
 
 NEIGHBOURS = 10
 MOVERS = 20
 SHOWN = 3  # lost and new neighbours of a mover
 LETTERS = 90  # shown of a text
-DECIMALS = 4  # in a place
+DECIMALS = 2  # in a place; a map is about 100 wide
+COSINE_DECIMALS = 4
 
 
 def main() -> None:
@@ -61,8 +62,8 @@ def map_of(
         live = set(read_sample(store, current, every).ids)
         sample = sample.at([row for row, item_id in enumerate(sample.ids) if item_id in live])
     values = read_features(store, release, every, features)
-    plane = principal_plane(sample.vectors)
-    places = plane.place(sample.vectors).round(DECIMALS) + 0.0  # no minus zero
+    near = neighbours(sample.vectors, min(NEIGHBOURS, max(len(sample.ids) - 1, 0)))
+    places = on_a_map(sample.vectors).round(DECIMALS) + 0.0  # no minus zero
     items = tuple(
         MappedItem(item_id=item_id, text=_short(text), x=x, y=y, values=values.get(item_id, ("",) * len(features)))
         for item_id, text, (x, y) in zip(sample.ids, sample.texts, places.tolist(), strict=True)
@@ -71,18 +72,20 @@ def map_of(
         release=release.number,
         vectors=release.vectors,
         every=every,
-        explained=plane.explained,
         features=features,
+        separation=tuple(separation(near, [item.values[place] for item in items]) for place in range(len(features))),
         items=items,
-        moves=moves(sample, read_sample(store, before, every), plane, before.number) if before is not None else None,
+        moves=moves(sample, read_sample(store, before, every), places, before.number) if before is not None else None,
     )
 
 
-def moves(sample: Sample, earlier: Sample, plane: Plane, number: int) -> Moves:
+def moves(sample: Sample, earlier: Sample, places: np.ndarray, number: int) -> Moves:
     """Compare the neighbours of the items that both samples hold.
 
-    Vectors of two models can't be compared, their neighbours can: no turn of the space changes them. Only the lines of
-    the map need the earlier vectors in the space of the later ones.
+    Vectors of two models can't be compared, their neighbours can: no turn of the space changes them.
+
+    Args:
+        places: of the items of `sample` on the map, (items, 2).
     """
     row_of = {item_id: row for row, item_id in enumerate(earlier.ids)}
     both = [(row, row_of[item_id]) for row, item_id in enumerate(sample.ids) if item_id in row_of]
@@ -93,10 +96,10 @@ def moves(sample: Sample, earlier: Sample, plane: Plane, number: int) -> Moves:
     near = [neighbours(each.vectors, count) for each in (before, after)]
     same = kept(*near)
     counts = same[:, :, 1].sum(axis=1)
-    old = turned(before.vectors, after.vectors)
-    cosines = np.einsum("nw,nw->n", old, after.vectors).round(DECIMALS)
+    cosines = np.einsum("nw,nw->n", turned(before.vectors, after.vectors), after.vectors).round(COSINE_DECIMALS)
     order = [int(row) for row in np.lexsort((cosines, counts)) if counts[row] < count][:MOVERS]
-    now, then = (plane.place(each).round(DECIMALS) + 0.0 for each in (after.vectors, old))
+    now = places[[row for row, _ in both]]
+    then = now[near[0]].mean(axis=1).round(DECIMALS) + 0.0
     movers = tuple(
         Mover(
             item_id=after.ids[row],

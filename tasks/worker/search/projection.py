@@ -1,9 +1,9 @@
-"""The arithmetic of a map: principal components, two models' vectors turned onto each other, neighbours that changed.
+"""The arithmetic of a map: places in two dimensions, features that neighbours share, neighbours that changed.
 
-It gives the same numbers for the same vectors: signs are fixed, and equal distances are ordered by place.
+It gives the same numbers for the same vectors: seeds are fixed, and equal distances are ordered by place.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,33 +11,53 @@ BATCH = 512  # rows whose similarities to all others are in memory at once
 STEPS = 1e5  # cosines closer than 1 / STEPS count as equal, since float16 and products of matrices round
 
 
-class Plane(NamedTuple):
-    """Two principal axes: `mean` float64 (width,), `axes` float64 (width, 2), `explained` shares of the variance."""
-
-    mean: np.ndarray
-    axes: np.ndarray
-    explained: tuple[float, float]
-
-    def place(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the places of vectors (n, width) on the plane, float64 (n, 2)."""
-        placed: np.ndarray = (vectors.astype(np.float64) - self.mean) @ self.axes
-        return placed
+PERPLEXITY = 30  # about the neighbours whose nearness the map keeps
+STEPS_OF_MAP = 500
+MOST_AXES = 50  # principal components that the map is made of, as its authors advise
 
 
-def principal_plane(vectors: np.ndarray) -> Plane:
-    """Fit the two principal axes of vectors (n, width); of each axis the largest entry is positive."""
-    rows, width = vectors.shape
-    mean = vectors.mean(axis=0, dtype=np.float64) if rows else np.zeros(width)
-    centred = vectors.astype(np.float64) - mean
-    variances, axes = np.linalg.eigh(centred.T @ centred)
-    order = np.argsort(-variances, kind="stable")[:2]
-    found = np.zeros((width, 2))
-    found[:, : len(order)] = axes[:, order]
-    largest = np.abs(found).argmax(axis=0)
-    found *= np.where(found[largest, [0, 1]] < 0, -1.0, 1.0)
-    whole = float(variances.clip(0).sum())
-    shares = [float(variances[which].clip(0)) / whole if whole > 0 else 0.0 for which in order] + [0.0]
-    return Plane(mean, found, (shares[0], shares[1]))
+def on_a_map(vectors: np.ndarray) -> np.ndarray:
+    """Return places of vectors (n, width) in two dimensions by t-SNE, float64 (n, 2): near ones stay near.
+
+    t-SNE (van der Maaten and Hinton, 2008) begins at the two principal axes, with one seed and one thread, so the same
+    vectors give the same places. Vectors without variance, and fewer than four, are placed at the origin.
+    """
+    rows = len(vectors)
+    centred = vectors.astype(np.float64) - (vectors.mean(axis=0, dtype=np.float64) if rows else 0.0)
+    if rows < 4 or np.abs(centred).max() < 1e-9:
+        return np.zeros((rows, 2))
+    from sklearn.decomposition import PCA  # seconds to import, and only maps need it
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    centred = np.pad(centred, ((0, 0), (0, max(0, 2 - centred.shape[1]))))
+    axes = min(MOST_AXES, *centred.shape)
+    perplexity = min(PERPLEXITY, (rows - 1) / 3)
+    with threadpool_limits(1):  # threads add up in any order
+        reduced = PCA(axes, svd_solver="full" if rows * axes < 10**5 else "randomized", random_state=0)
+        made = TSNE(init="pca", perplexity=perplexity, max_iter=STEPS_OF_MAP, random_state=0)
+        placed: np.ndarray = made.fit_transform(reduced.fit_transform(centred)).astype(np.float64)
+    return placed
+
+
+def separation(near: np.ndarray, values: Sequence[str]) -> float | None:
+    """Return the share of neighbours with the same value, above that of chance: 0 by chance, 1 if all have it.
+
+    Args:
+        near: neighbours by place, (n, count), as `neighbours` returns them.
+        values: of each item; items without a value, an empty text, don't count.
+
+    Returns None if fewer than two values, or no neighbours, are there.
+    """
+    held = np.array([bool(value) for value in values])
+    names, codes = np.unique(np.array(values), return_inverse=True)
+    counted = np.bincount(codes[held], minlength=len(names)) if held.any() else np.zeros(1)
+    both = held[:, None] & held[near] if len(near) else np.zeros((0, 0), dtype=bool)
+    if np.count_nonzero(counted) < 2 or not both.any():
+        return None
+    by_chance = float(((counted / counted.sum()) ** 2).sum())
+    same = float((codes[:, None] == codes[near])[both].mean())
+    return (same - by_chance) / (1 - by_chance)
 
 
 def turned(vectors: np.ndarray, onto: np.ndarray) -> np.ndarray:

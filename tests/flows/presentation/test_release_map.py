@@ -50,7 +50,11 @@ def test_frequent_values_have_their_own_colour_and_shape() -> None:
 def test_the_page_says_how_it_was_sampled_and_how_much_it_shows(releases: tuple[Release, Release]) -> None:
     page = shown(releases)
     assert "55 of 1,000 items: every item whose hash is a multiple of 16" in page.text
-    assert "They hold 23.4 % and 10.0 % of the variance" in page.text
+    assert "share their locale, from 0 (as by chance) to 1 (all of them): 0.50" in page.text  # it separates best
+    assert (
+        "share their category, from 0 (as by chance) to 1 (all of them): 0.25"
+        in shown(releases, colour="category").text
+    )
     assert "On average 62.5 % of them are the same in release 1 and in 2" in page.text
     assert len(page.all("line")) == LINES
     assert page.row("2") == ["2", "i001", "lamp (changed)", "0 of 10", "torch", "candle wick"]
@@ -64,7 +68,7 @@ def test_the_form_offers_other_features_and_releases(releases: tuple[Release, Re
     assert len(chosen) == 2
     assert page.fetched == ["data:,"]
     assert "none 1" in page.text
-    assert not shown(releases, found={"features": (), "items": ()}, others=()).all("button")
+    assert not shown(releases, found={"features": (), "separation": (), "items": ()}, others=()).all("button")
 
 
 def test_a_first_release_has_no_movers(releases: tuple[Release, Release]) -> None:

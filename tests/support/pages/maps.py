@@ -39,8 +39,8 @@ FOUND = ReleaseMap(
     release=2,
     vectors=1_000,
     every=16,
-    explained=(0.234, 0.1),
     features=("category", "locale"),
+    separation=(0.25, 0.5),
     items=ITEMS,
     moves=Moves(before=1, shared=50, neighbours=10, kept=0.625, movers=MOVERS),
 )
