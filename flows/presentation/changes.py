@@ -46,7 +46,13 @@ def changes_section(changes: Changes) -> Section:
 
 def sentences(changes: Changes) -> Iterator[str]:
     """Yield the changes of the model, of model and catalogue together, of the catalogue, and of the hits."""
-    if not changes.queries:
+    if changes.same_model:
+        embedded = plural(changes.new_items + changes.changed_items, "item")
+        yield (
+            f"The model is the same as in release {changes.before}: {embedded} got a new vector, the others kept "
+            "theirs. So few changed that the holdout queries were not searched again."
+        )
+    elif not changes.queries:
         yield "No holdout query is known, so ranks are not compared."
     else:
         yield from _of_the_model(changes)

@@ -129,19 +129,20 @@ def _hits(hits: Sequence[Hit], earlier: Sequence[Hit] | None, before: Side | Non
         (
             str(place),
             f"{hit.score:.3f}",
-            *((_moved(place, places.get(hit.item_id)),) if compared else ()),
+            *((_moved(place, places.get(hit.item_id), len(hits)),) if compared else ()),
             Cell(hit.item_id, code=True),
             shortened(hit.text, LETTERS),
         )
         for place, hit in enumerate(hits, start=1)
     ]
     new = sum(hit.item_id not in places for hit in hits)
-    caption = f"The best {len(hits)}" + f"; {new or 'none'} of them {'is' if new == 1 else 'are'} new" * bool(compared)
+    beside = f"; {new or 'none'} of them {'is' if new == 1 else 'are'} not in the other {len(earlier or ())}"
+    caption = f"The best {len(hits)}" + beside * bool(compared)
     return table(caption, ("#", ">cosine", *compared, "item", "~text"), rows)
 
 
-def _moved(now: int, then: int | None) -> Cell:
-    """Return the place that a hit had before."""
+def _moved(now: int, then: int | None, shown: int) -> Cell:
+    """Return the place that a hit had before; of one outside the `shown` hits it is not known."""
     if then is None:
-        return Cell("new", "+", "good")
+        return Cell(f"new in these {shown}", "+", "good")
     return Cell(f"{then}" if now == then else f"{then} {'↑' if now < then else '↓'}")

@@ -74,6 +74,9 @@ class Changes(Record):
 
     before: int = Field(description="number of the earlier release")
     after: int | None = Field(description="number of the later release; null: compared before its publication")
+    same_model: bool = Field(
+        default=False, description="true: a refresh of few items, for which no query was searched again"
+    )
     queries: int = Field(description="holdout queries about items of the later release; none of them was trained on")
     metrics_before: dict[str, float] = Field(description="ranking metrics over all vectors of the earlier release")
     metrics_after: dict[str, float] = Field(description="ranking metrics over all vectors of the later release")

@@ -104,12 +104,15 @@ def _refreshed(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelPar
     """Return the outcome of a refresh that changes few items: the model is released, and its measurements hold on."""
     assert inputs.carried is not None
     cosines = prove_changes(job, inputs, few, parts)
+    of, key = inputs.carried.release, CHANGED.key(run=job.spec.run_key)
+    job.store.write(key, few.items.changes(of.number, few.vectors.facts["vectors"]).to_json())
     return ReleaseOutcome(
-        model=inputs.carried.release.model_prefix,
+        model=of.model_prefix,
         min_cosine=float(cosines.min()),
         probed=len(cosines),
         metrics=inputs.carried.metrics,
         unsearched=few.unsearched,
+        changes=key,
         code=code_version(),
         libraries=_versions(),
     )

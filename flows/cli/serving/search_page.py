@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from flows.cli.serving.warm_searchers import WarmSearchers
 from flows.presentation import html
 from flows.presentation.changes import changes_section
-from flows.presentation.model import Page
+from flows.presentation.model import Cell, Page
 from flows.presentation.releases import MOST_ROWS, Listed, releases_html
 from flows.presentation.search import (
+    CHANGES,
     MOST_HITS,
     TO_HISTORY,
     TO_LINEAGES,
@@ -83,9 +84,27 @@ class SearchPages:
             tiles=(),
             boxes=(),
             sections=(changes_section(changes),) if changes else (),
-            near=(TO_SEARCH, TO_RELEASES, *((to_map(release.number),) if release else ()), TO_HISTORY, TO_LINEAGES),
+            near=(
+                TO_SEARCH,
+                *self._last_comparison(release),
+                TO_RELEASES,
+                *((to_map(release.number),) if release else ()),
+                TO_HISTORY,
+                TO_LINEAGES,
+            ),
         )
         return html.render(page)
+
+    def _last_comparison(self, release: Release | None) -> tuple[Cell, ...]:
+        """Return the link from a refresh to the release that brought its model, whose changes are of two models."""
+        if release is None or release.refreshed is None:
+            return ()
+        brought = releases.origin(self._store, release.model.version)
+        return (
+            (Cell(f"What changed with its model, in release {brought.number}", link=f"{CHANGES}/{brought.number}"),)
+            if brought
+            else ()
+        )
 
     def releases(self) -> bytes:
         """Return the page of the newest releases; unreadable ones are sentences on it.
@@ -137,7 +156,7 @@ def _summary(release: Release | None, on_record: bool) -> str:
         return f"Made from data up to span {release.span.name}; {release.vectors:,} vectors by {release.model.version}."
     if release.previous is None:
         return "It is the first release, so there is nothing to compare it with."
-    return "It was made without a comparison with the release before it, so what changed is not on record."
+    return "The files of the release before it were gone when it was made, so what changed is not on record."
 
 
 def parameters(query: str) -> dict[str, str]:

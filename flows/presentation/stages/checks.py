@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from flows.presentation.model import Section, passed, table
+from flows.presentation.wording import plural
 from tasks.contracts.outcomes import Check
 from tasks.runs.host_findings import with_verdict
 
@@ -18,4 +19,12 @@ def section(checks: Sequence[Check], title: str = "Checks") -> tuple[Section, ..
         for c in failed_first
     ]
     columns = ("check", *(("host",) if hosts else ()), "result", "~what was found")
-    return (Section(title, tables=(table("", columns, rows),)),)
+    failed = sum(not check.passed for check in checks)
+    tables = (
+        *((table("", columns, rows[:failed]),) if failed else ()),
+        *(
+            (table(f"{plural(len(rows) - failed, 'check')} passed", columns, rows[failed:], folded=True),)
+            * (failed < len(rows))
+        ),
+    )
+    return (Section(title, tables=tables),)

@@ -23,7 +23,8 @@ from infra.store.manifest import (
     open_file,
 )
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.data.items import CONTENT, VECTOR, part_name
+from tasks.contracts.search import Changes, ListedItem, SharedSearch
+from tasks.data.items import CONTENT, TEXT, VECTOR, part_name
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import CodeError
 from tasks.worker.catalogue.records import Catalogue
@@ -33,14 +34,39 @@ from tasks.worker.search.proof import compared, trained_vectors
 from tasks.worker.training.checkpoint import ModelParts
 
 UNSEARCHED_SHARE = 0.01  # share of the vectors; beyond it, the metrics of the release before say too little
+LISTED = 10  # new and gone items
 _BATCH = 8192
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
+
+
+class ChangedItems(NamedTuple):
+    """The items of a refresh that the release before lacks, alone has, or has with another text or feature."""
+
+    before: int  # vectors of the release before
+    new: dict[str, str]  # id -> text
+    gone: dict[str, str]
+    changed: int
+
+    def changes(self, number: int, after: int) -> Changes:
+        """Return them as the changes since release `number`, without ranks: the model is the same."""
+        shared = SharedSearch(items=self.before - len(self.gone), queries=0, metrics_before={}, metrics_after={})
+        new, gone = (
+            tuple(ListedItem(item_id=item_id, text=items[item_id]) for item_id in sorted(items)[:LISTED])
+            for items in (self.new, self.gone)
+        )
+        return Changes(
+            before=number, after=None, same_model=True, queries=0, metrics_before={}, metrics_after={}, shared=shared,
+            items_before=self.before, items_after=after, new_items=len(self.new), gone_items=len(self.gone),
+            changed_items=self.changed, same_item_cosine=None, overlap_at_10=None, new=new, gone=gone, wins=(),
+            losses=(),
+        )  # fmt: skip
 
 
 class FewChanges(NamedTuple):
     """The shards that the refreshed release lacks."""
 
     vectors: Manifest
+    items: ChangedItems
     shards: tuple[FileEntry, ...]  # new ones; the first of all if only items without a vector have changed
     unsearched: int  # items that have changed since all vectors were searched
 
@@ -64,31 +90,37 @@ def few_changes(store: Store, inputs: ReleaseInputs) -> FewChanges | None:
             return None
         names = sorted((old.keys() | new.keys()) - same)
         unsearched = inputs.carried.unsearched
+        found = ChangedItems(before.facts["vectors"], {}, {}, 0)
         for name in names:
-            unsearched += _changed(
-                _read(store, of.vectors_prefix, before, name) if name in old else None,
-                _read(store, inputs.vectors, now, name) if name in new else None,
+            found = _with_shard(
+                found,
+                _read(store, of.vectors_prefix, before, name) if name in old else {},
+                _read(store, inputs.vectors, now, name) if name in new else {},
             )
+            unsearched = inputs.carried.unsearched + len(found.new) + len(found.gone) + found.changed
             if unsearched > UNSEARCHED_SHARE * now.facts["vectors"]:
                 return None
     except (MissingFolder, CorruptFolder) as error:
         print(f"all vectors are searched, since release {of.number} is damaged: {error}", flush=True)
         return None
     shards = tuple(new[name] for name in names if name in new) or now.files[:1]
-    return FewChanges(now, shards, unsearched)
+    return FewChanges(now, found, shards, unsearched)
 
 
-def _read(store: Store, prefix: str, manifest: Manifest, name: str) -> pa.Table:
-    return pq.read_table(open_file(store, prefix, manifest, name), columns=[ITEM_ID, CONTENT])
+def _read(store: Store, prefix: str, manifest: Manifest, name: str) -> dict[str, tuple[str, str]]:
+    """Return the content hash and the text of each item of a shard, by id."""
+    table = pq.read_table(open_file(store, prefix, manifest, name), columns=[ITEM_ID, CONTENT, TEXT])
+    columns = (table[name].to_pylist() for name in (ITEM_ID, CONTENT, TEXT))
+    return {item_id: (content, text) for item_id, content, text in zip(*columns, strict=True)}
 
 
-def _changed(before: pa.Table | None, now: pa.Table | None) -> int:
-    """Return the number of items that are new, gone, or have another content."""
-    old, new = (
-        set() if each is None else set(zip(each[ITEM_ID].to_pylist(), each[CONTENT].to_pylist(), strict=True))
-        for each in (before, now)
-    )
-    return len({item_id for item_id, _ in old ^ new})
+def _with_shard(
+    found: ChangedItems, before: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]
+) -> ChangedItems:
+    new = {item_id: now[item_id][1] for item_id in now.keys() - before.keys()}
+    gone = {item_id: before[item_id][1] for item_id in before.keys() - now.keys()}
+    changed = sum(before[item_id][0] != now[item_id][0] for item_id in before.keys() & now.keys())
+    return found._replace(new=found.new | new, gone=found.gone | gone, changed=found.changed + changed)
 
 
 def prove_changes(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelParts) -> np.ndarray:

@@ -11,6 +11,7 @@ from infra.store.manifest import read_manifest
 from tasks.contracts.jobs import Carried, InferInputs, ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import CatalogueRef, ReleasedRef, RowsRef
+from tasks.contracts.search import Changes
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import infer, release
 from tasks.worker.search import refreshed
@@ -84,6 +85,10 @@ def test_few_changes_are_proved_alone_and_many_search_all_vectors(world: World, 
     assert (few.queries, few.unsearched, few.metrics) == (0, 1, world.carried.metrics)
     assert few.probed > 0
     assert few.min_cosine > 0.999
+    assert few.changes is not None
+    changes = Changes.model_validate_json(world.store.read(few.changes))
+    assert (changes.before, changes.same_model, changes.items_before, changes.items_after) == (1, True, 100, 100)
+    assert (changes.new_items, changes.gone_items, changes.changed_items, changes.shared.items) == (0, 0, 1, 100)
     many = world.refreshed(unsearched=1)  # two of a hundred
     assert (many.queries > 0, many.unsearched) == (True, 0)
 
