@@ -41,7 +41,7 @@ def release(
     store = open_store(plan.workspace)
     metrics = judged.metrics if isinstance(judged, Release) else judged.outcome.challenger
     by_queries = judged.by_queries if isinstance(judged, Release) else judged.outcome.by_queries.get(Role.challenger)
-    before = _before(store, plan)
+    before, known = _before(store, plan), releases.origin(store, model.version)
     inputs = ReleaseInputs(
         model=model,
         vectors=inferred.prefix,
@@ -52,6 +52,7 @@ def release(
         before=before.ref if before else None,
         overrides=judged.overrides,
         carried=_carried(judged) if isinstance(judged, Release) else None,
+        model_sha256=known.model_sha256 if known is not None else None,
     )
     exported = run_stage(plan, inputs, ReleaseOutcome)
     verdicts = _judge(store, plan, exported, inferred.vectors, judged)

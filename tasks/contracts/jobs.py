@@ -156,6 +156,9 @@ class ReleaseInputs(Record):
     before: ReleasedRef | None = beside(default=None, description="previous release; null: none, or without catalogue")
     overrides: tuple[Override, ...] = beside(default=(), description="overrides of the gates, for the model card")
     carried: Carried | None = beside(default=None, description="release that is refreshed; null: a new model")
+    model_sha256: str | None = beside(
+        default=None, description="SHA-256 of the model folder's manifest, from its release; null: not released yet"
+    )
 
 
 class ImportInputs(Record):

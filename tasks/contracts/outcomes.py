@@ -278,6 +278,7 @@ class ReleaseOutcome(Record):
 
     stage: Literal[Stage.release] = Stage.release
     model: str
+    model_sha256: str = Field(description="SHA-256 of the folder's manifest, as exported here or released before")
     min_cosine: float
     probed: int
     min_query_cosine: float | None = Field(default=None, description="as min_cosine, over the probed queries")

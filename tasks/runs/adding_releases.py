@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Sequence
 
 from infra.store.base import Conflict, Store
-from infra.store.manifest import read_manifest
+from infra.store.manifest import expect_manifest, read_manifest
 from tasks.contracts.evaluation import ByQueries, Override, Verdict
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
@@ -53,9 +53,11 @@ def add(
 
     Raises:
         MissingFolder: the model or the vectors are not complete.
+        CorruptFolder: the model's folder is not the one that the release stage left.
         StoreError: the pointer or a release is not readable.
     """
-    of_model, of_vectors = (read_manifest(store, prefix).sha256 for prefix in (exported.model, inferred.prefix))
+    of_model, of_vectors = (read_manifest(store, prefix) for prefix in (exported.model, inferred.prefix))
+    expect_manifest(store, exported.model, of_model, exported.model_sha256)  # what the worker wrote or compared
     release = of_run(store, run_key)
     if release is not None:
         unmark_pruned(store, [release.number])
@@ -76,8 +78,8 @@ def add(
                 vectors=inferred.vectors,
                 bad=inferred.bad,
                 catalogue=inferred.catalogue,
-                model_sha256=of_model,
-                vectors_sha256=of_vectors,
+                model_sha256=exported.model_sha256,
+                vectors_sha256=of_vectors.sha256,
                 ids_sha256=inferred.ids_sha256,
                 metrics=metrics,
                 by_queries=by_queries,

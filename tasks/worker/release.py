@@ -4,13 +4,24 @@ Afterwards the control plane judges the measurements and moves the pointer to th
 """
 
 import importlib.metadata
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
+from infra.store.base import Conflict, Store
+from infra.store.manifest import (
+    CorruptFolder,
+    Manifest,
+    MissingFolder,
+    check_sizes,
+    commit,
+    expect_manifest,
+    open_folder,
+    quarantine,
+    read_manifest,
+)
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.search import SharedSearch
@@ -65,7 +76,7 @@ def run(job: Job) -> ReleaseOutcome:
                 f"the vectors in {store.uri}/{inputs.vectors} are not those of the items in "
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
-        if (few := few_changes(store, inputs)) is not None:
+        if (few := few_changes(store, inputs)) is not None and _as_released(store, inputs, check_sizes):
             with job.clock.phase("productive"):
                 return _refreshed(job, inputs, few, parts)
         with job.clock.phase("restoring"):
@@ -73,18 +84,20 @@ def run(job: Job) -> ReleaseOutcome:
             queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
             folder_before = _folder_before(store, inputs)
         with job.clock.phase("productive"):
-            folder = _committed(store, prefix) or _export(job, inputs, parts, scratch)
+            kept = _as_released(store, inputs, lambda *of: open_folder(*of, MODEL_KIND)[1])
+            folder = store.local(prefix) if kept else _export(job, inputs, parts, scratch)
             proof = prove(job, inputs, index, parts, queries, folder, folder_before)
             probed = queries.slice(0, job.config.release.probe_rows)
             of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
             of_labels = label_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
-            if folder == scratch:
+            if kept is None:
                 facts = {"model_version": inputs.model.version, "width": parts.model.width}
-                commit(store, prefix, folder, MODEL_KIND, facts)
+                kept = _committed(store, prefix, folder, facts)
             searched, compared = _search(job, inputs, queries, index, proof)
             changes = _write_changes(job, inputs, compared, searched, queries)
     return ReleaseOutcome(
         model=prefix,
+        model_sha256=kept.sha256,
         min_cosine=float(proof.items.min()),
         probed=len(proof.items),
         min_query_cosine=float(proof.queries.min()) if len(proof.queries) else None,
@@ -103,11 +116,13 @@ def run(job: Job) -> ReleaseOutcome:
 def _refreshed(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelParts) -> ReleaseOutcome:
     """Return the outcome of a refresh that changes few items: the model is released, and its measurements hold on."""
     assert inputs.carried is not None
+    assert inputs.model_sha256 is not None
     cosines = prove_changes(job, inputs, few, parts)
     of, key = inputs.carried.release, CHANGED.key(run=job.spec.run_key)
     job.store.write(key, few.items.changes(of.number, few.vectors.facts["vectors"]).to_json())
     return ReleaseOutcome(
         model=of.model_prefix,
+        model_sha256=inputs.model_sha256,
         min_cosine=float(cosines.min()),
         probed=len(cosines),
         metrics=inputs.carried.metrics,
@@ -122,15 +137,33 @@ def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in LIBRARIES}
 
 
-def _committed(store: Store, prefix: str) -> Path | None:
-    """Return the folder of an earlier release of the same model; None if missing or damaged."""
+def _as_released(store: Store, inputs: ReleaseInputs, check: Callable[[Store, str], Manifest]) -> Manifest | None:
+    """Return the manifest of the model's folder if its release vouches for it; None if it is to be exported.
+
+    The folder itself never does: whoever may write to models/ can write a manifest too.
+    """
+    if inputs.model_sha256 is None:
+        return None
+    prefix = MODEL.key(version=inputs.model.version)
     try:
-        return open_folder(store, prefix, MODEL_KIND)[0]
+        manifest = check(store, prefix)
+        expect_manifest(store, prefix, manifest, inputs.model_sha256)
+        return manifest
     except MissingFolder:
         return None
     except CorruptFolder as error:
         print(f"{error}; it is in {quarantine(store, prefix)} now and is exported again", flush=True)
         return None
+
+
+def _committed(store: Store, prefix: str, source: Path, facts: dict[str, Any]) -> Manifest:
+    """Commit the export. What an earlier attempt left moves to quarantine if it differs or is damaged."""
+    try:
+        commit(store, prefix, source, MODEL_KIND, facts)
+        return open_folder(store, prefix, MODEL_KIND)[1]
+    except (Conflict, CorruptFolder) as error:
+        print(f"{error}; it is in {quarantine(store, prefix)} now", flush=True)
+        return commit(store, prefix, source, MODEL_KIND, facts)
 
 
 def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) -> Path:

@@ -19,20 +19,12 @@ from tasks.worker.model.embedding_model import EmbeddingModel
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.tokenised import lower_cases, write_settings
 
-_LIBRARY = "sentence_transformers.models"
 # The keys of pooling modes in every version of the library; all are written, as the default is mean.
 _POOLING_KEYS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
-}
-_FUNCTIONS: dict[Activation, str] = {
-    "identity": "torch.nn.modules.linear.Identity",
-    "tanh": "torch.nn.modules.activation.Tanh",
-    "relu": "torch.nn.modules.activation.ReLU",
-    "gelu": "torch.nn.modules.activation.GELU",
-    "sigmoid": "torch.nn.modules.activation.Sigmoid",
 }
 
 
@@ -43,19 +35,22 @@ def export_model(parts: ModelParts, config: Config, version: str, folder: Path) 
     model.encoder.save_pretrained(folder)
     parts.tokenizer.save(str(folder / tokens.FILE))
     write_settings(parts.tokenizer_settings, folder, longest)
-    modules = [_entry(0, "", f"{_LIBRARY}.Transformer"), _entry(1, "1_Pooling", f"{_LIBRARY}.Pooling")]
+    modules = [
+        _entry(0, "", f"{released_code.LIBRARY}.Transformer"),
+        _entry(1, "1_Pooling", f"{released_code.LIBRARY}.Pooling"),
+    ]
     text_width = model.encoder.config.hidden_size
     pooling = {name: value == model.shape.pooling for name, value in _POOLING_KEYS.items()}
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_width, **pooling})
     for number, (layer, activation) in enumerate(_dense_layers(model), start=len(modules)):
-        modules.append(_entry(number, f"{number}_Dense", f"{_LIBRARY}.Dense"))
+        modules.append(_entry(number, f"{number}_Dense", f"{released_code.LIBRARY}.Dense"))
         _write_dense(layer, activation, folder / f"{number}_Dense")
     if model.interaction is not None:
         modules[0]["type"] = "released_modules.FeatureTransformer"
         path = f"{len(modules)}_Interaction"
         modules.append(_entry(len(modules), path, "released_modules.FeatureInteraction"))
         _write_interaction(parts, folder, path)
-    modules.append(_entry(len(modules), f"{len(modules)}_Normalize", f"{_LIBRARY}.Normalize"))
+    modules.append(_entry(len(modules), f"{len(modules)}_Normalize", f"{released_code.LIBRARY}.Normalize"))
     (folder / f"{len(modules) - 1}_Normalize").mkdir()
     _write_json(folder / "modules.json", modules)
     lower_case = lower_cases(parts.tokenizer)  # for classes that rebuild the tokenizer from its settings
@@ -96,7 +91,7 @@ def _write_dense(layer: nn.Linear, activation: Activation, folder: Path) -> None
         "in_features": layer.in_features,
         "out_features": layer.out_features,
         "bias": layer.bias is not None,
-        "activation_function": _FUNCTIONS[activation],
+        "activation_function": released_code.ACTIVATIONS[activation],
     }
     _write_json(folder / "config.json", settings)
     weights = {f"linear.{name}": value.cpu().contiguous() for name, value in layer.state_dict().items()}

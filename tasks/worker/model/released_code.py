@@ -1,21 +1,50 @@
-"""The code in the folder of a released model with features: its files, and a check before they are run.
+"""The folder of a released model: the code in it, and a check before anything of it is opened.
 
-This is not a signature: anybody who may write to the workspace can change a model's numbers, but can't run code in the
-processes of its readers.
+A folder holds what `export` writes and nothing else: files, classes, settings. This is not a signature: anybody who may
+write to the workspace can change a model's numbers, but can't run code in the processes of its readers.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tasks.data.encoders import Activation
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.features import FILE
 
 FILES = ("interaction.py", "released_modules.py")
-MODULES = ("released_modules.FeatureTransformer", "released_modules.FeatureInteraction")
-_LIBRARIES = ("sentence_transformers.", "torch.nn.modules.")  # prefixes of classes that a folder may name
+LIBRARY = "sentence_transformers.models"
+ACTIVATIONS: dict[Activation, str] = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "tanh": "torch.nn.modules.activation.Tanh",
+    "relu": "torch.nn.modules.activation.ReLU",
+    "gelu": "torch.nn.modules.activation.GELU",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+}
+_FIRST = (f"{LIBRARY}.Transformer", "released_modules.FeatureTransformer")
+_LATER = {
+    "Pooling": f"{LIBRARY}.Pooling",
+    "Dense": f"{LIBRARY}.Dense",
+    "Interaction": "released_modules.FeatureInteraction",
+    "Normalize": f"{LIBRARY}.Normalize",
+}
+_NAMES = re.compile(
+    r"""(config|config_sentence_transformers|sentence_bert_config|modules|features|millrace|generation_config
+        |tokenizer|tokenizer_config|special_tokens_map|added_tokens|model\.safetensors\.index|MANIFEST)\.json
+        |model(-\d+-of-\d+)?\.safetensors | README\.md
+        |[^/]+/(config\.json|model\.safetensors)""",
+    re.VERBOSE,
+)
+_NOT_FOR_LIBRARIES = ("features.json", "millrace.json", "tokenizer.json", "MANIFEST.json")  # any word may be in them
+_NAMES_CODE = ("auto_map", "auto_mapping", "trust_remote_code")
+_NAMES_KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+_SETTINGS = {
+    "sentence_bert_config.json": {"max_seq_length", "do_lower_case"},
+    "config_sentence_transformers.json": {"prompts", "similarity_fn_name"},
+}
 
 
 def installed_copy(name: str) -> Path:
@@ -33,48 +62,75 @@ def needs_trust(folder: Path) -> bool:
     """Return True if the model in a folder needs `trust_remote_code`: it has features.
 
     Raises:
-        ConfigError: it does, and the folder holds or names code that is not this installation's own.
+        ConfigError: the folder holds or names something that `export` of this installation doesn't write.
     """
-    if not (folder / FILE).is_file():
-        return False
     for problem in _problems(folder):
         raise ConfigError(
-            f"{problem}, so no code of this model is run: somebody changed it, or another version of Millrace made it. "
-            "Search with the version that `code` in the release's record names, go to another release (millrace "
+            f"{problem}, so nothing of this model is opened: somebody changed it, or another version of Millrace made "
+            "it. Search with the version that `code` in the release's record names, go to another release (millrace "
             "rollback), or train a model with this version: millrace run"
         )
-    return True
+    return (folder / FILE).is_file()
 
 
 def _problems(folder: Path) -> Iterator[str]:
-    """Yield a message for each foreign piece of code that `trust_remote_code` would run."""
-    for path in sorted(folder.rglob("*.py")):
+    """Yield a message for each file, class or setting that could make a library run other code."""
+    for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name not in FILES or path.read_bytes() != installed_copy(name).read_bytes():
+        if path.is_symlink():
+            yield f"{path} is a link"
+        elif path.is_dir():
+            continue
+        elif name in FILES:
+            if path.read_bytes() != installed_copy(name).read_bytes():
+                yield f"{path} is not this installation's own file"
+        elif not _NAMES.fullmatch(name):
             yield f"{path} is not this installation's own file"
-    for path in sorted(folder.rglob("*.json")):
-        for key, value in _pairs(_content(path)):
-            if key == "auto_map":
-                yield f"{path} has an auto_map, which names code elsewhere"
-            if key in ("type", "activation_function") and _names_code(path, key, value):
-                yield f"{path} names {value}"
+        elif path.suffix == ".json" and name not in _NOT_FOR_LIBRARIES:
+            yield from (f"{path} {words}" for words in _named(name, _content(path)))
 
 
-def _names_code(path: Path, key: str, value: Any) -> bool:
-    if key == "type" and path.name != "modules.json":
-        return False
-    return not isinstance(value, str) or not (value in MODULES or value.startswith(_LIBRARIES))
+def _named(name: str, content: Any) -> Iterator[str]:
+    """Yield what is wrong with the content of a JSON file that a library reads."""
+    if content is None:
+        yield "is not readable as JSON"
+    if name == "modules.json":
+        yield from _modules(content)
+    for key, value in _pairs(content):
+        if key in _NAMES_CODE:
+            yield f"has an {key}, which names code elsewhere"
+        if key in _NAMES_KERNELS and "/" in str(value):
+            yield f"names {value}"
+        if key == "activation_function" and value not in ACTIVATIONS.values():
+            yield f"names {value}"
+    if name in _SETTINGS and not (isinstance(content, dict) and content.keys() <= _SETTINGS[name]):
+        yield f"has other keys than {', '.join(sorted(_SETTINGS[name]))}"
+
+
+def _modules(content: Any) -> Iterator[str]:
+    for number, entry in enumerate(content if isinstance(content, list) else [content]):
+        kind = entry.get("type") if isinstance(entry, dict) else None
+        allowed: list[Any] = [
+            *({"idx": number, "name": str(number), "path": "", "type": first} for first in _FIRST if number == 0),
+            *(
+                {"idx": number, "name": str(number), "path": f"{number}_{name}", "type": later}
+                for name, later in _LATER.items()
+            ),
+        ]
+        if entry not in allowed:
+            yield f"names {kind}" if kind not in (*_FIRST, *_LATER.values()) else f"has another entry {number}: {entry}"
 
 
 def _pairs(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of an object, or of the objects in a list; deeper levels name no code."""
-    for each in content if isinstance(content, list) else [content]:
-        if isinstance(each, dict):
-            yield from each.items()
+    """Yield the keys and values of all objects at all depths."""
+    if isinstance(content, dict):
+        yield from content.items()
+    for each in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        yield from _pairs(each)
 
 
 def _content(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        return None  # the libraries can't read it either
+        return None

@@ -434,7 +434,7 @@ def test_a_release_shows_code_that_loads_the_model(done: Done) -> None:
 
 
 def test_an_export_alone_is_shown_as_not_released() -> None:
-    export = ReleaseOutcome(model="models/m-1", min_cosine=0.9999, probed=64, **MADE_BY)
+    export = ReleaseOutcome(model="models/m-1", model_sha256="0", min_cosine=0.9999, probed=64, **MADE_BY)
     made = section_of(Stage.release, StageFacts("w", None, export, ()))
     assert "not released" in made.title
     assert rows(made)[0][1] == "at least 0.999900 over 64 items"

@@ -156,9 +156,10 @@ class FakeRunner:
                 return self._infer(spec, inputs)
             case ReleaseInputs():
                 prefix = f"models/{inputs.model.version}"
-                commit_files(self.store, prefix, {"modules.json": "[]"}, "model")
+                exported = commit_files(self.store, prefix, {"modules.json": "[]"}, "model")
                 return ReleaseOutcome(
                     model=prefix,
+                    model_sha256=exported.sha256,
                     min_cosine=1.0,
                     probed=8,
                     queries=10,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import tasks.runs.adding_releases
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
@@ -33,7 +34,13 @@ def add(
         span=SpanRef(name=span, version=1),
         run_key=run_key,
         model=model,
-        exported=ReleaseOutcome(model=f"models/m-{run_key}", min_cosine=1.0, probed=8, **MADE_BY),
+        exported=ReleaseOutcome(
+            model=f"models/m-{run_key}",
+            model_sha256=read_manifest(store, f"models/m-{run_key}").sha256,
+            min_cosine=1.0,
+            probed=8,
+            **MADE_BY,
+        ),
         inferred=InferOutcome(
             prefix=f"vectors/m-{run_key}/2021-Q1",
             vectors=7,

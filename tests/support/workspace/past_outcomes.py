@@ -207,7 +207,9 @@ def outcome_of(plan: RunPlan, stage: Stage, rows: RowsRef, number: int, rejected
                 ids_sha256="0",
             )
         case _:
-            return ReleaseOutcome(model=f"models/main-{last:08d}", min_cosine=0.99998, probed=64, **MADE_BY)
+            return ReleaseOutcome(
+                model=f"models/main-{last:08d}", model_sha256="0", min_cosine=0.99998, probed=64, **MADE_BY
+            )
 
 
 def catalogue(number: int) -> CatalogueRef:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.base import Store
-from infra.store.manifest import commit
+from infra.store.manifest import commit, read_manifest
 from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
@@ -87,7 +87,13 @@ class Writer:
             span=SpanRef(name="2021-Q1", version=1),
             run_key=f"run-{self.made}",
             model=ModelRef(version=version, checkpoint=CheckpointRef(prefix="lineages/main/x", step=1, sha256="x")),
-            exported=ReleaseOutcome(model=f"models/{version}", min_cosine=1.0, probed=1, **MADE_BY),
+            exported=ReleaseOutcome(
+                model=f"models/{version}",
+                model_sha256=read_manifest(self.store, f"models/{version}").sha256,
+                min_cosine=1.0,
+                probed=1,
+                **MADE_BY,
+            ),
             inferred=InferOutcome(
                 prefix=prefix,
                 vectors=self.made + SHARDS - 1,

@@ -74,13 +74,16 @@ class Released:
         self.vectors = infer_vectors(self.store, self.config, self.rows, self.model)
         self.outcome = self.release(apart=apart)
 
-    def release(self, before: ReleasedRef | None = None, apart: bool = False) -> ReleaseOutcome:
+    def release(
+        self, before: ReleasedRef | None = None, apart: bool = False, model_sha256: str | None = None
+    ) -> ReleaseOutcome:
         inputs = ReleaseInputs(
             model=self.model,
             vectors=self.vectors.prefix,
             catalogue=self.catalogue,
             rows=with_held(self.store, self.config, self.rows),
             before=before,
+            model_sha256=model_sha256,
         )
         with pytest.MonkeyPatch.context() as patch:
             if not apart:
@@ -321,6 +324,22 @@ def test_a_damaged_export_is_made_again(releases):
     assert made.release() == made.outcome
     assert card.read_text() == before
     assert made.store.list("quarantine/models")
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_folder_that_somebody_sealed_again_is_not_taken_for_the_export(releases, released: bool):
+    """Who may write to models/ may write a manifest too; only the release's own hash vouches for a folder."""
+    made: Released = releases("narrower")
+    prefix = made.outcome.model
+    settings = made.store.path(prefix) / "sentence_bert_config.json"
+    before = settings.read_text()
+    settings.write_text('{"max_seq_length": 1, "do_lower_case": false}')
+    made.store.delete(f"{prefix}/MANIFEST.json")
+    other = commit(made.store, prefix, made.store.path(prefix), "model", {"model_version": made.model.version})
+    again = made.release(model_sha256=made.outcome.model_sha256 if released else None)
+    assert again == made.outcome
+    assert read_manifest(made.store, prefix).sha256 == made.outcome.model_sha256 != other.sha256
+    assert settings.read_text() == before
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,60 @@ def _any_function(folder: Path, evil: str) -> None:
     (folder / "2_Dense" / "config.json").write_text(json.dumps({"activation_function": "os.abort"}))
 
 
+def _router(folder: Path, evil: str) -> None:
+    """A class of the library itself that imports whatever its own settings name."""
+    (folder / "9_R").mkdir()
+    (folder / "evil.py").write_text(evil)
+    types = {"types": {"m": f"{folder}--evil.Evil"}, "structure": {"query": ["m"], "document": ["m"]}, "parameters": {}}
+    (folder / "9_R" / "router_config.json").write_text(json.dumps(types))
+    kind = "sentence_transformers.base.modules.router.Router"
+    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "9_R", "type": kind}]))
+
+
+def _library_class(folder: Path, evil: str) -> None:
+    _modules(folder, "sentence_transformers.base.modules.router.Router")
+
+
+def _another_folder(folder: Path, evil: str) -> None:
+    first = {"idx": 0, "name": "0", "path": "", "type": "released_modules.FeatureTransformer"}
+    second = {"idx": 1, "name": "1", "path": "../elsewhere", "type": "sentence_transformers.models.Pooling"}
+    (folder / "modules.json").write_text(json.dumps([first, second]))
+
+
+def _deeper(folder: Path, evil: str) -> None:
+    nested = {"model_type": "bert", "text_config": {"auto_map": {"AutoConfig": "someone/else--evil.Evil"}}}
+    (folder / "config.json").write_text(json.dumps(nested))
+
+
+def _kernel(folder: Path, evil: str) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "_attn_implementation": "someone/kernel"}))
+
+
+def _arguments(folder: Path, evil: str) -> None:
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"model_args": {"code_revision": "evil"}}))
+
+
+def _adapter(folder: Path, evil: str) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"auto_mapping": {"parent_library": "antigravity"}}))
+
+
+def _processor(folder: Path, evil: str) -> None:
+    (folder / "preprocessor_config.json").write_text("{}")
+
+
+def _pickle(folder: Path, evil: str) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"")
+
+
+def _link(folder: Path, evil: str) -> None:
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").symlink_to("/etc/hostname")
+
+
+def _cut(folder: Path, evil: str) -> None:
+    (folder / "config.json").write_text('{"model_type": "bert"')
+
+
 @pytest.mark.parametrize("opened", [_open, _encode])
 @pytest.mark.parametrize(
     ("tamper", "named"),
@@ -77,6 +131,17 @@ def _any_function(folder: Path, evil: str) -> None:
         (_installed_elsewhere, r"modules\.json names antigravity\.Evil"),
         (_from_the_hub, r"config\.json has an auto_map"),
         (_any_function, r"2_Dense/config\.json names os\.abort"),
+        (_router, r"9_R/router_config\.json is not"),
+        (_library_class, r"modules\.json names sentence_transformers\.base\.modules\.router\.Router"),
+        (_another_folder, r"modules\.json has another entry 1"),
+        (_deeper, r"config\.json has an auto_map"),
+        (_kernel, r"config\.json names someone/kernel"),
+        (_arguments, r"sentence_bert_config\.json has other keys"),
+        (_adapter, r"adapter_config\.json is not"),
+        (_processor, r"preprocessor_config\.json is not"),
+        (_pickle, r"pytorch_model\.bin is not"),
+        (_link, r"1_Pooling/config\.json is a link"),
+        (_cut, r"config\.json is not readable"),
     ],
 )
 def test_code_that_is_not_this_installations_own_never_runs(
@@ -92,13 +157,10 @@ def test_code_that_is_not_this_installations_own_never_runs(
     assert not ran.exists()
 
 
-@pytest.mark.parametrize("opened", [_open, _encode])
-def test_a_model_without_features_asks_to_trust_nothing(tmp_path: Path, opened: Callable[[Path], None]) -> None:
-    folder, ran = tmp_path / "model", tmp_path / "ran"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    (folder / "evil.py").write_text(EVIL.format(str(ran)))
-    _modules(folder, "evil.Evil")
-    with pytest.raises(Exception, match="not part of Sentence Transformers"):
-        opened(folder)
-    assert not ran.exists()
+def test_a_model_without_features_is_checked_too_and_asks_to_trust_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    _modules(tmp_path, "sentence_transformers.models.Transformer")
+    assert not released_code.needs_trust(tmp_path)
+    (tmp_path / "evil.py").write_text(EVIL.format("ran"))
+    with pytest.raises(ConfigError, match=r"evil\.py is not this installation's own"):
+        released_code.needs_trust(tmp_path)
