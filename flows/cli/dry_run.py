@@ -19,11 +19,12 @@ from tasks.monitoring.budgets import require_budget
 from tasks.monitoring.schedule import next_fire
 from tasks.planning.enough import Enough, enough
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_plan
+from tasks.planning.preflight import check_idle, check_plan, unread_settings
 from tasks.quality.expectations import check_arguments
 from tasks.quality.sight import Sight
 from tasks.runs.plan import NothingToDo
 
+_MOST_HELD = 0.5  # share held out, beyond which less is trained on than measured
 _NAME_LETTERS = 40  # longest name of an item
 
 
@@ -49,6 +50,7 @@ class DryRunOutput(Record):
     enough: Enough | None = Field(description="expected amounts of the run, and the sight of its gates")
     cost: RunCost | None = Field(description="expected time, cost and memory of the run; null: nothing to do")
     sentence: str = Field(description="reason of nothing to do; else empty")
+    unread: tuple[str, ...] = Field(default=(), description="settings that nothing reads in this run, with the reason")
 
 
 def planned(options: RunOptions, span: str | None) -> DryRunOutput:
@@ -66,8 +68,16 @@ def planned(options: RunOptions, span: str | None) -> DryRunOutput:
         require_budget(store, plan)
         amounts = enough(store, plan)
         cost = run_cost(store, plan, amounts)
-        return DryRunOutput(config=config.tree(), plan=_plan_output(plan), enough=amounts, cost=cost, sentence="")
+        return DryRunOutput(
+            config=config.tree(),
+            plan=_plan_output(plan),
+            enough=amounts,
+            cost=cost,
+            sentence="",
+            unread=tuple(unread_settings(store, plan)),
+        )
     except NothingToDo as error:
+        check_idle(store, config)
         return DryRunOutput(config=config.tree(), plan=None, enough=None, cost=None, sentence=str(error))
 
 
@@ -92,6 +102,7 @@ def _lines(output: DryRunOutput) -> Iterator[str]:
     yield f"before:  {', '.join(plan.history) or 'none'}"
     yield f"parent:  {start}"
     yield f"run key: {plan.run_key}"
+    yield from (f"unread:  {each}" for each in output.unread)
     yield ""
     yield from _amounts(output.enough, output.cost, output.config)
     yield ""
@@ -126,6 +137,7 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
     yield f"time:    {time}{price}; by stage: millrace plan"
     if cost.memory is not None:
         yield f"memory:  {memory(cost.memory)}"
+    yield from _little(amounts, train["batch_rows"], config["evaluate"]["holdout_share"])
     earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
     alone = f"{count(amounts.unseen_queries)} of them unseen: none of their rows is trained on"
     held = f"about {count(amounts.held_queries)} queries of {count(amounts.held_pairs)} pairs, {alone}"
@@ -138,6 +150,17 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
         yield (
             f"golden:  warning: {of} in no span, catalogue or item feed, as {first}; they are measured, but no release "
             "has them: correct the item_id or the text in evaluate.golden, or announce them by millrace ingest --items"
+        )
+
+
+def _little(amounts: Enough, batch: int, share: float) -> Iterator[str]:
+    """Yield a line about a holdout that leaves too little to train on."""
+    if share > _MOST_HELD or amounts.training_pairs < batch:
+        left = f"{count(amounts.training_pairs)} of {plural(amounts.rows, 'row')} are pairs to train on"
+        few = f", fewer than the {batch} of train.batch_rows" if amounts.training_pairs < batch else ""
+        yield (
+            f"little:  warning: about {left}{few}, and evaluate.holdout_share {share:g} is held out; lower it, or "
+            "train on more spans at once"
         )
 
 

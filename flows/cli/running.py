@@ -14,7 +14,7 @@ from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.completion import spans
-from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions, workspace_words
 from flows.presentation import queries, terminal
 from flows.presentation.model import Section
@@ -28,7 +28,7 @@ from tasks.foundation.errors import CodeError, ConfigError
 from tasks.foundation.records import Record
 from tasks.monitoring.budgets import require_budget
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_plan
+from tasks.planning.preflight import check_plan, unread_settings
 from tasks.planning.start import next_start
 from tasks.running.early_loading import begin_loading
 from tasks.runs import releases
@@ -105,6 +105,8 @@ def run(
             plan = plan_run(store, config, span)
             begin_loading(store, plan)
             check_plan(store, plan)  # report errors before a server starts
+            for each in unread_settings(store, plan):
+                note(f"note: {each}")
             require_budget(store, plan)
         done = run_flow("pipeline", verbose, store.uri, span, *options.flow_settings())
         made = done.value

@@ -12,18 +12,22 @@ from configs.schema.label_heads import number_of
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest, read_manifest
 from tasks.contracts.checkpoints import HoldoutRule
-from tasks.contracts.references import SpanRef
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Queue, Stage, compute_of
 from tasks.contracts.workspace import RESULT
 from tasks.data.files.places import source_path
+from tasks.data.items import FEED_KIND
 from tasks.data.join import Join, join_of
 from tasks.data.label_columns import label_columns
 from tasks.data.rows import BATCH_ROWS, CORE, LABEL, OF_FEED, SPAN_KIND, TEXTS, group_columns, has_ids_alone
-from tasks.data.span_versions import list_feeds
+from tasks.data.span_versions import list_feeds, list_spans
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.golden_set import read_golden_set
 from tasks.planning.preflight_encoder import check_encoder
+from tasks.runs.plan import NEW_LINEAGE
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 _MOST_WORDS = 0.5  # share of texts that are no numbers, above which a column does not hold numbers
 
@@ -76,20 +80,31 @@ def check_numbers(store: Store, config: Config, window: Sequence[SpanRef]) -> No
     for span in window:
         kinds = read_manifest(store, span.prefix).facts.get("columns") or {}
         for column in [name for name in keys if kinds.get(name) == "string"]:
-            texts = [text for text in _first_texts(store, span, column) if text is not None and text.strip()]
-            words = [text for text in texts if math.isnan(number_of(text))]
-            if len(words) > len(texts) * _MOST_WORDS:
-                raise DataError(
-                    f"span {span.name} v{span.version}: column {column!r}, which {keys[column]} names, holds text such "
-                    f"as {words[0]!r}: {len(words):,} of its first {len(texts):,} values are no numbers; convert it "
-                    "in the source and ingest the span again with --replace, or name another column"
-                )
+            _require_numbers(store, span, SPAN_KIND, column, keys[column])
+    features = [name for name in config.features.numeric if name not in config.features.query]
+    for feed in list_feeds(store)[-1:] if features else ():
+        kinds = read_manifest(store, feed.prefix).facts.get("columns") or {}
+        for column in [name for name in features if kinds.get(name) == "string"]:
+            _require_numbers(store, feed, FEED_KIND, column, keys[column])
 
 
-def _first_texts(store: Store, span: SpanRef, column: str) -> Iterable[str | None]:
-    manifest = open_manifest(store, span.prefix, SPAN_KIND)
+def _require_numbers(store: Store, source: SpanRef | FeedRef, kind: str, column: str, key: str) -> None:
+    """Check that most of the first texts of a column are numbers. Raises DataError: they are not."""
+    texts = [text for text in _first_texts(store, source.prefix, kind, column) if text is not None and text.strip()]
+    words = [text for text in texts if math.isnan(number_of(text))]
+    if len(words) > len(texts) * _MOST_WORDS:
+        raise DataError(
+            f"{'span' if kind == SPAN_KIND else 'item feed'} {source.name} v{source.version}: column {column!r}, which "
+            f"{key} names, holds text such as {words[0]!r}: {len(words):,} of its first {len(texts):,} values are no "
+            "numbers; convert it in the source and ingest it again with --replace, or name another column"
+            f"{'; names are features.categorical' if key == 'features.numeric' else ''}"
+        )
+
+
+def _first_texts(store: Store, prefix: str, kind: str, column: str) -> Iterable[str | None]:
+    manifest = open_manifest(store, prefix, kind)
     for entry in manifest.files[:1]:
-        with pq.ParquetFile(open_file(store, span.prefix, manifest, entry.name), pre_buffer=False) as file:
+        with pq.ParquetFile(open_file(store, prefix, manifest, entry.name), pre_buffer=False) as file:
             for batch in file.iter_batches(BATCH_ROWS, columns=[column]):
                 return batch.column(0).to_pylist()
     return ()
@@ -195,6 +210,34 @@ def check_plan(store: Store, plan: RunPlan) -> None:
     check_window(store, plan.config, plan.window, begins)
     if not store.exists(RESULT.key(run=plan.run_key, stage=Stage.validate)):
         check_join(store, plan.config, plan.window)
+
+
+def check_idle(store: Store, config: Config) -> None:
+    """Check the settings by the newest span, if there is nothing to do. Raises as `check_window` does."""
+    check_window(store, config, list_spans(store)[-1:], begins=False)
+
+
+def unread_settings(store: Store, plan: RunPlan) -> list[str]:
+    """Return sentences about settings of a run that nothing reads: the encoder of a lineage that has begun."""
+    if plan.parent is None:
+        return []
+    model = plan.config.model
+    names = [name for name in ("pretrained", "scratch") if getattr(model, name) is not None]
+    begun = "imported weights"
+    if plan.history:
+        first = Run(Snapshot(store), plan.history[0].prefix.split("/")[1]).plan
+        if first is None or (first.config.model.pretrained, first.config.model.scratch) == (
+            model.pretrained,
+            model.scratch,
+        ):
+            return []
+        encoder = first.config.model.pretrained or "a new encoder"
+        begun = f"{encoder}, in {plan.history[0].span.name}"
+    return [
+        f"model.{name} is not read: the lineage {plan.config.lineage!r} began with {begun}, and goes on with its "
+        f"weights; to begin with another encoder, {NEW_LINEAGE}"
+        for name in names
+    ]
 
 
 def check_window(store: Store, config: Config, window: Sequence[SpanRef], begins: bool) -> None:

@@ -179,6 +179,13 @@ def test_dry_run_says_whether_the_data_is_enough(millrace: Command, runs: Runs) 
     assert sorted(runs.workspace.rglob("*")) == before
 
 
+def test_dry_run_says_that_a_holdout_leaves_too_little(millrace: Command, runs: Runs) -> None:
+    arguments = ["run", "--dry-run", "--span", "2026-04", "--workspace", str(runs.workspace), *SMALL]
+    assert "little:" not in millrace(*arguments).out
+    held = millrace(*arguments, "--set", "evaluate.holdout_share=0.9").out
+    assert "evaluate.holdout_share 0.9 is held out" in held
+
+
 def test_dry_run_prints_settings_that_load_again_and_the_plan(millrace: Command, runs: Runs, tmp_path: Path) -> None:
     before = sorted(runs.workspace.rglob("*"))
     arguments = ["run", "--dry-run", "--settings", "--span", "2026-04", "--workspace", str(runs.workspace)]

