@@ -55,6 +55,10 @@ ITEMS = Layout(
     root="items",
     kind=FEED_KIND,
 )
+_OF_WORDS = (
+    "; for grades or classes in words leave label out of --map: heads.multiclass.column or a table of events "
+    "(validate.events) reads the column, and millrace init writes the settings"
+)
 _DRAFT = "-1"  # of WooCommerce's `Published`, whose 0 is private and whose 1 is public
 
 
@@ -246,7 +250,8 @@ class Canonicaliser:
                 return None
             kind, spelled = self.spelling.typed(text)
             if kind == "string":
-                raise record.error(column, f"{short(value)} is not a number; the label must be a number{_hint(text)}")
+                hint = _hint(text) or (_OF_WORDS if text[0].isalpha() else "")
+                raise record.error(column, f"{short(value)} is not a number; the label must be a number{hint}")
             return float(as_bool(text) or 0 if kind == "bool" else text) if spelled is None else float(spelled)
         return as_float(value)
 

@@ -88,25 +88,29 @@ def format_of(source: PurePath, names: Sequence[str], is_file: bool) -> Format:
     raise ConfigError(f"--source {source}: the name does not tell the format; give {options}")
 
 
-def foreign_content(path: PurePath, start: bytes, form: Format) -> str:
-    """Return the name of a content that is not of `form`, with a way to convert it; empty if none is recognised.
-
-    Args:
-        start: the first bytes of the file, a few thousand if it has them, uncompressed.
-    """
+def content_by_magic(path: PurePath, start: bytes) -> str:
+    """Return the name of a content that no format is, by its first bytes, with a way to convert it; empty: unknown."""
     if start.startswith(_ZIP):
         if b"xl/" in start:
             return _workbook(path)
         return "a zip archive; unpack it, and name the file or the folder with its files"
     if start.startswith(_OLD_EXCEL):
         return _workbook(path)
+    return next((said.format(name=path.name) for magic, said in _FOREIGN.items() if start.startswith(magic)), "")
+
+
+def foreign_content(path: PurePath, start: bytes, form: Format) -> str:
+    """Return the name of a content that is not of `form`, with a way to convert it; empty if none is recognised.
+
+    Args:
+        start: the first bytes of the file, a few thousand if it has them, uncompressed.
+    """
+    if known := content_by_magic(path, start):
+        return known
     if form is not Format.parquet and start.startswith(_PARQUET):
         return f"a Parquet file, not {form}; give --format parquet"
     if form is Format.parquet:
         return ""
-    for magic, content in _FOREIGN.items():
-        if start.startswith(magic):
-            return content.format(name=path.name)
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if text[:5].lower() in (b"<html", b"<!doc"):
         return "HTML, which is not read; export it as CSV or JSON Lines"

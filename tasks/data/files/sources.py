@@ -12,11 +12,11 @@ from tasks.data.files.csv_form import CsvForm
 from tasks.data.files.csv_rows import DETECTED, CsvOptions, read_csv
 from tasks.data.files.cursor import Cursor, SourceRow, TakeUnreadable, Unread
 from tasks.data.files.folders import find_files, refuse_tables, visible
-from tasks.data.files.formats import Format, format_of
+from tasks.data.files.formats import Format, content_by_magic, format_of, format_of_name
 from tasks.data.files.json_rows import read_jsonl
 from tasks.data.files.packing import plain
 from tasks.data.files.parquet_rows import read_parquet
-from tasks.data.files.places import list_source, open_place
+from tasks.data.files.places import BUFFER_BYTES, list_source, open_place
 from tasks.data.files.xml_rows import read_xml
 from tasks.foundation.errors import ConfigError, DataError
 
@@ -49,6 +49,10 @@ class SourceReader:
         if not listing.is_file:
             refuse_tables(source, listing)
         names = [source.name] if listing.is_file else [each.path.name for each in visible(source, listing)]
+        if form is None and listing.is_file and format_of_name(source.name) is None:
+            with open_place(listing.places[0]) as raw:
+                if known := content_by_magic(source, raw.peek(BUFFER_BYTES)):
+                    raise ConfigError(f"--source {source}: {known}")
         form = form or format_of(source, names, listing.is_file)
         for option, given in (("--delimiter", csv.delimiter), ("--quote", csv.quote)):
             if given is not None and form is not Format.csv:

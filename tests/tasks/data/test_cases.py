@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import datetime as dt
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.formats import Format
+from tasks.data.files.shaping import Only, Shaping
+from tasks.data.files.spelling import Spelling
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.foundation.errors import StageError
 from tests.support.workspace.inputs import encoded
@@ -38,13 +41,14 @@ class Case(NamedTuple):
     mapping: dict[str, str] | None = None
     form: Format | None = None
     aside: bool = False
+    options: IngestOptions = IngestOptions()
 
 
 def read(case: Case, source: Path, folder: Path) -> tuple[list[tuple[Any, ...]], int]:
     """The values of the case's columns, and the number of rows that were set aside."""
     store = DirectoryStore(folder / "workspace")
     layout, mapping = (ITEMS, case.mapping or FEED) if case.feed else (ROWS, case.mapping or LOG)
-    options = IngestOptions(set_aside=folder / "aside" if case.aside else None)
+    options = case.options.model_copy(update={"set_aside": folder / "aside" if case.aside else None})
     summary = ingest(store, source, case.form, case.time, SpanKind.month, mapping, layout, options=options)
     tables = [pq.read_table(store.path(key)) for key in sorted(store.list("")) if key.endswith(".parquet")]
     rows = [row for table in tables for row in table.to_pylist()]
@@ -122,6 +126,14 @@ OWN = {
         files={"feed.jsonl": b'{"sku": "S1", "title": "A", "at": 20261001}\n'},
         feed=True,
     ),
+    "an Arrow file, whatever its name": Case((), None, "an Arrow .Feather. file; convert it", {"log.dat": b"ARROW1"}),
+    "grades in words as label": Case(
+        (),
+        None,
+        "row 1, column 'esci': 'E' is not a number.*heads.multiclass.column",
+        {"log.csv": b"at,q,sku,title,esci\n2026-10-01,a,S1,A,E\n"},
+        mapping={**LOG, "label": "esci"},
+    ),
     "a feed's day of Excel": Case(
         (), None, "1970-01-01 is before 1990", {"feed.csv": b"sku,title,at\nS1,A,46300\n"}, feed=True
     ),
@@ -195,14 +207,74 @@ SHARED_CASES = {
     "12-index-col/log.csv": Case(("column_1", "item_id"), tuple((float(n), f"S{n}") for n in range(5))),
     "13-float-ids/log.csv": Case(ONE_ID, (("12345",), (None,), ("777",))),
     "13-float-ids/log.parquet": Case((), None, "row 3, column 'sku': .* lost the last digits"),
-    "14b-merchant-xml/feed.xml": Case((), None, "XML", form=Format.csv),
+    "14-merchant-tsv/feed.tsv": Case(
+        ("item_id", "description"),
+        tuple((f"SKU{n}", f'"Heavy" pan, 9" deep {n}') for n in range(6)),
+        time=NOON,
+        feed=True,
+        mapping={"id": "id", "text": "title"},
+    ),
+    "14b-merchant-xml/feed.xml": Case(
+        ("item_id", "item"), (("A1", "Iron pan"),), time=NOON, feed=True, mapping={"id": "id", "text": "title"}
+    ),
+    "15-shopify/products.csv": Case(
+        ("item_id", "item", "deleted", "time"),
+        (("iron-pan", "Iron pan", False, "2026-10-01T08:00:00"), ("tea-pot", "Tea pot", True, "2026-10-02T09:00:00")),
+        time="Updated At",
+        feed=True,
+        mapping={"id": "Handle", "text": "Title", "deleted": "Status"},
+        options=IngestOptions(
+            shaping=Shaping(only=(Only("Title"),)), spelling=Spelling(true=("archived",), false=("active",))
+        ),
+    ),
     "17-int96/log.parquet": Case(("until",), (("9999-12-31T00:00:00",),) * 4),
     "17-int96/wrapped.parquet": Case((), None, "2611-02-01 is later"),
     "18-firehose/log.json": Case(ONE_ID, ids(*range(3))),
+    "18-firehose/pretty.json": Case((), None, "jq -c"),
+    "18-firehose/wrap.json": Case((), None, r"jq -c '\.\[\"products\"\]\[\]'"),
+    "19-ga4-items/log.jsonl": Case(
+        ("query", "item", "item_id"),
+        tuple((f"red shoes {n}", f"Red shoe {n}", f"S{n}") for n in range(3)),
+        mapping={"query": "event_params.search_term", "item": "items.item_name", "item_id": "items.item_id"},
+        options=IngestOptions(shaping=Shaping(("items",), None, (Only("event_name", ("view_item",)),))),
+    ),
     "22-line-ends/cr.csv": Case((), None, "CR alone"),
     "22-line-ends/escaped.csv": Case(("query",), (('24" screen',), ("mug",))),
+    "24-null-words/log.csv": Case(
+        ("query",),
+        tuple(
+            (word,) for word in ("(not set)", "null", "NULL", None, "undefined", "NaN", "N/A", "(other)", "none", None)
+        ),
+    ),
+    "30-labels/log.csv": Case((), None, "heads.multiclass.column", mapping={**LOG, "label": "esci"}),
+    "30-labels/ok.csv": Case(
+        ("label",),
+        ((math.inf,), (1.0,), (1.0,), (2.0,), (None,), (None,)),
+        mapping={**LOG, "label": "rel"},
+    ),
+    "30-labels/pct.csv": Case((), None, "'50%' is not a number", mapping={**LOG, "label": "rel"}),
+    "32-misnamed/log.csv": Case((), None, "give --format parquet"),
+    "32-misnamed/log.parquet.gz": Case(ONE_ID, ids(*range(3))),
+    "32-misnamed/o.orc": Case((), None, "an ORC file; convert it"),
+    "32-misnamed/f.parquet": Case((), None, "an Arrow .Feather. file; convert it"),
+    "32-misnamed/log.feather": Case((), None, "an Arrow .Feather. file; convert it"),
+    "32-misnamed/log.jsonl": Case((), None, "give --format csv"),
     "32-misnamed/j.csv": Case((), None, "give --format jsonl"),
     "33-delta/tbl": Case((), None, "a Delta table"),
+    "39-feed-no-time/woo.csv": Case(
+        ("item_id", "item", "deleted"),
+        (("44", "V-neck shirt", False), ("45", "V-neck shirt, red", False), ("46", "Gift card", True)),
+        time=NOON,
+        feed=True,
+        mapping={"id": "ID", "text": "Name", "live": "Published"},
+    ),
+    "40-empty-id/shop.csv": Case(
+        ONE_ID,
+        (("iron-pan",), ("tea-pot",), ("mug-big",)),
+        time="Updated At",
+        feed=True,
+        mapping={"id": "Handle", "text": "Title"},
+    ),
     "41-null-id/log.csv": Case(ONE_ID, (("S1",), (None,), ("S2",), (None,), (None,), (None,))),
 }
 
