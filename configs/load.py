@@ -17,7 +17,7 @@ from configs.own_suites import take_in
 from configs.prices import take_in_prices
 from configs.schema.config import Config
 from configs.wrong_values import explain, nearest
-from configs.yaml_files import read_yaml, read_yaml_file
+from configs.yaml_files import fault_of, read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import holds_password, masked
 
@@ -129,6 +129,8 @@ def _files(path: Path, above: tuple[Path, ...] = ()) -> Iterator[Layer]:
         chain = (*above, path.resolve())
         if (path.parent / below).resolve() in chain:
             raise ConfigError(f"{path}: {EXTENDS} {below!r} leads back to a file that is being read; remove it there")
+        if not (path.parent / below).is_file():
+            raise ConfigError(f"{path}: {EXTENDS} {below!r}: {path.parent / below}: no such file")
         yield from _files(path.parent / below, chain)
     yield Layer(str(path), path, tree)
 
@@ -173,8 +175,11 @@ def _scalar(text: str) -> Any:
     try:
         value = read_yaml(text)
     except yaml.YAMLError as error:
+        text_alone = (
+            "; a text that begins so needs quotes of its own, as in '\"* * *\"'" if text[:1] in "*&%@`!|>" else ""
+        )
         raise ConfigError(
-            f"--set value {masked(text)!r:.{_SHOWN}} is not readable as YAML: {masked(str(error))}"
+            f"--set value {masked(text)!r:.{_SHOWN}} is not readable as YAML: {masked(fault_of(error))}{text_alone}"
         ) from None
     if isinstance(value, str):  # YAML 1.1 reads 3e-5 as a string; people mean the number
         try:

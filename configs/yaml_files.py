@@ -29,7 +29,16 @@ def read_yaml_file(path: Path, label: str = "") -> Any:
     except FileNotFoundError as error:
         raise ConfigError(f"{label}{path}: no such file") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{label}{path}: not readable as YAML: {error}") from error
+        raise ConfigError(f"{label}{path}: not readable as YAML: {fault_of(error)}") from error
+
+
+def fault_of(error: Exception) -> str:
+    """Return an error of reading YAML on one line, with the line and the column of the text."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return str(error)
+    mark = error.problem_mark
+    said = "a tab stands where YAML wants blanks" if "'\\t'" in str(error.problem) else error.problem
+    return f"line {mark.line + 1}, column {mark.column + 1}: {said}"
 
 
 def read_yaml(text: str) -> Any:

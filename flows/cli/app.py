@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from flows.cli.terminal.command import COMMANDS
-from flows.cli.terminal.extra_words import absent, refusal
+from flows.cli.terminal.extra_words import absent, plain_value, refusal
 from tasks.foundation.errors import CancelledError
 
 MODULES = {  # by panel of the help page: command -> the module of this folder that has it
@@ -109,7 +109,11 @@ class _OneCommand(TyperCommand):
         ctx.allow_extra_args = True
         if (answer := absent(self.name or "", typed)) is not None:
             ctx.fail(answer)
-        extra = super().parse_args(ctx, args)
+        try:
+            extra = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = plain_value(error.message)
+            raise
         if extra:
             options = {option for each in self.params for option in each.opts if option.startswith("-")}
             arguments = {each.name or "" for each in self.params if each.param_type_name == "argument"}

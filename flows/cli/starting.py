@@ -173,9 +173,9 @@ def _look(store: Store, file: PurePath, items: PurePath | None, options: LookOpt
         log = tasks.data.look.look(file, ROWS, options, listener.progress, words)
         kind = SpanKind(log.span)
         feed = tasks.data.look.look(items, ITEMS, LookOptions(span=kind), listener.progress, words) if items else None
-    _check(log, ROWS, "--map")
+    _check(log, ROWS, "--map names them")
     if feed is not None:
-        _check(feed, ITEMS, "the feed's names")
+        _check(feed, ITEMS, f"ingest it first, as millrace look {items} --items says, and leave --items out")
     elif "item" not in log.mapping:
         raise ConfigError(f"{file} names its items by {log.mapping['item_id']!r} alone; their texts: --items FEED")
     return _Sources(log, feed, kind)
@@ -192,7 +192,7 @@ def _check(facts: SourceFacts, layout: Layout, option: str) -> None:
         check_map(facts.mapping, layout)
     except ConfigError as error:
         names = ", ".join(each.name for each in facts.columns)
-        raise ConfigError(f"{facts.source}: {error}; its columns are {names}; {option} names them") from None
+        raise ConfigError(f"{facts.source}: {error}; its columns are {names}; {option}") from None
 
 
 def _data(sources: _Sources, encoder: str | None, timezone: str) -> FirstData:

@@ -33,6 +33,8 @@ def parse_map(text: str, layout: Layout = ROWS) -> dict[str, str]:
         ConfigError: a pair is not name=column, a name appears twice, or `check_map` refuses it.
     """
     mapping: dict[str, str] = {}
+    if ";" in text and text.count("=") > text.count(",") + 1:
+        raise ConfigError(f"--map {text!r}: commas separate the pairs: --map {text.replace(';', ',')}")
     for pair in text.split(","):
         name, separator, column = (part.strip() for part in pair.partition("="))
         if not (name and separator and column):

@@ -1,10 +1,13 @@
 """Words of a command line that no parameter takes: the option that was probably meant."""
 
+import difflib
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tasks.contracts.spans import kind_of
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.passwords import masked
 
 _ABSENT = {  # options that people look for
     ("serve", "--host"): "serve listens on 127.0.0.1 alone, since its pages ask for no password; from another machine: "
@@ -14,6 +17,15 @@ _ABSENT = {  # options that people look for
     ("ingest", "--file"): "name rows with --source, or an item feed with --items",
     ("ingest", "--input"): "name rows with --source, or an item feed with --items",
 }
+_VALUES = {
+    "Value error, ": "",
+    "Input should be a valid integer, unable to parse string as an integer": "write a whole number",
+    "Input should be a valid number, unable to parse string as a number": "write a number",
+    "Input should be greater than or equal to ": "write at least ",
+    "Input should be less than or equal to ": "write at most ",
+}
+_CHOICES = re.compile(r"'([^']*)' is not one of (.*)")
+_QUOTED = re.compile(r"'([^']*)'")
 _NUMBERS = ("--to", "--release", "-k")  # options that take one, the likeliest first
 _TEXT = "text"  # argument
 
@@ -33,15 +45,29 @@ def refusal(words: Sequence[str], typed: Sequence[str], options: Collection[str]
         options: the command's options, as in `--span`.
         arguments: the names of its arguments.
     """
-    extra = f"{'These words belong' if len(words) > 1 else 'This word belongs'} to no option: {' '.join(words)}"
+    said = masked(" ".join(words))
+    extra = f"{'These words belong' if len(words) > 1 else 'This word belongs'} to no option: {said}"
     meant = "put a text of several words in quotes" if _TEXT in arguments else _meant(words[0], typed, options)
     return f"{extra}; {meant}" if meant else extra
+
+
+def plain_value(said: str) -> str:
+    """Return the library's sentence about a wrong value of an option in plain words, with the nearest choice."""
+    for wrong, right in _VALUES.items():
+        said = said.replace(wrong, right)
+    if found := _CHOICES.fullmatch(said):
+        close = difflib.get_close_matches(found[1], _QUOTED.findall(found[2]), n=1)
+        return f"{said.rstrip('.')}{f'; did you mean {close[0]}?' if close else ''}"
+    return said
 
 
 def _meant(word: str, typed: Sequence[str], options: Collection[str]) -> str | None:
     place = typed.index(word) if word in typed else 0
     if place > 1 and typed[place - 2] == "--set" and "=" not in typed[place - 1]:
         return f"did you mean --set {typed[place - 1]}={word}?"
+    setting = typed[place - 1] if place and typed[place - 2] == "--set" else ""
+    if any(setting.count(opened) > setting.count(closed) for opened, closed in ("[]", "{}")):
+        return f"put the whole setting in quotes, as in --set '{setting.partition('=')[0]}=[...]'"
     if Path(word).exists():
         return f"one file or one folder is read; to read several files, name their folder: {Path(word).parent}"
     if "=" in word and "--set" in options:

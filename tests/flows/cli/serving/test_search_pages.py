@@ -45,7 +45,11 @@ def test_hits_of_the_current_release_stand_next_to_those_of_the_one_before(pages
     assert page.text.index("Release 2 Model") < page.text.index("Release 3, the current one Model")
     places = [row[:4] for row in page.rows if row[0].isdigit()]
     assert [place[:3] for place in places[:3]] == [["1", "1.000", "i2"], ["2", "0.900", "i3"], ["3", "0.800", "i4"]]
-    assert places[3:] == [["1", "1.000", "2 ↑", "i3"], ["2", "0.900", "3 ↑", "i4"], ["3", "0.800", "+ new in these 3", "i5"]]
+    assert places[3:] == [
+        ["1", "1.000", "2 ↑", "i3"],
+        ["2", "0.900", "3 ↑", "i4"],
+        ["3", "0.800", "+ new in these 3", "i5"],
+    ]
     assert "The best 3; 1 of them is not in the other 3" in page.text
     assert "184,210 vectors in 12 ms" in page.text
     chosen = shown(pages, "q=lamp&k=3&with=1")
