@@ -215,7 +215,7 @@ def _words_of(reader: SourceReader, column: str, live: bool, spelling: Spelling)
             return f"; column {column!r} has many values, such as {', '.join(map(repr, list(words)[:3]))}: map another"
     shown = ", ".join(f"{word} ({count:,})" for word, count in words.most_common())
     flags = flags_of(words, spelling.true, spelling.false)
-    if not flags.gone:
+    if not flags.gone and (flags.others or not flags.live):
         meant = "an item on sale" if live else "a deleted item"
         return f"; its words are {shown}: give those for {meant} with --true, the others with --false"
     return f"; its words are {shown}: {(flags.opposite if live else flags).options} reads them"

@@ -215,11 +215,12 @@ def _plain(pattern: str, instead: str) -> _Change:
     return lambda ids: pc.replace_substring_regex(ids, pattern, instead)
 
 
+_ZEROS = "zeros before the number"
 # Named in the order of trying: the first that finds enough is the difference.
 _CHANGES: dict[str, _Change] = {
     "blanks around the id": pc.utf8_trim_whitespace,
     "upper and lower case": pc.utf8_lower,
-    "zeros before the number": _plain(r"^0+(\d)", r"\1"),
+    _ZEROS: _plain(r"^0+(\d)", r"\1"),
     "zeros before a number in the id": _plain(r"(^|\D)0+(\d)", r"\1\2"),
     "a decimal point after the number": _plain(r"\.0+$", ""),
     "blanks, case, zeros or invisible characters": plain_ids,
@@ -271,7 +272,8 @@ def _affixed(tried: pa.ChunkedArray, feed: pa.ChunkedArray) -> NearForm | None:
         of_log.update({(text[: text.rindex(part)], text[text.rindex(part) + len(part) :])
                        for part in _parts(text) if part in known})  # fmt: skip
     candidates = [(before, after, True) for (before, after), _ in of_log.most_common(3)]
-    candidates += [(before, after, False) for before, after in _common_affixes(feed)]
+    candidates += [(*pair, True) for pair in _common_affixes(tried)]
+    candidates += [(*pair, False) for pair in _common_affixes(feed)]
     for before, after, in_log in candidates:
         change = _without(before, after)
         logged, fed = (change(tried), feed) if in_log else (tried, change(feed))
@@ -279,6 +281,9 @@ def _affixed(tried: pa.ChunkedArray, feed: pa.ChunkedArray) -> NearForm | None:
                  for part, where in ((before, "before"), (after, "after")) if part]  # fmt: skip
         difference = f"{' and '.join(parts)} each id in {'the log' if in_log else 'the feed'}"
         if found := _found(tried, logged, feed, fed, difference, _ALIKE):
+            return found
+        zeros = _CHANGES[_ZEROS]
+        if found := _found(tried, zeros(logged), feed, zeros(fed), f"{difference}, and {_ZEROS}", _ALIKE):
             return found
     return None
 
@@ -290,14 +295,15 @@ def _parts(text: str) -> list[str]:
 
 
 def _common_affixes(ids: pa.ChunkedArray) -> list[tuple[str, str]]:
-    """Return what all ids begin with, and what all end with, without digits at the inner end."""
+    """Return the common beginning and end of all ids, without digits at the inner end, or up to a sign there."""
     found = []
     for turned in (ids, pc.utf8_reverse(ids)):
         low, high = (each.as_py() for each in (pc.min(turned), pc.max(turned)))
         same = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
         found.append(re.sub(r"\d+$", "", low[:same]))
     before, after = found[0], found[1][::-1]
-    return [pair for pair in dict.fromkeys([(before, ""), ("", after), (before, after)]) if any(pair)]
+    to_signs = (re.sub(r"[^\W_]+$", "", before), re.sub(r"^[^\W_]+", "", after))
+    return [pair for pair in dict.fromkeys([(before, ""), ("", after), (before, after), to_signs]) if any(pair)]
 
 
 def _without(before: str, after: str) -> _Change:

@@ -25,6 +25,8 @@ _NAMES = (
     frozenset(["clicked", "clicks", "click", "selected", "chosen", "opened", "geklickt"]),
     frozenset(["shown", "impressions", "displayed", "results", "returned", "hits", "seen", "viewed", "gezeigt"]),
 )
+# Names of columns that mostly have one id; their lists are told by brackets, since an id may have a `|`.
+_ITEMS = frozenset(f"{name}{end}" for name in ("item", "product", "doc", "article") for end in ("_id", "_ids", "s"))
 _WITHOUT_COMMAS = re.compile(r"""(['"])\s+\1""")  # numpy's list of texts, which Python would join
 
 
@@ -152,6 +154,9 @@ def likely_lists(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         words = {*re.split(r"[^\w]+|_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).casefold())}
         rank = next((rank for rank, kind in enumerate(_NAMES) if words & kind), None)
         cells = [value for record in records if not is_missing(value := record.get(name))]
+        if name.rpartition(".")[2].casefold() in _ITEMS and cells and all(map(_has_brackets, cells)):
+            found[name] = len(_NAMES) - 2
+            continue
         if rank is None or not all(looks_like_a_list(value) or len(str(value).split()) == 1 for value in cells):
             continue
         several = sum(map(looks_like_a_list, cells)) >= max(_SOME * len(cells), 1)
@@ -168,6 +173,12 @@ def _all_within(records: Sequence[Mapping[str, Any]], name: str, lists: Sequence
     some = [(found, record) for found, record in some if found]
     return bool(some) and all(
         any(found <= {*map(str, members(record.get(each)))} for each in lists) for found, record in some
+    )
+
+
+def _has_brackets(value: object) -> bool:
+    return looks_like_a_list(value) and (
+        not isinstance(value, str) or value.strip()[:1] + value.strip()[-1:] in _BRACKETS
     )
 
 

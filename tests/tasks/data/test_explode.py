@@ -121,6 +121,13 @@ def test_one_clicked_id_beside_a_list_of_the_shown_ones_is_taken_apart_too(tmp_p
     assert facts.rows == 9
 
 
+def test_a_column_of_ids_that_are_all_lists_is_taken_apart(tmp_path: Path) -> None:
+    rows = [{"at": "2026-01-05", "q": f"lamp {n}", "product_id": json.dumps([f"P{n}"])} for n in range(3)]
+    assert "--explode product_id" in looked(tmp_path, rows).command
+    pipes = [row | {"product_id": f"DE|{n}"} for n, row in enumerate(rows)]
+    assert "--explode" not in looked(tmp_path, pipes).command
+
+
 @pytest.mark.parametrize("write", SPELLINGS.values(), ids=SPELLINGS)
 def test_lists_that_are_mapped_as_one_id_are_named(store: DirectoryStore, write: Any) -> None:
     summary = exploded(store, spelled(write), Format.csv, "shown", "query=q,item_id=clicked")

@@ -181,6 +181,8 @@ def test_the_error_of_a_state_names_all_words_of_its_column_and_their_options(st
     rows = [item(f"a{n}", "2026-01-05", gone="deleted" if n == 7 else "active") for n in range(40)]
     with pytest.raises(DataError, match=r"row 1, column 'gone'.*active \(39\), deleted \(1\): --true deleted --false"):
         feed(store, *rows)
+    with pytest.raises(DataError, match=r"its words are active \(2\): --false active reads them"):
+        feed(store, *(item(each, "2026-01-05", gone="active") for each in "ab"))
     with pytest.raises(DataError, match="many values"):
         feed(store, *(item("a", "2026-01-05", gone=f"word {n}") for n in range(40)))
 

@@ -83,6 +83,12 @@ def test_a_log_of_other_ids_is_named_and_refused_before_a_run(store: DirectorySt
         (lambda each: f"{each[0]}-{each[1:]}", "signs between its parts", "alike"),
         (lambda each: f"gid://shop/{each}", '"gid://shop/" before each id in the log', "alike"),
         (lambda each: f"{each}.html", '".html" after each id in the log', "alike"),
+        (
+            lambda each: f"https://shop.example/p/{each}?ref=s",
+            '"https://shop.example/p/" before and "?ref" after',
+            "alike",
+        ),
+        (lambda each: each[1:-2].lstrip("0"), '"P" before and "EN" after each id in the feed, and zeros', "alike"),
         (lambda each: each[1:], '"P" before each id in the feed', "alike"),
         (lambda each: each[1:-2], '"P" before and "EN" after each id in the feed', "alike"),
         (lambda each: f"{each}|{IDS[0]}", "several ids in one value", "--explode"),
