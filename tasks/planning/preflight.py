@@ -17,7 +17,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Queue, Stage, compute_of
 from tasks.contracts.workspace import RESULT
 from tasks.data.files.places import source_path
-from tasks.data.items import FEED_KIND
+from tasks.data.items import DELETED, FEED_KIND
 from tasks.data.join import Join, join_of
 from tasks.data.label_columns import label_columns
 from tasks.data.rows import BATCH_ROWS, CORE, LABEL, OF_FEED, SPAN_KIND, TEXTS, group_columns, has_ids_alone
@@ -62,8 +62,13 @@ def check_columns(store: Store, config: Config, window: Sequence[SpanRef]) -> No
         if there is not None and missing:
             key, column = missing[0]
             own = ", ".join(name for name in there if name not in CORE) or "no columns but the ones of --map"
+            where = "it"
+            if of_feed is not None:
+                own = ", ".join(sorted({*of_feed, *there} - {*CORE, DELETED})) or own
+                where = "neither has the item feed; they"
             raise DataError(
-                f"span {span.name} v{span.version} has no column {column!r}, which {key} names; it has {own}; "
+                f"span {span.name} v{span.version} has no column {column!r}, which {key} names; {where} "
+                f"{'has' if of_feed is None else 'have'} {own}; "
                 "name another, or ingest the span again with this column and --replace"
             )
 

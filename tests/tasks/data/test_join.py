@@ -85,7 +85,7 @@ def test_a_log_of_other_ids_is_named_and_refused_before_a_run(store: DirectorySt
         (lambda each: f"{each}.html", '".html" after each id in the log', "alike"),
         (
             lambda each: f"https://shop.example/p/{each}?ref=s",
-            '"https://shop.example/p/" before and "?ref" after',
+            '"https://shop.example/p/" before and "?ref=s" after',
             "alike",
         ),
         (lambda each: each[1:-2].lstrip("0"), '"P" before and "EN" after each id in the feed, and zeros', "alike"),

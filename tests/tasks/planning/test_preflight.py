@@ -65,7 +65,10 @@ def test_a_feature_of_numbers_that_is_text_in_the_feed_is_named(tmp_path: Path) 
             with pytest.raises(DataError, match=found):
                 check_plan(store, plan_run(store, config))
     missing = load_config(overrides=["features.categorical=[colour]", "model.interaction.kind=both"])
-    with pytest.raises(DataError, match=r"no column 'colour', which features\.categorical names"):
+    with pytest.raises(
+        DataError,
+        match=r"'colour', which features\.categorical names; neither has the item feed; they have brand, locale, price;",
+    ):
         check_plan(store, plan_run(store, missing))
 
 
