@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from configs.own_suites import take_in
 from configs.prices import take_in_prices
 from configs.schema.config import Config
-from configs.wrong_values import explain, nearest
+from configs.wrong_values import explain, misplaced_truths, nearest
 from configs.yaml_files import fault_of, read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import holds_password, masked
@@ -58,6 +58,8 @@ def _resolve(tree: dict[str, Any], over: Iterable[Layer]) -> Config:
         _merge(tree, layer.patch, layer.source)
     take_in(tree)
     take_in_prices(tree)
+    if wrong := list(misplaced_truths(tree)):
+        raise ConfigError(f"configuration: {'; '.join(wrong)}")
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:

@@ -32,6 +32,24 @@ def explain(error: ValidationError, kind: Any = Config) -> str:
     return "; ".join(dict.fromkeys([*sentences, *lacking]))
 
 
+def misplaced_truths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[str]:
+    """Yield a sentence for each true or false below a place of the settings that takes a number, as for `workers: yes`.
+
+    The schema's library would read them as 1 and 0.
+    """
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from misplaced_truths(below, (*path, key))
+    elif isinstance(value, list):
+        for number, below in enumerate(value):
+            yield from misplaced_truths(below, (*path, number))
+    elif isinstance(value, bool):
+        place = _find(Config, path)
+        kinds = set(map(_hashable, alternatives(place.kind)))
+        if kinds & {int, float} and bool not in kinds:
+            yield f"{'.'.join(place.path)}: expected {_expected(place)}, got {_in_yaml(value)}"
+
+
 def nearest(key: str, path: Sequence[str], known: Iterable[str]) -> str:
     """Return the end of a message about an unknown key below `path`: the keys that were probably meant, else all known.
 
@@ -96,6 +114,10 @@ def _find(kind: Any, loc: Sequence[str | int]) -> _Place:
             continue
         path.append(str(part))
     return _Place(tuple(path), kind, field)
+
+
+def _hashable(kind: Any) -> Any:
+    return kind if isinstance(kind, type) else None
 
 
 def _members(kind: Any) -> list[type[Record]]:

@@ -99,7 +99,8 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
                 for entry, live, gone in _merge(database, target, features, number, records):
                     entries.append(entry)
                     items, deleted = items + live, deleted + gone
-                report("partitions of the catalogue", number + 1, count, f"{items:,} items")
+                so_far = items + (kept.facts["items"] if kept is not None else 0)
+                report("partitions of the catalogue", number + 1, count, f"{so_far:,} items")
     if kept is not None:
         items, deleted = items + kept.facts["items"], deleted + kept.facts["deleted"]
     facts = {"items": items, "deleted": deleted, "partitions": count, "features": features, "sources": sources.names}
