@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tasks.data.files.facts import ColumnFacts, SourceFacts
+from tasks.data.files.roles import named_like
 from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
 
 _SHOWN = frozenset(["impression", "impressions", "shown", "show", "seen", "display", "exposure", "anzeige", "gezeigt"])
@@ -62,8 +63,10 @@ def first_labels(log: SourceFacts) -> Labels:
     label = next((each for each in log.columns if each.role == "label"), None)
     if label is not None:
         return _of_label(label, _are_opinions(label, log))
-    graded = ((each, words) for each in log.columns if each.role is None and (words := _grade_words(each)))
-    return next((_of_grades(column, words) for column, words in graded), Labels())
+    free = [each for each in log.columns if each.role is None]
+    score = next((each for each in free if each.type == "number" and named_like(each.name, "label")), None)
+    graded = ((each, words) for each in free if (words := _grade_words(each)))
+    return next((_of_grades(column, words) for column, words in graded), Labels(unread=_unread(score) if score else ""))
 
 
 def _are_opinions(label: ColumnFacts, log: SourceFacts) -> bool:

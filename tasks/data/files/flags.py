@@ -57,6 +57,11 @@ def flags_of(words: Iterable[str], gone: Iterable[str] = (), live: Iterable[str]
     )
 
 
+def is_named_as_state(column: ColumnFacts) -> bool:
+    """Return True if a column has the name of a status, such as `post_status`."""
+    return bool(_NAMES & {*re.split(r"[^\w]+|_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).casefold())})
+
+
 def column_flags(column: ColumnFacts) -> Flags | None:
     """Return the flags of a column that says of each item if it is gone; None for another column.
 
@@ -66,7 +71,7 @@ def column_flags(column: ColumnFacts) -> Flags | None:
     if column.type != "text" or column.distinct != len(column.common) or words <= TRUE_WORDS | FALSE_WORDS:
         return None
     found = flags_of(words)
-    named = bool(_NAMES & {*re.split(r"[^\w]+|_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column.name).casefold())})
+    named = is_named_as_state(column)
     if found.gone and (named or (found.live and not found.others)):
         return found
     return found if named and found.live and not found.others else None

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Problem, Shape
-from tasks.data.files.flags import column_flags, flags_of
+from tasks.data.files.flags import column_flags, flags_of, is_named_as_state
 from tasks.data.files.near_times import way_to_write
 from tasks.data.files.nested import looks_like_a_list
 from tasks.data.files.roles import TIME, named_like
@@ -17,6 +17,7 @@ from tasks.data.files.values import SCIENTIFIC, is_missing_word
 _NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}
 _FAULTY = 0.02  # share of texts with HTML, or in a wrong encoding
 _EMPTY = 0.1  # share of rows without a text
+_STATES = 9  # numbers that stand for states of an item
 _LEAST_ITEMS = 5  # items with several rows, to tell the item's text from the query
 _LEAST_ROWS = 20  # to compare lengths of texts
 _LONGEST_TITLE = 150  # characters; longer texts are reviews or documents, which may well search for short titles
@@ -234,6 +235,13 @@ def _statuses(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> Itera
     """Yield the problems of a feed's words for deleted items: not read, or of unknown meaning."""
     mapped = roles.get("deleted") or next((each.name for each in columns if each.name == "deleted"), None)
     for column in columns:
+        if mapped is None and column.type == "number" and 1 < column.distinct <= _STATES and is_named_as_state(column):
+            values = ", ".join(each.value for each in column.common)
+            text = (
+                f"column {column.name!r} has the numbers {values}: if one says that an item is deleted, write 1 for "
+                "deleted and 0 for others, and map deleted; or 1 for items on sale, and map live"
+            )
+            yield Problem(kind="status", column=column.name, text=text)
         flags = column_flags(column)
         if flags is None or not flags.gone or mapped not in (None, column.name):
             continue

@@ -157,10 +157,11 @@ def test_a_column_of_states_is_proposed_as_deleted_and_read_as_proposed(store: D
         (("red", "hidden", "green"), "colour", None, None),
         (("ja", "nein", "nein"), "status", None, None),
         (("open", "closed", "pending"), "order_state", None, None),
+        ((0, 1, 2), "status", None, "has the numbers"),
     ],
 )
 def test_states_are_told_from_other_words(
-    tmp_path: Path, words: tuple[str, ...], column: str, deleted: str | None, problem: str | None
+    tmp_path: Path, words: tuple[Any, ...], column: str, deleted: str | None, problem: str | None
 ) -> None:
     rows = [item(f"a{n}", "2026-01-05", **{column: words[n % 3]}) for n in range(40)]
     facts = look(write_input(tmp_path / "feed.jsonl", rows), ITEMS, LookOptions())

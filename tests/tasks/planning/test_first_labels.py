@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from tasks.contracts.profiles import Shared
@@ -9,10 +11,16 @@ from tasks.data.files.facts import ColumnFacts, SourceFacts
 from tasks.planning.first_labels import Labels, first_labels
 
 
-def labels_of(values: dict[str, float], name: str = "event", role: str | None = None, queries: int = 1000) -> Labels:
+def labels_of(
+    values: dict[str, float],
+    name: str = "event",
+    role: str | None = None,
+    queries: int = 1000,
+    kind: Literal["text", "number"] = "text",
+) -> Labels:
     """The labels of a log with so many queries whose one further column has these values, by their shares."""
     column = ColumnFacts(
-        name=name, type="number" if role else "text", suggests=None, nulls=0, distinct=len(values), lengths=None,
+        name=name, type="number" if role else kind, suggests=None, nulls=0, distinct=len(values), lengths=None,
         languages=(), common=tuple(Shared(value=value, share=share) for value, share in values.items()), ids=False,
         odd=None, role=role,
     )  # fmt: skip
@@ -90,3 +98,6 @@ def test_grades_in_words_become_labels_too(values: dict[str, float], labels: dic
 def test_a_label_that_gives_no_grades_is_named() -> None:
     assert "'score' has values such as 0.13" in labels_of({"0.13": 0.01, "7": 0.01}, "score", "label").unread
     assert labels_of({"1": 1.0}, "click", "label").unread == ""
+    many = {"0.13": 0.001, "7": 0.001}
+    assert "'score' has values" in labels_of(many, "score", kind="number").unread, "too many values for a label"
+    assert labels_of(many, "price", kind="number").unread == ""

@@ -67,7 +67,7 @@ def test_a_feature_of_numbers_that_is_text_in_the_feed_is_named(tmp_path: Path) 
     missing = load_config(overrides=["features.categorical=[colour]", "model.interaction.kind=both"])
     with pytest.raises(
         DataError,
-        match=r"'colour', which features\.categorical names; neither has the item feed; they have brand, locale, price;",
+        match=r"'colour', which features\.categorical names; neither has the item feed; they have brand, locale,",
     ):
         check_plan(store, plan_run(store, missing))
 
