@@ -96,6 +96,8 @@ def _sentence(kind: Any, problem: Any) -> str:
         where = ".".join((*place.path, name))
         return f"{where}: expected one of {', '.join(allowed)}, got {_in_yaml(given)}{_close(given, allowed)}"
     expected = _expected(place)
+    if isinstance(value, Mapping) and not _members(place.kind):
+        return f"{where}expected {expected}, and no keys below it; got {', '.join(map(str, value))}"
     return f"{where}expected {expected}{_got(place.path, value, ', got {}')}{_way_out(place, value)}"
 
 

@@ -107,7 +107,9 @@ class _OneCommand(TyperCommand):
             return super().parse_args(ctx, args)
         typed = list(args)
         ctx.allow_extra_args = True
-        if (answer := absent(self.name or "", typed)) is not None:
+        options = {option for each in self.params for option in each.opts if option.startswith("-")} | {"--help"}
+        options |= {option for each in self.params for option in each.secondary_opts}
+        if (answer := absent(self.name or "", typed, options)) is not None:
             ctx.fail(answer)
         try:
             extra = super().parse_args(ctx, args)
@@ -115,7 +117,6 @@ class _OneCommand(TyperCommand):
             error.message = plain_value(error.message)
             raise
         if extra:
-            options = {option for each in self.params for option in each.opts if option.startswith("-")}
             arguments = {each.name or "" for each in self.params if each.param_type_name == "argument"}
             ctx.fail(refusal(extra, typed, options, arguments))
         return extra

@@ -1,6 +1,7 @@
 """`millrace config`: every key of the configuration, with its value in force and the place that sets it."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from flows.presentation.wording import NONE
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 
+_NUMBERED = re.compile(r"\.\d+(?=\.|$)")
 _LONGEST = 60  # characters of a default
 
 
@@ -68,6 +70,7 @@ def config(
     """Show each key of the configuration: meaning, type, default, value in force, and the line that sets it."""
     force = in_force(config_file, settings or ())
     if key is not None:
+        key = _NUMBERED.sub(EACH, key)  # as messages name an entry: publish.targets.0.kind
         check_key(key.replace(EACH, ""), "millrace config")
     found = [each for each in all_keys(load_config().tree()) if key is None or _is_in(each.path, key)]
     if not found:

@@ -137,6 +137,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, ke
         ("train.epochs=", "train.epochs: expected integer above 0, got null"),
         ("train.max_tokens=5000", "train.max_tokens: expected a section with the keys query, item, got 5000"),
         ("lineage=Not Good", "lineage: expected text of small letters, digits and -, not - first, got 'Not Good'"),
+        ("train.replay.share=1", "train.replay: expected number from 0 below 1, and no keys below it; got share"),
         ("train.workers=yes", "train.workers: expected integer above 0, got true"),
         ("evaluate.gates=[{threshold: true}]", "evaluate.gates.0.threshold: expected number, got true"),
         ("accelerator=gpu", "accelerator: expected one of cpu, cuda, xla, got 'gpu'"),

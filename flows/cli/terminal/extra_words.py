@@ -14,6 +14,8 @@ _ABSENT = {  # options that people look for
     "ssh -L 4280:127.0.0.1:4280 THIS-MACHINE, then open http://127.0.0.1:4280",
     ("refresh", "--dry-run"): "refresh has no dry run; millrace freshness shows the items and spans that wait for one",
     ("rollback", "--release"): "name the release with --to",
+    ("look", "--source"): "name the file alone: millrace look FILE",
+    ("init", "--source"): "name the log alone: millrace init LOG",
     ("ingest", "--file"): "name rows with --source, or an item feed with --items",
     ("ingest", "--input"): "name rows with --source, or an item feed with --items",
 }
@@ -30,10 +32,35 @@ _NUMBERS = ("--to", "--release", "-k")  # options that take one, the likeliest f
 _TEXT = "text"  # argument
 
 
-def absent(command: str, typed: Sequence[str]) -> str | None:
-    """Return the answer to an option that a command does not have, and that people look for; None if none was typed."""
-    words = [word.partition("=")[0] for word in typed]
-    return next((answer for (name, option), answer in _ABSENT.items() if name == command and option in words), None)
+def absent(command: str, typed: Sequence[str], options: Collection[str]) -> str | None:
+    """Return the answer to a word that a command does not take, and that people look for; None if none was typed.
+
+    Args:
+        typed: all words after the command.
+        options: the command's options, as in `--span`.
+    """
+    for word in typed:
+        option, _, value = word.partition("=")
+        if (answer := _ABSENT.get((command, option))) is not None:
+            return answer
+        if option.startswith("--") and option not in options and "--set" in options:
+            key = _setting(option.removeprefix("--").replace("-", "_"))
+            if key is not None:
+                return f"{option} is no option; did you mean --set {key}={value or 'VALUE'}?"
+    if command == "ingest" and typed and not typed[0].startswith("-") and Path(typed[0]).exists():
+        return (
+            f"name rows with --source {typed[0]}, or an item feed with --items {typed[0]}; millrace look {typed[0]} "
+            "prints the whole command"
+        )
+    return None
+
+
+def _setting(name: str) -> str | None:
+    """Return the only key of the settings whose last word is a name, as train.epochs of epochs."""
+    from configs.keys import EACH, NAME, all_keys  # only for an option that the command does not have
+
+    found = [each.path for each in all_keys(None) if each.path.rpartition(".")[2] == name and not each.is_section]
+    return found[0] if len(found) == 1 and EACH not in found[0] and NAME not in found[0] else None
 
 
 def refusal(words: Sequence[str], typed: Sequence[str], options: Collection[str], arguments: Collection[str]) -> str:
@@ -78,6 +105,8 @@ def _meant(word: str, typed: Sequence[str], options: Collection[str]) -> str | N
         return f"did you mean --span {word}?"
     if word.isdecimal() and (takes := next((option for option in _NUMBERS if option in options), None)):
         return f"did you mean {takes} {word}?"
+    if "--reason" in options:
+        return f"did you mean --reason {word!r}?"
     return None
 
 

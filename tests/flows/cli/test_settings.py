@@ -33,6 +33,11 @@ def test_a_name_of_the_user_stands_for_name(capsys: pytest.CaptureFixture[str]) 
     assert keys == ["validate.drift.columns.NAME.limit", "validate.drift.columns.NAME.severity"]
 
 
+def test_an_entry_of_a_list_is_found_as_messages_name_it(capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [each["key"] for each in call(capsys, "config", "publish.targets.0.kind", "--json").json["settings"]]
+    assert set(keys) == {"publish.targets[].kind"}
+
+
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
