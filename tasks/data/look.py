@@ -175,7 +175,7 @@ def _unknown_queries(found: Found) -> Problem:
         f"the texts of the queries are in another file, with the columns {found.by!r} and {found.query!r}: put it into "
         f"this folder and look again, or name it in place of {UNKNOWN_FILE}"
     )
-    return Problem(kind="missing", column=found.query, text=text)
+    return Problem(kind="lookup", column=found.query, text=text)
 
 
 @contextlib.contextmanager

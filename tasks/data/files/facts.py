@@ -66,6 +66,7 @@ class Problem(Record):
         "join",
         "unreadable",
         "lists",
+        "lookup",
         "few",
     ] = Field(description="subject of the problem")
     column: str | None = Field(description="column of the source; null: none fits")

@@ -264,6 +264,20 @@ def test_a_log_whose_queries_are_in_another_file_asks_for_it(
     assert call(capsys, *words[1:by], *words[by + 2 :]).code == 78
 
 
+def test_a_first_configuration_knows_exports_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("products.csv").write_bytes(CASES["shopify"].content)
+    Path("ubi_events.jsonl").write_bytes(lines(*ACTIONS))
+    refused = call(capsys, "init", "products.csv")
+    assert (refused.code, "is a product export of Shopify" in refused.err, "--items" in refused.err) == (78, True, True)
+    made = call(capsys, "init", "ubi_events.jsonl", "--items", "products.csv")
+    assert made.code == 0, made.err
+    assert "the texts of the queries are in another file" in made.out
+    assert "--only Title --at" in made.out
+
+
 def test_options_that_leave_no_row_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log.csv").write_text("at,q,sku\n2026-10-01,pan,S1\n")
     there = ("--workspace", str(tmp_path / "w"), "--only", "event=click")
