@@ -67,6 +67,14 @@ def test_columns_are_described(tmp_path: Path) -> None:
     assert (note.nulls, note.distinct, note.role) == (50, 1, None)
 
 
+@pytest.mark.parametrize("form", [Format.csv, Format.jsonl, Format.parquet])
+def test_a_column_without_any_value_is_never_proposed(tmp_path: Path, form: Format) -> None:
+    rows = [row(n, timestamp=None, product_id="", rating=None, query=" ", item=None) for n in range(60)]
+    rows = [{name: value for name, value in each.items() if name not in ("sku", "click")} for each in rows]
+    facts = looked(tmp_path, rows, form)
+    assert (facts.mapping, facts.time_column) == ({"query": "search", "item": "title"}, "at")
+
+
 def test_what_is_read_is_bounded_and_counted_in_full(tmp_path: Path) -> None:
     rows = [row(number, price=None if number < 5000 else number) for number in range(6000)]
     facts = looked(tmp_path, rows, Format.jsonl)
