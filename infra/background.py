@@ -58,4 +58,6 @@ def command_line(pid: int) -> str:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             return ""
-    return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, encoding="utf-8"
+    ).stdout

@@ -20,7 +20,7 @@ def file_of(home: Path) -> Path:
 def read(home: Path) -> str | None:
     """Return the password; None if no server was started for `home` yet."""
     try:
-        return file_of(home).read_text().strip() or None
+        return file_of(home).read_text(encoding="utf-8").strip() or None
     except FileNotFoundError:
         return None
 
@@ -32,7 +32,7 @@ def made(home: Path) -> str:
     if password != before:
         new = home / f"{FILE}.{os.getpid()}"
         new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(password + "\n")
         new.replace(file_of(home))
     return password

@@ -304,7 +304,7 @@ def _read_entry(home: Path) -> _Entry | None:
 def _locked(home: Path) -> Iterator[None]:
     try:
         home.mkdir(parents=True, exist_ok=True)
-        handle = (home / "server.lock").open("a")
+        handle = (home / "server.lock").open("a", encoding="utf-8")
     except OSError as error:
         raise HostError(f"{home}, where Prefect keeps its state, is not writable: {error}; set PREFECT_HOME") from error
     with handle:

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import NoReturn
 
 from flows.cli.app import app
+from flows.cli.terminal import streams
 from flows.cli.terminal.ending import explain, leave_soon
 from tasks.foundation.garbage import collect_rarely
 from tasks.running.json_logs import standard_error
@@ -15,6 +16,7 @@ from tasks.running.json_logs import standard_error
 
 def main() -> None:
     """Run the command line. Exit with 0, with 2 for a wrong command line, or with the code of the failure's class."""
+    streams.last()
     collect_rarely()
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.ExitStack() as stack:
@@ -30,6 +32,7 @@ def main() -> None:
 def _leave(code: str | int | None) -> NoReturn:
     if "prefect" in sys.modules and isinstance(code, int | None):
         leave_soon(lambda: code or 0)
+    streams.finish()
     gc.freeze()  # else the interpreter's last collections visit every object
     sys.exit(code)
 

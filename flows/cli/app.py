@@ -175,7 +175,7 @@ def all_commands() -> dict[str, Any]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, str]:
-    tree = ast.parse((Path(__file__).parent / f"{module.replace('.', '/')}.py").read_text())
+    tree = ast.parse((Path(__file__).parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
     return {each.name.rstrip("_"): ast.get_docstring(each) or "" for each in functions}  # `try` can't name a function
 

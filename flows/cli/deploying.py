@@ -129,7 +129,7 @@ def deploy(
 
 def _rendered(overrides: Sequence[str]) -> dict[str, Any]:
     """Return prefect.yaml with the list of overrides and this directory, which Prefect's templates can't hold."""
-    tree = yaml.safe_load(FILE.read_text())
+    tree = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     tree["pull"] = [{PULL: {"directory": str(HOME)}}]
     for deployment in tree["deployments"]:
         deployment["parameters"]["overrides"] = list(overrides)
@@ -167,7 +167,7 @@ def _make_pool_and_queues(config: Config, pool: str) -> str:
 def _send(tree: dict[str, Any], environment: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prefect.yaml"
-        file.write_text(yaml.safe_dump(tree, sort_keys=False))
+        file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
         command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
         try:
             done = subprocess.run(
@@ -179,6 +179,7 @@ def _send(tree: dict[str, Any], environment: dict[str, str]) -> None:
                 stderr=subprocess.STDOUT,
                 text=True,
                 timeout=SECONDS,
+                encoding="utf-8",
             )
         except subprocess.TimeoutExpired as error:
             raise CodeError(f"`prefect deploy` did not end within {SECONDS:.0f} s; is the server busy?") from error

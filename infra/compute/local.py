@@ -69,6 +69,7 @@ class LocalRunner:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            encoding="utf-8",
         )
 
 
@@ -102,6 +103,7 @@ def _environments(workers: int, scratch: Path | None = None) -> list[dict[str, s
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",  # as -P, for child processes
+        "PYTHONUTF8": "1",  # logs too, whatever the locale
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "WORLD_SIZE": str(workers),

@@ -46,7 +46,7 @@ class ForkedWorker:
         self._pidfd: int | None = None
         self._code: int | None = None
         read_end, write_end = os.pipe()
-        self.stdout: IO[str] = os.fdopen(read_end, errors="replace")
+        self.stdout: IO[str] = os.fdopen(read_end, errors="replace", encoding="utf-8")
         self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._news.setblocking(False)  # Python 3.11's recv_fds ignores MSG_DONTWAIT
         try:

@@ -57,10 +57,10 @@ def main() -> None:
     parser.add_argument("extras", nargs="*", help="extras of pyproject.toml, besides the dependencies")
     parser.add_argument("--own", nargs="*", default=(), metavar="PACKAGE", help="packages of the base image that stay")
     arguments = parser.parse_args()
-    wanted = requirements(Path("pyproject.toml").read_text(), arguments.extras)
-    pinned = pins(Path("constraints.txt").read_text(), arguments.own)
-    Path("requirements.txt").write_text("\n".join(wanted) + "\n")
-    Path("pins.txt").write_text("\n".join(pinned) + "\n")
+    wanted = requirements(Path("pyproject.toml").read_text(encoding="utf-8"), arguments.extras)
+    pinned = pins(Path("constraints.txt").read_text(encoding="utf-8"), arguments.own)
+    Path("requirements.txt").write_text("\n".join(wanted) + "\n", encoding="utf-8")
+    Path("pins.txt").write_text("\n".join(pinned) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ class DirectoryStore:
         path = self.path(name)
         with self._writing(key), self._in_place(name):
             _make_folder(path.parent)
-            path.open("a").close()
+            path.open("a", encoding="utf-8").close()
         return path
 
     @contextlib.contextmanager

@@ -59,7 +59,7 @@ def hold(path: Path, where: str) -> Iterator[KernelLock]:
 @contextlib.contextmanager
 def wait_and_hold(path: Path) -> Iterator[None]:
     """Wait for the lock of the file `path` and hold it inside the block; each holder keeps it for an instant only."""
-    with path.open("a") as handle:
+    with path.open("a", encoding="utf-8") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

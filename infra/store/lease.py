@@ -41,7 +41,7 @@ def uptime() -> float:
 def _boot() -> str:
     """Return the kernel's id of this boot; empty if the system has none."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -130,7 +130,7 @@ def text_shape(model: ModelConfig, described: Described) -> TextShape:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"model.pretrained: {path} is not readable as JSON: {error}") from error
 

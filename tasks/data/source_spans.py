@@ -64,7 +64,7 @@ class SetAside:
 
     def _write(self, path: Path, values: Mapping[str, Any], error: DataError) -> None:
         if self._out is None:
-            self._out = path.open("x")
+            self._out = path.open("x", encoding="utf-8")
         self._out.write(json.dumps(values, default=str) + "\n")
         self.first = self.first or str(error)
         self.rows += 1

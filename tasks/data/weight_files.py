@@ -77,7 +77,7 @@ def _numbers(shape: tuple[int, ...]) -> int:
 
 def _shards(index: Path) -> list[str]:
     try:
-        named = json.loads(_without_pointer(index).read_text())["weight_map"]
+        named = json.loads(_without_pointer(index).read_text(encoding="utf-8"))["weight_map"]
         return sorted({str(name) for name in named.values() if Path(str(name)).name == str(name)})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"model.pretrained: {index} is not readable as an index of weights: {error}") from error

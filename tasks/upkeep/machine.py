@@ -52,7 +52,7 @@ def pins(constraints: Path = CONSTRAINTS) -> CheckResult:
             f"{constraints} does not exist, so the installed versions were not compared",
             "install from a checkout, with its constraints.txt",
         )
-    chosen = chosen_pins(constraints.read_text())
+    chosen = chosen_pins(constraints.read_text(encoding="utf-8"))
     others = [(pin, found) for pin in chosen if (found := _installed(pin.name)) is not None and not _same(pin, found)]
     if not others:
         return CheckResult("ok", f"all installed versions match the {len(chosen)} pins of {constraints}")

@@ -84,7 +84,7 @@ def run(job: Job) -> ReleaseOutcome:
             queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
             folder_before = _folder_before(store, inputs)
         with job.clock.phase("productive"):
-            kept = _as_released(store, inputs, lambda *of: open_folder(*of, MODEL_KIND)[1])
+            kept = _as_released(store, inputs, lambda store, prefix: open_folder(store, prefix, MODEL_KIND)[1])
             folder = store.local(prefix) if kept else _export(job, inputs, parts, scratch)
             proof = prove(job, inputs, index, parts, queries, folder, folder_before)
             probed = queries.slice(0, job.config.release.probe_rows)
@@ -169,7 +169,7 @@ def _committed(store: Store, prefix: str, source: Path, facts: dict[str, Any]) -
 def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) -> Path:
     export_model(parts, job.config, inputs.model.version, folder)
     longest = job.config.infer.max_tokens
-    (folder / NAME).write_text(model_card(parts, longest, job.config.heads.matryoshka, inputs))
+    (folder / NAME).write_text(model_card(parts, longest, job.config.heads.matryoshka, inputs), encoding="utf-8")
     return folder
 
 

@@ -52,7 +52,7 @@ def up(store: Store, home: Path, port: int = PORT) -> str:
         entry = _Entry(pid=background.start(command, output, Path.cwd(), os.environ), port=port, workspace=store.uri)
     DirectoryStore(home).write(RECORD, entry.to_json())
     deadline = time.monotonic() + START_SECONDS
-    while " shows " not in (said := log.read_text(errors="replace")):
+    while " shows " not in (said := log.read_text(errors="replace", encoding="utf-8")):
         ended = background.status(entry.pid) is not None
         if ended or time.monotonic() > deadline:
             background.end(entry.pid, *entry.words)

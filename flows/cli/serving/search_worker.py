@@ -61,8 +61,10 @@ def searcher(store: Store, release: Release) -> Iterator[Searcher]:
     command = [*WORKER, "--workspace", store.uri]  # the release may be too long for an argument
     with (
         contextlib.suppress(BrokenPipeError),  # a question that the worker did not live to read
-        tempfile.TemporaryFile("w+") as errors,  # a pipe that nobody reads would fill up
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as errors,  # a pipe that nobody reads would fill up
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+        ) as process,
     ):
         try:
             yield Searcher(process, errors, release)
@@ -90,7 +92,7 @@ def answered_once(module: str, store: Store, *records: Record | None) -> str:
     command = [sys.executable, "-P", "-m", f"tasks.worker.search.{module}", "--workspace", store.uri]
     lines = ("null" if record is None else record.model_dump_json(by_alias=True) for record in records)
     said = "".join(f"{line}\n" for line in lines)  # too long for arguments
-    done = subprocess.run(command, input=said, capture_output=True, text=True)
+    done = subprocess.run(command, input=said, capture_output=True, text=True, encoding="utf-8")
     if done.returncode:
         raise failure_of(done.returncode, done.stderr)
     return done.stdout

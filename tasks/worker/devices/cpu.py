@@ -62,7 +62,7 @@ class CpuAccelerator(Accelerator):
 
 def _cpu_flags() -> set[str]:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return set()
     return next((set(line.split()) for line in lines if line.startswith(("flags", "Features"))), set())

@@ -30,7 +30,7 @@ def read_counters(root: Path | None = None) -> Counter[str]:
     for folder in sorted((root or ROOT).glob("*/ports/1/hw_counters")):
         for name in (SENT, RECEIVED, *FAULTS):
             try:
-                found[name] += int((folder / name).read_text())
+                found[name] += int((folder / name).read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 continue
         found["interfaces"] += (folder / SENT).exists()

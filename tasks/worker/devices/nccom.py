@@ -68,14 +68,18 @@ def measure(
         _refuse_errors(what, output)
         if not report.exists():
             raise HostError(f"{what} exited with {output.code} and wrote no report. Output:\n{output.tail}")
-        return _read(report.read_text(errors="replace"), what, output)
+        return _read(report.read_text(errors="replace", encoding="utf-8"), what, output)
 
 
 def _refuse_errors(what: str, output: ToolOutput) -> None:
     """Raise for errors in the text, which is documented, unlike the exit status."""
     text = f"{output.stdout}\n{output.stderr}"
     if found := _NOT_RUN.search(text):
-        log = Path(found[1]).read_text(errors="replace") if found[1] and Path(found[1]).is_file() else ""
+        log = (
+            Path(found[1]).read_text(errors="replace", encoding="utf-8")
+            if found[1] and Path(found[1]).is_file()
+            else ""
+        )
         said = f"{what} could not run, so nothing is known of the links. Its last lines:\n{tail(log or text)}"
         if _NO_PERMISSION.search(log or text):
             raise ConfigError(f"{said}\nGive WorkerUser's group /dev/neuron* (infra/aws/ami.sh), or map them all")

@@ -85,6 +85,7 @@ def start_tool(
             text=True,
             errors="replace",
             start_new_session=True,  # the tools start child processes, which would outlive them
+            encoding="utf-8",
         )
     except OSError as error:
         raise ConfigError(f"{command[0]} can't be started: {error}; install {_package(command[0])} again") from error

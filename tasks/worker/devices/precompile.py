@@ -171,7 +171,7 @@ def _run(
             trial_failed = trial_failed or _TRIAL_FAILED in line
         code = process.wait()
     reports = sorted(current.glob(_REPORTS), key=lambda path: path.stat().st_mtime_ns)
-    report = reports[-1].read_text(errors="replace") if reports else None
+    report = reports[-1].read_text(errors="replace", encoding="utf-8") if reports else None
     return _Finished(code, report, collected, idle, trial_failed, tail("\n".join(last), TAIL_LINES))
 
 
@@ -228,7 +228,7 @@ def _describe(failed: Sequence[str], total: int, cache: Path) -> str:
     parts = []
     for name in failed[:NAMED_GRAPHS]:
         log = logs.get(name)
-        text = log.read_text(errors="replace") if log is not None and log.exists() else ""
+        text = log.read_text(errors="replace", encoding="utf-8") if log is not None and log.exists() else ""
         parts.append(f"{name}:\n{tail(text, LOG_LINES) if text else '(no model.log)'}")
     more = f"\nand {len(failed) - NAMED_GRAPHS} more" if len(failed) > NAMED_GRAPHS else ""
     return f"{len(failed)} of {total} graphs did not compile:\n" + "\n".join(parts) + more

@@ -69,7 +69,7 @@ def _counters(folder: Path) -> Iterator[tuple[str, int]]:
         # In stats/hardware today, but drivers have moved nodes before; some counters are folders with a `total`.
         for path in sorted(folder.rglob(name)):
             try:
-                yield name, int((path / "total" if path.is_dir() else path).read_text())
+                yield name, int((path / "total" if path.is_dir() else path).read_text(encoding="utf-8"))
                 break
             except (OSError, ValueError):
                 continue

@@ -100,4 +100,4 @@ def _write_dense(layer: nn.Linear, activation: Activation, folder: Path) -> None
 
 def _write_json(path: Path, content: Any) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n")
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

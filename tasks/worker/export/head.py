@@ -35,7 +35,7 @@ def write_label_heads(model: EmbeddingModel, folder: Path) -> None:
         weights = model.label_heads[name].state_dict()
         save_file({key: value.detach().cpu().numpy() for key, value in weights.items()}, _weights(folder, name))
         settings: dict[str, Any] = {"input": shape.input, "outputs": shape.outputs, **shape.meaning}
-        (folder / name / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        (folder / name / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def label_scoring_code(model: EmbeddingModel, name: str, folder: str) -> str:
@@ -54,7 +54,10 @@ def exported_outputs(folder: Path, name: str, queries: np.ndarray, items: np.nda
         queries: float32 (rows, width), unit vectors.
         items: float32 (rows, width), unit vectors of the items in the same rows.
     """
-    settings, head = json.loads((folder / name / "config.json").read_text()), load_file(_weights(folder, name))
+    settings, head = (
+        json.loads((folder / name / "config.json").read_text(encoding="utf-8")),
+        load_file(_weights(folder, name)),
+    )
     found: np.ndarray = head_inputs(settings["input"], queries, items) @ head["weight"].T + head["bias"]
     return found
 
@@ -93,7 +96,7 @@ def write_head(model: EmbeddingModel, head: ClassificationHead | None, folder: P
     save_file(numbers, folder / FOLDER / "model.safetensors")
     classes = ["", ""] if head is None else [f"label <= {head.negative_max:g}", f"label >= {head.positive_min:g}"]
     settings: dict[str, Any] = {"input": model.shape.classifier, "threshold": model.threshold, "classes": classes}
-    (folder / FOLDER / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (folder / FOLDER / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def scoring_code(model: EmbeddingModel, folder: str) -> str:
@@ -108,7 +111,7 @@ def score(folder: Path, queries: np.ndarray, items: np.ndarray) -> np.ndarray:
         queries: float32 (rows, width), unit vectors.
         items: float32 (rows, width), unit vectors of the items in the same rows.
     """
-    settings = json.loads((folder / FOLDER / "config.json").read_text())
+    settings = json.loads((folder / FOLDER / "config.json").read_text(encoding="utf-8"))
     head = load_file(folder / FOLDER / "model.safetensors")
     pair = settings["input"] == "pair"
     inputs = np.concatenate([queries, items, queries * items], axis=1) if pair else queries

@@ -165,7 +165,7 @@ def _descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process ended meanwhile
-            children[int(stat.read_text().rpartition(")")[2].split()[1])].append(int(stat.parent.name))
+            children[int(stat.read_text(encoding="utf-8").rpartition(")")[2].split()[1])].append(int(stat.parent.name))
     found, parents = [], [pid]
     while parents:
         below = children[parents.pop()]

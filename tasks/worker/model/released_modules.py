@@ -48,12 +48,12 @@ class FeatureTransformer(Transformer):
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         super().save(output_path, *args, **kwargs)
-        (Path(output_path) / "features.json").write_text(json.dumps(self.table, indent=2))
+        (Path(output_path) / "features.json").write_text(json.dumps(self.table, indent=2), encoding="utf-8")
 
     @classmethod
     def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> FeatureTransformer:
         module = super().load(model_name_or_path, *args, **kwargs)
-        module.table = json.loads((Path(model_name_or_path) / "features.json").read_text())
+        module.table = json.loads((Path(model_name_or_path) / "features.json").read_text(encoding="utf-8"))
         return module
 
 
@@ -93,12 +93,12 @@ class FeatureInteraction(torch.nn.Module):
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         folder = Path(output_path)
-        (folder / "config.json").write_text(json.dumps(self.settings, indent=2))
+        (folder / "config.json").write_text(json.dumps(self.settings, indent=2), encoding="utf-8")
         save_file(self.interaction.state_dict(), folder / "model.safetensors")
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> FeatureInteraction:
         folder = Path(model_name_or_path) / subfolder
-        module = cls(json.loads((folder / "config.json").read_text()))
+        module = cls(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         module.interaction.load_state_dict(load_file(folder / "model.safetensors"))
         return module

@@ -87,7 +87,7 @@ def run_forked(channel: socket.socket, **request: Any) -> Ended:
     """Let a server fork a process, and wait for its end. Raises OSError: the server has ended."""
     read_end, write_end = os.pipe()
     news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with news, os.fdopen(read_end, errors="replace") as output:
+    with news, os.fdopen(read_end, errors="replace", encoding="utf-8") as output:
         try:
             socket.send_fds(channel, [json.dumps(request).encode()], [write_end, theirs.fileno()])
         finally:
@@ -105,7 +105,7 @@ def name_process(words: Sequence[str]) -> None:
 
     Not by setproctitle, which also writes over the variables in /proc/PID/environ.
     """
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, see proc(5)
     text = b"\0".join(word.encode() for word in words)[: end - start - 1]
     ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)

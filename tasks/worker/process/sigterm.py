@@ -47,7 +47,7 @@ def runner_is_gone() -> bool:
 def _is_ending(pid: int) -> bool:
     """Return True for a process that ends: if it has threads, it is its children's parent until the last one ends."""
     try:
-        flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
+        flags = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[6])
     except OSError:
         return False
     return bool(flags & _PF_EXITING)

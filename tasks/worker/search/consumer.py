@@ -85,7 +85,7 @@ def encode_apart(*given: Given) -> tuple[Encoded, ...]:
                 "query_entities": _entities(queries, entity),
             }
             path = Path(name) / f"entries-{number}.json"
-            path.write_text(json.dumps(entries, default=str))
+            path.write_text(json.dumps(entries, default=str), encoding="utf-8")
             made.append(Path(name) / f"vectors-{number}.npz")
             arguments += [str(folder), str(path), str(made[-1])]
         _run_apart(arguments, name)
@@ -109,6 +109,7 @@ def _run_apart(arguments: list[str], folder: str) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
+            encoding="utf-8",
         )
         ended = Ended(done.returncode, done.stdout)
     models = " and ".join(arguments[::3])
@@ -134,7 +135,7 @@ class _Features(NamedTuple):
 def _features(folder: Path) -> _Features:
     if not (folder / FILE).is_file():
         return _Features((), ())
-    table = FeatureTable.model_validate_json((folder / FILE).read_text())
+    table = FeatureTable.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
     items = (*table.numeric, *table.categorical)
     return _Features(items, tuple(name for name in items if name in table.query))
 

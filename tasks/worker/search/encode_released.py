@@ -27,7 +27,7 @@ def encode(folder: Path, entries: Path, vectors: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     loading = time.monotonic() - began
-    given = json.loads(entries.read_text())
+    given = json.loads(entries.read_text(encoding="utf-8"))
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=given["trust"])
     found = {}
     for side, kind, encode_side in (

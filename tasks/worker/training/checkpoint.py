@@ -74,11 +74,13 @@ def load_parts(
     folder = _verified(store, ref)
     encoder_config = AutoConfig.from_pretrained(folder, local_files_only=True)
     set_dropout(encoder_config, dropout)
-    table = FeatureTable.model_validate_json((folder / features.FILE).read_text())
-    model = EmbeddingModel(encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text()))
+    table = FeatureTable.model_validate_json((folder / features.FILE).read_text(encoding="utf-8"))
+    model = EmbeddingModel(
+        encoder_config, ModelShape.model_validate_json((folder / SHAPE_FILE).read_text(encoding="utf-8"))
+    )
     own = weights == "trained" and (folder / TRAINED).is_file()
     model.load_state_dict(load_file(folder / (TRAINED if own else RELEASED)))
-    state = CheckpointState.model_validate_json((folder / "state.json").read_text())
+    state = CheckpointState.model_validate_json((folder / "state.json").read_text(encoding="utf-8"))
     model.solved, model.labels_solved = state.head, dict(state.label_heads)
     return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config, read_settings(folder))
 
@@ -91,7 +93,7 @@ def load_optimizer(
 
     folder = _verified(store, ref)
     restore_optimizer(model, optimizer, load_file(folder / "optimizer.safetensors"))
-    return CheckpointState.model_validate_json((folder / "state.json").read_text())
+    return CheckpointState.model_validate_json((folder / "state.json").read_text(encoding="utf-8"))
 
 
 def _verified(store: Store, ref: CheckpointRef) -> Path:

@@ -162,11 +162,11 @@ def write_facts(
         "balance": {head: each.tolist() for head, each in balance.items()},
         "mean_weight": mean_weight,
     }
-    (folder / _FACTS).write_text(json.dumps(facts))
+    (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / _FACTS).read_text())
+    found: dict[str, Any] = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
     return found
 
 

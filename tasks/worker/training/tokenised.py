@@ -42,7 +42,7 @@ def read_settings(folder: Path) -> TokenizerSettings:
     """
     found = {name: read_json(folder / name) for name in FILES if (folder / name).is_file()}
     if (folder / _TEMPLATE_FILE).is_file() and CONFIG in found:
-        found[CONFIG] = {**found[CONFIG], _TEMPLATE: (folder / _TEMPLATE_FILE).read_text()}
+        found[CONFIG] = {**found[CONFIG], _TEMPLATE: (folder / _TEMPLATE_FILE).read_text(encoding="utf-8")}
     return found
 
 
@@ -69,7 +69,7 @@ def write_settings(settings: TokenizerSettings, folder: Path, longest: int | Non
     if longest is not None:
         settings = {**settings, CONFIG: {**settings.get(CONFIG, {}), "model_max_length": longest}}
     for name, content in settings.items():
-        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        (folder / name).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 SIDES: tuple[Side, ...] = ("query", "item")
