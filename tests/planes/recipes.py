@@ -1,4 +1,4 @@
-"""The gaps of a new stage, metric, accelerator, store, loss, label head, target or command, as sentences.
+"""The gaps of a new stage, metric, accelerator, store, loss, label head, target, export or command, as sentences.
 
 `python -m tests.planes.recipes` prints the sentences and exits with 1 if there are any.
 """
@@ -27,6 +27,7 @@ from infra.store.factory import STORES, open_store
 from tasks.contracts.jobs import Inputs
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.stages import Chore, Stage
+from tasks.data.files.exports import EXPORTS
 from tests.planes.source import ROOT
 from tests.support.cloud.requests import definitions
 
@@ -47,6 +48,8 @@ def missing() -> Iterator[str]:
             yield from _of_label_head(head)
     for kind in KINDS:
         yield from _of_target(kind)
+    for export in EXPORTS:
+        yield from _of_export(export.name)
     for modules in MODULES.values():
         for name, module in modules.items():
             yield from _of_command(name, f"flows/cli/{module.replace('.', '/')}.py")
@@ -143,6 +146,12 @@ def _of_label_head(head: str) -> Iterator[str]:
     if head not in SKILLS:
         yield f"{about}: say in SKILLS in tasks/quality/label_metrics.py what tells whether it has learnt"
     yield from _untested(about, head, "tests/tasks/worker/model")
+
+
+def _of_export(name: str) -> Iterator[str]:
+    yield from _untested(name, f'"{name}"', "tests/tasks/data/test_exports.py")
+    if f"| {name} " not in _text("docs/data.md"):
+        yield f"{name}: add its row to the table of known exports in docs/data.md"
 
 
 def _of_target(kind: str) -> Iterator[str]:

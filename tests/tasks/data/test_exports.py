@@ -34,7 +34,7 @@ class Case(NamedTuple):
 FEED = ("item_id", "item", "deleted")
 CASES = {
     "shopify": Case(
-        "Shopify",
+        "a product export of Shopify",
         "products.csv",
         b"Handle,Title,Body (HTML),Published,Option1 Value,Variant SKU,Variant Price,Status\n"
         b'pan,"Iron pan, 20 cm",<p>Heavy</p>,true,20 cm,,29.00,active\npan,,,,24 cm,,35.00,\n'
@@ -43,7 +43,7 @@ CASES = {
         (("pan", "Iron pan, 20 cm", False), ("pot", "Tea pot", True), ("mug", "Mug", True)),
     ),
     "shopify, its newer columns": Case(
-        "Shopify",
+        "a product export of Shopify",
         "products.csv",
         b"Title,URL handle,Description,Published on online store,Status,SKU,Option1 name,Price\n"
         b"Iron pan,pan,Heavy,TRUE,Active,,Size,29.00\n,pan,,,,,,35.00\nMug,mug,,TRUE,Draft,,,9.00\n",
@@ -51,7 +51,7 @@ CASES = {
         (("pan", "Iron pan", False), ("mug", "Mug", True)),
     ),
     "woocommerce": Case(
-        "WooCommerce",
+        "a product export of WooCommerce",
         "wc-product-export.csv",
         b'\xef\xbb\xbfID,Type,SKU,Name,Published,"Is featured?","In stock?","Regular price"\n'
         b'44,variable,,"V-neck shirt",1,0,1,\n45,variation,,"V-neck shirt - Red",1,0,1,20\n'
@@ -65,7 +65,7 @@ CASES = {
         ),
     ),
     "merchant, tabs": Case(
-        "Google Merchant",
+        "a product feed of Google Merchant",
         "feed.txt",
         b"id\ttitle\tdescription\tlink\timage link\tavailability\tprice\n"
         b'S1\tIron pan 9"\t"Heavy" pan\thttps://shop.example/1\t\tin_stock\t15.00 EUR\n'
@@ -74,7 +74,7 @@ CASES = {
         (("S1", 'Iron pan 9"', False, "in_stock"), ("S2", "Tea pot", False, "out_of_stock")),
     ),
     "merchant, xml": Case(
-        "Google Merchant",
+        "a product feed of Google Merchant",
         "feed.xml",
         f'<?xml version="1.0"?><rss version="2.0" xmlns:g="{GOOGLE}"><channel><title>Shop</title><item><g:id>S1</g:id>'
         "<title>Iron &amp; steel pan</title><g:price>15.00 EUR</g:price></item><item><g:id>S2</g:id>"
@@ -167,21 +167,35 @@ TEN = 1_790_848_800
 CLICKED = (("laptop 1", "A", TEN), ("laptop 2", "C", TEN))
 ALGOLIA = [("click", ["A"], "f1"), ("view", ["B"], "f1"), ("conversion", ["A", "C"], "f2"), ("click", ["D"], None)]
 CASES |= {
-    "ga4": Case("GA4", "events.jsonl", lines(*EVENTS), LOG, CHOSEN),
-    "ga4, parquet": Case("GA4", "events.parquet", parquet([*map(numbered, EVENTS)], GA4), LOG, CHOSEN),
+    "ga4": Case("an export of GA4 to BigQuery", "events.jsonl", lines(*EVENTS), LOG, CHOSEN),
+    "ga4, parquet": Case(
+        "an export of GA4 to BigQuery", "events.parquet", parquet([*map(numbered, EVENTS)], GA4), LOG, CHOSEN
+    ),
     "ubi": Case(
-        "OpenSearch UBI", "ubi_events.jsonl", lines(*ACTIONS), BY_ID, CLICKED, {"ubi_queries.ndjson": lines(*SEARCHES)}
+        "the events of OpenSearch UBI",
+        "ubi_events.jsonl",
+        lines(*ACTIONS),
+        BY_ID,
+        CLICKED,
+        {"ubi_queries.ndjson": lines(*SEARCHES)},
     ),
     "ubi, dumped": Case(
-        "OpenSearch UBI",
+        "the events of OpenSearch UBI",
         "ubi_events.json",
         lines(*map(dumped, ACTIONS)),
         BY_ID,
         CLICKED,
         {"ubi_queries.json": lines(*map(dumped, SEARCHES)), "notes.csv": b"a,b\n1,2\n"},
     ),
+    "ubi, queries": Case(
+        "the queries of OpenSearch UBI",
+        "ubi_queries.jsonl",
+        lines({**SEARCHES[0], "timestamp": TEN}, {**SEARCHES[1], "timestamp": TEN, "query_response_hit_ids": []}),
+        BY_ID,
+        (("laptop 1", "A", TEN), ("laptop 1", "B", TEN)),
+    ),
     "algolia": Case(
-        "Algolia Insights",
+        "the events of Algolia Insights",
         "events.jsonl",
         lines(
             *(
@@ -194,7 +208,7 @@ CASES |= {
         {"searches.csv": b'queryID,query\nf1,phone\nf2,"phone, new"\n'},
     ),
     "esci, examples": Case(
-        "Amazon ESCI",
+        "the examples of Amazon ESCI",
         "shopping_queries_dataset_examples.parquet",
         parquet(
             [
@@ -206,7 +220,7 @@ CASES |= {
         (("0", "fan", "B0", "E", NOON), ("1", "fan", "B1", "I", NOON)),
     ),
     "esci, products": Case(
-        "Amazon ESCI",
+        "the products of Amazon ESCI",
         "shopping_queries_dataset_products.parquet",
         parquet(
             [
@@ -232,7 +246,7 @@ def test_the_printed_command_ingests_the_export(
     options = ("--format", "csv") if case.file.endswith(".txt") else ()
     shown = call(capsys, "look", case.file, *options)
     assert shown.code == 0, shown.err
-    assert case.name in shown.out.splitlines()[0]
+    assert f", {case.name}: " in shown.out.splitlines()[0]
     assert not [line for line in shown.out.splitlines() if line.startswith("check:") and "alone: ingest" not in line]
     ingested = call(capsys, *shlex.split(shown.out.splitlines()[-1])[1:])
     assert ingested.code == 0, ingested.err
