@@ -1,4 +1,4 @@
-"""All parts of each stage, metric, accelerator, store, loss, target and export exist; a sentence names what is missing."""
+"""All parts of each stage, metric, accelerator, store, loss, target and export exist; a sentence names a gap."""
 
 from tests.planes.recipes import missing
 

@@ -18,7 +18,10 @@ from tests.support.cloud.s3 import Fault, S3Server
 from tests.support.processes.command import call
 from tests.support.workspace.inputs import encoded, write_input
 
-LONG = [{"at": "2026-10-01", "q": f"lamp {n}", "title": f"Lamp {n}", "sku": f"S{n}"} for n in range(2 * ROWS_THAT_TELL)]
+LONG = [
+    {"at": "2026-10-01", "q": f"bright light {n % 9}", "title": f"Lamp {n}", "sku": f"S{n}"}
+    for n in range(2 * ROWS_THAT_TELL)
+]
 
 
 def put(s3: S3Server, files: dict[str, bytes]) -> str:
