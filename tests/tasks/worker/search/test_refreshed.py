@@ -59,7 +59,10 @@ class World:
 
     def released(self, catalogue: CatalogueRef, vectors: str, carried: Carried | None = None) -> ReleaseOutcome:
         rows = with_held(self.store, CONFIG, self.rows)
-        inputs = ReleaseInputs(model=self.model, vectors=vectors, catalogue=catalogue, rows=rows, carried=carried)
+        sha256 = carried.release.model_sha256 if carried is not None else None
+        inputs = ReleaseInputs(
+            model=self.model, vectors=vectors, catalogue=catalogue, rows=rows, carried=carried, model_sha256=sha256
+        )
         with pytest.MonkeyPatch.context() as patch:
             encode_here(patch)
             return release.run(make_job(self.store, CONFIG, inputs))
