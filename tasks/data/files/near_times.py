@@ -16,7 +16,7 @@ _CLOCK = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
 def way_to_write(value: object) -> str:
     """Return the likely meaning of a value that is no time, and the way to write it; empty if it is not nearly one."""
     text = str(value).strip()
-    if NUMBER.fullmatch(text) and int(float(text)) in _EXCEL_DAYS:
+    if NUMBER.fullmatch(text) and _EXCEL_DAYS.start <= float(text) < _EXCEL_DAYS.stop:
         day = _EXCEL_EPOCH + dt.timedelta(days=float(text))
         return (
             f"{text} may be a day number of Excel, {day:%Y-%m-%d}; format the column there as yyyy-mm-dd hh:mm, and "
