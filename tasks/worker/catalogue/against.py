@@ -20,7 +20,7 @@ from tasks.contracts.references import CatalogueRef
 from tasks.data.items import TEXT, UPDATED_AT
 from tasks.data.rows import ITEM_ID, normal_text, plain_ids
 from tasks.worker.catalogue.build import BATCH_ITEMS
-from tasks.worker.catalogue.kept import feature_names, feature_types
+from tasks.worker.catalogue.kept import DamagedBase, feature_names, feature_types
 from tasks.worker.catalogue.records import Source, connect, from_rows, quoted, records_of
 from tasks.worker.catalogue.relations import Relation, relation_of
 from tasks.worker.catalogue.sources import Sources, inputs_of, on_base
@@ -77,7 +77,12 @@ def compare_items(
         MissingFolder, CorruptFolder: a source is missing or damaged; names the file.
     """
     base, left = on_base(store, bases, before, feature_names(config))
-    known = [*inputs_of(store, left, base)]
+    try:
+        known = [*inputs_of(store, left, base)]
+    except DamagedBase as error:
+        print(f"{error}; the span is compared with the sources of {error.prefix}", flush=True)
+        sound = [each for each in bases if each.prefix != error.prefix]
+        return compare_items(store, span, rows, before, sound, config)
     if not known:
         return None
     types = feature_types([from_rows([rows]), *known], config)

@@ -39,7 +39,7 @@ from tasks.data.items import (
     deleted_name,
     part_name,
 )
-from tasks.worker.catalogue.kept import Kept, feature_names, feature_types, whole
+from tasks.worker.catalogue.kept import DamagedBase, Kept, feature_names, feature_types, whole
 from tasks.worker.catalogue.records import (
     SCATTERED,
     Source,
@@ -61,7 +61,8 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     """Return the catalogue of these sources; build it if the workspace lacks it.
 
     Args:
-        bases: earlier catalogues; the first one made of a part of the sources, with the same features, is used.
+        bases: earlier catalogues; the first one made of a part of the sources, with the same features, is used. A
+            damaged one is left out: all that it holds is in its sources.
 
     Raises:
         MissingFolder, CorruptFolder: a source is missing or damaged; names the file.
@@ -74,6 +75,22 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
         return reference(store, prefix)
     except MissingFolder:
         pass
+    while True:
+        try:
+            return _built(store, prefix, sources, bases, features, config)
+        except DamagedBase as error:
+            print(f"{error}; the catalogue is built without {error.prefix}", flush=True)
+            bases = [base for base in bases if base.prefix != error.prefix]
+
+
+def _built(
+    store: Store,
+    prefix: str,
+    sources: Sources,
+    bases: Sequence[CatalogueRef],
+    features: list[str],
+    config: Config,
+) -> CatalogueRef:
     start = _start(store, sources, bases, features, config)
     kept, count = start.kept, start.partitions
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch:

@@ -5,6 +5,7 @@ A partition to which nothing is added stays as it is. Another is merged with its
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,13 +15,38 @@ import pyarrow.parquet as pq
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from infra.store.manifest import FileEntry, Manifest, open_file, open_files, read_manifest
+from infra.store.manifest import (
+    CorruptFolder,
+    FileEntry,
+    Manifest,
+    MissingFolder,
+    open_file,
+    open_files,
+    read_manifest,
+)
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import CATALOGUE_KIND, deleted_name, is_deleted_name, part_name
 from tasks.data.rows import ITEM_ID
+from tasks.foundation.errors import StoreError
 from tasks.worker.catalogue.records import Source, from_catalogue, records_of
 
 _KINDS = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}  # Arrow's name of a type -> DuckDB's
+
+
+class DamagedBase(CorruptFolder):
+    """An earlier catalogue lacks a file or has a damaged one: the new one can be built without it."""
+
+    def __init__(self, prefix: str, why: StoreError) -> None:
+        super().__init__(str(why))
+        self.prefix = prefix
+
+
+@contextlib.contextmanager
+def _reading(prefix: str) -> Iterator[None]:
+    try:
+        yield
+    except (MissingFolder, CorruptFolder) as error:
+        raise DamagedBase(prefix, error) from error
 
 
 class Kept(NamedTuple):
@@ -41,13 +67,14 @@ class Kept(NamedTuple):
             added: sources that the earlier one lacks.
 
         Raises:
-            MissingFolder, CorruptFolder: it is missing or damaged.
+            DamagedBase: it is missing or damaged.
         """
-        manifest = read_manifest(store, base.prefix)
-        live = next((entry.name for entry in manifest.files if not is_deleted_name(entry.name)), None)
-        if base.partitions != count or live is None:
-            return None
-        path = open_file(store, base.prefix, manifest, live)
+        with _reading(base.prefix):
+            manifest = read_manifest(store, base.prefix)
+            live = next((entry.name for entry in manifest.files if not is_deleted_name(entry.name)), None)
+            if base.partitions != count or live is None:
+                return None
+            path = open_file(store, base.prefix, manifest, live)
         types = feature_types([*added, from_catalogue([path], deleted=False)], config)
         schema = pq.read_schema(path)
         if any(_KINDS.get(str(schema.field(name).type)) != kind for name, kind in types.items()):
@@ -75,11 +102,15 @@ class Kept(NamedTuple):
 
         Args:
             lost: query for the ids of items whose earlier records do not count.
+
+        Raises:
+            DamagedBase: the earlier partition is missing or damaged.
         """
         tables, counts = [added] if added is not None else [], {False: 0, True: 0}
         for name in (part_name(number), deleted_name(number)):
             if name in self.files:
-                path = open_file(self.store, self.prefix, self.manifest, name)
+                with _reading(self.prefix):
+                    path = open_file(self.store, self.prefix, self.manifest, name)
                 source = from_catalogue([path], is_deleted_name(name))
                 query = records_of(source, self.types, self.manifest.facts["partitions"])
                 query += f" WHERE {ITEM_ID} NOT IN {lost}" if lost else ""
@@ -90,8 +121,9 @@ class Kept(NamedTuple):
 
 
 def whole(store: Store, base: CatalogueRef) -> Iterator[Source]:
-    """Yield all items of a catalogue as sources. Raises MissingFolder, CorruptFolder."""
-    files = open_files(store, base.prefix, CATALOGUE_KIND)
+    """Yield all items of a catalogue as sources. Raises DamagedBase."""
+    with _reading(base.prefix):
+        files = open_files(store, base.prefix, CATALOGUE_KIND)
     for deleted in (False, True):
         if some := [path for path in files if is_deleted_name(path.name) is deleted]:
             yield from_catalogue(some, deleted)

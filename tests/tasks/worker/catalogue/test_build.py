@@ -344,10 +344,16 @@ def test_a_feature_of_another_type_writes_all_partitions(world: World):
     assert world.items(world.build(one, other, bases=(first,)))["b"]["colour"] == "1.5"
 
 
-def test_a_damaged_base_is_built_again_from_the_sources(world: World):
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("settings", [(), ("infer.shard_rows=1",)], ids=["merged", "split"])
+def test_a_damaged_base_is_built_again_from_the_sources(world: World, settings: tuple[str, ...], flipped: bool):
     one, two = world.rows({"id": "a", "text": "one", "day": 1}), world.rows({"id": "b", "text": "two", "day": 1})
     first = world.build(one)
-    world.store.delete(f"{first.prefix}/part-00000.parquet")
-    built = world.build(one, two, bases=(first,))
+    path = world.store.path(f"{first.prefix}/part-00000.parquet")
+    whole = path.read_bytes()
+    path.unlink()
+    if flipped:
+        path.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
+    built = world.build(one, two, bases=(first,), settings=settings)
     assert set(world.items(built)) == {"a", "b"}
     assert not any(entry.at for entry in read_manifest(world.store, built.prefix).files)
