@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from infra.store.base import Holder, Lock, Store
+from infra.store.base import Conflict, Holder, Lock, Store
 from infra.store.lease import LostLease
 from tasks.foundation.errors import SupersededError
 
@@ -46,8 +46,14 @@ class CheckedStore:
         return self._store.peek(key)
 
     def write(self, key: str, data: bytes) -> None:
-        self._check(key)
-        self._store.write(key, data)
+        while True:
+            try:
+                before = self._store.read(key)
+            except FileNotFoundError:
+                before = None
+            self._check(key)
+            with contextlib.suppress(Conflict):  # another process wrote it since: it may be the successor
+                return self._store.swap(key, data, before)
 
     def create(self, key: str, data: bytes) -> None:
         self._check(key)

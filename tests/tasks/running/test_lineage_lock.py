@@ -183,3 +183,23 @@ def test_every_way_to_write_looks_at_the_fence(tmp_path, method):
     }
     with pytest.raises(SupersededError):
         getattr(late, method)(*arguments.get(method, ("k", b"")))
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["with a result", "without one"])
+def test_a_worker_that_stood_still_before_its_write_leaves_the_result_of_its_successor(tmp_path, held):
+    """It passed the fence, slept, and wakes after another attempt has written."""
+    store, key = DirectoryStore(tmp_path), "runs/a/train/result.json"
+    if held:
+        store.write(key, b"of yesterday")
+    store.write("fence", Fence(attempts=("mine",), term=1).to_json())
+
+    class Paused(DirectoryStore):
+        def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+            if data == b"mine":
+                store.write("fence", Fence(attempts=("another",), term=2).to_json())
+                FencedStore(store, ("fence",), "another").write(key, b"another's")
+            super().swap(key, data, expected)
+
+    with pytest.raises(SupersededError):
+        FencedStore(Paused(tmp_path), ("fence",), "mine", sleep=lambda seconds: None).write(key, b"mine")
+    assert store.read(key) == b"another's"
