@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.foundation.disks import cause_of
+
 ATTEMPT = "millrace-attempt-"  # prefix of folder names, for one attempt's workers
 INGEST = "millrace-ingest-"
 
@@ -20,12 +22,17 @@ INGEST = "millrace-ingest-"
 def scratch_folder(prefix: str) -> Iterator[Path]:
     """Yield an empty folder in TMPDIR whose name begins with `prefix`; delete it afterwards.
 
-    Also delete abandoned folders with this prefix. Raises OSError: TMPDIR can't be written.
+    Also delete abandoned folders with this prefix. Raises OSError: TMPDIR can't be written. Raises HostError for an
+    error in the block after somebody deleted the folder.
     """
     _delete_abandoned(prefix)
     folder, handle = _locked(prefix)
     try:
         yield folder
+    except Exception as error:
+        if (cause := cause_of(error, folder)) is error:
+            raise
+        raise cause from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)

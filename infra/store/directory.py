@@ -163,7 +163,7 @@ class DirectoryStore:
         path = self.path(key)
         with self._in_place(key), self._writing(key):
             _make_folder(path.parent)
-        with self._writing(key), temporary_file(path.parent) as staged:
+        with self._writing(key), _named(path), temporary_file(path.parent) as staged:
             yield staged
             _fsync(staged)
             if exclusive:
@@ -229,6 +229,17 @@ def _make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except FileNotFoundError as error:
         raise PermissionError(errno.EACCES, "no folder can be made here", error.filename) from error
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Give an error of a write or of fsync, which knows no file, the name of `path`: it tells which disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _tag(path: Path) -> str:

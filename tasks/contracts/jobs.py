@@ -4,6 +4,7 @@ Both planes import this file; it needs neither torch nor Prefect.
 """
 
 import hashlib
+import re
 from typing import Literal
 
 from pydantic import Field
@@ -24,7 +25,10 @@ from tasks.contracts.references import (
 )
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import VECTORS
+from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record, beside
+
+_ADDRESS = re.compile(r"(.*)#([^#]+\.json(?:#[0-9a-f]{64})?)", re.DOTALL)
 
 
 class ValidateInputs(Record):
@@ -237,3 +241,23 @@ class JobSpec(Record):
 def stage_prefix(run_key: str, stage: Stage | Chore) -> str:
     """Return the folder of a stage, or of a chore, of one run."""
     return f"{run_folder(run_key)}/{stage.value}"
+
+
+def address(workspace: str, key: str) -> str:
+    """Return the word that names a spec to its workers: `WORKSPACE#KEY`, or `WORKSPACE#KEY#SHA256`.
+
+    Args:
+        key: of the spec, which may end with `#` and its SHA-256.
+    """
+    return f"{workspace}#{key}"
+
+
+def cut_address(word: str) -> tuple[str, str]:
+    """Return the workspace and the key of a spec's address. It is cut from the right: a folder may be named `a#b`.
+
+    Raises:
+        ConfigError: the word is no address.
+    """
+    if not (found := _ADDRESS.fullmatch(word)):
+        raise ConfigError(f"--spec {word!r} is no address of a job spec; give WORKSPACE#KEY or WORKSPACE#KEY#SHA256")
+    return found[1], found[2]

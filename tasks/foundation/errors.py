@@ -157,6 +157,9 @@ _NO_SPACE = (  # safetensors' errors are not OSErrors
     "read-only file system",
     "no usable temporary directory",
 )
+# A disk, or the server of a network's file system, that may answer again. Libraries give some of them as texts alone.
+_UNREACHABLE = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOLCK, errno.EHOSTDOWN, errno.ENOTCONN)
+_UNREACHABLE_SIGNS = ("stale file handle", "no locks available", "host is down", "endpoint is not connected")
 # Messages of gloo and NCCL after the loss of another worker of the same stage.
 _PEER_LOST = (
     "connection closed by peer",
@@ -184,7 +187,9 @@ def classify(error: BaseException) -> FailureClass:
         return FailureClass.DISK
     if any(sign in text for sign in _NO_SPACE):
         return FailureClass.DISK
-    if isinstance(error, OSError) and error.errno == errno.EIO:
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+        return FailureClass.STORE
+    if any(sign in text for sign in _UNREACHABLE_SIGNS):
         return FailureClass.STORE
     if any(sign in text for sign in _PEER_LOST):
         return FailureClass.HOST

@@ -10,16 +10,20 @@ import io
 import os
 import signal
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import NoReturn
 
 from configs.load import config_hash
 from infra.store.factory import open_store
 from infra.store.fence import FencedStore
+from tasks.contracts.jobs import cut_address
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Chore, Layout, Stage
 from tasks.contracts.workspace import RESULT
+from tasks.foundation.disks import cause_of
 from tasks.foundation.errors import POLICIES, HostError, classify
 from tasks.foundation.garbage import collect_rarely
 from tasks.worker.process import sigterm
@@ -47,9 +51,9 @@ def main() -> int:
     clock = PhaseClock(booting=max(0.0, now - float(os.environ.get(STARTED_AT, now))))
     rank = Rank.from_environment()
 
-    workspace, _, key = arguments.spec.partition("#")
-    machine = Machine(workspace, key.rpartition("/")[0], rank.first_of_machine, rank.local_world)
     try:
+        workspace, key = cut_address(arguments.spec)
+        machine = Machine(workspace, key.rpartition("/")[0], rank.first_of_machine, rank.local_world)
         store = open_store(workspace)
         spec = read_spec(machine.reads(store), key, arguments.stage)
     except Exception as error:  # without a spec no folder exists for an error file
@@ -78,7 +82,7 @@ def _cause(error: BaseException) -> BaseException:
     """Return the error to record: a worker that ends with its runner was stopped by no person."""
     if isinstance(error, SystemExit) and sigterm.runner_is_gone():
         return HostError("the process that started this worker was killed, and the worker ended with it")
-    return error
+    return cause_of(error, Path(tempfile.gettempdir()))
 
 
 def _write_result(job: Job, outcome: Outcome) -> None:

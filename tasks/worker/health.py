@@ -16,7 +16,7 @@ from infra.store.factory import scheme_of
 from infra.store.probe import find_broken_guarantee
 from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.runner import report
-from tasks.foundation.errors import HostError, StoreError
+from tasks.foundation.errors import FailureClass, HostError, StoreError, classify
 from tasks.runs.host_records import this_host
 from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
 from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, write_findings
@@ -45,7 +45,8 @@ def run(job: Job) -> HealthOutcome:
 
     Raises:
         HostError: a worker multiplies or communicates wrong; or a machine is broken, too slow, in use, or too small.
-        StoreError: the workspace can't be written, accepts a conflicting write, or has too little disk.
+        StoreError: the workspace can't be written, or accepts a conflicting write.
+        DiskError: the disk of the workspace has too little space.
         ConfigError: the machines are not of the configured kind, or their tools are missing.
     """
     limits, rank, config = job.config.health, job.rank, job.config
@@ -90,6 +91,7 @@ def probe_store(store: Store, prefix: str) -> Check:
 
     Raises:
         StoreError: an operation failed, or the store breaks a guarantee; the message names it.
+        OSError: the disk is full.
     """
     key = f"{prefix}/probe"
     try:
@@ -98,9 +100,9 @@ def probe_store(store: Store, prefix: str) -> Check:
         finally:
             store.delete(prefix)
     except OSError as error:
-        raise StoreError(
-            f"{store.uri}/{key}: {error}. Check that the workspace is mounted, has room, and is writable"
-        ) from error
+        if classify(error) is FailureClass.DISK:
+            raise
+        raise StoreError(f"{store.uri}/{key}: {error}. Check that the workspace is mounted and is writable") from error
     if broken:
         raise StoreError(
             f"{store.uri}/{key}: {broken}. Two runs could overwrite each other's release here; "

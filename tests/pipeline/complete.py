@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 import duckdb
@@ -26,14 +27,14 @@ def files_of(workspace: Path, folder: str) -> list[str]:
 
 def live_items(workspace: Path, spans: Sequence[str]) -> set[str]:
     """Return the ids of the items in the clean rows of some spans or in a feed, without those that a feed deleted."""
-    rows = dict.fromkeys(spans, "")
+    rows: dict[str, list[str]] = {span: [] for span in spans}
     for result in sorted(workspace.glob("runs/*/validate/result.json")):
         for ref in json.loads(result.read_text())["outcome"]["rows"]:
             if ref["span"]["name"] in rows:
-                rows[ref["span"]["name"]] = str(workspace / ref["prefix"] / "*.parquet")
+                rows[ref["span"]["name"]] = [str(file) for file in (workspace / ref["prefix"]).glob("*.parquet")]
     assert all(rows.values()), f"not validated: {rows}"
     seen = "SELECT DISTINCT item_id FROM read_parquet(?)"
-    items = {item_id for (item_id,) in duckdb.connect().sql(seen, params=[list(rows.values())]).fetchall()}
+    items = {item_id for (item_id,) in duckdb.connect().sql(seen, params=[[*chain(*rows.values())]]).fetchall()}
     if feeds := [str(path) for path in workspace.glob("items/*/v*/*.parquet")]:
         newest = "SELECT item_id, arg_max(deleted, time) FROM read_parquet(?) GROUP BY item_id"
         for item_id, deleted in duckdb.connect().sql(newest, params=[feeds]).fetchall():

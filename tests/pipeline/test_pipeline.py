@@ -111,12 +111,13 @@ def test_a_release_points_at_one_model_and_its_vectors(runs: Runs) -> None:
 
 def items_of(runs: Runs, *outputs: dict[str, Any]) -> pa.Table:
     """Every item of the rows that validate let pass, with its newest text, by DuckDB from outside."""
-    folders = []
+    files = []
     for output in outputs:
         result = read_json(runs.shop.workspace / "runs" / output["report"]["run_key"] / "validate" / "result.json")
-        folders += [str(runs.shop.workspace / rows["prefix"] / "*.parquet") for rows in result["outcome"]["rows"]]
+        for rows in result["outcome"]["rows"]:
+            files += map(str, (runs.shop.workspace / rows["prefix"]).glob("*.parquet"))
     newest = "SELECT item_id, arg_max(item, time) AS text FROM read_parquet(?) GROUP BY item_id ORDER BY item_id"
-    return duckdb.connect().sql(newest, params=[folders]).to_arrow_table()
+    return duckdb.connect().sql(newest, params=[files]).to_arrow_table()
 
 
 def vectors_of(runs: Runs, output: dict[str, Any]) -> pa.Table:

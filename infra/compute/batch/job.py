@@ -16,7 +16,7 @@ from infra.compute.batch.claim import owner_of
 from infra.compute.batch.job_detail import JobDetail
 from infra.handover import may_share
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, address
 from tasks.contracts.stages import WORKS, Layout, Stage, Work
 from tasks.contracts.stages import Queue as Kind
 from tasks.foundation.errors import POLICIES, ConfigError, FailureClass
@@ -225,7 +225,7 @@ def submission(
 ) -> dict[str, Any]:
     """Return the arguments of SubmitJob."""
     batch, layout = spec.config.batch, layout_of(spec)
-    uri = f"{workspace}#{spec.job_prefix}/spec.json#{spec.sha256}"
+    uri = address(workspace, f"{spec.job_prefix}/spec.json#{spec.sha256}")
     container = {"command": ["python", "-m", "tasks.worker.launch", spec.stage.value, "--spec", uri]}
     request: dict[str, Any] = {
         "jobName": job_name(spec),

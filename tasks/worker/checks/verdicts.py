@@ -15,7 +15,7 @@ from configs.schema.gates import Severity
 from configs.schema.stages import Bounds, HealthConfig
 from tasks.contracts.outcomes import Action, Check
 from tasks.contracts.workspace import FINDINGS
-from tasks.foundation.errors import ConfigError, HostError, StoreError
+from tasks.foundation.errors import ConfigError, DiskError, HostError, StoreError
 from tasks.runs import host_records
 from tasks.runs.host_findings import Findings, with_verdict
 from tasks.worker.process.job import Job
@@ -177,17 +177,17 @@ def refuse(checks: Sequence[Check]) -> None:
 
     Raises:
         ConfigError: a check demands a stop, as it would fail on any machine.
-        StoreError: only the workspace's disk is too full.
+        DiskError: only the workspace's disk is too full.
         HostError: any other failure; another machine, or this one later, may pass.
     """
     failed = _failed(checks)
     if not failed:
         return
-    kind: type[ConfigError | StoreError | HostError] = HostError
+    kind: type[ConfigError | DiskError | HostError] = HostError
     if any(check.action == "stop" for check in failed):
         kind = ConfigError
     elif all(check.name == WORKSPACE_DISK for check in failed):
-        kind = StoreError
+        kind = DiskError
     raise kind("; ".join(with_verdict(check) for check in failed))
 
 

@@ -16,7 +16,7 @@ import urllib.request
 from infra.root_cause import Ending, ending_key
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, cut_address
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import SPEC
 from tasks.foundation.errors import POLICIES, StoreError, classify, from_exit_code
@@ -112,8 +112,8 @@ def main() -> int:
     arguments = parser.parse_args()
     signals = StopSignals()
     signals.listen()
-    workspace, _, key = arguments.spec.partition("#")
     try:
+        workspace, key = cut_address(arguments.spec)
         position = ContainerPosition.from_environment(os.environ)
         store = open_store(workspace)
         spec = spec_of_try(read_spec(store, key, arguments.stage), position)

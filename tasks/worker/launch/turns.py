@@ -7,7 +7,7 @@ from infra.handover import Finished, decide, find_finished, find_next, finish, i
 from infra.root_cause import Ending
 from infra.store.base import Store
 from tasks.contracts import runner
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, address
 from tasks.foundation.errors import POLICIES, StoreError
 from tasks.runs.host_records import excluded
 from tasks.worker.launch.attempt import claim_attempt, spec_at, spec_of_try, write_spec
@@ -135,5 +135,5 @@ class Turns:
             self.spec, self._key, self._started_at = spec_at(self._store, named), named, time.time()
         if may_share(self.spec):
             runner.announce(self.spec.job_prefix)
-        command = torchrun_command(self._position, self.spec, f"{self._store.uri}#{self._key}")
+        command = torchrun_command(self._position, self.spec, address(self._store.uri, self._key))
         return Workers(command, torchrun_environment(self._position, self.spec, self._host, self._started_at))

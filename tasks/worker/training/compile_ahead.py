@@ -15,6 +15,7 @@ from typing import Any
 
 from infra.store import lease
 from infra.store.base import Store
+from tasks.contracts.jobs import address
 from tasks.contracts.references import CompileRef
 from tasks.contracts.workspace import COMPILE_LEASE, COMPILE_SIGNAL, SPEC
 from tasks.foundation.errors import CompileError
@@ -188,7 +189,7 @@ def _collect(job: Job, key: str, variables: Mapping[str, str], cache: Path) -> N
 
 def _trial(job: Job) -> list[str]:
     """Return the command that runs this stage a second time, by the same workers."""
-    uri = f"{job.store.uri}#{SPEC.of(job.spec)}"
+    uri = address(job.store.uri, SPEC.of(job.spec))
     command = [sys.executable, "-m", "tasks.worker", job.spec.stage.value, "--spec", uri]
     if job.rank.world > 1:
         command = [sys.executable, "-m", "torch.distributed.run", *_torchrun_options(job.rank), *command[1:]]

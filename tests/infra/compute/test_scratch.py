@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.compute.scratch import ATTEMPT, scratch_folder
+from tasks.foundation.errors import HostError
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +24,11 @@ def test_the_folder_of_a_killed_process_is_deleted_and_that_of_a_live_one_stays(
         (first / "file").touch()
         assert sorted(temporary.iterdir()) == sorted([first, second, temporary / "of-another-program"])
     assert [path.name for path in temporary.iterdir()] == ["of-another-program"]
+
+
+def test_an_error_after_somebody_deleted_the_folder_is_the_machines_and_leaves_nothing(temporary: Path) -> None:
+    with pytest.raises(HostError, match=f"deleted.*{temporary}/{ATTEMPT}"), scratch_folder(ATTEMPT) as folder:
+        folder.rename(temporary / "moved").joinpath("gone", "file").touch()
+    with pytest.raises(KeyError), scratch_folder(ATTEMPT):
+        raise KeyError("a bug")
+    assert [path.name for path in temporary.iterdir()] == ["moved"]

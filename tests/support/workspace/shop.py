@@ -23,6 +23,7 @@ MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 600
 SPANS = ("2026-01", "2026-02", "2026-03")
 COLUMNS = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
+AWKWARD = "a #1 'w' %20 [ü] {x}: y"  # a folder name that is legal, and cut by whoever splits, quotes or expands it
 _WITH_MANIFEST = re.compile(r"(spans/[^/]+/v\d+|lineages/[^/]+/step-\d+|models/[^/]+|vectors/[^/]+/[^/]+)/")
 STAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
 
@@ -109,7 +110,7 @@ def half_written(store: Store) -> list[str]:
 
 def open_shop(folder: Path, home: Path, rows_per_span: int, bucket: str = "") -> Shop:
     """Three months of searches, ingested into a directory, or into the workspace behind the URI `bucket`."""
-    shop = Shop(folder / "workspace", folder / "shop.yaml", home, bucket)
+    shop = Shop(folder / AWKWARD, folder / "shop.yaml", home, bucket)
     shop.config_file.write_text(yaml.safe_dump(SETTINGS))
     source = folder / "shop.jsonl.gz"
     write_shop(source, spans=len(SPANS), rows_per_span=rows_per_span, seed=3)

@@ -1,3 +1,5 @@
+import errno
+import os
 import time
 
 import pytest
@@ -9,7 +11,7 @@ from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import HealthOutcome
 from tasks.contracts.results import StageResult, WorkerFailure
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import HostError, StoreError
+from tasks.foundation.errors import FailureClass, HostError, StoreError, classify
 from tasks.runs import host_records
 from tasks.runs.host_findings import Findings
 from tasks.runs.results import read_result
@@ -126,6 +128,17 @@ def test_a_store_that_breaks_its_guarantees_is_refused(tmp_path, kind, complaint
     with pytest.raises(StoreError, match=complaint):
         probe_store(store, "runs/run/health/attempt-1/probe-rank0")
     assert store.list("runs") == []
+
+
+def test_a_full_disk_of_the_workspace_is_no_error_of_the_store(tmp_path, monkeypatch):
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = DirectoryStore(tmp_path / "workspace")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=f"{store.root}/runs/run/probe") as caught:
+        probe_store(store, "runs/run")
+    assert classify(caught.value) is FailureClass.DISK
 
 
 def test_two_workers_are_checked_together(store):

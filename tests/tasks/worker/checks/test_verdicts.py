@@ -5,7 +5,7 @@ import pytest
 from infra.store.records import find_record
 from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import Action, Check
-from tasks.foundation.errors import ConfigError, HostError, StoreError
+from tasks.foundation.errors import ConfigError, DiskError, HostError
 from tasks.runs import host_records
 from tasks.runs.host_findings import Findings
 from tasks.worker.checks.verdicts import (
@@ -61,7 +61,7 @@ ROOMY = {"memory": 8.0, "disk": 80.0, "workspace": 800.0}
         ([ROOMY, ROOMY | {"memory": 2.0}], [], None, ""),
         ([ROOMY, ROOMY | {"memory": 1.9}], ["free memory"], HostError, r"worker 1 has 1.90 GiB .*elsewhere: b\]"),
         ([ROOMY | {"disk": 0.0}, ROOMY], ["free disk"], HostError, "worker 0 has 0.00 GiB free on the disk of"),
-        ([ROOMY | {"workspace": 3.0}], ["free workspace disk"], StoreError, "3.00 GiB free on the disk of /w.*move"),
+        ([ROOMY | {"workspace": 3.0}], ["free workspace disk"], DiskError, "3.00 GiB free on the disk of /w.*move"),
         ([ROOMY | {"workspace": -1.0}], [], None, ""),
         ([{"memory": 1.0, "disk": 9.0, "workspace": 1.0}], ["free memory", "free workspace disk"], HostError, "memory"),
     ],
