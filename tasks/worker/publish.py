@@ -1,7 +1,7 @@
 """publish: loads a release into one target, and swaps consumers to it once it is complete and checked.
 
 If it stops before the swap, the target still serves the previous table, and the next publication resumes from the
-loaded partitions.
+loaded partitions. A served table that is missing or damaged is replaced in the same way, by a second one.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ from tasks.contracts.runner import report
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
 from tasks.worker.export.release_vectors import ReleaseVectors
-from tasks.worker.export.target import Target, release_of, table_name
-from tasks.worker.export.target_checks import ContentMismatch, check_content, check_index
+from tasks.worker.export.target import DamagedTable, Target, release_of, table_names
+from tasks.worker.export.target_checks import check_content, check_ids, check_index
 from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
 
@@ -22,11 +22,12 @@ from tasks.worker.process.job import Job
 def run(job: Job) -> PublishOutcome:
     """Load missing partitions, build the index, check both, warm the service, swap, drop older tables.
 
-    A target that already serves the release is only checked. A rollback first only swaps, then runs again to check.
+    A target that already serves the release is only checked, and loaded again beside the served table if that is
+    damaged. A rollback first only swaps, then runs again to check.
 
     Raises:
         ConfigError: the client is not installed, or the target refuses the credentials or the vectors.
-        StoreError: the target can't be reached, or its content differs from the release.
+        StoreError: the target can't be reached, or a table just loaded differs from the release.
         DataError: the index finds too few of the nearest items.
     """
     inputs = job.spec.inputs
@@ -36,25 +37,25 @@ def run(job: Job) -> PublishOutcome:
         raise ConfigError(f"publish.targets has no target {inputs.target}")
     with job.clock.phase("restoring"):
         release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
-    table = table_name(inputs.target, inputs.release, release.sha256)
+    names = table_names(inputs.target, inputs.release, release.sha256)
     with contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()
         if _overtaken(job.store, inputs):
             return _left_alone(release, before)
+        table = _table(target, names, before)
         if inputs.swap_alone:
             return _swapped(target, table, before, release)
+        if table == before and _damaged(target, table, release):
+            table = next(name for name in names if name != before)
         loaded = _load(target, table, release) if table != before else 0
-        try:
-            check_content(target, table, release)
-        except ContentMismatch as error:
-            raise _cleared(target, table, before, error) from error
-        quality = check_index(target, table, release, job.config.publish.min_recall)
-        dropped: tuple[str, ...] = ()
+        quality = check_index(target, table, release, job.config.publish.min_recall, served=table == before)
+        keep = set(target.tables()) - set(names) | {table}
         if table != before:
             if _overtaken(job.store, inputs):
                 return _left_alone(release, before)
             target.serve(table)
-            dropped = _drop_older(target, {table, before}, job.store, inputs.release)
+            keep = _kept(keep, {table, before}, job.store, inputs.release)
+        dropped = _drop(target, keep)
     return PublishOutcome(
         table=table,
         served_before=before,
@@ -95,8 +96,45 @@ def _swapped(target: Target, table: str, before: str | None, release: ReleaseVec
     )
 
 
+def _table(target: Target, names: tuple[str, str], before: str | None) -> str:
+    """Return the name of the release's table: the served one, else one that is there, else the first."""
+    there = target.tables()
+    return next((name for name in names if name == before), next((name for name in names if name in there), names[0]))
+
+
+def _damaged(target: Target, table: str, release: ReleaseVectors) -> bool:
+    """Return True, and print the damage, if the served table is not the release."""
+    try:
+        check_content(target, table, release)
+    except DamagedTable as error:
+        print(f"{error}. It is being served, so the release is loaded again beside it", flush=True)
+        return True
+    return False
+
+
 def _load(target: Target, table: str, release: ReleaseVectors) -> int:
-    """Load the incomplete partitions and build the index; return the number of loaded vectors."""
+    """Load what a table lacks, build the index and check all; return the number of loaded vectors.
+
+    A table that an earlier publication left is loaded from the beginning if it has anything else.
+
+    Raises:
+        StoreError: the table differs from the release although it was loaded from the beginning; it was dropped.
+    """
+    if table in target.tables():
+        try:
+            return _complete(target, table, release)
+        except DamagedTable as error:
+            print(f"{error}. It is loaded again from the beginning", flush=True)
+            target.drop(table)
+    try:
+        return _complete(target, table, release)
+    except DamagedTable as error:
+        target.drop(table)
+        raise StoreError(f"{error}. The table was dropped; the next publication loads it from the beginning") from error
+
+
+def _complete(target: Target, table: str, release: ReleaseVectors) -> int:
+    """Load the incomplete partitions, build the index, check all items; return the number of loaded vectors."""
     target.create(table, release.shape)
     expected, there = release.rows_by_partition(), target.rows_by_partition(table, release.partitions)
     done = loaded = 0
@@ -107,30 +145,33 @@ def _load(target: Target, table: str, release: ReleaseVectors) -> int:
         done += rows
         report("publish", done, release.count, table)
     target.index(table)
+    check_content(target, table, release)
+    check_ids(target, table, release)
     return loaded
 
 
-def _cleared(target: Target, table: str, before: str | None, error: ContentMismatch) -> StoreError:
-    """Drop a table with wrong content unless it is served; return the error with the next step."""
-    if table == before:
-        return StoreError(
-            f"{error}. It is being served, so nothing was changed: go to another release (millrace rollback), "
-            "and then to this one again"
-        )
-    target.drop(table)
-    return StoreError(f"{error}. The table was dropped; the next publication loads it from the beginning")
+def _kept(there: set[str], served: set[str | None], store: Store, release: int) -> set[str]:
+    """Return the tables to keep after a swap: those `served` now and before, and one for a rollback.
 
-
-def _drop_older(target: Target, keep: set[str | None], store: Store, release: int) -> tuple[str, ...]:
-    """Drop all tables except `keep` and the release that a rollback would choose.
-
-    An error is only printed: the publication has succeeded even if an old table stays.
+    If the workspace can't be read, all are kept, and the error is printed: the publication has succeeded.
     """
-    dropped = []
     try:
         back = releases.of_another_model_before(store, releases.read(store, release))
+    except StoreError as error:
+        print(f"old tables were not dropped: {error}", flush=True)
+        return there
+    kept = {table for table in there if table in served}
+    if back is not None and all(release_of(table) != back.number for table in kept):
+        kept |= {table for table in there if release_of(table) == back.number}
+    return kept
+
+
+def _drop(target: Target, keep: set[str]) -> tuple[str, ...]:
+    """Drop all tables except `keep`; an error is only printed: the publication has succeeded all the same."""
+    dropped = []
+    try:
         for table in target.tables():
-            if table not in keep and (back is None or release_of(table) != back.number):
+            if table not in keep:
                 target.drop(table)
                 dropped.append(table)
     except StoreError as error:

@@ -21,7 +21,8 @@ from configs.schema.publishing import LancedbTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.worker.export.target import PARTITION, Shape, is_table_of, release_of
+from tasks.worker.catalogue.reuse import as_matrix
+from tasks.worker.export.target import PARTITION, DamagedTable, Row, Shape, is_table_of, release_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -93,10 +94,18 @@ class Lancedb:
         with self._speaking():
             return self._column(table, ITEM_ID, f"{PARTITION} = {partition}").to_pylist()
 
+    def rows_of(self, table: str, item_ids: list[str]) -> dict[str, Row]:
+        listed = ", ".join(_quoted(item_id) for item_id in item_ids)
+        with self._speaking():
+            asked = self._db.open_table(table).search().where(f"{ITEM_ID} IN ({listed})")
+            found = asked.select([ITEM_ID, TEXT, VECTOR]).to_arrow()
+            vectors = as_matrix(found[VECTOR]).astype(np.float32)
+            ids, texts = found[ITEM_ID].to_pylist(), found[TEXT].to_pylist()
+            return {each: Row(text, vector) for each, text, vector in zip(ids, texts, vectors, strict=True)}
+
     def count_other_models(self, table: str, model_version: str) -> int:
         with self._speaking():
-            versions = self._column(table, MODEL_VERSION)
-            return len(versions) - pc.sum(pc.equal(versions, model_version)).as_py()
+            return self._db.open_table(table).count_rows(f"{MODEL_VERSION} <> {_quoted(model_version)}")
 
     def nearest(self, table: str, query: np.ndarray, k: int) -> list[str]:
         with self._speaking():
@@ -131,7 +140,13 @@ class Lancedb:
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:  # raised by LanceDB for its files
-            raise StoreError(f"{self.where}: {error}") from error
+            kind = DamagedTable if "not found" in str(error).lower() else StoreError
+            raise kind(f"{self.where}: {error}") from error
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"
 
 
 def _storage_options(uri: str) -> dict[str, str] | None:

@@ -22,11 +22,16 @@ from configs.schema.publishing import PgvectorTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StageError, StoreError
-from tasks.worker.export.target import PARTITION, Shape, is_table_of
+from tasks.worker.export.target import PARTITION, DamagedTable, Row, Shape, is_table_of
 
 _COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
 _INDEX = "_nearest"  # suffix of the index's name after the table's name
 LOCK_TIMEOUT = "5s"  # a swap that waits for a reader's transaction blocks all later readers
+_DAMAGED = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.DataCorrupted,
+)
 _REFUSED = (  # errors that only a person can repair
     psycopg.errors.InvalidPassword,
     psycopg.errors.InvalidAuthorizationSpecification,
@@ -145,6 +150,12 @@ class Pgvector:
             rows = self._connection.execute(query.format(table=Identifier(table), partition=Literal(partition)))
             return [item_id for (item_id,) in rows]
 
+    def rows_of(self, table: str, item_ids: list[str]) -> dict[str, Row]:
+        query = SQL("SELECT item_id, text, vector::vector FROM {table} WHERE item_id = ANY(%s)")
+        with self._speaking():
+            rows = self._connection.execute(query.format(table=Identifier(table)), (item_ids,))
+            return {item_id: Row(text, vector.to_numpy()) for item_id, text, vector in rows}
+
     def count_other_models(self, table: str, model_version: str) -> int:
         query = SQL("SELECT count(*) FROM {table} WHERE model_version <> {version}")
         with self._speaking():
@@ -191,6 +202,8 @@ class Pgvector:
             yield
         except StageError:
             raise
+        except _DAMAGED as error:
+            raise DamagedTable(f"{self.where}: {_said(error)}") from error
         except _REFUSED as error:
             raise ConfigError(f"{self.where}: {_said(error)}") from error
         except psycopg.Error as error:

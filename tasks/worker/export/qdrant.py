@@ -23,7 +23,7 @@ from configs.schema.publishing import QdrantTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.worker.export.target import PARTITION, Shape, is_table_of
+from tasks.worker.export.target import PARTITION, Row, Shape, is_table_of
 
 BATCH_ITEMS = 256  # per request: well below the server's limit of 32 MiB
 SCROLL_ITEMS = 10_000
@@ -111,6 +111,18 @@ class Qdrant:
                 found += [(point.payload or {})[ITEM_ID] for point in points]
                 if place is None:
                     return found
+
+    def rows_of(self, table: str, item_ids: list[str]) -> dict[str, Row]:
+        with self._speaking():
+            ids = [_point(item_id) for item_id in item_ids]
+            points = self._client.retrieve(table, ids, with_payload=[ITEM_ID, TEXT], with_vectors=True)
+            payloads = [point.payload or {} for point in points]
+            vectors = [np.asarray(point.vector, dtype=np.float32) for point in points]
+            return {
+                payload[ITEM_ID]: Row(payload[TEXT], vector)
+                for payload, vector in zip(payloads, vectors, strict=True)
+                if {ITEM_ID, TEXT} <= payload.keys()
+            }
 
     def count_other_models(self, table: str, model_version: str) -> int:
         ours = models.FieldCondition(key=MODEL_VERSION, match=models.MatchValue(value=model_version))

@@ -59,6 +59,20 @@ class ReleaseVectors:
         table = table.set_column(table.column_names.index(MODEL_VERSION), MODEL_VERSION, version)
         return table.append_column(PARTITION, pa.array(np.full(table.num_rows, partition, dtype=np.int32)))
 
+    def sample(self, numbers: np.ndarray) -> pa.Table:
+        """Return item_id, text and vector of some items; reads only their partitions.
+
+        Args:
+            numbers: int64, ascending; an item's number counts through all partitions, from 0.
+        """
+        found, first = [], 0
+        for partition, rows in self.rows_by_partition().items():
+            here = numbers[(numbers >= first) & (numbers < first + rows)] - first
+            if len(here):
+                found.append(self.rows(partition).select([ITEM_ID, TEXT, VECTOR]).take(here))
+            first += rows
+        return pa.concat_tables(found)
+
     def vectors(self) -> Iterator[tuple[pa.ChunkedArray, np.ndarray]]:
         """Yield ids and unit vectors, float32 (rows, width), partition by partition."""
         for number in range(self.partitions):

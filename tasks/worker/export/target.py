@@ -8,9 +8,24 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
+from tasks.foundation.errors import StoreError
+
 PARTITION = "partition"  # column, int32: the item's partition, so that an interrupted load can resume
 
-_TABLE = re.compile(r"_r(\d+)_[0-9a-f]{8}")
+BESIDE = "_b"  # suffix of the second table of a release, loaded beside a damaged one
+
+_TABLE = re.compile(rf"_r(\d+)_[0-9a-f]{{8}}({BESIDE})?")
+
+
+class DamagedTable(StoreError):
+    """A table is missing, can't be read, or differs from the release."""
+
+
+class Row(NamedTuple):
+    """An item in a table; `vector` is float32 (width,), of any length."""
+
+    text: str
+    vector: np.ndarray
 
 
 class Shape(NamedTuple):
@@ -24,13 +39,14 @@ class Target(Protocol):
     """One search service. Every release has its own table; consumers read the served table.
 
     A table is loaded by partition, and consumers don't read it before `serve`. Methods raise StoreError if the service
-    fails or can't be reached, ConfigError if it refuses the request.
+    fails or can't be reached, DamagedTable if it says that a table or a part of it is not there, ConfigError if it
+    refuses the request.
     """
 
     where: str  # for messages: kind, name and address
 
     def serving(self) -> str | None:
-        """Return the served table; None before the first."""
+        """Return the table to which consumers are sent, also if it is gone; None before the first."""
         ...
 
     def tables(self) -> list[str]:
@@ -64,6 +80,10 @@ class Target(Protocol):
         """Return the ids of all items of a partition, in any order."""
         ...
 
+    def rows_of(self, table: str, item_ids: list[str]) -> dict[str, Row]:
+        """Return the rows of some items by id, without those that the table lacks."""
+        ...
+
     def count_other_models(self, table: str, model_version: str) -> int:
         """Return the number of rows by other models."""
         ...
@@ -85,9 +105,14 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-def table_name(target: str, release: int, vectors_sha256: str) -> str:
-    """Return the name of a release's table; the checksum distinguishes releases of different workspaces."""
-    return f"{target}_r{release}_{vectors_sha256[:8]}"
+def table_names(target: str, release: int, vectors_sha256: str) -> tuple[str, str]:
+    """Return the two names that a release's table can have; the checksum distinguishes releases of two workspaces.
+
+    The release is loaded under the second name if the table with the first is served and damaged, and the other way
+    round.
+    """
+    name = f"{target}_r{release}_{vectors_sha256[:8]}"
+    return name, f"{name}{BESIDE}"
 
 
 def is_table_of(target: str, table: str) -> bool:

@@ -89,6 +89,22 @@ def test_items_that_are_equally_near_are_equally_right(store, config):
     assert publish.run(publish_job(store, config, release)).recall == 1.0
 
 
+@pytest.mark.parametrize("lost", ["table", "data files"])
+def test_a_served_table_that_is_gone_is_loaded_again(store, config, tmp_path, lost):
+    """In LanceDB consumers are still sent to it; so nothing is loaded under that name, where they would read a part."""
+    release = write_release(store, 1)
+    first = publish.run(publish_job(store, config, release)).table
+    database = lancedb.connect(tmp_path / "lancedb")
+    if lost == "table":
+        database.drop_table(first)
+    else:
+        for file in (tmp_path / "lancedb" / f"{first}.lance" / "data").iterdir():
+            file.unlink()
+    again = publish.run(publish_job(store, config, release))
+    assert (again.table, again.served_before, again.loaded) == (f"{first}_b", first, 24)
+    assert sorted(database.list_tables().tables) == ["look", f"{first}_b"]
+
+
 def test_a_table_of_somebody_else_under_the_targets_name_is_left_alone(store, config, tmp_path):
     database = lancedb.connect(tmp_path / "lancedb")
     database.create_table("look", data=[{"theirs": 1}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tasks.worker import publish
+from tasks.worker.export.release_vectors import ReleaseVectors
+from tasks.worker.export.targets import open_target
 from tests.support.workspace.publications import publish_job, publish_spec
 from tests.support.workspace.releases import PARTITIONS, write_release
 from tests.tasks.worker.export.reading import served
@@ -74,6 +77,27 @@ def test_only_what_is_missing_is_loaded_after_each_interruption(store, place, mo
     assert watched.calls.count("load") == PARTITIONS
     assert 0 < outcome.loaded < release.vectors / 2
     assert served(store, place, release)
+
+
+def test_an_interruption_while_a_damaged_table_is_replaced_is_gone_on_from(store, place, monkeypatch):
+    release, watched = write_release(store, 1), Watched.instead_of_targets(monkeypatch)
+    damaged = publish.run(publish_job(store, place.config(), release)).table
+    assert damaged is not None
+    vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version, release.vectors_sha256)
+    with contextlib.closing(open_target(place.config().publish.targets[0])) as target:
+        target.load(damaged, 0, vectors.rows(0).slice(0, 1), again=True)
+    for step, ends in (("load", watched.after), ("index", watched.before), ("serve", watched.before)):
+        ends[step] = interrupt
+        with pytest.raises(Interrupted):
+            publish.run(publish_job(store, place.config(), release))
+        del ends[step]
+    watched.before["drop"] = interrupt
+    with pytest.raises(Interrupted):
+        publish.run(publish_job(store, place.config(), release))
+    watched.before.clear()
+    assert served(store, place, release)
+    outcome = publish.run(publish_job(store, place.config(), release))
+    assert (outcome.loaded, outcome.dropped) == (0, (damaged,))
 
 
 def test_a_killed_worker_leaves_the_old_release_and_whole_partitions(store, place):
