@@ -6,6 +6,7 @@ The counts are per 10,000 words. Whoever rewrites a sentence lowers a limit; nob
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -29,9 +30,13 @@ OPENINGS = 10.0  # of 10,000 docstrings, comments and descriptions: "Whether a r
 WORD = re.compile(r"[A-Za-z']+")
 
 
-def texts(path: Path) -> Iterator[str]:
+@functools.cache
+def texts(path: Path) -> tuple[str, ...]:
     """The docstrings and comments of a file, and the descriptions of its fields and options."""
-    source = path.read_text()
+    return tuple(_texts(path.read_text()))
+
+
+def _texts(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
