@@ -52,6 +52,7 @@ def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bo
             table=outcome.table,
             model_version=release.model.version,
             vectors=outcome.vectors,
+            index=outcome.index,
             recall=outcome.recall,
             query_ms=outcome.query_ms,
             queries=outcome.queries,

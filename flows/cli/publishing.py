@@ -14,7 +14,7 @@ from flows.cli.terminal.console import say
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
 from flows.presentation.run.report import write_run_report
-from flows.presentation.wording import OF_INDEX, plural
+from flows.presentation.wording import OF_INDEX, WITHOUT_INDEX, plural
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError
@@ -40,9 +40,10 @@ def show_targets(targets: tuple[Served, ...], current: int | None) -> None:
     """Print a line for each target; one that serves another release than the current one says so."""
     for each in targets:
         differs = f"; NOT THE CURRENT RELEASE, {current}: millrace publish" if current != each.release else ""
+        of = OF_INDEX if each.index is not None else WITHOUT_INDEX
         say(
             f"target {each.target.name} ({each.target.kind}): release {each.release} in {each.table}, "
-            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f} {OF_INDEX}{differs}"
+            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f} {of}{differs}"
         )
 
 

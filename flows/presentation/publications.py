@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flows.presentation.model import Cell, Command, Section, Table, table
-from flows.presentation.wording import NONE, OF_INDEX, count, moment, number, plural, with_settings
+from flows.presentation.wording import NONE, OF_INDEX, WITHOUT_INDEX, count, moment, number, plural, with_settings
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import MEASURED
 from tasks.runs.publications import Publication
@@ -61,12 +61,13 @@ def _measured(of: Sequence[Publication]) -> tuple[Table, ...]:
             count(each.measured.queries),
             count(each.measured.vectors),
             Cell(each.measured.table, code=True),
+            Cell(each.measured.index, code=True) if each.measured.index is not None else NONE,
         )
         for each in of
         if each.measured is not None
     ]
-    caption = f"recall@10 {OF_INDEX}; then the same queries once more, now warm"
-    columns = ("target", ">recall@10", ">median ms", ">queries", ">rows", "table")
+    caption = f"recall@10 {OF_INDEX}, or {WITHOUT_INDEX}; then the same queries once more, now warm"
+    columns = ("target", ">recall@10", ">median ms", ">queries", ">rows", "table", "index")
     return (table(caption, columns, rows),) if rows else ()
 
 

@@ -23,6 +23,7 @@ ON_HOLDOUT = "on the holdout"  # as the gates judge it: the holdout of its run, 
 AMONG_ALL = "among all items of a release"  # the exported model and the released vectors, searched
 AMONG_SHARED = "among the items that both releases hold"  # likewise, so that only the models differ
 OF_INDEX = "of the index against exact search"  # a search service's, which says nothing of the model
+WITHOUT_INDEX = "of the service's exact search, without an index"
 
 # State of a run -> the sign before it and the class of its colour.
 SIGNS: Mapping[str, tuple[str, str]] = {

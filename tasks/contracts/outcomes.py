@@ -330,7 +330,10 @@ class PublishOutcome(Record):
     served_before: str | None = Field(description="table it served before")
     vectors: int
     loaded: int = Field(description="vectors that the target lacked")
-    recall: float | None = Field(description="recall@10 of the index, compared with exact search; null: not measured")
+    index: str | None = Field(
+        default=None, description="name of the table's index; null: the service searches exactly, or not looked at"
+    )
+    recall: float | None = Field(description="recall@10 compared with exact search; null: not measured")
     query_ms: float | None = Field(description="median time of warm queries, from the worker; null: not measured")
     queries: int | None = Field(default=None, description="sampled queries of both measurements; null: not measured")
     dropped: tuple[str, ...] = Field(description="tables of earlier releases")

@@ -28,7 +28,8 @@ class Served(Record):
     table: str = Field(description="table or collection that consumers reach under the target's name")
     model_version: str
     vectors: int
-    recall: float = Field(description="recall@10 of its index, compared with exact search")
+    index: str | None = Field(description="name of its index; null: the service has none, and searches exactly")
+    recall: float = Field(description="recall@10 of its search, compared with exact search")
     query_ms: float = Field(
         description="median time of a warm query, in milliseconds, measured by the publishing worker"
     )

@@ -22,8 +22,8 @@ from tasks.worker.process.job import Job
 def run(job: Job) -> PublishOutcome:
     """Load missing partitions, build the index, check both, warm the service, swap, drop older tables.
 
-    A target that already serves the release is only checked, and loaded again beside the served table if that is
-    damaged. A rollback first only swaps, then runs again to check.
+    A target that already serves the release is only checked: its index is built again if it is lost, and the release
+    is loaded again beside the served table if that is damaged. A rollback first only swaps, then runs again to check.
 
     Raises:
         ConfigError: the client is not installed, or the target refuses the credentials or the vectors.
@@ -48,7 +48,8 @@ def run(job: Job) -> PublishOutcome:
         if table == before and _damaged(target, table, release):
             table = next(name for name in names if name != before)
         loaded = _load(target, table, release) if table != before else 0
-        quality = check_index(target, table, release, job.config.publish.min_recall, served=table == before)
+        index = target.index(table)
+        quality = check_index(target, table, index, release, job.config.publish.min_recall, served=table == before)
         keep = set(target.tables()) - set(names) | {table}
         if table != before:
             if _overtaken(job.store, inputs):
@@ -61,6 +62,7 @@ def run(job: Job) -> PublishOutcome:
         served_before=before,
         vectors=release.count,
         loaded=loaded,
+        index=index.name if index is not None else None,
         recall=quality.recall,
         query_ms=quality.query_ms,
         queries=quality.queries,
@@ -113,7 +115,7 @@ def _damaged(target: Target, table: str, release: ReleaseVectors) -> bool:
 
 
 def _load(target: Target, table: str, release: ReleaseVectors) -> int:
-    """Load what a table lacks, build the index and check all; return the number of loaded vectors.
+    """Load what a table lacks and check all of it; return the number of loaded vectors.
 
     A table that an earlier publication left is loaded from the beginning if it has anything else.
 
@@ -134,7 +136,7 @@ def _load(target: Target, table: str, release: ReleaseVectors) -> int:
 
 
 def _complete(target: Target, table: str, release: ReleaseVectors) -> int:
-    """Load the incomplete partitions, build the index, check all items; return the number of loaded vectors."""
+    """Load the incomplete partitions and check all items; return the number of loaded vectors."""
     target.create(table, release.shape)
     expected, there = release.rows_by_partition(), target.rows_by_partition(table, release.partitions)
     done = loaded = 0
@@ -144,7 +146,6 @@ def _complete(target: Target, table: str, release: ReleaseVectors) -> int:
             loaded += rows
         done += rows
         report("publish", done, release.count, table)
-    target.index(table)
     check_content(target, table, release)
     check_ids(target, table, release)
     return loaded

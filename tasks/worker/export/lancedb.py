@@ -22,7 +22,7 @@ from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.export.target import PARTITION, DamagedTable, Row, Shape, is_table_of, release_of
+from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shape, is_table_of, release_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -78,13 +78,16 @@ class Lancedb:
                 there.delete(f"{PARTITION} = {partition}")
             there.add(rows)
 
-    def index(self, table: str) -> None:
+    def index(self, table: str) -> Index:
         with self._speaking():
             there = self._db.open_table(table)
-            built = [there.index_stats(index.name) for index in there.list_indices() if VECTOR in index.columns]
-            if not any(stats is not None and not stats.num_unindexed_rows for stats in built):
+            if (found := _whole_index(there)) is None:
                 self._searched = None
                 there.create_index(VECTOR, config=HnswFlat(distance_type="cosine"), replace=True)
+                found = _whole_index(there)
+        if found is None:
+            raise StoreError(f"{self.where}, table {table}: it has no whole index, although one was built just now")
+        return found
 
     def count(self, table: str) -> int:
         with self._speaking():
@@ -142,6 +145,17 @@ class Lancedb:
         except (OSError, RuntimeError, ValueError) as error:  # raised by LanceDB for its files
             kind = DamagedTable if "not found" in str(error).lower() else StoreError
             raise kind(f"{self.where}: {error}") from error
+
+
+def _whole_index(table: Any) -> Index | None:
+    """Return the index for the cosine over all vectors; None if it is missing or lacks rows."""
+    for index in table.list_indices():
+        stats = table.index_stats(index.name)
+        if VECTOR not in index.columns or stats is None or stats.distance_type != "cosine":
+            continue
+        if not stats.num_unindexed_rows:
+            return Index(index.name, stats.num_indexed_rows)
+    return None
 
 
 def _quoted(text: str) -> str:

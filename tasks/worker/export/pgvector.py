@@ -22,7 +22,7 @@ from configs.schema.publishing import PgvectorTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StageError, StoreError
-from tasks.worker.export.target import PARTITION, DamagedTable, Row, Shape, is_table_of
+from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shape, is_table_of
 
 _COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
 _INDEX = "_nearest"  # suffix of the index's name after the table's name
@@ -128,17 +128,36 @@ class Pgvector:
                     for item_id, text, version, number, vector in zip(*others, vectors, strict=True):
                         into.write_row((item_id, text, as_vector(vector), version, number))
 
-    def index(self, table: str) -> None:
-        """Build an HNSW index for the cosine, in one statement: it is never incomplete."""
-        query = SQL("CREATE INDEX IF NOT EXISTS {name} ON {table} USING hnsw (vector {operators})")
+    def index(self, table: str) -> Index:
+        """Build an HNSW index for the cosine, in one statement, unless a valid one is there.
+
+        An index that Postgres calls invalid, as after an interrupted CONCURRENTLY, is never used by it.
+        """
         with self._speaking():
-            half = self._one(SQL("SELECT format_type(atttypid, NULL) = 'halfvec' FROM pg_attribute"
-                                 " WHERE attrelid = to_regclass({table}) AND attname = 'vector'")
-                             .format(table=self._quoted(table)))  # fmt: skip
-            operators = Identifier("halfvec_cosine_ops" if half else "vector_cosine_ops")
-            name = Identifier(f"{table}{_INDEX}")
-            self._do(query.format(name=name, table=Identifier(table), operators=operators))
-            self._do(SQL("ANALYZE {table}").format(table=Identifier(table)))
+            if (name := self._valid_index(table)) is None:
+                half = self._one(SQL("SELECT format_type(atttypid, NULL) = 'halfvec' FROM pg_attribute"
+                                     " WHERE attrelid = to_regclass({table}) AND attname = 'vector'")
+                                 .format(table=self._quoted(table)))  # fmt: skip
+                operators = Identifier("halfvec_cosine_ops" if half else "vector_cosine_ops")
+                own, on = Identifier(f"{table}{_INDEX}"), Identifier(table)
+                self._do(SQL("DROP INDEX IF EXISTS {own}").format(own=own))
+                query = SQL("CREATE INDEX {own} ON {on} USING hnsw (vector {operators})")
+                self._do(query.format(own=own, on=on, operators=operators))
+                self._do(SQL("ANALYZE {on}").format(on=on))
+                name = self._valid_index(table)
+        if name is None:
+            raise StoreError(f"{self.where}, table {table}: it has no valid index, although one was built just now")
+        return Index(name, self.count(table))
+
+    def _valid_index(self, table: str) -> str | None:
+        """Return the name of an index over all rows that Postgres may use for the cosine."""
+        query = SQL(
+            "SELECT index.relname FROM pg_index JOIN pg_class index ON index.oid = indexrelid"
+            " JOIN pg_am ON pg_am.oid = index.relam JOIN pg_opclass ON pg_opclass.oid = indclass[0]"
+            " WHERE indrelid = to_regclass({table}) AND amname = 'hnsw' AND opcname LIKE '%cosine_ops'"
+            " AND indisvalid AND indisready AND indpred IS NULL"
+        )
+        return self._one(query.format(table=self._quoted(table)))
 
     def count(self, table: str) -> int:
         with self._speaking():

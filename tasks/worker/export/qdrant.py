@@ -23,7 +23,7 @@ from configs.schema.publishing import QdrantTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.worker.export.target import PARTITION, Row, Shape, is_table_of
+from tasks.worker.export.target import PARTITION, Index, Row, Shape, is_table_of
 
 BATCH_ITEMS = 256  # per request: well below the server's limit of 32 MiB
 SCROLL_ITEMS = 10_000
@@ -90,11 +90,12 @@ class Qdrant:
                 ]
                 self._client.upsert(table, points, wait=True)
 
-    def index(self, table: str) -> None:
-        """Wait until the server has built its index."""
+    def index(self, table: str) -> Index | None:
+        """Wait until the server has built its index, which it does by itself; it has none for a small collection."""
         with self._speaking():
-            while self._client.get_collection(table).status is models.CollectionStatus.YELLOW:
+            while (found := self._client.get_collection(table)).status is models.CollectionStatus.YELLOW:
                 time.sleep(INDEX_POLL_SECONDS)
+            return Index("hnsw", found.indexed_vectors_count) if found.indexed_vectors_count else None
 
     def count(self, table: str) -> int:
         with self._speaking():

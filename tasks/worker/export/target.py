@@ -35,6 +35,13 @@ class Shape(NamedTuple):
     fp16: bool
 
 
+class Index(NamedTuple):
+    """The index of a table for the cosine: its name in the service and the rows that it covers."""
+
+    name: str
+    rows: int
+
+
 class Target(Protocol):
     """One search service. Every release has its own table; consumers read the served table.
 
@@ -70,8 +77,12 @@ class Target(Protocol):
         """
         ...
 
-    def index(self, table: str) -> None:
-        """Build the index over all rows unless it is complete; return once queries use it."""
+    def index(self, table: str) -> Index | None:
+        """Build the index over all rows unless a whole and valid one is there; return it once queries use it.
+
+        Returns:
+            The index as the service describes it; None if the service searches exactly, without one.
+        """
         ...
 
     def count(self, table: str) -> int: ...

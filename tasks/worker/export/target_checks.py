@@ -15,7 +15,7 @@ from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.export.release_vectors import ReleaseVectors
-from tasks.worker.export.target import DamagedTable, Row, Target
+from tasks.worker.export.target import DamagedTable, Index, Row, Target
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -85,21 +85,25 @@ def check_ids(target: Target, table: str, release: ReleaseVectors) -> None:
         )
 
 
-def check_index(target: Target, table: str, release: ReleaseVectors, min_recall: float, served: bool) -> IndexQuality:
-    """Compare the index with exact search for sampled vectors, then time the same queries: the service is warm then.
+def check_index(
+    target: Target, table: str, index: Index | None, release: ReleaseVectors, min_recall: float, served: bool
+) -> IndexQuality:
+    """Compare the service's search with exact search for sampled vectors, then time the same queries, now warm.
 
     Args:
+        index: the table's index; None if the service searches exactly.
         served: consumers read the table already; for the message.
 
     Raises:
-        DataError: the index finds too few of the nearest items.
+        DataError: the service finds too few of the nearest items.
     """
     queries = _sample(release)
     answers = [target.nearest(table, query, NEAREST) for query in queries]
     recall = _recall(release, queries, answers)
     if recall < min_recall:
+        of = f"of the index {index.name}" if index is not None else "without an index"
         raise DataError(
-            f"{target.where}, table {table}: recall@{NEAREST} of the index is {recall:.4f} over {len(queries)} sampled "
+            f"{target.where}, table {table}: recall@{NEAREST} {of} is {recall:.4f} over {len(queries)} sampled "
             f"vectors, below publish.min_recall {min_recall}; "
             + (
                 "the table is being served. To load it again, drop it in the service, then: millrace publish"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import infra.compute.factory
-from flows.presentation.wording import OF_INDEX
+from flows.presentation.wording import OF_INDEX, WITHOUT_INDEX
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Chore
 from tasks.contracts.workspace import REPORT
@@ -75,6 +75,17 @@ def test_a_target_that_a_rollback_can_not_reach_is_named_by_the_command_and_by_s
     assert shown.count("NOT THE CURRENT") == 1
     assert millrace("publish", "--set", TARGETS, *SMALL).code == 0
     assert "NOT THE CURRENT" not in millrace("status").out
+
+
+def test_recall_of_an_index_is_not_said_of_a_target_without_one(store, runner, millrace):
+    millrace("publish", "--set", TARGETS, *SMALL)
+    served = served_targets.of_target(store, "shop")
+    assert served is not None
+    served_targets.note(store, served.model_copy(update={"index": None}))
+    look, shop = (line for line in millrace("status").out.splitlines() if line.startswith("target "))
+    assert OF_INDEX in look
+    assert WITHOUT_INDEX in shop
+    assert OF_INDEX not in shop
 
 
 def test_another_release_is_published_on_request(store, runner, millrace):

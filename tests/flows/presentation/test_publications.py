@@ -51,7 +51,7 @@ def test_a_served_and_a_failed_target(store, runner, plan, release):
     published = part(page, "Publications")
     assert published.lines == ("1 of 2 targets serves release 1.",)
     assert [row[:2] for row in stands(page)] == [["look (lancedb)", "✕ failed: STORE"], ["shop (qdrant)", "✓ served"]]
-    assert rows(published)[2:] == [["shop (qdrant)", "1.0000", "0.5", "24", "30", "shop_r1_00000000"]]
+    assert rows(published)[2:] == [["shop (qdrant)", "1.0000", "0.5", "24", "30", "shop_r1_00000000", "vector_idx"]]
     assert ("publication to shop", "publications/publish-1-shop/publish") in published.files
     box = part(page, "Release 1 did not reach look")
     assert f"{box.title}, see below." in page.lines
@@ -71,7 +71,7 @@ def test_a_release_that_another_replaced_keeps_what_was_measured(store, plan, re
     publish_to_all(store, TWO, later, True)
     made = stage_page(store, plan, Stage.release, release)
     assert [row[1:3] for row in stands(made)] == [["○ not served now", "release 2"]] * 2
-    assert ["look (lancedb)", "1.0000", "0.5", "24", "30", "look_r1_00000000"] in rows(made)
+    assert ["look (lancedb)", "1.0000", "0.5", "24", "30", "look_r1_00000000", "vector_idx"] in rows(made)
 
 
 def test_a_run_without_targets_has_no_such_section(store, runner):

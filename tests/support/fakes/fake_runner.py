@@ -285,6 +285,7 @@ class FakeRunner:
             served_before=before,
             vectors=30,
             loaded=loaded,
+            index="vector_idx",
             recall=1.0,
             query_ms=0.5,
             queries=24,

@@ -89,6 +89,25 @@ def test_items_that_are_equally_near_are_equally_right(store, config):
     assert publish.run(publish_job(store, config, release)).recall == 1.0
 
 
+def test_a_lost_index_is_built_again_in_the_served_table(store, config, tmp_path):
+    release = write_release(store, 1)
+    first = publish.run(publish_job(store, config, release))
+    table = lancedb.connect(tmp_path / "lancedb").open_table(first.table)
+
+    def ids_now() -> list[str]:
+        table.checkout_latest()
+        return [index.index_uuid for index in table.list_indices()]
+
+    before = ids_now()
+    assert publish.run(publish_job(store, config, release)).index == first.index == "vector_idx"
+    assert ids_now() == before, "a whole index is not built again"
+    table.drop_index("vector_idx")
+    again = publish.run(publish_job(store, config, release))
+    assert (again.table, again.loaded, again.index) == (first.table, 0, "vector_idx")
+    assert len(ids_now()) == 1
+    assert table.index_stats("vector_idx").num_indexed_rows == 24
+
+
 @pytest.mark.parametrize("lost", ["table", "data files"])
 def test_a_served_table_that_is_gone_is_loaded_again(store, config, tmp_path, lost):
     """In LanceDB consumers are still sent to it; so nothing is loaded under that name, where they would read a part."""

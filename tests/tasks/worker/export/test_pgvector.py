@@ -7,6 +7,7 @@ import threading
 
 import psycopg
 import pytest
+from psycopg.sql import SQL
 
 from configs.schema.publishing import PgvectorTarget
 from tasks.foundation.errors import ConfigError, StoreError
@@ -41,6 +42,27 @@ def test_a_reader_in_a_long_transaction_delays_no_other_reader(store, dsn, monke
         assert served(store, place, old)
     assert publish.run(publish_job(store, place.config(), new)).loaded == 0
     assert served(store, place, new)
+
+
+@pytest.mark.parametrize(
+    "damage", ["DROP INDEX {}", "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '{}'::regclass"]
+)
+def test_an_index_that_is_lost_or_invalid_is_built_again_in_the_served_table(store, dsn, damage):
+    """Postgres scans all rows without one, which has a recall of 1 and takes seconds at a million rows."""
+    config, release = pgvector_place(dsn).config(), write_release(store, 1)
+    first = publish.run(publish_job(store, config, release))
+    state = SQL("SELECT indisvalid, indexrelid FROM pg_index WHERE indexrelid = to_regclass({})").format(first.index)
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        built = owner.execute(state).fetchone()
+        publish.run(publish_job(store, config, release))
+        assert owner.execute(state).fetchone() == built, "a valid index is not built again"
+        owner.execute(SQL(damage.format(first.index)))  # pyright: ignore[reportArgumentType]
+        again = publish.run(publish_job(store, config, release))
+        assert (again.table, again.loaded, again.index) == (first.table, 0, first.index)
+        now = owner.execute(state).fetchone()
+        assert now is not None
+        assert now[0]
+        assert now != built
 
 
 def test_readers_need_the_view_alone_and_keep_their_right(store, dsn):
