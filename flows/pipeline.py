@@ -22,6 +22,7 @@ from flows.running.recorded_invocation import record_invocation
 from flows.running.undecided import take_up_undecided
 from infra.store.base import Store
 from infra.store.factory import open_store
+from infra.store.fitness import require_fit
 from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
@@ -81,6 +82,7 @@ def pipeline(
     """
     config = load_config(config_file, overrides)
     store = open_store(workspace)
+    require_fit(store)
     scheduled = flow_run.scheduled_start_time if scheduled_in else None  # never now: a retry takes the same span
     if scheduled is not None and scheduled_in:
         span = span or due_span(store, scheduled, scheduled_in)

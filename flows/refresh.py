@@ -19,6 +19,7 @@ from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.undecided import take_up_undecided
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
+from infra.store.fitness import require_fit
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.infer import infer
@@ -56,6 +57,7 @@ def refresh(workspace: Workspace, config_file: ConfigFile = "", overrides: Overr
     """
     end_dead_janitors()  # a refresh is in another queue, so dead janitors do not block it
     config, store = load_config(config_file, overrides), open_store(workspace)
+    require_fit(store)
     if (hold := releases.hold_of(store)) is not None:
         waits: Any = Completed(name="Held", message=hold.sentence, data=None)
         return waits

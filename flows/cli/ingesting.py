@@ -15,6 +15,7 @@ from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.reading import DETECTED, Reading
 from flows.presentation.wording import plural
 from infra.store.base import Store
+from infra.store.fitness import require_fit
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.facts import ColumnFacts
@@ -97,6 +98,7 @@ def ingest(
 
     The same rows again change nothing. If the workspace has a span with other rows, say --replace or --merge.
     """
+    require_fit(store)
     path = source or items
     if path is None or (source and items):
         raise ConfigError(

@@ -21,6 +21,7 @@ from flows.presentation.model import Section
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import NONE, count, plural, seconds
 from infra.store.base import Store
+from infra.store.fitness import require_fit
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
@@ -98,6 +99,7 @@ def run(
         raise ConfigError("--settings prints the settings of a dry-run; add --dry-run")
     if dry_run:
         return planned(options, span)
+    require_fit(options.store)
     store, served = options.store, releases.current(options.store)
     try:
         config = options.config()
@@ -138,6 +140,7 @@ def refresh(
 ) -> RefreshOutput:
     """Embed new and changed items with the released model, drop deleted ones, and release. Trains nothing."""
     store = options.store
+    require_fit(store)
     if (hold := releases.hold_of(store)) is not None:
         sentence = f"{hold.sentence} Nothing is refreshed until: millrace hold --off"
         return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)

@@ -18,6 +18,7 @@ from flows.cli.terminal.options import workspace_words, write_all
 from flows.cli.terminal.progress_bars import display
 from flows.cli.terminal.reading import DETECTED, Reading
 from infra.store.base import Store
+from infra.store.fitness import require_fit
 from tasks.contracts.spans import SpanKind, kind_of, last_over
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.facts import SourceFacts
@@ -105,6 +106,7 @@ def init(
     reading: Reading = DETECTED,
 ) -> InitOutput:
     """Write settings that fit a log, and the commands to type, into this folder. In a terminal it asks first."""
+    require_fit(store)
     folder = Path()
     if (there := existing_files(folder)) and not replace:
         raise ConfigError(

@@ -17,13 +17,13 @@ from configs.schema.config import Config
 from infra import prefect_password
 from infra.compute.scratch import ATTEMPT, scratch_folder
 from infra.compute.warm_parents import ForkedWorker, begin, fork_worker
-from infra.handover import key_of
 from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
 from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec, ValidateInputs, address
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import REFRESHING, Libraries, Stage, Work, compute_of, workers_of
+from tasks.contracts.workspace import SPEC
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 10.0
@@ -58,7 +58,7 @@ class LocalRunner:
             raise root_cause(self.store, spec, dict(enumerate(codes)), tail.lines).error
 
     def _start(self, spec: JobSpec, environment: dict[str, str]) -> Process:
-        words = (spec.stage.value, "--spec", address(self.store.uri, key_of(spec)))
+        words = (spec.stage.value, "--spec", address(self.store.uri, f"{SPEC.of(spec)}#{spec.sha256}"))
         libraries = _libraries(spec.config, spec.stage)
         forked = fork_worker(libraries, words, environment) if libraries else None
         return forked or subprocess.Popen(

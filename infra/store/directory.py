@@ -14,6 +14,8 @@ from tasks.foundation.errors import StoreError
 
 _DELETIONS = 10  # tries for a folder that changes meanwhile
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+# Answers of os.link on file systems without hard links: exFAT, SMB, many FUSE mounts.
+NO_LINKS = (errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EPERM)
 
 
 class DirectoryStore:
@@ -153,7 +155,7 @@ class DirectoryStore:
     def _lock_file(self, key: str) -> Path:
         name = _lock_name(key)
         path = self.path(name)
-        with self._writing(key), self._in_place(name):
+        with self._writing(name), self._in_place(name):
             _make_folder(path.parent)
             path.open("a", encoding="utf-8").close()
         return path
@@ -165,10 +167,10 @@ class DirectoryStore:
             _make_folder(path.parent)
         with self._writing(key), _named(path), temporary_file(path.parent) as staged:
             yield staged
-            _fsync(staged)
+            flush(staged)
             if exclusive:
                 try:
-                    os.link(staged, path)  # unlike rename, link refuses to replace
+                    self._place(staged, path)
                 except FileExistsError as error:
                     with self._in_place(key):
                         if path.is_dir():
@@ -177,7 +179,19 @@ class DirectoryStore:
             else:
                 with self._in_place(key):
                     os.replace(staged, path)
-            _fsync(path.parent)
+            flush(path.parent)
+
+    def _place(self, staged: Path, path: Path) -> None:
+        """Move a whole file to a free path, in one step. Raises FileExistsError if the path is taken."""
+        try:
+            os.link(staged, path)  # unlike rename, link refuses to replace
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            with kernel_lock.wait_and_hold(self._lock_file("create")):  # held for a look and a rename
+                if os.path.lexists(path):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+                os.rename(staged, path)
 
     @contextlib.contextmanager
     def _writing(self, key: str) -> Iterator[None]:
@@ -253,7 +267,8 @@ def _unless_missing(error: OSError) -> None:
         raise error
 
 
-def _fsync(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -40,7 +40,12 @@ def _locked(folder: Path) -> tuple[Path, int]:
     while True:
         staged = folder / f"{PREFIX}{uuid.uuid4().hex}"  # not mkstemp: only the owner could read its files
         handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:
+            os.close(handle)
+            staged.unlink(missing_ok=True)
+            raise
         if staged.exists():  # else another process took it for abandoned before it was locked
             return staged, handle
         os.close(handle)
@@ -48,7 +53,7 @@ def _locked(folder: Path) -> tuple[Path, int]:
 
 def _delete_abandoned(path: Path) -> None:
     with contextlib.suppress(OSError):  # its writer lives, or it was just renamed
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDWR)  # NFS gives an exclusive lock only to who may write
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()

@@ -7,6 +7,7 @@ import uuid
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
+from infra.store.fitness import require_fit
 from infra.store.probe import find_broken_guarantee, succeeds
 from tasks.data import span_versions
 from tasks.runs import host_records, releases
@@ -43,6 +44,7 @@ def content(store: Store) -> CheckResult:
 
 def guarantees(store: Store) -> CheckResult:
     """Check write, read, compare-and-swap, lock and delete. Everything written is deleted afterwards."""
+    require_fit(store)
     name, started_at = uuid.uuid4().hex, time.monotonic()
     folder = f"{SCRATCH}/{name}"
     try:

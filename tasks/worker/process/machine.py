@@ -19,6 +19,7 @@ from typing import IO
 
 from infra.store.base import Store
 from infra.store.checked import CheckedStore
+from infra.store.directory import NO_LINKS
 from infra.store.factory import scheme_of
 from tasks.foundation.errors import HangError
 from tasks.worker.process.shared_folder import SharedFolder
@@ -75,6 +76,16 @@ def publish_file(path: Path, content: bytes | memoryview) -> None:
     staged = path.with_name(f"{path.name}.tmp")
     staged.write_bytes(content)
     staged.replace(path)
+
+
+def _linked(source: str | Path, target: str | Path) -> None:
+    """Make a hard link; a copy where the file system of TMPDIR has no links."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        shutil.copyfile(source, target)
 
 
 def _locked(file: IO[bytes]) -> bool:
@@ -184,9 +195,9 @@ class SharedReads(CheckedStore):
         copy.parent.mkdir()
         found = self._store.local(key)
         if found.is_dir():
-            shutil.copytree(found, copy, copy_function=os.link)
+            shutil.copytree(found, copy, copy_function=_linked)
         elif found.exists():
-            os.link(found, copy)
+            _linked(found, copy)
         return b""
 
     def _place(self, key: str, suffix: str) -> Path:

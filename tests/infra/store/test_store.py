@@ -14,6 +14,7 @@ from infra.store.base import Conflict, Store, sha256_of
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError, classify
+from tests.infra.store.conftest import no_links
 from tests.support.workspace.stores import everything_below
 
 WRITES: dict[str, Callable[[Store, Path], None]] = {
@@ -163,6 +164,18 @@ def test_create_refuses_an_object_that_is_there(store):
     with pytest.raises(Conflict, match="/a exists already"):
         store.create("a", b"two")
     assert store.read("a") == b"one"
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EPERM])
+def test_a_file_system_without_hard_links_will_do(directory, source, number, monkeypatch):
+    monkeypatch.setattr(os, "link", no_links(number))
+    directory.create("a/1", b"one")
+    directory.upload(source, "a/2")
+    for act in (lambda: directory.create("a/1", b"two"), lambda: directory.upload(source, "a/1")):
+        with pytest.raises(Conflict):
+            act()
+    assert (directory.read("a/1"), directory.read("a/2")) == (b"one", source.read_bytes())
+    assert directory.list("a") == sorted(everything_below(directory.local("")) - {".locks/create"})
 
 
 def test_swap_replaces_only_the_expected_content(store):
