@@ -15,10 +15,10 @@ from pathlib import Path
 
 from configs.schema.config import Config
 from infra import prefect_password
-from infra.compute.scratch import ATTEMPT, scratch_folder
 from infra.compute.warm_parents import ForkedWorker, begin, fork_worker
 from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
+from infra.store.scratch import ATTEMPT, scratch_folder
 from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec, ValidateInputs, address
 from tasks.contracts.runner import Waiter

@@ -11,7 +11,7 @@ from infra.store.directory import DirectoryStore, flush
 from infra.store.unfinished import PREFIX, temporary_file
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError, classify
 
-_LEVELS = 2  # of folders that are searched for links: deeper ones are made by Millrace, and not by persons
+_LEVELS = 2  # folders this deep are searched for links; Millrace itself makes the deeper ones
 
 _fit: set[Path] = set()
 

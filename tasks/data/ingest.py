@@ -18,10 +18,10 @@ import pyarrow as pa
 from pydantic import Field
 
 from configs.schema.validation import BeforeConfig
-from infra.compute.scratch import INGEST, scratch_folder
 from infra.store.base import Store
 from infra.store.checked import CheckedStore, convert_lost_lease
 from infra.store.manifest import read_fact
+from infra.store.scratch import INGEST, scratch_folder
 from infra.store.waiting import wait_for_lock
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runner import Progress

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.compute.scratch import ATTEMPT, scratch_folder
+from infra.store.scratch import ATTEMPT, scratch_folder
 from tasks.foundation.errors import HostError
 
 
