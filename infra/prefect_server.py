@@ -7,6 +7,7 @@ and none is started. The server's database is only for display; results are in t
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import sys
 import time
@@ -30,6 +31,7 @@ OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state direct
 
 _LOOPBACK = (f"http://{HOST}:", "http://localhost:", "http://[::1]:")
 
+_SOCKS = re.compile(r"socks\d?[ah]?://", re.IGNORECASE)
 _PRIVATE = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -172,7 +174,18 @@ def client_environment(server: Server) -> dict[str, str]:
     if server.pid is not None:  # a company's proxy can't reach this machine's loopback
         direct = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy", ""), HOST, "localhost"]
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join(filter(None, direct))
+        environment |= _without_socks()
     return environment
+
+
+def _without_socks() -> dict[str, str]:
+    """Return an empty value for each variable with a SOCKS proxy, and for its twin in small letters.
+
+    Prefect's client, httpx, opens every proxy of the environment before it reads NO_PROXY, and without an extra package
+    it fails at a SOCKS proxy.
+    """
+    socks = [name for name, value in os.environ.items() if name.lower().endswith("_proxy") and _SOCKS.match(value)]
+    return {each: "" for name in socks for each in (name, name.lower())}
 
 
 def _elsewhere(url: str, home: Path) -> Server:
@@ -242,6 +255,7 @@ def _server_environment(home: Path, port: int) -> dict[str, str]:
         prefect_password.OF_SERVER: prefect_password.made(home),
         # Its pages call 127.0.0.1, even if opened as localhost.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"http://{HOST}:{port},http://localhost:{port}",
+        **_without_socks(),
         OWNER: str(home),
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_API_HOST": HOST,

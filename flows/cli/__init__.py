@@ -10,6 +10,7 @@ from typing import NoReturn
 from flows.cli.app import app
 from flows.cli.terminal import streams
 from flows.cli.terminal.ending import explain, leave_soon
+from tasks.foundation.errors import ConfigError
 from tasks.foundation.garbage import collect_rarely
 from tasks.running.json_logs import standard_error
 
@@ -22,11 +23,20 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(standard_error())
+            _require_docstrings()
             app(prog_name="millrace")
         except SystemExit as ending:
             _leave(ending.code)
         except Exception as error:
             _leave(explain(error))
+
+
+def _require_docstrings() -> None:
+    """Refuse `python -OO`, which leaves docstrings out: libraries of the reports read theirs, late in a run."""
+    if sys.flags.optimize > 1:
+        raise ConfigError(
+            "python -OO leaves out docstrings, which libraries need: unset PYTHONOPTIMIZE, or call with -O"
+        )
 
 
 def _leave(code: str | int | None) -> NoReturn:

@@ -37,7 +37,7 @@ from tasks.quality.row_results import RowResults, row_results
 from tasks.upkeep.sides import Trained
 
 MARGIN = 0.001  # relative difference up to which two qualities are equal
-CONFIDENCE = 0.95  # of each bound
+CONFIDENCE = 0.95  # one for each bound
 ROUNDING = 1e-4  # probabilities and values closer than this are the same answer; compilers add up in another order
 _HEADS = {metric.head for metric in METRICS.values() if metric.head is not None}
 

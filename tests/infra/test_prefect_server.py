@@ -208,6 +208,19 @@ def test_flows_get_one_server_and_no_telemetry(monkeypatch: pytest.MonkeyPatch) 
     assert environment["NO_PROXY"] == "intra.example,127.0.0.1,localhost"
 
 
+@pytest.mark.parametrize("name", ["ALL_PROXY", "all_proxy", "HTTPS_PROXY"])
+def test_a_socks_proxy_does_not_keep_flows_from_their_own_server(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "socks5h://proxy.example:1080")
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    with pytest.raises(ImportError, match="socksio"):  # else httpx no longer needs this
+        httpx.Client()
+    server = Server(url="http://127.0.0.1:9/api", ui_url="http://127.0.0.1:9", home="/h", pid=1, started=True)
+    for variable, value in client_environment(server).items():
+        monkeypatch.setenv(variable, value)
+    httpx.Client().close()
+    assert os.environ["HTTP_PROXY"] == "http://proxy.example:3128"
+
+
 def test_the_password_of_this_machines_server_is_sent_to_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

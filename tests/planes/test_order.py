@@ -10,7 +10,7 @@ from tests.planes.source import ROOT, TOPS, imports, module_name, source_files
 
 FEWEST_FILES, MOST_FILES = 3, 24
 # Pairs of folders of which one imports from the other. It only falls, but for a new folder, such as tasks.costs.
-MOST_EDGES = 360
+MOST_EDGES = 359
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """

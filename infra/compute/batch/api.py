@@ -6,6 +6,8 @@ of the first call is known, and all other calls are repeated here, for longer th
 
 from __future__ import annotations
 
+import contextlib
+import email.utils
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,6 +133,7 @@ class Api:
     def __init__(self, batch: Any, logs: Any, policy: WaitPolicy) -> None:
         self._batch, self._logs, self.policy = batch, logs, policy
         self.region: str = batch.meta.region_name
+        self._clock: tuple[float, float] | None = None  # the service's time, and our monotonic one
 
     @classmethod
     def connect(cls, policy: WaitPolicy) -> Api:
@@ -183,6 +186,13 @@ class Api:
             for job in self.describe([job_id for job_id in ids if not {"#", ":"} & set(job_id)]).values()
             if not job.over
         ]
+
+    def now(self) -> float:
+        """Return the service's time, seconds since the epoch, by which it dates its jobs; before an answer, ours."""
+        if self._clock is None:
+            return time.time()
+        date, read_at = self._clock
+        return date + time.monotonic() - read_at
 
     def terminate(self, job_id: str, reason: str) -> None:
         """Ask AWS Batch to end a job; nothing changes for a job that is over or forgotten."""
@@ -247,11 +257,21 @@ class Api:
         backoff = Backoff(self.policy, f"AWS Batch in {self.region}")
         while True:
             try:
-                return call(**parameters)
+                reply = call(**parameters)
             except (BotoCoreError, ClientError) as error:
                 if wrong := config_error(error, about, self.region):
                     raise wrong from error
                 backoff.wait_after(error)
+                continue
+            self._read_clock(reply)
+            return reply
+
+    def _read_clock(self, reply: Any) -> None:
+        """Note the service's time from the header Date (RFC 9110, in whole seconds) of an answer that has one."""
+        answer = reply if isinstance(reply, Mapping) else {}
+        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        with contextlib.suppress(TypeError, ValueError):  # none, or not a date
+            self._clock = (email.utils.parsedate_to_datetime(date).timestamp(), time.monotonic())
 
 
 def _queue(answer: Mapping[str, Any]) -> Queue:

@@ -191,7 +191,8 @@ class Watch:
         if self._waiting_since is None:
             ends = [run.stopped_at for one in waiting for run in one.runs if run.stopped_at]
             self._waiting_since = max([job.created_at, *ends])
-        if time.time() - self._waiting_since > self.capacity_seconds and not self._asked_to_end:
+        # By the service's clock, which dated the job: this machine's may be hours away from it.
+        if self.api.now() - self._waiting_since > self.capacity_seconds and not self._asked_to_end:
             said = job.status_reason or waiting[0].status_reason
             why = f"no machine in queue {job.queue} for {self.capacity_seconds:.0f} s"
             why = (

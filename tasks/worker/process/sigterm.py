@@ -29,7 +29,7 @@ def die_with_parent() -> None:
 
 RUNNER_PID = "MILLRACE_RUNNER_PID"  # set by the runner for its child processes
 forked_from: int | None = None  # pid of a parent that ends with the runner; None: the runner is the parent
-_PF_EXITING = 4  # of Linux
+_PF_EXITING = 4  # Linux, include/linux/sched.h
 SAME_SECONDS = 2.0  # a service manager and the runner that it stops each send a SIGTERM for one request
 
 

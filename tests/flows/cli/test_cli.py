@@ -693,3 +693,10 @@ def test_a_run_over_an_older_version_is_not_taken_for_the_newest(millrace: Comma
     ingest(DirectoryStore(copied), "2026-02", version=2)
     status = millrace("status", "--workspace", str(copied))
     assert re.search(r"^2026-02 +v2 +40 +v1 Released as 2$", status.out, re.M)
+
+
+def test_python_without_docstrings_is_refused_in_a_sentence() -> None:
+    command = [sys.executable, "-c", "from flows.cli import main; main()", "--version"]
+    for level, code, said in (("1", 0, ""), ("2", 78, "CONFIG: python -OO")):
+        done = subprocess.run(command, env=os.environ | {"PYTHONOPTIMIZE": level}, capture_output=True, text=True)
+        assert (done.returncode, done.stderr[:18]) == (code, said)

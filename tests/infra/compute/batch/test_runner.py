@@ -166,6 +166,16 @@ def test_no_machine_in_time_is_capacity_and_ends_the_job(batch, store) -> None:
     assert only.queued >= 1.0
 
 
+@pytest.mark.parametrize("off", [-86_400.0, 7_200.0])
+def test_the_clock_of_this_machine_does_not_decide_about_capacity(batch, store, monkeypatch, off) -> None:
+    batch.hold_runnable()
+    spec, time_of, began = written_spec(store, Stage.infer, 2, "batch.capacity_seconds=3"), time.time, time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: time_of() + off)
+    with pytest.raises(CapacityError, match="no machine in queue"):
+        run(store, spec, Waiting())
+    assert time.monotonic() - began > 1.9  # a date is in whole seconds
+
+
 def test_a_job_that_has_its_machine_is_not_held_to_the_capacity_timeout(batch, store) -> None:
     containers_do(store, "time.sleep(1.5)")
     run(store, written_spec(store, Stage.infer, 2, "batch.capacity_seconds=1"))
