@@ -30,17 +30,20 @@ Publication = Callable[[RunPlan, Release, AnyTarget, bool], Served | None]
 
 
 @stage_task
-def publish(plan: RunPlan, release: Release, target: AnyTarget, only_current: bool) -> Served | None:
+def publish(
+    plan: RunPlan, release: Release, target: AnyTarget, only_current: bool, take_over: bool = False
+) -> Served | None:
     """Publish a release to one target; return None if it was left alone because another release is current.
 
     Args:
         only_current: True to leave the target alone in that case.
+        take_over: True to publish to a target that serves another workspace too.
 
     Raises:
         StageError: the worker failed, with its failure class; the target serves its old release.
     """
     store = open_store(plan.workspace)
-    inputs = _inputs(release, target, only_current)
+    inputs = _inputs(release, target, only_current).model_copy(update={"take_over": take_over})
     with _turn(store, target.name):
         outcome = _fresh_outcome(store, plan, inputs)
         if outcome.table is None or outcome.recall is None or outcome.query_ms is None or outcome.queries is None:

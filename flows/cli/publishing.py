@@ -1,5 +1,6 @@
 """`millrace publish`: a release for the search services, and which one each of them serves."""
 
+import functools
 import os
 import shlex
 from typing import Annotated
@@ -53,6 +54,9 @@ def publish(
     number: Annotated[
         int | None, typer.Option("--release", help="Number of the release; default: the current one.")
     ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Also publish to a target that another workspace publishes to.")
+    ] = False,
 ) -> PublishOutput:
     """Bring a release to the search services of publish.targets; existing vectors are only checked."""
     config, store = options.config(), options.store
@@ -64,7 +68,7 @@ def publish(
     if release is None:
         raise ConfigError(tasks.runs.releases.no_current(store, "to publish"))
     try:
-        targets = _publish(options, config, release, only_current=number is None)
+        targets = _publish(options, config, release, only_current=number is None, take_over=take_over)
     finally:
         if store.exists(REPORT.key(run=release.run_key)):
             write_run_report(store, release.run_key)  # or it would show outdated targets
@@ -99,15 +103,22 @@ def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
 
 
 def _publish(
-    options: RunOptions, config: Config, release: Release, only_current: bool, swap_first: bool = False
+    options: RunOptions,
+    config: Config,
+    release: Release,
+    only_current: bool,
+    swap_first: bool = False,
+    take_over: bool = False,
 ) -> tuple[Served, ...]:
     store = options.store
     again = shlex.join(["millrace", "publish", *options.arguments()])
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else each warning shows twice
 
+    from tasks.publish import publish as publish_to_one
     from tasks.publish import publish_to_all, swap_back  # only now: it imports Prefect, which reads the environment
 
     with display() as listener, override_context(listener=listener):
         if swap_first:
             swap_back(store, config, release)
-        return publish_to_all(store, config, release, only_current, again)
+        carry_out = functools.partial(publish_to_one.fn, take_over=take_over)
+        return publish_to_all(store, config, release, only_current, again, carry_out)

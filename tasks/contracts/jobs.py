@@ -186,6 +186,7 @@ class PublishInputs(Record):
     vectors_sha256: str = Field(description="SHA-256 of that folder's manifest, from the release")
     only_current: bool = Field(description="true: leave the target alone if another release is current by then")
     swap_alone: bool = Field(default=False, description="true: serve the release's existing table; load nothing")
+    take_over: bool = Field(default=False, description="true: also a target that another workspace published to")
 
 
 Inputs = (

@@ -11,9 +11,9 @@ from tasks.contracts.jobs import PublishInputs
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runner import report
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.runs import releases
+from tasks.runs import branches, releases
 from tasks.worker.export.release_vectors import ReleaseVectors
-from tasks.worker.export.target import DamagedTable, Target, release_of, table_names
+from tasks.worker.export.target import DamagedTable, Owner, Target, release_of, table_names
 from tasks.worker.export.target_checks import check_content, check_ids, check_index
 from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
@@ -26,7 +26,8 @@ def run(job: Job) -> PublishOutcome:
     is loaded again beside the served table if that is damaged. A rollback first only swaps, then runs again to check.
 
     Raises:
-        ConfigError: the client is not installed, or the target refuses the credentials or the vectors.
+        ConfigError: the client is not installed, the target refuses the credentials or the vectors, or it belongs to
+            another workspace.
         StoreError: the target can't be reached, or a table just loaded differs from the release.
         DataError: the index finds too few of the nearest items.
     """
@@ -37,24 +38,30 @@ def run(job: Job) -> PublishOutcome:
         raise ConfigError(f"publish.targets has no target {inputs.target}")
     with job.clock.phase("restoring"):
         release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
+    owner = Owner(job.store.uri, branches.root(job.store, job.config.lineage))
     names = table_names(inputs.target, inputs.release, release.sha256)
     with contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()
         if _overtaken(job.store, inputs):
             return _left_alone(release, before)
+        if not inputs.take_over:
+            _expect_own(target, before, owner)
         table = _table(target, names, before)
         if inputs.swap_alone:
-            return _swapped(target, table, before, release)
+            return _swapped(target, table, before, release, owner)
         if table == before and _damaged(target, table, release):
             table = next(name for name in names if name != before)
         loaded = _load(target, table, release) if table != before else 0
         index = target.index(table)
         quality = check_index(target, table, index, release, job.config.publish.min_recall, served=table == before)
         keep = set(target.tables()) - set(names) | {table}
-        if table != before:
+        if table != before or target.owner() != owner:
             if _overtaken(job.store, inputs):
                 return _left_alone(release, before)
-            target.serve(table)
+            if not inputs.take_over:
+                _expect_own(target, target.serving(), owner)
+            target.serve(table, owner)
+        if table != before:
             keep = _kept(keep, {table, before}, job.store, inputs.release)
         dropped = _drop(target, keep)
     return PublishOutcome(
@@ -70,6 +77,18 @@ def run(job: Job) -> PublishOutcome:
     )
 
 
+def _expect_own(target: Target, served: str | None, owner: Owner) -> None:
+    """Raise ConfigError if the target serves a table of another workspace or lineage, or one that names none."""
+    if served is None or (other := target.owner()) == owner:
+        return
+    of = f"of workspace {other.workspace}, lineage {other.lineage}" if other is not None else "that names no workspace"
+    raise ConfigError(
+        f"{target.where}: it serves {served} {of}, and this is workspace {owner.workspace}, lineage {owner.lineage}. "
+        "Give one of the two another name or address in publish.targets, or let this workspace have it from now on: "
+        "millrace publish --take-over"
+    )
+
+
 def _overtaken(store: Store, inputs: PublishInputs) -> bool:
     """Return True if only the current release may be published, and another one is current now."""
     current = releases.current(store) if inputs.only_current else None
@@ -82,11 +101,11 @@ def _left_alone(release: ReleaseVectors, before: str | None) -> PublishOutcome:
     )
 
 
-def _swapped(target: Target, table: str, before: str | None, release: ReleaseVectors) -> PublishOutcome:
+def _swapped(target: Target, table: str, before: str | None, release: ReleaseVectors, owner: Owner) -> PublishOutcome:
     """Swap to a table that was completed and checked before; takes seconds at any size."""
     there = table == before or table in target.tables()
     if there and table != before:
-        target.serve(table)
+        target.serve(table, owner)
     return PublishOutcome(
         table=table if there else None,
         served_before=before,

@@ -22,11 +22,19 @@ from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shape, is_table_of, release_of
+from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of, release_of
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-_POINTER = pa.schema({"table": pa.string(), "release": pa.int64(), MODEL_VERSION: pa.string()})
+_POINTER = pa.schema(
+    {
+        "table": pa.string(),
+        "release": pa.int64(),
+        MODEL_VERSION: pa.string(),
+        "workspace": pa.string(),
+        "lineage": pa.string(),
+    }
+)
 _MOST_TABLES = 10_000
 _DISTANCE = "_distance"
 
@@ -42,6 +50,14 @@ class Lancedb:
             self._db = lancedb.connect(target.uri, storage_options=_storage_options(target.uri))
 
     def serving(self) -> str | None:
+        row = self._pointer()
+        return row["table"] if row is not None else None
+
+    def owner(self) -> Owner | None:
+        row = self._pointer()
+        return Owner(row["workspace"], row["lineage"]) if row is not None else None
+
+    def _pointer(self) -> dict[str, Any] | None:
         with self._speaking():
             if self._name not in self._names():
                 return None
@@ -49,7 +65,7 @@ class Lancedb:
             if pointer.schema.names != _POINTER.names:
                 raise ConfigError(f"{self.where}: it has a table of its own under that name; give the target another")
             rows = pointer.to_arrow().to_pylist()
-            return rows[0]["table"] if rows else None
+            return rows[0] if rows else None
 
     def tables(self) -> list[str]:
         with self._speaking():
@@ -117,10 +133,10 @@ class Lancedb:
             asked = self._searched.search(query, vector_column_name=VECTOR).distance_type("cosine")
             return asked.select([ITEM_ID, _DISTANCE]).limit(k).to_arrow()[ITEM_ID].to_pylist()
 
-    def serve(self, table: str) -> None:
+    def serve(self, table: str, owner: Owner) -> None:
         with self._speaking():
             version = self._db.open_table(table).search().select([MODEL_VERSION]).limit(1).to_arrow()[MODEL_VERSION]
-            row = {"table": table, "release": release_of(table), MODEL_VERSION: version[0].as_py()}
+            row = {"table": table, "release": release_of(table), MODEL_VERSION: version[0].as_py(), **owner._asdict()}
             pointer = self._db.create_table(self._name, schema=_POINTER, exist_ok=True)
             pointer.add([row], mode="overwrite")
 

@@ -6,6 +6,7 @@ Consumers read the view, which is replaced in one transaction.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ from configs.schema.publishing import PgvectorTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StageError, StoreError
-from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shape, is_table_of
+from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
 
 _COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
 _INDEX = "_nearest"  # suffix of the index's name after the table's name
@@ -82,6 +83,17 @@ class Pgvector:
         with self._speaking():
             found = self._connection.execute(query.format(name=self._quoted(self._name))).fetchone()
             return found[0] if found else None
+
+    def owner(self) -> Owner | None:
+        """Return the owner in the comment of the view."""
+        query = SQL("SELECT obj_description(to_regclass({name}), 'pg_class')").format(name=self._quoted(self._name))
+        with self._speaking():
+            comment = self._one(query)
+        try:
+            found = json.loads(comment or "null")
+            return Owner(found["workspace"], found["lineage"])
+        except (ValueError, TypeError, KeyError):  # somebody else's comment
+            return None
 
     def tables(self) -> list[str]:
         query = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() ORDER BY tablename"
@@ -187,16 +199,18 @@ class Pgvector:
             rows = self._connection.execute(asked.format(table=Identifier(table), vector=vector, k=Literal(k)))
             return [item_id for (item_id,) in rows]
 
-    def serve(self, table: str) -> None:
+    def serve(self, table: str, owner: Owner) -> None:
         """Replace the view; if the vectors' width or type changed, drop and create it in one transaction."""
         name, source = Identifier(self._name), SQL("SELECT * FROM {table}").format(table=Identifier(table))
-        with self._speaking():
+        comment = Literal(json.dumps(owner._asdict()))
+        with self._speaking(), self._connection.transaction():
             try:
-                self._do(SQL("CREATE OR REPLACE VIEW {name} AS {source}").format(name=name, source=source))
-            except psycopg.errors.InvalidTableDefinition:  # the columns differ
                 with self._connection.transaction():
-                    self._do(SQL("DROP VIEW {name}").format(name=name))
-                    self._do(SQL("CREATE VIEW {name} AS {source}").format(name=name, source=source))
+                    self._do(SQL("CREATE OR REPLACE VIEW {name} AS {source}").format(name=name, source=source))
+            except psycopg.errors.InvalidTableDefinition:  # the columns differ
+                self._do(SQL("DROP VIEW {name}").format(name=name))
+                self._do(SQL("CREATE VIEW {name} AS {source}").format(name=name, source=source))
+            self._do(SQL("COMMENT ON VIEW {name} IS {comment}").format(name=name, comment=comment))
 
     def drop(self, table: str) -> None:
         with self._speaking():

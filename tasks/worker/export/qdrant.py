@@ -23,7 +23,7 @@ from configs.schema.publishing import QdrantTarget
 from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
 from tasks.data.rows import ITEM_ID
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.worker.export.target import PARTITION, Index, Row, Shape, is_table_of
+from tasks.worker.export.target import PARTITION, Index, Owner, Row, Shape, is_table_of
 
 BATCH_ITEMS = 256  # per request: well below the server's limit of 32 MiB
 SCROLL_ITEMS = 10_000
@@ -54,6 +54,14 @@ class Qdrant:
         with self._speaking():
             aliases = self._client.get_aliases().aliases
             return next((each.collection_name for each in aliases if each.alias_name == self._name), None)
+
+    def owner(self) -> Owner | None:
+        """Return the owner in the metadata of the served collection, since an alias has none."""
+        if (table := self.serving()) is None:
+            return None
+        with self._speaking():
+            found = self._client.get_collection(table).config.metadata or {}
+        return Owner(found["workspace"], found["lineage"]) if {"workspace", "lineage"} <= found.keys() else None
 
     def tables(self) -> list[str]:
         with self._speaking():
@@ -135,12 +143,13 @@ class Qdrant:
             points = self._client.query_points(table, query.tolist(), limit=k, with_payload=[ITEM_ID]).points
             return [(point.payload or {})[ITEM_ID] for point in points]
 
-    def serve(self, table: str) -> None:
+    def serve(self, table: str, owner: Owner) -> None:
         """Move the alias; the server applies all operations of one request at once."""
         there = self.serving() is not None
         gone = [models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=self._name))] if there else []
         made = models.CreateAlias(collection_name=table, alias_name=self._name)
         with self._speaking():
+            self._client.update_collection(table, metadata=owner._asdict())
             self._client.update_collection_aliases([*gone, models.CreateAliasOperation(create_alias=made)])
 
     def drop(self, table: str) -> None:

@@ -35,6 +35,13 @@ class Shape(NamedTuple):
     fp16: bool
 
 
+class Owner(NamedTuple):
+    """The workspace, by its address, and the lineage that publish to a target; without branches of the lineage."""
+
+    workspace: str
+    lineage: str
+
+
 class Index(NamedTuple):
     """The index of a table for the cosine: its name in the service and the rows that it covers."""
 
@@ -54,6 +61,10 @@ class Target(Protocol):
 
     def serving(self) -> str | None:
         """Return the table to which consumers are sent, also if it is gone; None before the first."""
+        ...
+
+    def owner(self) -> Owner | None:
+        """Return the owner of the served table, as `serve` wrote it; None if nothing is served or no owner is named."""
         ...
 
     def tables(self) -> list[str]:
@@ -107,8 +118,8 @@ class Target(Protocol):
         """
         ...
 
-    def serve(self, table: str) -> None:
-        """Make consumers read this table from now on, in one step."""
+    def serve(self, table: str, owner: Owner) -> None:
+        """Make consumers read this table from now on, in one step, and name its owner there."""
         ...
 
     def drop(self, table: str) -> None: ...

@@ -77,6 +77,12 @@ def test_a_target_that_a_rollback_can_not_reach_is_named_by_the_command_and_by_s
     assert "NOT THE CURRENT" not in millrace("status").out
 
 
+def test_a_target_is_taken_over_only_on_request(store, runner, millrace):
+    for words in ((), ("--take-over",)):
+        assert millrace("publish", *words, "--set", TARGETS, *SMALL).code == 0
+    assert [spec.inputs.take_over for spec in runner.specs] == [False, False, True, True]
+
+
 def test_recall_of_an_index_is_not_said_of_a_target_without_one(store, runner, millrace):
     millrace("publish", "--set", TARGETS, *SMALL)
     served = served_targets.of_target(store, "shop")

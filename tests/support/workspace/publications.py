@@ -11,7 +11,12 @@ from tasks.worker.process.job import Job, PhaseClock, Rank
 
 
 def publish_spec(
-    store: Store, config: Config, release: Release, only_current: bool = True, swap_alone: bool = False
+    store: Store,
+    config: Config,
+    release: Release,
+    only_current: bool = True,
+    swap_alone: bool = False,
+    take_over: bool = False,
 ) -> JobSpec:
     """The spec of a publication to the only target of the configuration."""
     (target,) = config.publish.targets
@@ -31,11 +36,10 @@ def publish_spec(
             vectors_sha256=release.vectors_sha256,
             only_current=only_current,
             swap_alone=swap_alone,
+            take_over=take_over,
         ),
     )
 
 
-def publish_job(
-    store: Store, config: Config, release: Release, only_current: bool = True, swap_alone: bool = False
-) -> Job:
-    return Job(publish_spec(store, config, release, only_current, swap_alone), store, Rank(0, 1, 0), PhaseClock(0.0))
+def publish_job(store: Store, config: Config, release: Release, only_current: bool = True, **more: bool) -> Job:
+    return Job(publish_spec(store, config, release, only_current, **more), store, Rank(0, 1, 0), PhaseClock(0.0))

@@ -65,6 +65,17 @@ def test_an_index_that_is_lost_or_invalid_is_built_again_in_the_served_table(sto
         assert now != built
 
 
+def test_a_view_of_somebody_else_is_not_replaced(store, dsn):
+    place, release = pgvector_place(dsn), write_release(store, 1)
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute("CREATE TABLE theirs (item_id text); CREATE VIEW look AS SELECT * FROM theirs")
+        for comment in ("NULL", "'the look-up'", "'[1]'"):
+            owner.execute(SQL("COMMENT ON VIEW look IS " + comment))  # pyright: ignore[reportArgumentType]
+            with pytest.raises(ConfigError, match=r"serves theirs that names no workspace"):
+                publish.run(publish_job(store, place.config(), release))
+        assert owner.execute("SELECT count(*) FROM look").fetchone() == (0,)
+
+
 def test_readers_need_the_view_alone_and_keep_their_right(store, dsn):
     place = pgvector_place(dsn)
     publish.run(publish_job(store, place.config(), write_release(store, 1)))

@@ -16,6 +16,7 @@ from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release
 from tasks.data.ids import MOST_ID_BYTES, unpublishable
 from tasks.foundation.errors import ConfigError, DataError, StoreError
+from tasks.runs import branches
 from tasks.worker import publish
 from tasks.worker.export.release_vectors import ReleaseVectors
 from tasks.worker.export.target import Target, table_names
@@ -240,6 +241,33 @@ def test_a_served_table_that_somebody_changed_is_replaced_by_the_next_publicatio
         assert served(store, place, release), name
     assert bring(store, place, release).loaded == 0
     assert table == first, "an even number of times"
+
+
+def test_another_workspace_is_refused_unless_it_takes_the_target_over(store, place, tmp_path):
+    """A copy of the workspace has releases of the same names, even with the same vectors."""
+    own, foreign = write_release(store, 1), DirectoryStore(tmp_path / "staging")
+    table = bring(store, place, own).table
+    same, other = write_release(foreign, 1), write_release(foreign, 2)
+    for release in (same, other):
+        for more in ({}, {"swap_alone": True}):
+            with pytest.raises(ConfigError, match=r"(?s)workspace .*/workspace, lineage main.*--take-over") as refused:
+                bring(foreign, place, release, only_current=False, **more)
+            assert foreign.uri in str(refused.value)
+    assert served(store, place, own)
+    taken = bring(foreign, place, same, only_current=False, take_over=True)
+    assert (taken.table, taken.loaded) == (table, 0)
+    bring(foreign, place, other)
+    assert served(foreign, place, other)
+    with pytest.raises(ConfigError, match=r"staging, lineage main, and this is .*/workspace, lineage main"):
+        bring(store, place, own)
+    with pytest.raises(ConfigError, match=r"lineage main, and this is .*, lineage german"):
+        bring(foreign, place, other, "lineage=german")
+
+
+def test_a_branch_that_the_lineage_goes_on_with_publishes_to_its_target(store, place):
+    bring(store, place, write_release(store, 1))
+    branches.begin(store, "main-backfill", "main", None)
+    assert bring(store, place, write_release(store, 2), "lineage=main-backfill").table is not None
 
 
 def test_a_rollback_goes_to_the_second_table_of_a_release_if_it_has_that_one(store, place, target_now):
