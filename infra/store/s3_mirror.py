@@ -8,12 +8,12 @@ import datetime as dt
 import functools
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from infra.store.scratch import DOWNLOADS, claim_folder
 from tasks.foundation.errors import StoreError
 
 
@@ -85,7 +85,7 @@ def mirror_of(uri: str) -> Mirror:
 
 @functools.cache
 def _folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="millrace-s3-"))
+    folder, _ = claim_folder(DOWNLOADS)  # the lock is held until this process ends, killed or not
     atexit.register(_remove, folder, os.getpid())
     return folder
 

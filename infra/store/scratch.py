@@ -16,6 +16,7 @@ from tasks.foundation.disks import cause_of
 
 ATTEMPT = "millrace-attempt-"  # prefix of folder names, for one attempt's workers
 INGEST = "millrace-ingest-"
+DOWNLOADS = "millrace-s3-"
 
 
 @contextlib.contextmanager
@@ -25,8 +26,7 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
     Also delete abandoned folders with this prefix. Raises OSError: TMPDIR can't be written. Raises HostError for an
     error in the block after somebody deleted the folder.
     """
-    _delete_abandoned(prefix)
-    folder, handle = _locked(prefix)
+    folder, handle = claim_folder(prefix)
     try:
         yield folder
     except Exception as error:
@@ -36,6 +36,15 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
+
+
+def claim_folder(prefix: str) -> tuple[Path, int]:
+    """Return a new folder in TMPDIR and the handle of its lock; delete abandoned folders with this prefix.
+
+    The folder counts as abandoned once this process, and its forks, have ended or closed the handle.
+    """
+    _delete_abandoned(prefix)
+    return _locked(prefix)
 
 
 def _locked(prefix: str) -> tuple[Path, int]:

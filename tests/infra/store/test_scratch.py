@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,6 +28,23 @@ def test_the_folder_of_a_killed_process_is_deleted_and_that_of_a_live_one_stays(
         (first / "file").touch()
         assert sorted(temporary.iterdir()) == sorted([first, second, temporary / "of-another-program"])
     assert [path.name for path in temporary.iterdir()] == ["of-another-program"]
+
+
+_KILLED = """
+import os, signal
+from infra.store.s3_mirror import mirror_of
+mirror_of("s3://bucket").folder.mkdir()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_downloads_of_a_killed_process_are_deleted_by_the_next_one(temporary: Path) -> None:
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", _KILLED], cwd=Path(__file__).parents[3], env=os.environ | {"TMPDIR": str(temporary)}
+        )
+        assert done.returncode == -signal.SIGKILL
+        assert len([*temporary.iterdir()]) == 1
 
 
 def test_an_error_after_somebody_deleted_the_folder_is_the_machines_and_leaves_nothing(temporary: Path) -> None:
