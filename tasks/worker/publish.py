@@ -118,7 +118,7 @@ def _swapped(target: Target, table: str, before: str | None, release: ReleaseVec
 
 
 def _table(target: Target, names: tuple[str, str], before: str | None) -> str:
-    """Return the name of the release's table: the served one, else one that is there, else the first."""
+    """Return the name of the release's table: the served one, else an existing one, else the first."""
     there = target.tables()
     return next((name for name in names if name == before), next((name for name in names if name in there), names[0]))
 

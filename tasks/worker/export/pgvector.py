@@ -141,7 +141,7 @@ class Pgvector:
                         into.write_row((item_id, text, as_vector(vector), version, number))
 
     def index(self, table: str) -> Index:
-        """Build an HNSW index for the cosine, in one statement, unless a valid one is there.
+        """Build an HNSW index for the cosine, in one statement, unless it has a valid one.
 
         An index that Postgres calls invalid, as after an interrupted CONCURRENTLY, is never used by it.
         """

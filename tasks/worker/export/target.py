@@ -89,7 +89,7 @@ class Target(Protocol):
         ...
 
     def index(self, table: str) -> Index | None:
-        """Build the index over all rows unless a whole and valid one is there; return it once queries use it.
+        """Build the index over all rows unless it has a whole and valid one; return it once queries use it.
 
         Returns:
             The index as the service describes it; None if the service searches exactly, without one.
