@@ -71,6 +71,9 @@ def send_waiting(store: Store) -> None:
         if waiting is None:  # another process just sent it
             continue
         event = waiting.event
+        if store.exists(SENT.key(lineage=event.lineage, what=event.what)):  # by a faster or a killed process
+            store.delete(key)
+            continue
         try:
             deliver(store, event, event.sentence, waiting.at)
         except (httpx.HTTPError, OSError, ServerError) as error:
