@@ -42,7 +42,7 @@ def test_for_one_worker_every_collective_is_the_identity():
     ],
 )
 def test_bf16_is_chosen_if_the_processor_supports_it(monkeypatch, flags, fast):
-    monkeypatch.setattr(Path, "read_text", lambda path: f"processor\t: 0\n{flags}\n\nprocessor\t: 1\n")
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: f"processor\t: 0\n{flags}\n\nprocessor\t: 1\n")
     accelerator = CpuAccelerator(ALONE)
     assert accelerator.fast_bf16 is fast
     assert accelerator.choose_precision("auto") == ("bf16" if fast else "fp32")
