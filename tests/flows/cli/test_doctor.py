@@ -53,7 +53,6 @@ def test_nothing_fails_with_a_server_and_no_deployments(
     millrace: Command, prefect: PrefectServer, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(prefect.home))
-    began = time.monotonic()
     result = millrace("--workspace", store.uri)
     assert (result.code, result.err) == (0, "")
     assert re.search(rf"^ok +server +{prefect.url} answers \(process \d+\)$", result.out, re.M)
@@ -62,7 +61,6 @@ def test_nothing_fails_with_a_server_and_no_deployments(
     assert re.search(r"^ok +access +the Prefect server asks for its password", result.out, re.M)
     assert "FAIL" not in result.out
     assert result.out.splitlines()[-1].startswith("nothing failed")
-    assert time.monotonic() - began < 5
 
 
 def test_failures_show_what_to_do_and_give_exit_code_78(
