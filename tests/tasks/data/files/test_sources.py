@@ -133,7 +133,7 @@ def test_progress_counts_the_bytes_of_the_files(tmp_path: Path, form: Format, pa
     counts = [reader.bytes_read for _ in reader]
     assert counts == sorted(counts)
     assert 0 < counts[0] <= counts[-1] <= reader.bytes_read
-    assert reader.bytes_read == reader.bytes_total == sum(f.stat().st_size for f in reader.files)
+    assert reader.bytes_read == reader.bytes_total == sum(Path(f).stat().st_size for f in reader.files)
 
 
 def parquet_of(table: pa.Table) -> bytes:
