@@ -138,7 +138,7 @@ def test_a_rollback_swaps_to_the_table_that_is_there_and_reads_nothing_back(stor
     make_current(store, old)
     watched = Watched.instead_of_targets(monkeypatch)
     swapped = bring(store, place, old, swap_alone=True)
-    assert set(watched.calls) <= {"serving", "tables", "serve", "close"}
+    assert set(watched.calls) <= {"serving", "owner", "tables", "serve", "close"}
     assert served(store, place, old)
     assert (swapped.recall, swapped.loaded) == (None, 0)
     again = bring(store, place, old)  # what a rollback does then
