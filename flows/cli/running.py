@@ -177,7 +177,7 @@ def refresh(
 
 
 def _next(run: RunReport, words: list[str]) -> None:
-    """Print the commands that people type after a run. `words`: those of the workspace."""
+    """Print the commands that people type after a run. `words`: the options of the workspace."""
     if run.state == "Rejected":
         steps = {
             "millrace report": "the gates, the drift of the data, what to do",

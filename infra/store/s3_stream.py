@@ -12,7 +12,7 @@ ATTEMPTS = 5  # in a row without a byte; botocore does not retry a body
 
 
 class ObjectStream(io.RawIOBase):
-    """The bytes of one version of an object. A connection that breaks is taken up where it ended."""
+    """The bytes of one version of an object. After a broken connection a new one goes on at the same byte."""
 
     def __init__(
         self, size: int, get: Callable[[int], Any], explained: Callable[[], AbstractContextManager[None]]

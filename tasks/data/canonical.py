@@ -299,7 +299,7 @@ def _moment(record: SourceRow, column: str, dayfirst: bool) -> dt.datetime:
 
 
 def _hint(text: str) -> str:
-    """Return the option that may read a text, or the way to write it; empty if there is none."""
+    """Return the option that may read a text, or the way to write it; empty if nothing helps."""
     if near := way_to_write(text):
         return f"; {near}"
     if DAY_FIRST.fullmatch(text.strip()):

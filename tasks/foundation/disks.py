@@ -37,7 +37,7 @@ def cause_of(error: BaseException, temporary: Path) -> BaseException:
 
 
 def _found(error: BaseException, workspace: Path | None) -> str:
-    """Return the disk with its remedy: that of the file which the error names, else those that are full now."""
+    """Return the disk with its remedy: the disk of the file in the error, else each disk that is full now."""
     temporary = Path(tempfile.gettempdir())
     named = _folder_of(error)
     if named is None:

@@ -58,7 +58,7 @@ def last() -> None:
 
 
 def finish() -> None:
-    """Write out what is left, and say on the other stream if one could not be written."""
+    """Flush both streams; if one could not be written, say so on the other."""
     named = {"standard output": sys.stdout, "standard error": sys.stderr}
     for stream in named.values():
         stream.flush()

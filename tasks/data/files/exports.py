@@ -216,7 +216,7 @@ class Found(NamedTuple):
 
 
 def find_export(names: Collection[str], form: Format, feed: bool) -> Found | None:
-    """Return the export with these columns; None if it is none that is known.
+    """Return the export with these columns; None if no export has them.
 
     Args:
         names: the columns of the first records; `a.b` is the part b of a nested column a.

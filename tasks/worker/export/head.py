@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-settings = json.loads(Path("FOLDER/HEAD/config.json").read_text())
+settings = json.loads(Path("FOLDER/HEAD/config.json").read_text(encoding="utf-8"))
 head = load_file("FOLDER/HEAD/model.safetensors")
 inputs = INPUTS
 outputs = inputs @ head["weight"].T + head["bias"]
@@ -73,7 +73,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-settings = json.loads(Path("FOLDER/classification/config.json").read_text())
+settings = json.loads(Path("FOLDER/classification/config.json").read_text(encoding="utf-8"))
 head = load_file("FOLDER/classification/model.safetensors")
 inputs = INPUTS
 logits = inputs @ head["weight"].T + head["bias"]

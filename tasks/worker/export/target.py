@@ -103,7 +103,7 @@ class Target(Protocol):
         ...
 
     def rows_of(self, table: str, item_ids: list[str]) -> dict[str, Row]:
-        """Return the rows of some items by id, without those that the table lacks."""
+        """Return the rows of some items by id; an item that the table lacks has none."""
         ...
 
     def count_other_models(self, table: str, model_version: str) -> int:

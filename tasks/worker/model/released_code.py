@@ -91,7 +91,7 @@ def _problems(folder: Path) -> Iterator[str]:
 
 
 def _named(name: str, content: Any) -> Iterator[str]:
-    """Yield what is wrong with the content of a JSON file that a library reads."""
+    """Yield the problems in a JSON file that a library reads."""
     if content is None:
         yield "is not readable as JSON"
     if name == "modules.json":

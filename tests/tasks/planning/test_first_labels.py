@@ -18,7 +18,7 @@ def labels_of(
     queries: int = 1000,
     kind: Literal["text", "number"] = "text",
 ) -> Labels:
-    """The labels of a log with so many queries whose one further column has these values, by their shares."""
+    """The labels of a log of `queries` queries, with one more column: its values by their shares."""
     column = ColumnFacts(
         name=name, type="number" if role else kind, suggests=None, nulls=0, distinct=len(values), lengths=None,
         languages=(), common=tuple(Shared(value=value, share=share) for value, share in values.items()), ids=False,
