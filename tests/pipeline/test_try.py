@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_the_page_of_experiments_works_as_it_stands(
 
 def _config(adopt: str) -> list[str]:
     """The end of the command that `try` printed, from `--config`."""
-    words = adopt.split()
+    words = shlex.split(adopt)
     return words[words.index("--config") :]
 
 

@@ -13,12 +13,12 @@ import sys
 import time
 import urllib.request
 
+from infra.handover import key_of
 from infra.root_cause import Ending, ending_key
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import JobSpec, cut_address
 from tasks.contracts.stages import Chore, Stage
-from tasks.contracts.workspace import SPEC
 from tasks.foundation.errors import POLICIES, StoreError, classify, from_exit_code
 from tasks.runs.host_records import given_up
 from tasks.worker.launch.attempt import claim_attempt, spec_of_try
@@ -123,8 +123,8 @@ def main() -> int:
         return _fail(error)
     host = this_host()
     ending = None
-    submitted = key.partition("#")[2] if spec.attempt == spec.submitted_as else spec.sha256
-    turns = Turns(position, store, spec, f"{SPEC.of(spec)}#{submitted}", host, signals, started_at)
+    named = key if spec.attempt == spec.submitted_as else key_of(spec)  # a later try has a spec of its own
+    turns = Turns(position, store, spec, named, host, signals, started_at)
     try:
         code, ending = turns.run()
     except Exception as error:
