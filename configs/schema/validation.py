@@ -110,6 +110,11 @@ class ItemsConfig(Record):
         default=Bounds(warn=0.1, stop=0.5),
         description="share of the new items whose text another new item has: its rise over the known items",
     )
+    words: Bounds = Field(
+        default=Bounds(warn=0.4, stop=0.7),
+        description="surely lost share, on rows about new items, of the words that queries share with their items "
+        "beyond chance",
+    )
     unit: Bounds = Field(
         default=Bounds(warn=0.1, stop=0.5),
         description="share of the span's known items whose number is the same power of ten times the one before, as "

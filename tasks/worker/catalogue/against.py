@@ -18,11 +18,12 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import TEXT, UPDATED_AT
-from tasks.data.rows import ITEM_ID, normal_text, plain_ids
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, normal_text, plain_ids
 from tasks.worker.catalogue.build import BATCH_ITEMS
 from tasks.worker.catalogue.kept import DamagedBase, feature_names, feature_types
 from tasks.worker.catalogue.records import Source, connect, from_rows, quoted, records_of
 from tasks.worker.catalogue.relations import Relation, relation_of
+from tasks.worker.catalogue.shared_words import SharedWords, shared_words
 from tasks.worker.catalogue.sources import Sources, inputs_of, on_base
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -33,6 +34,7 @@ _CONTENT = "content"  # a struct of UPDATED_AT, TEXT and the features
 _TEXT_NOW, _TEXT_BEFORE = "text_now", "text_before"
 _SHOWN = 3  # examples of each kind
 _RELATED = 50_000  # known items whose values are compared
+_WORDED = 20_000  # rows about known items, and about new ones, whose words are compared
 _NUMBERS = ("DOUBLE", "FLOAT")
 
 
@@ -52,6 +54,8 @@ class SpanItems(NamedTuple):
     alike_before: float = 0.0  # the same share of the known items, by their texts before
     texts_alike: tuple[str, ...] = ()  # the commonest text of new items
     relations: Mapping[str, Relation] = {}  # feature -> relation of the known items' values to the earlier ones
+    words_of_known: SharedWords = shared_words((), ())  # of the rows about known items
+    words_of_new: SharedWords = shared_words((), ())
 
     @property
     def new(self) -> int:
@@ -93,7 +97,14 @@ def compare_items(
         found = _counted(database, span, known, types)
         relations = {name: _relation(database, name, kind) for name, kind in types.items()} if found.known else {}
         alike, text = _alike(database)
-        return found._replace(relations=relations, alike=alike, alike_before=_alike_before(database), texts_alike=text)
+        return found._replace(
+            relations=relations,
+            alike=alike,
+            alike_before=_alike_before(database),
+            texts_alike=text,
+            words_of_known=_words(database, rows, "SEMI"),
+            words_of_new=_words(database, rows, "ANTI"),
+        )
 
 
 def _records(sources: Sequence[Source], types: dict[str, str]) -> str:
@@ -164,6 +175,18 @@ def _alike(database: duckdb.DuckDBPyConnection) -> tuple[int, tuple[str, ...]]:
         0
     ]
     return int(many), () if text is None else (repr(text),)
+
+
+def _words(database: duckdb.DuckDBPyConnection, rows: Path, join: str) -> SharedWords:
+    """Return the words that a sample of the rows shares with its items: known ones by a SEMI join, new ones by ANTI."""
+    found = database.sql(
+        f"""
+        SELECT {QUERY}, {ITEM} FROM read_parquet(?) {join} JOIN {_BEFORE} USING ({ITEM_ID})
+        WHERE {QUERY} IS NOT NULL AND {ITEM} IS NOT NULL ORDER BY hash({ROW_ID}), {ROW_ID} LIMIT {_WORDED}
+        """,
+        params=[str(rows)],
+    ).to_arrow_table()
+    return shared_words(found[QUERY].to_pylist(), found[ITEM].to_pylist())
 
 
 def _alike_before(database: duckdb.DuckDBPyConnection) -> float:

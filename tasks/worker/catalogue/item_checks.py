@@ -7,6 +7,7 @@ from configs.schema.validation import ItemsConfig
 from tasks.contracts.outcomes import Check
 from tasks.worker.catalogue.against import SpanItems
 from tasks.worker.catalogue.relations import Relation
+from tasks.worker.catalogue.shared_words import surely_lost
 from tasks.worker.checks.verdicts import check_share, not_judged
 
 _JOINED = (
@@ -25,6 +26,9 @@ _UNRELATED = (
 )
 _UNIT = "Is it another unit, as cents for euros? Ingest the span again in the unit of before."
 _ALIKE = "Is it a placeholder? Ingest the span again once the items have their texts."
+_OTHERS = (
+    "Do the new items have the texts of other ones? If so, correct the export and ingest the span again with --replace."
+)
 
 _WORTH_EXAMPLES = 0.05
 
@@ -52,6 +56,7 @@ def item_checks(found: Sequence[SpanItems], limits: ItemsConfig, before: Callabl
         _check("items known", found, limits.min_items, limits.new, "items.new", _new),
         _check("items not doubled", found, limits.min_items, limits.doubled, "items.doubled", _doubled, _RENAMED),
         _alike(found, limits),
+        _fitting(found, limits),
         *_related(found, limits, before),
     ]  # fmt: skip
 
@@ -118,6 +123,36 @@ def _alike(found: Sequence[SpanItems], limits: ItemsConfig) -> Check:
     return check_share(
         name, max(0.0, share - worst.alike_before), limits.alike, "items.alike", sentence, _ALIKE, "more"
     )
+
+
+def _fitting(found: Sequence[SpanItems], limits: ItemsConfig) -> Check:
+    """Return the check of the words that queries share with new items, next to those with known items.
+
+    Queries in a new language about items in an old one share none either. They have few words of any new item, so
+    that is a warning alone.
+    """
+    name = "new items fit their queries"
+    lost = {each.span: surely_lost(each.words_of_new, each.words_of_known) for each in found}
+    enough = [
+        each
+        for each in found
+        if lost[each.span] is not None and min(each.new, each.words_of_new.rows) >= limits.min_items
+    ]
+    if not enough:
+        why = (
+            "too few rows about new items, or queries of known items that share no more words with them than by chance"
+        )
+        return not_judged(name, limits.words, why)
+    worst = max(enough, key=lambda each: lost[each.span] or 0.0)
+    share, new, known = lost[worst.span] or 0.0, worst.words_of_new, worst.words_of_known
+    sentence = (
+        f"{new.own:.1%} of {new.rows} rows of span {worst.span} about new items have a query that shares a word with "
+        f"its item, {new.other:.1%} with another one by chance; about known items {known.own:.1%} and "
+        f"{known.other:.1%}. Surely lost: {share:.1%}"
+    )
+    foreign = new.any < known.any / 2
+    bounds = Bounds(warn=limits.words.warn, stop=None) if foreign else limits.words
+    return check_share(name, share, bounds, "items.words", sentence, _OTHERS)
 
 
 def _related(found: Sequence[SpanItems], limits: ItemsConfig, before: Callable[[], Relations]) -> list[Check]:

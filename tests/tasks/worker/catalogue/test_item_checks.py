@@ -25,6 +25,7 @@ CONFIG = load_config(None, [SCRATCH, *FEATURES])
 KNOWN = 300
 CHANGED, DOUBLED, NEW = "known items as before", "items not doubled", "items known"
 PRICE, BRAND, ALIKE = "price related to before", "brand related to before", "new items differ"
+FIT = "new items fit their queries"
 
 Row = dict[str, Any]
 
@@ -192,6 +193,38 @@ def test_new_items_with_one_text_stop_unless_known_ones_are_alike_too(store: Dir
     more = month(start=KNOWN, count=150, change=lambda r: r | {"item": f"Chair {int(r['row_id'][1:]) // 3}"})
     both = [*month(change=lambda r: r | {"item": f"Lamp {int(r['row_id'][1:]) // 3}"}), *more]
     assert failed(compared(store, tmp_path, both, Sources((variants,), ()))) == {}
+
+
+def searched(each: Row, shift: int = 0) -> Row:
+    """The query has a word of the item, or of the one so many further on."""
+    number = int(each["row_id"][1:])
+    return each | {"query": f"a lamp{number}", "item": f"Lamp{number + shift} of steel"}
+
+
+FITTING: dict[str, tuple[Callable[[Row], Row], dict[str, str]]] = {
+    "their own": (searched, {}),
+    "those of other new items": (lambda r: searched(r, 1), {FIT: "critical"}),
+    "of two in three exchanged": (lambda r: searched(r, (0, 1, -1)[int(r["row_id"][1:]) % 3]), {FIT: "warning"}),
+    "another language": (lambda r: searched(r) | {"query": f"eine leuchte{r['row_id']}"}, {FIT: "warning"}),
+}
+
+
+@pytest.mark.parametrize("texts", FITTING)
+def test_new_items_with_texts_of_others_stop(store: DirectoryStore, tmp_path: Path, texts: str) -> None:
+    """They have no earlier text to differ from."""
+    change, expected = FITTING[texts]
+    known = validated(store, tmp_path, month(change=searched))
+    now = month(change=searched) + month(start=KNOWN, count=150, change=change)
+    assert failed(compared(store, tmp_path, now, Sources((known,), ()))) == expected
+
+
+def test_queries_that_share_no_words_with_known_items_judge_no_new_ones(store: DirectoryStore, tmp_path: Path) -> None:
+    known = validated(store, tmp_path, month(change=lambda r: searched(r, 1)))
+    now = month(count=KNOWN + 150, change=lambda r: searched(r, 1))
+    found = compared(store, tmp_path, now, Sources((known,), ()))
+    assert found is not None
+    (check,) = (each for each in item_checks([found], CONFIG.validate_.items) if each.name == FIT)
+    assert check.sentence.startswith("Not judged: ")
 
 
 def test_a_feature_that_never_agreed_with_itself_may_go_on_so(
