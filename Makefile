@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
-.PHONY: install demo demo-batch down check audit check-neuron test proofs fuzz docs bench overhead reviews ablation plasticity classification gates verdicts unseen decisions sides faults chaos \
+.PHONY: install demo demo-batch down check audit check-neuron test proofs nightly fuzz docs bench overhead reviews ablation plasticity classification gates verdicts unseen decisions sides faults chaos \
   success scale years train-memory holdout resume traps planned
 
 install: $(INSTALLED)
@@ -60,6 +60,12 @@ test: install
 # Tests that take minutes each and seldom fail alone.
 proofs: install
 	$(BIN)/pytest -m proof
+
+# One part of all that takes longer, by its number or in turn; docs/nightly.md shows when each last ran.
+PART ?= next
+MINUTES ?= 35
+nightly: install
+	$(BIN)/python -m tests.nightly --part $(PART) --minutes $(MINUTES)
 
 # Files of users, damaged at random: EXAMPLES of each kind, different ones at each call.
 EXAMPLES ?= 5000

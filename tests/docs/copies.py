@@ -12,5 +12,8 @@ from tests.docs import (
     stages,
     workspace_table,
 )
+from tests.nightly import ran
 
-COPIES = (codes, configuration, editor_schema, folders, man_page, proof, published, refreshes, stages, workspace_table)
+COPIES = (
+    codes, configuration, editor_schema, folders, man_page, proof, published, ran, refreshes, stages, workspace_table
+)  # fmt: skip

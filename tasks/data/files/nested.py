@@ -60,7 +60,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pair(entry: object) -> tuple[str, Any] | None:
-    if isinstance(entry, tuple) and len(entry) == 2:  # of a map of Parquet; JSON has no tuples
+    if isinstance(entry, tuple) and len(entry) == 2:  # an entry of a map of Parquet; JSON has no tuples
         return str(entry[0]), entry[1]
     match entry:
         case {"key": str() as key, **rest} if rest.keys() <= {_VALUE}:

@@ -54,7 +54,7 @@ class SpanItems(NamedTuple):
     alike_before: float = 0.0  # the same share of the known items, by their texts before
     texts_alike: tuple[str, ...] = ()  # the commonest text of new items
     relations: Mapping[str, Relation] = {}  # feature -> relation of the known items' values to the earlier ones
-    words_of_known: SharedWords = shared_words((), ())  # of the rows about known items
+    words_of_known: SharedWords = shared_words((), ())  # on rows about known items
     words_of_new: SharedWords = shared_words((), ())
 
     @property

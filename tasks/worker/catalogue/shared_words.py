@@ -24,7 +24,7 @@ class SharedWords(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Of `beyond_chance`, as of two independent shares; at least that of one row."""
+        """Error of `beyond_chance` by two independent shares; at least that of one row."""
         variance = self.own * (1 - self.own) + self.other * (1 - self.other)
         return float((max(variance, 1 / self.rows) / self.rows) ** 0.5)
 
