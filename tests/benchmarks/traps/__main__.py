@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,9 +29,11 @@ from flows.demo.search_log import Row, month_start, write_shop
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_files
 from tasks.contracts.outcomes import ValidateOutcome
+from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_REPORT
 from tasks.data.items import VECTORS_KIND
+from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs
 from tasks.runs.results import read_judgement, read_result
@@ -85,10 +88,13 @@ def run_month(folder: Path, before: Path, name: str) -> Outcome:
     earlier = set(planned_runs(store))
     source = place / "month.jsonl"
     source.write_text("".join(f"{json.dumps(row)}\n" for row in MONTHS[name].change(rows_of(BEFORE))))
-    _millrace(folder, store, "ingest", "--source", str(source), *_FORM)
-    done = _millrace(folder, store, "run", "--config", CONFIG, "--span", MONTH, "--json", check=False)
-    (key,) = [each for each in planned_runs(store) if each not in earlier and not each.startswith("refresh")] or [""]
-    outcome = _outcome(store, key, done)
+    done = _millrace(folder, store, "ingest", "--source", str(source), *_FORM, check=False)
+    if done.returncode:
+        outcome = _not_ingested(store, done)
+    else:
+        done = _millrace(folder, store, "run", "--config", CONFIG, "--span", MONTH, "--json", check=False)
+        (key,) = [e for e in planned_runs(store) if e not in earlier and not e.startswith("refresh")] or [""]
+        outcome = _outcome(store, key, done)
     _kept(folder, name).write_text(outcome.to_json().decode())
     shutil.rmtree(place)
     return outcome
@@ -121,6 +127,14 @@ def _millrace(folder: Path, store: DirectoryStore, *arguments: str, check: bool 
     return done
 
 
+def _not_ingested(store: DirectoryStore, done: subprocess.CompletedProcess) -> Outcome:
+    """Return the outcome of a month that ingest refused, by its last line."""
+    if done.returncode != POLICIES[FailureClass.DATA].exit_code:
+        sys.exit(f"ingest failed:\n{done.stderr[-3000:]}")
+    said = done.stderr.strip().splitlines()[-1]
+    return _with_release(store, "Refused by ingest", [Failed(name="ingest", severity="critical", sentence=said)])
+
+
 def _outcome(store: DirectoryStore, run_key: str, done: subprocess.CompletedProcess) -> Outcome:
     result = read_result(store, run_key, Stage.validate) if run_key else None
     if result is not None and isinstance(result.outcome, ValidateOutcome):
@@ -143,17 +157,25 @@ def _outcome(store: DirectoryStore, run_key: str, done: subprocess.CompletedProc
     auc = judged.outcome.challenger.get("auc") if judged is not None else None
     if judged is not None and auc is not None and judged.auc_by_chance is not None and auc <= judged.auc_by_chance:
         failed.append(Failed(name="head has learnt", severity="warning", sentence="as the page of evaluate says"))
+    return _with_release(store, state, failed)
+
+
+def _with_release(store: DirectoryStore, state: str, failed: Sequence[Failed]) -> Outcome:
     current = releases.current(store)
-    recall = None if current is None else _recall(store)
+    recall = None
+    if current is not None:  # mostly the release before the month, measured once
+        recall = _recalls.get(current.vectors_prefix)
+        recall = _recalls[current.vectors_prefix] = _recall(store, current) if recall is None else recall
     return Outcome(state=state, failed=tuple(failed), vectors=current.vectors if current else 0, recall=recall)
 
 
-def _recall(store: DirectoryStore) -> float:
-    """Return recall@10 of clean queries by the ids of the products, over all vectors of the current release."""
+_recalls: dict[str, float] = {}  # by the prefix of the vectors
+
+
+def _recall(store: DirectoryStore, release: Release) -> float:
+    """Return recall@10 of clean queries by the ids of the products, over all vectors of a release."""
     from tasks.worker.search.consumer import Consumer
 
-    release = releases.current(store)
-    assert release is not None
     rows: list[Row] = clean_rows()[:QUERIES]
     table = pa.table({name: [row[name] for row in rows] for name in ("query", "locale")})
     queries = Consumer(store.local(release.model_prefix)).queries(table)
