@@ -1,5 +1,7 @@
 """Stage infer, control side: embed every item of a catalogue with one model."""
 
+from infra.store.factory import open_store
+from infra.store.soundness import next_folder
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CatalogueRef, CompileRef, ModelRef
@@ -7,6 +9,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import CodeError
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
+from tasks.runs import releases
 from tasks.runs.results import Judgement
 
 
@@ -25,7 +28,14 @@ def infer(
         reuse: folder of earlier vectors of the same model; unchanged items keep their vectors from there.
         after: orders the stages.
     """
-    return run_stage(plan, InferInputs(catalogue=catalogue, model=model, reuse=reuse, compiled=compiled), InferOutcome)
+    store = open_store(plan.workspace)
+    inputs = InferInputs(
+        catalogue=catalogue, model=model, reuse=reuse, turn=releases.last(store) if reuse else 0, compiled=compiled
+    )
+    free = next_folder(store, inputs.vectors, ".")
+    if free != inputs.vectors:
+        inputs = inputs.model_copy(update={"folder": free.rpartition("/")[2]})
+    return run_stage(plan, inputs, InferOutcome)
 
 
 def infer_to_judge(

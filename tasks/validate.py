@@ -14,7 +14,7 @@ from tasks.data.span_versions import list_feeds
 from tasks.planning.golden_set import store_golden_set
 from tasks.planning.preflight import check_plan
 from tasks.running.stage import run_stage, stage_task, warn_of
-from tasks.runs import catalogues, lineage
+from tasks.runs import catalogues, lineage, releases
 from tasks.runs.results import UnusableResult, read_result
 
 
@@ -42,6 +42,7 @@ def validate(plan: RunPlan, catalogue: bool = True) -> ValidateOutcome:
         texts=_texts(store, plan, feeds),
         waiting=_waiting(store, plan),
         bases=catalogues.bases(store, plan) if catalogue else (),
+        turn=releases.last(store) if catalogue else 0,
         others=catalogues.others(store, plan) if catalogue and plan.window else (),
         catalogue=catalogue,
         parent=plan.parent,

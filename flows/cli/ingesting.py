@@ -166,7 +166,7 @@ def _column(column: ColumnFacts) -> str:
 
 def _what(span: IngestedSpan) -> str:
     if not span.new:
-        return "as before"
+        return "as before, and its damaged files made again" if span.mended else "as before"
     if span.difference is None:
         return "new"
     before = span.difference

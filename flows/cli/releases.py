@@ -148,9 +148,6 @@ def show_rollback(output: RollbackOutput) -> None:
 def rollback(
     options: RunOptions,
     to: Annotated[int | None, typer.Option(help="Release to go back to; default: the previous model's newest.")] = None,
-    verify: Annotated[
-        bool, typer.Option(help="Read and verify every file of that release first.", show_default=False)
-    ] = False,
 ) -> RollbackOutput:
     """Make an earlier release current again; model, vectors and the targets of publish.targets change together."""
     store = options.store
@@ -159,7 +156,7 @@ def rollback(
         serving = tasks.runs.releases.current(store)
     except StoreError:  # the rollback repairs this
         serving = None
-    release = tasks.runs.rollback.rollback(store, to, verify)
+    release = tasks.runs.rollback.rollback(store, to)
     _announce(store, release, serving)
     hold = tasks.runs.releases.hold_of(store)
     return RollbackOutput(before=serving, release=release, hold=hold, targets=publishing.follow(options, release))

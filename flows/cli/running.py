@@ -38,6 +38,7 @@ from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Refusal, read_result
 from tasks.runs.run import Run
+from tasks.runs.wholeness import set_damaged_apart
 
 
 class RunOutput(Record):
@@ -136,6 +137,10 @@ def show_refresh(output: RefreshOutput) -> None:
 @command(show_refresh)
 def refresh(
     options: RunOptions,
+    verify: Annotated[
+        bool,
+        typer.Option(help="First read every file of the release; damaged ones are made again.", show_default=False),
+    ] = False,
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> RefreshOutput:
     """Embed new and changed items with the released model, drop deleted ones, and release. Trains nothing."""
@@ -146,6 +151,9 @@ def refresh(
         return RefreshOutput(state="Held", sentence=sentence, run_url=None, release=None, embedded=None)
     try:
         config, served = options.config(), releases.current(store)
+        if verify and served is not None:
+            for each in set_damaged_apart(store, served):
+                note(f"{each}; it is in quarantine/ now, and is made again")
         if not waits(store):  # else the flow decides the waiting release, which may be all there is to do
             begin_loading(store, plan_refresh(store, config).plan)  # reports errors before a server starts
         done = run_flow("refresh", verbose, store.uri, str(options.config_file or ""), tuple(options.overrides))

@@ -21,6 +21,7 @@ from tasks.foundation.records import Record
 MANIFEST = "MANIFEST.json"
 PRUNED = "PRUNED.json"  # the manifest of a folder that lost files, and keeps some for the manifests that name them
 T = TypeVar("T")
+_WAY_OUT = "restore it from a backup"  # unless the caller knows better
 
 
 class MissingFolder(StoreError):
@@ -150,7 +151,9 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
     """
     manifest = find_record(store, f"{prefix}/{MANIFEST}", Manifest, error=CorruptFolder)
     if manifest is None:
-        raise MissingFolder(f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed, or was pruned")
+        raise MissingFolder(
+            f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed, was pruned, or is lost: {_WAY_OUT}"
+        )
     return manifest
 
 
@@ -188,7 +191,7 @@ def open_files(store: Store, prefix: str, kind: str) -> list[Path]:
     return _checked(store, prefix, open_manifest(store, prefix, kind))
 
 
-def local_files(store: Store, prefix: str, manifest: Manifest) -> list[Path]:
+def _local_files(store: Store, prefix: str, manifest: Manifest) -> list[Path]:
     """Return the local paths of a folder's files in the manifest's order, not checked; whole folders are fetched."""
     places = [
         (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), entry.at.rpartition("/")[2])
@@ -209,7 +212,7 @@ def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
 
 
 def _checked(store: Store, prefix: str, manifest: Manifest) -> list[Path]:
-    paths = local_files(store, prefix, manifest)
+    paths = _local_files(store, prefix, manifest)
     for path, entry in zip(paths, manifest.files, strict=True):
         _check(path, entry)
     return paths
@@ -243,9 +246,9 @@ def expect_manifest(store: Store, prefix: str, manifest: Manifest, sha256: str |
 def _check(path: Path, entry: FileEntry) -> None:
     """Compare a file with its manifest entry. Raises CorruptFolder."""
     if not path.is_file():
-        raise CorruptFolder(f"{path} is gone, though {MANIFEST} names it")
+        raise CorruptFolder(f"{path} is gone, though {MANIFEST} names it; {_WAY_OUT}")
     if path.stat().st_size != entry.bytes or sha256_of(path) != entry.sha256:
-        raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}")
+        raise CorruptFolder(f"{path} does not match its checksum in {MANIFEST}; {_WAY_OUT}")
 
 
 def check_sizes(store: Store, prefix: str) -> Manifest:
@@ -255,7 +258,7 @@ def check_sizes(store: Store, prefix: str) -> Manifest:
         MissingFolder, CorruptFolder: the message names the file.
     """
     manifest = read_manifest(store, prefix)
-    sizes = _sizes(store, prefix, manifest)
+    sizes = sizes_of(store, prefix, manifest)
     for entry in manifest.files:
         key = entry.key(prefix)
         found = sizes.get(key)
@@ -266,7 +269,7 @@ def check_sizes(store: Store, prefix: str) -> Manifest:
     return manifest
 
 
-def _sizes(store: Store, prefix: str, manifest: Manifest) -> dict[str, int]:
+def sizes_of(store: Store, prefix: str, manifest: Manifest) -> dict[str, int]:
     """Return the bytes of the objects in the folder, and of its neighbours if it names files of theirs.
 
     A folder after a year of refreshes names files of hundreds of others: one listing of all is fewer requests.

@@ -28,6 +28,7 @@ from tasks.contracts.workspace import VECTORS
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record, beside
 
+TURN = "number of the newest release, which says whose bytes are compared before files are named on"
 _ADDRESS = re.compile(r"(.*)#([^#]+\.json(?:#[0-9a-f]{64})?)", re.DOTALL)
 
 
@@ -50,6 +51,7 @@ class ValidateInputs(Record):
         default=None, description="folder of rows of earlier spans whose items no feed knew; null: none"
     )
     bases: tuple[CatalogueRef, ...] = beside()
+    turn: int = beside(default=0, description=TURN)
     others: tuple[RowsRef, ...] = beside(
         default=(), description="more rows for the catalogue; they replace older versions of their spans"
     )
@@ -123,12 +125,16 @@ class InferInputs(Record):
     catalogue: CatalogueRef
     model: ModelRef
     reuse: str | None = beside(default=None, description="folder of earlier vectors of the same model")
+    turn: int = beside(default=0, description=TURN)
+    folder: str | None = Field(
+        default=None, description="name of the vectors' folder; null: the catalogue's, unless that lost a file"
+    )
     compiled: CompileRef | None = beside(None)
 
     @property
     def vectors_of(self) -> dict[str, str]:
-        """The model version and the catalogue's key, which name the vectors and their shard notes."""
-        return {"version": self.model.version, "catalogue": self.catalogue.prefix.rpartition("/")[2]}
+        """The model version and a name, mostly the catalogue's, which name the vectors and their shard notes."""
+        return {"version": self.model.version, "catalogue": self.folder or self.catalogue.prefix.rpartition("/")[2]}
 
     @property
     def vectors(self) -> str:

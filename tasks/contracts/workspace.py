@@ -289,7 +289,7 @@ METRICS = Kind("metrics", "reports/metrics.prom", "Prometheus", "`report/daily`"
 
 # Damaged files, locks and fences
 QUARANTINE = Kind(
-    "damaged files", "quarantine/", "as before", "any reader that finds one", "may be deleted", Kept.always
+    "damaged files", "quarantine/", "as before", "the work that would have used one", "may be deleted", Kept.always
 )
 LOCK = Kind("lock", ".locks/", "Lease", "whoever changes what others may change", "expires", Kept.done)
 FENCE = Kind(

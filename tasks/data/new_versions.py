@@ -8,8 +8,10 @@ from typing import NamedTuple
 import pyarrow as pa
 from pydantic import Field
 
-from infra.store.base import Store
-from infra.store.manifest import MANIFEST, CorruptFolder, commit, open_folder, read_manifest
+from infra.store.base import Store, sha256_of
+from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, commit, open_folder, read_manifest
+from infra.store.placing import place
+from infra.store.soundness import find_damage, set_apart
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.files.spelling import PLAIN, Spelling
@@ -33,6 +35,7 @@ class IngestedSpan(Record):
     version: int = Field(description="version of the span")
     rows: int = Field(description="rows of this version")
     new: bool = Field(description="false: the workspace already had exactly these rows")
+    mended: bool = Field(default=False, description="true: damaged files of that version were made again")
     difference: Difference | None = Field(
         default=None, description="difference to the version before; null: first version"
     )
@@ -49,10 +52,14 @@ class Choice(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A version of a span and its rows, which are written if the version is new."""
+    """A version of a span and its rows, which are written if the version is new.
+
+    `lost`: the names of damaged files of a version that is not new; these alone are written.
+    """
 
     span: IngestedSpan
     built: BuiltSpan
+    lost: tuple[str, ...] = ()
 
 
 def _new(built: BuiltSpan, number: int, difference: Difference | None = None) -> Version:
@@ -82,9 +89,14 @@ def choose_versions(
         if latest is None:
             versions.append(_new(each, 1))
             continue
-        facts = read_manifest(choice.store, _prefix(choice.layout, each.name, latest)).facts
+        try:
+            manifest = read_manifest(choice.store, _prefix(choice.layout, each.name, latest))
+        except CorruptFolder:
+            versions.append(_new(each, latest + 1))  # the damaged version was lost before
+            continue
+        facts = manifest.facts
         if facts.get("content_sha256") == each.content_sha256:
-            versions.append(_known(each, latest, each.rows))
+            versions.append(_same(choice, each, latest, manifest))
             continue
         _refuse_mixed(choice, each.name, facts.get(TEXTS) == OF_FEED, canonicaliser.ids_alone)
         version = _changed(choice, each, latest, spools, canonicaliser, items)
@@ -110,10 +122,14 @@ def _refuse_mixed(choice: Choice, name: str, before: bool, now: bool) -> None:
 
 def commit_version(store: Store, choice: Choice, version: Version, ids_alone: bool = False) -> None:
     """Write a version, unless the workspace has it."""
-    span, built = version
+    span, built, lost = version
+    prefix = _prefix(choice.layout, span.name, span.version)
+    if lost:
+        set_apart(store, prefix, read_manifest(store, prefix), lost)
+    for name in lost:
+        place(store, built.folder / name, f"{prefix}/{name}")
     if not span.new:
         return
-    prefix = _prefix(choice.layout, span.name, span.version)
     store.delete(prefix)  # leftovers of a killed ingest, without a manifest
     facts = {
         "span": span.name,
@@ -133,6 +149,20 @@ def commit_version(store: Store, choice: Choice, version: Version, ids_alone: bo
         if not store.exists(f"{prefix}/{MANIFEST}"):
             store.delete(prefix)
         raise
+
+
+def _same(choice: Choice, built: BuiltSpan, latest: int, manifest: Manifest) -> Version:
+    """Return the version of these very rows. If files of it are damaged, those built now take their place.
+
+    Another version of a library may write the same rows in other bytes: then they become the next version.
+    """
+    damage = find_damage(choice.store, _prefix(choice.layout, built.name, latest), manifest, manifest.files)
+    lost = [entry for entry in manifest.files if entry.name in damage]
+    here = [built.folder / entry.name for entry in lost]
+    if any(not path.is_file() or sha256_of(path) != entry.sha256 for path, entry in zip(here, lost, strict=True)):
+        return _new(built, latest + 1)
+    span = IngestedSpan(name=built.name, version=latest, rows=built.rows, new=False, mended=bool(lost))
+    return Version(span, built, tuple(entry.name for entry in lost))
 
 
 def _changed(
@@ -175,7 +205,7 @@ def _question(refused: Sequence[Version], layout: Layout) -> str:
     """Return the message of a refused ingest: the differences, and the option for each remedy."""
     what = "rows" if layout is ROWS else "records"
     lines = []
-    for span, built in refused[:MOST_NAMED]:
+    for span, built, _ in refused[:MOST_NAMED]:
         difference = span.difference
         assert difference is not None
         lines.append(

@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from infra.store.base import Store
-from infra.store.manifest import read_fact
+from infra.store.manifest import CorruptFolder, MissingFolder, read_fact
+from infra.store.records import read_record
 from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.jobs import JobSpec, ValidateInputs
 from tasks.contracts.kinds import ROOTS
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef, newest_rows
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import SPEC
 from tasks.data.span_versions import list_feeds
 from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import read_plan
@@ -53,7 +56,7 @@ def known_items(store: Store, release: Release, trained_on: str | None = None) -
     return KnownItems(
         rows=newest_rows(_released_rows(store, release, made_by, trained), trained),
         feeds=tuple(list_feeds(store)),
-        released=frozenset(_sources(store, release.catalogue)),
+        released=frozenset(_sources(store, release)),
     )
 
 
@@ -116,7 +119,7 @@ def _released_rows(
     """
     by_prefix = {rows.prefix: rows for rows in (*made_by.history, *known)}
     roots = tuple(f"{root}/" for root in ROOTS)  # a refresh has rows of its own for a span that waits
-    prefixes = [prefix for prefix in _sources(store, release.catalogue) if prefix.startswith(roots)]
+    prefixes = [prefix for prefix in _sources(store, release) if prefix.startswith(roots)]
     return tuple(by_prefix.get(prefix) or _rows_of(store, prefix) for prefix in prefixes)
 
 
@@ -125,5 +128,16 @@ def _rows_of(store: Store, prefix: str) -> RowsRef:
     return RowsRef(span=SpanRef(name=name, version=version), prefix=prefix, rows=read_fact(store, prefix, "rows", int))
 
 
-def _sources(store: Store, catalogue: CatalogueRef) -> list[str]:
-    return read_fact(store, catalogue.prefix, "sources", list[str])
+def _sources(store: Store, release: Release) -> list[str]:
+    """Return the folders that the released catalogue was made of; from the run that made it if its manifest is lost."""
+    try:
+        return read_fact(store, release.catalogue.prefix, "sources", list[str])
+    except (MissingFolder, CorruptFolder):
+        result = read_result(store, release.run_key, Stage.validate)
+        if result is None or not isinstance(result.outcome, ValidateOutcome):
+            raise
+        key = SPEC.key(run=release.run_key, stage=Stage.validate, attempt=result.attempt)
+        asked = read_record(store, key, JobSpec, "restore the catalogue from a backup").inputs
+        assert isinstance(asked, ValidateInputs)
+        rows = newest_rows(asked.history, result.outcome.rows, asked.others)
+        return sorted(each.prefix for each in (*rows, *asked.feeds))

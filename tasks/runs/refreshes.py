@@ -16,6 +16,7 @@ from tasks.contracts.stages import Stage, compute_of
 from tasks.runs import releases
 from tasks.runs.catalogues import known_items
 from tasks.runs.plan import NothingToDo, read_plan, rows_of
+from tasks.runs.wholeness import find_loss
 
 
 class Refresh(NamedTuple):
@@ -37,9 +38,11 @@ def plan_refresh(
             the active branch of the release's lineage.
         waiting: spans that are not trained yet, whose items are taken too.
 
+    A release that lost a file is made again even if its items are unchanged.
+
     Raises:
-        NothingToDo: the released catalogue has all rows and item feeds, or there is no release yet, or a person took
-            back a release with these items.
+        NothingToDo: the release is whole and its catalogue has all rows and item feeds, or there is no release yet, or
+            a person took back a release with these items.
         StoreError: the release, its plan or its catalogue is not readable.
     """
     release = releases.current(store)
@@ -48,13 +51,16 @@ def plan_refresh(
     made_by = read_plan(store, release.run_key)
     known = known_items(store, release, trained_on)
     new = tuple(span for span in waiting if span not in [rows.span for rows in known.rows])
+    repairs = None
     if known.all_released and not new:
-        raise NothingToDo(f"nothing to do: release {release.number} holds every item that the workspace knows")
+        if find_loss(store, release) is None:
+            raise NothingToDo(f"nothing to do: release {release.number} holds every item that the workspace knows")
+        repairs = release.number
     settings = _settings(made_by.config, config)
     rows = rows_of(store, (*known.waiting, *new))
     if rows is not None and sum(rows) <= config.batch.refresh_cpu_items:
         settings = on_cpu_queue(settings)
-    run_key = _run_key(settings, release, (*known.rows, *known.feeds, *new))
+    run_key = _run_key(settings, release, (*known.rows, *known.feeds, *new), repairs)
     if (made := releases.of_run(store, run_key)) is not None and releases.was_left(store, made.number):
         raise NothingToDo(
             f"nothing to do: release {made.number} has these items, and a person left it; millrace rollback --to "
@@ -104,11 +110,15 @@ def _settings(made_with: Config, now: Config) -> Config:
     return made_with.model_copy(update={**places, "infer": infer, "release": gates})
 
 
-def _run_key(config: Config, release: Release, sources: Sequence[RowsRef | FeedRef | SpanRef]) -> str:
+def _run_key(
+    config: Config, release: Release, sources: Sequence[RowsRef | FeedRef | SpanRef], repairs: int | None
+) -> str:
+    """Return the key of the refresh. `repairs`: the release whose lost files it makes again; None: items are new."""
     work = {
         "pipeline": config.pipeline,
         "config": config_hash(config),
         "model": release.model.version,
         "sources": sorted(each.prefix for each in sources),
+        **({"repairs": repairs} if repairs is not None else {}),
     }
     return f"{REFRESH}{hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]}"

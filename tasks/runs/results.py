@@ -7,7 +7,7 @@ complete.
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, check_sizes, quarantine, retire
+from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, check_sizes, quarantine
 from infra.store.records import find_record, read_record
 from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict, refusals, refused
 from tasks.contracts.jobs import Inputs, JobSpec
@@ -148,20 +148,16 @@ def check_outputs(store: Store, outcome: Outcome) -> None:
 
     Raises:
         MissingFolder: a folder is gone.
-        CorruptFolder: a manifest is unreadable, a file is gone, or the weights differ from the outcome's; a
-            folder damaged like this is moved to quarantine/, so that it can be made again.
+        CorruptFolder: a manifest is unreadable, a file is gone, or the weights differ from the outcome's. A folder
+            damaged like this is moved to quarantine/, so that it can be made again, unless others name its files.
     """
     for prefix in outcome.outputs:
         try:
             manifest = check_sizes(store, prefix)
         except CorruptFolder as error:
-            # Other releases may name files of a catalogue or of vectors, so these stay; they are checked when they are
-            # made again.
-            shared = any(kind.match(f"{prefix}/{MANIFEST}") for kind in (CATALOGUE, VECTORS))
-            if shared:
-                retire(store, prefix)
-            moved = quarantine(store, f"{prefix}/{MANIFEST}" if shared else prefix)
-            raise CorruptFolder(f"{error}; {'its manifest' if shared else 'the folder'} is in {moved} now") from error
+            if any(kind.match(f"{prefix}/{MANIFEST}") for kind in (CATALOGUE, VECTORS)):
+                raise  # other releases may name its files, so it stays, and what replaces it is made beside it
+            raise CorruptFolder(f"{error}; the folder is in {quarantine(store, prefix)} now") from error
         if isinstance(outcome, WarmupOutcome) and not manifest.facts.get("complete"):
             raise CorruptFolder(f"{store.uri}/{prefix} lost compiled graphs since")
         if isinstance(outcome, TrainOutcome | ImportOutcome) and manifest.sha256 != outcome.checkpoint.sha256:

@@ -1,7 +1,7 @@
 """Roll back: make an earlier release current again, model and vectors at once. Search services follow elsewhere."""
 
 from infra.store.base import Conflict, Store
-from infra.store.manifest import check_sizes, expect_manifest, open_folder
+from infra.store.manifest import CorruptFolder, MissingFolder
 from tasks.contracts.runs import Release
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs.releases import (
@@ -15,19 +15,20 @@ from tasks.runs.releases import (
     read,
     read_pointer,
 )
+from tasks.runs.wholeness import expect_whole
 
 
-def rollback(store: Store, to: int | None = None, verify: bool = False) -> Release:
+def rollback(store: Store, to: int | None = None) -> Release:
     """Make an earlier release current again; by default the newest whole one of another model that was current before.
 
-    Its files must be there with the sizes that their manifests name; with `verify` every byte is read and compared.
+    Every byte of its model and vectors is read and compared first.
 
     Raises:
         ConfigError: there is no such release, it is current already, or its model or vectors are not whole.
         Conflict: another process made another release current meanwhile.
         StoreError: the pointer is not readable and `to` was not given.
     """
-    raw, pointer, release = _checked(store, to, verify)
+    raw, pointer, release = _checked(store, to)
     while True:
         try:
             return _go(store, raw, pointer, release)
@@ -38,7 +39,7 @@ def rollback(store: Store, to: int | None = None, verify: bool = False) -> Relea
                 raise  # the person saw another current release
 
 
-def _checked(store: Store, to: int | None, verify: bool) -> tuple[bytes | None, Pointer | None, Release]:
+def _checked(store: Store, to: int | None) -> tuple[bytes | None, Pointer | None, Release]:
     """Return the pointer, and the release to go to, which can serve."""
     try:
         raw, pointer = read_pointer(store)
@@ -56,17 +57,12 @@ def _checked(store: Store, to: int | None, verify: bool) -> tuple[bytes | None, 
     if is_pruned(store, target):
         raise _lost(store, target)
     release = read(store, target)
-    for prefix, sha256 in (
-        (release.model_prefix, release.model_sha256),
-        (release.vectors_prefix, release.vectors_sha256),
-    ):
-        try:
-            manifest = check_sizes(store, prefix)
-            expect_manifest(store, prefix, manifest, sha256)
-            if verify:
-                open_folder(store, prefix, manifest.kind)
-        except StoreError as error:
-            raise ConfigError(f"release {target} can't serve, nothing was changed: {error}") from error
+    try:
+        expect_whole(store, release)
+    except (MissingFolder, CorruptFolder) as error:
+        raise ConfigError(
+            f"release {target} can't serve, nothing was changed: {error}. Name another one, see: millrace releases"
+        ) from error
     return raw, pointer, release
 
 

@@ -10,6 +10,7 @@ import time
 from configs.schema.config import Config
 from infra.store.base import Conflict
 from infra.store.lease import hold
+from infra.store.manifest import CorruptFolder, MissingFolder, read_manifest
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runner import report
@@ -52,7 +53,7 @@ def run(job: Job) -> InferOutcome:
             parts = load_parts(job.shared, inputs.model.checkpoint)
             accelerator.to_device(parts.model)
             catalogue = Catalogue(job.store, inputs.catalogue, job.shared)
-            earlier = EarlierVectors(job.store, inputs.reuse, inputs.model.version, job.shared)
+            earlier = _earlier(job, inputs)
         embedder = Embedder(job, accelerator, parts, catalogue, inputs.model.version, earlier)
         while left := shards.open():
             before = len(left)
@@ -71,6 +72,18 @@ def run(job: Job) -> InferOutcome:
             if before == len(left):
                 time.sleep(WAIT_SECONDS)
     return shards.seal()
+
+
+def _earlier(job: Job, inputs: InferInputs) -> EarlierVectors:
+    """Return the earlier vectors; none if their manifest is damaged, so that all items are embedded again."""
+    reuse = inputs.reuse
+    try:
+        if reuse is not None:
+            read_manifest(job.shared, reuse)
+    except (MissingFolder, CorruptFolder) as error:
+        print(f"all items are embedded again: {error}", flush=True)
+        reuse = None
+    return EarlierVectors(job.store, reuse, inputs.model.version, job.shared)
 
 
 def with_infer_compiler(config: Config) -> Config:

@@ -7,6 +7,7 @@ loaded partitions. A served table that is missing or damaged is replaced in the 
 import contextlib
 
 from infra.store.base import Store
+from infra.store.soundness import naming_release
 from tasks.contracts.jobs import PublishInputs
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runner import report
@@ -29,6 +30,7 @@ def run(job: Job) -> PublishOutcome:
         ConfigError: the client is not installed, the target refuses the credentials or the vectors, or it belongs to
             another workspace.
         StoreError: the target can't be reached, or a table just loaded differs from the release.
+        MissingFolder, CorruptFolder: the release is damaged; names the file.
         DataError: the index finds too few of the nearest items.
     """
     inputs = job.spec.inputs
@@ -36,11 +38,12 @@ def run(job: Job) -> PublishOutcome:
     settings = next((each for each in job.config.publish.targets if each.name == inputs.target), None)
     if settings is None:
         raise ConfigError(f"publish.targets has no target {inputs.target}")
-    with job.clock.phase("restoring"):
+    with naming_release(inputs.release), job.clock.phase("restoring"):
         release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
     owner = Owner(job.store.uri, branches.root(job.store, job.config.lineage))
     names = table_names(inputs.target, inputs.release, release.sha256)
-    with contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
+    naming = naming_release(inputs.release)
+    with naming, contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()
         if _overtaken(job.store, inputs):
             return _left_alone(release, before)

@@ -15,13 +15,13 @@ from infra.store.manifest import (
     CorruptFolder,
     Manifest,
     MissingFolder,
-    check_sizes,
     commit,
     expect_manifest,
     open_folder,
     quarantine,
     read_manifest,
 )
+from infra.store.soundness import find_damage, in_turn, sentence_of
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.search import SharedSearch
@@ -76,7 +76,7 @@ def run(job: Job) -> ReleaseOutcome:
                 f"the vectors in {store.uri}/{inputs.vectors} are not those of the items in "
                 f"{store.uri}/{inputs.catalogue.prefix}; run infer again; nothing was released"
             )
-        if (few := few_changes(store, inputs)) is not None and _as_released(store, inputs, check_sizes):
+        if (few := few_changes(store, inputs)) is not None and _as_released(store, inputs, _sound):
             with job.clock.phase("productive"):
                 return _refreshed(job, inputs, few, parts)
         with job.clock.phase("restoring"):
@@ -84,7 +84,7 @@ def run(job: Job) -> ReleaseOutcome:
             queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
             folder_before = _folder_before(store, inputs)
         with job.clock.phase("productive"):
-            kept = _as_released(store, inputs, lambda store, prefix: open_folder(store, prefix, MODEL_KIND)[1])
+            kept = _as_released(store, inputs, _whole)
             folder = store.local(prefix) if kept else _export(job, inputs, parts, scratch)
             proof = prove(job, inputs, index, parts, queries, folder, folder_before)
             probed = queries.slice(0, job.config.release.probe_rows)
@@ -137,7 +137,9 @@ def _versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in LIBRARIES}
 
 
-def _as_released(store: Store, inputs: ReleaseInputs, check: Callable[[Store, str], Manifest]) -> Manifest | None:
+def _as_released(
+    store: Store, inputs: ReleaseInputs, check: Callable[[Store, ReleaseInputs], Manifest]
+) -> Manifest | None:
     """Return the manifest of the model's folder if its release vouches for it; None if it is to be exported.
 
     The folder itself never does: whoever may write to models/ can write a manifest too.
@@ -146,7 +148,7 @@ def _as_released(store: Store, inputs: ReleaseInputs, check: Callable[[Store, st
         return None
     prefix = MODEL.key(version=inputs.model.version)
     try:
-        manifest = check(store, prefix)
+        manifest = check(store, inputs)
         expect_manifest(store, prefix, manifest, inputs.model_sha256)
         return manifest
     except MissingFolder:
@@ -154,6 +156,19 @@ def _as_released(store: Store, inputs: ReleaseInputs, check: Callable[[Store, st
     except CorruptFolder as error:
         print(f"{error}; it is in {quarantine(store, prefix)} now and is exported again", flush=True)
         return None
+
+
+def _sound(store: Store, inputs: ReleaseInputs) -> Manifest:
+    """Return the manifest of the model's folder after a look at its files, of which some are read each time."""
+    prefix, turn = MODEL.key(version=inputs.model.version), inputs.carried.release.number if inputs.carried else 0
+    manifest = read_manifest(store, prefix)
+    if damage := find_damage(store, prefix, manifest, in_turn(manifest.files, turn)):
+        raise CorruptFolder(sentence_of(damage))
+    return manifest
+
+
+def _whole(store: Store, inputs: ReleaseInputs) -> Manifest:
+    return open_folder(store, MODEL.key(version=inputs.model.version), MODEL_KIND)[1]
 
 
 def _committed(store: Store, prefix: str, source: Path, facts: dict[str, Any]) -> Manifest:

@@ -154,7 +154,7 @@ def run(job: Job) -> ValidateOutcome:
         )
         if not inputs.catalogue:
             return outcome
-        catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config)
+        catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config, inputs.turn)
         return outcome.model_copy(update={"catalogue": catalogue})
 
 
@@ -275,7 +275,7 @@ def _chunks(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
 
 
 def _only_catalogue(job: Job, inputs: ValidateInputs) -> ValidateOutcome:
-    catalogue = build(job.store, _sources(inputs, ()), inputs.bases, job.config)
+    catalogue = build(job.store, _sources(inputs, ()), inputs.bases, job.config, inputs.turn)
     return ValidateOutcome(
         rows=(),
         rows_in=0,

@@ -5,6 +5,7 @@ own, so memory does not grow with the number of items. Partitions of an earlier 
 named, neither read nor written.
 """
 
+import contextlib
 import hashlib
 import json
 import tempfile
@@ -28,6 +29,7 @@ from infra.store.manifest import (
     read_manifest,
     seal,
 )
+from infra.store.soundness import expect_sound, next_folder
 from tasks.contracts.references import CatalogueRef
 from tasks.contracts.runner import report
 from tasks.contracts.workspace import CATALOGUE
@@ -57,12 +59,13 @@ BATCH_ITEMS = 4096
 _FORMAT = 1  # part of the key: increase it if the same sources give different files
 
 
-def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config: Config) -> CatalogueRef:
-    """Return the catalogue of these sources; build it if the workspace lacks it.
+def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config: Config, turn: int = 0) -> CatalogueRef:
+    """Return the catalogue of these sources; build it if the workspace lacks it, or has a damaged one.
 
     Args:
         bases: earlier catalogues; the first one made of a part of the sources, with the same features, is used. A
-            damaged one is left out: all that it holds is in its sources.
+            damaged one is left out, and its damaged files are set apart: all that it holds is in its sources.
+        turn: number that says whose bytes are compared before files are named on (infra/store/soundness.py).
 
     Raises:
         MissingFolder, CorruptFolder: a source is missing or damaged; names the file.
@@ -70,16 +73,23 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     features = feature_names(config)
     key = {"format": _FORMAT, "sources": sources.names, "features": features,
            "shard_rows": config.infer.shard_rows}  # fmt: skip
-    prefix = CATALOGUE.key(key=hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16])
+    name = CATALOGUE.key(key=hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16])
+    prefix = next_folder(store, name, "-")
     try:
+        expect_sound(store, prefix, read_manifest(store, prefix), turn)
         return reference(store, prefix)
     except MissingFolder:
         pass
+    except CorruptFolder as error:
+        print(f"{error}; the catalogue is built again", flush=True)
+        prefix = next_folder(store, name, "-")
     while True:
         try:
-            return _built(store, prefix, sources, bases, features, config)
+            return _built(store, prefix, sources, bases, features, config, turn)
         except DamagedBase as error:
             print(f"{error}; the catalogue is built without {error.prefix}", flush=True)
+            with contextlib.suppress(MissingFolder, CorruptFolder):
+                expect_sound(store, error.prefix, read_manifest(store, error.prefix))
             bases = [base for base in bases if base.prefix != error.prefix]
 
 
@@ -90,8 +100,9 @@ def _built(
     bases: Sequence[CatalogueRef],
     features: list[str],
     config: Config,
+    turn: int,
 ) -> CatalogueRef:
-    start = _start(store, sources, bases, features, config)
+    start = _start(store, sources, bases, features, config, turn)
     kept, count = start.kept, start.partitions
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch:
         types = kept.types if kept is not None else feature_types(start.added, config)
@@ -135,22 +146,22 @@ class _Start(NamedTuple):
 
 
 def _start(
-    store: Store, sources: Sources, bases: Sequence[CatalogueRef], features: list[str], config: Config
+    store: Store, sources: Sources, bases: Sequence[CatalogueRef], features: list[str], config: Config, turn: int
 ) -> _Start:
     for base in usable(store, bases, sources, features):
         if base.replaced:
-            if (start := _on_replaced(store, base, config)) is not None:
+            if (start := _on_replaced(store, base, config, turn)) is not None:
                 return start
             continue
         added = [*inputs_of(store, base.left, None)]
         count = _partitions(store, base.left, base.ref, config.infer.shard_rows)
-        kept = Kept.open(store, base.ref, count, added, config)
+        kept = Kept.open(store, base.ref, count, added, config, turn)
         return _Start(added if kept is not None else [*added, *whole(store, base.ref)], count, kept, [])
     count = _partitions(store, sources, None, config.infer.shard_rows)
     return _Start([*inputs_of(store, sources, None)], count, None, [])
 
 
-def _on_replaced(store: Store, base: Base, config: Config) -> _Start | None:
+def _on_replaced(store: Store, base: Base, config: Config, turn: int) -> _Start | None:
     """Return None if no partition of the base can stay."""
     try:
         versions = open_versions(store, base.replaced, feature_names(config))
@@ -162,7 +173,7 @@ def _on_replaced(store: Store, base: Base, config: Config) -> _Start | None:
     count = _partitions(store, now, base.ref, config.infer.shard_rows, before)
     if versions is None:
         return None
-    kept = Kept.open(store, base.ref, count, [*added, *(each.now for each in versions)], config)
+    kept = Kept.open(store, base.ref, count, [*added, *(each.now for each in versions)], config, turn)
     return _Start(added, count, kept, versions) if kept is not None else None
 
 

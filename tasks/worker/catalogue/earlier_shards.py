@@ -13,10 +13,10 @@ from infra.store.manifest import (
     FileEntry,
     Manifest,
     MissingFolder,
-    check_sizes,
     expect_manifest,
     read_manifest,
 )
+from infra.store.soundness import find_damage, in_turn, sentence_of, set_apart
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import VECTORS_KIND, part_name
@@ -70,15 +70,16 @@ def earlier_shards(job: Job) -> EarlierShards:
     """Return the earlier vectors' shards.
 
     A partition need not be made again if the file of its items is the same as in the catalogue of the earlier vectors,
-    all of these got a vector, and vectors are stored as they were.
+    all of these got a vector, vectors are stored as they were, and its shard is sound. A damaged one is set apart.
     """
     inputs, infer = job.spec.inputs, job.config.infer
     assert isinstance(inputs, InferInputs)
     if inputs.reuse is None:
         return EarlierShards({}, {})
     try:
-        vectors = check_sizes(job.shared, inputs.reuse)
+        vectors = read_manifest(job.shared, inputs.reuse)
         expect_vectors(job.shared, inputs.reuse, vectors, inputs.model.version)
+        damage = find_damage(job.shared, inputs.reuse, vectors, in_turn(vectors.files, inputs.turn))
         before = CatalogueRef.model_validate(vectors.facts["catalogue"])
         items = read_manifest(job.shared, before.prefix)
         expect_manifest(job.shared, before.prefix, items, before.sha256)
@@ -89,8 +90,11 @@ def earlier_shards(job: Job) -> EarlierShards:
     alike = (facts["type"], facts["max_tokens"], before.partitions)
     if alike != (infer.vectors, infer.max_tokens, inputs.catalogue.partitions) or "shards" not in facts:
         return EarlierShards({}, {})
+    if damage:
+        print(f"{sentence_of(damage)}: its items are embedded again", flush=True)
+        set_apart(job.store, inputs.reuse, vectors, damage)
     now = read_manifest(job.shared, inputs.catalogue.prefix)
-    files = _named(inputs.reuse, vectors)
+    files = {number: entry for number, entry in _named(inputs.reuse, vectors).items() if entry.name not in damage}
     notes = {
         number: ShardNote(
             file=files.get(number),
@@ -104,6 +108,7 @@ def earlier_shards(job: Job) -> EarlierShards:
             seconds=0.0,
         )
         for number, counted in _same(items, now, [Counted(*each) for each in facts["shards"]])
+        if part_name(number) not in damage
     }
     return EarlierShards(notes, files)
 

@@ -24,6 +24,7 @@ from infra.store.manifest import (
     open_files,
     read_manifest,
 )
+from infra.store.soundness import expect_sound
 from tasks.contracts.references import CatalogueRef
 from tasks.data.items import CATALOGUE_KIND, deleted_name, is_deleted_name, part_name
 from tasks.data.rows import ITEM_ID
@@ -59,12 +60,15 @@ class Kept(NamedTuple):
     types: dict[str, str]  # feature -> DuckDB type
 
     @classmethod
-    def open(cls, store: Store, base: CatalogueRef, count: int, added: Sequence[Source], config: Config) -> Kept | None:
+    def open(
+        cls, store: Store, base: CatalogueRef, count: int, added: Sequence[Source], config: Config, turn: int
+    ) -> Kept | None:
         """Open the earlier catalogue; None if no partition can stay as it is.
 
         Args:
             count: partitions of the new catalogue.
             added: sources that the earlier one lacks.
+            turn: says whose bytes are compared, see `build`.
 
         Raises:
             DamagedBase: it is missing or damaged.
@@ -74,6 +78,7 @@ class Kept(NamedTuple):
             live = next((entry.name for entry in manifest.files if not is_deleted_name(entry.name)), None)
             if base.partitions != count or live is None:
                 return None
+            expect_sound(store, base.prefix, manifest, turn)
             path = open_file(store, base.prefix, manifest, live)
         types = feature_types([*added, from_catalogue([path], deleted=False)], config)
         schema = pq.read_schema(path)

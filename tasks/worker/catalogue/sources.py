@@ -78,11 +78,15 @@ def on_base(
 
 
 def inputs_of(store: Store, sources: Sources, base: CatalogueRef | None) -> Iterator[Source]:
-    """Yield the files of all sources. Raises MissingFolder, CorruptFolder: names the file."""
+    """Yield the files of all sources. Raises MissingFolder, CorruptFolder: names the file and the way out."""
     for rows in sources.rows:
         if not has_ids_alone(store, rows):  # else its texts are the feed's, which may be newer
             yield from_rows(open_files(store, rows.prefix, ROWS_KIND))
     for feed in sources.feeds:
-        yield from_feed(open_files(store, feed.prefix, FEED_KIND))
+        try:
+            files = open_files(store, feed.prefix, FEED_KIND)
+        except (MissingFolder, CorruptFolder) as error:
+            raise type(error)(f"{error}, or ingest the feed again: millrace ingest --items") from error
+        yield from_feed(files)
     if base is not None:
         yield from whole(store, base)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -41,11 +42,12 @@ class ReleaseVectors:
         self.shape = Shape(facts["width"], facts["type"] == "fp16")
         self._store, self._prefix, self._manifest = store, prefix, manifest
         self._files = {entry.name: entry for entry in manifest.files}
+        self._paths: dict[int, Path] = {}
 
     def rows_by_partition(self) -> dict[int, int]:
         """Return the number of rows of each non-empty partition."""
         there = [number for number in range(self.partitions) if part_name(number) in self._files]
-        return {number: pq.read_metadata(self._store.local(self._key(number))).num_rows for number in there}
+        return {number: pq.read_metadata(self._path(number)).num_rows for number in there}
 
     def rows(self, partition: int) -> pa.Table:
         """Return item_id, text, vector, model_version and partition of a partition's items, sorted by id.
@@ -53,8 +55,7 @@ class ReleaseVectors:
         Raises:
             CorruptFolder: the file does not match the manifest's checksum.
         """
-        path = open_file(self._store, self._prefix, self._manifest, part_name(partition))
-        table = pq.read_table(path, columns=[ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
+        table = pq.read_table(self._path(partition), columns=[ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
         version = table[MODEL_VERSION].cast(pa.string())
         table = table.set_column(table.column_names.index(MODEL_VERSION), MODEL_VERSION, version)
         return table.append_column(PARTITION, pa.array(np.full(table.num_rows, partition, dtype=np.int32)))
@@ -77,9 +78,12 @@ class ReleaseVectors:
         """Yield ids and unit vectors, float32 (rows, width), partition by partition."""
         for number in range(self.partitions):
             if part_name(number) in self._files:
-                table = pq.read_table(self._store.local(self._key(number)), columns=[ITEM_ID, VECTOR])
+                table = pq.read_table(self._path(number), columns=[ITEM_ID, VECTOR])
                 found = as_matrix(table[VECTOR]).astype(np.float32)
                 yield table[ITEM_ID], found / np.linalg.norm(found, axis=1, keepdims=True)  # float16 rounds
 
-    def _key(self, partition: int) -> str:
-        return self._files[part_name(partition)].key(self._prefix)
+    def _path(self, partition: int) -> Path:
+        """Return a partition's file, compared with its checksum at its first use."""
+        if partition not in self._paths:
+            self._paths[partition] = open_file(self._store, self._prefix, self._manifest, part_name(partition))
+        return self._paths[partition]

@@ -10,6 +10,7 @@ import pyarrow.compute
 from tokenizers import Tokenizer
 
 from infra.store.base import Store
+from infra.store.manifest import CorruptFolder, MissingFolder, open_file, read_manifest
 from tasks.contracts.references import CheckpointRef
 from tasks.data.rows import ITEM, QUERY
 from tasks.foundation.errors import StoreError
@@ -50,13 +51,18 @@ class Known:
 
 
 def read_known(store: Store, parent: CheckpointRef) -> Known:
-    """Return a checkpoint's vocabularies. Raises StoreError: its tokenizer or feature table can't be read."""
+    """Return a checkpoint's vocabularies. Raises StoreError: its tokenizer or feature table is gone or damaged."""
     try:
-        table = FeatureTable.model_validate_json(store.read(f"{parent.prefix}/{features.FILE}"))
-        described = store.read(f"{parent.prefix}/{tokens.FILE}").decode()
-        tokenizer = Tokenizer.from_str(described)
-    except (FileNotFoundError, ValueError) as error:
-        raise StoreError(f"the parent checkpoint {store.uri}/{parent.prefix} can't be read: {error}") from error
+        manifest = read_manifest(store, parent.prefix)
+        names = (features.FILE, tokens.FILE)
+        features_file, tokens_file = (open_file(store, parent.prefix, manifest, name) for name in names)
+    except (MissingFolder, CorruptFolder) as error:
+        raise StoreError(
+            f"the parent checkpoint can't be read: {error}, or start a new lineage with --set lineage=NAME"
+        ) from error
+    table = FeatureTable.model_validate_json(features_file.read_bytes())
+    described = tokens_file.read_text(encoding="utf-8")
+    tokenizer = Tokenizer.from_str(described)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     name = json.loads(described)["model"].get("unk_token")

@@ -65,7 +65,7 @@ def open_span(store: Store, span: SpanRef) -> list[ParquetPart]:
     try:
         folder, manifest = open_folder(store, span.prefix, SPAN_KIND)
     except (MissingFolder, CorruptFolder) as error:
-        raise type(error)(f"span {span.name} v{span.version}: {error}; ingest the span again") from error
+        raise type(error)(f"span {span.name} v{span.version}: {error}, or ingest the span again") from error
     parts = []
     for name in (entry.name for entry in manifest.files if entry.name.endswith(".parquet")):
         try:

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import torch
 
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, check_sizes, expect_manifest, local_files, read_fact
+from infra.store.manifest import expect_manifest, open_files, read_fact, read_manifest
 from tasks.contracts.search import Hit, ListedItem
-from tasks.data.items import TEXT, VECTOR
+from tasks.data.items import TEXT, VECTOR, VECTORS_KIND
 from tasks.data.rows import ITEM_ID
 from tasks.worker.catalogue.earlier_shards import expect_vectors
 from tasks.worker.catalogue.reuse import as_matrix
@@ -48,13 +48,6 @@ class Found(NamedTuple):
     shared_competitors: np.ndarray
 
 
-def _rows_in(path: Path) -> int:
-    try:
-        return pq.read_metadata(path).num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptFolder(f"{path} is not readable as Parquet: {error}; restore it from a backup") from error
-
-
 class Index:
     """The vectors of one folder, all by one model. A place is the number of a vector, counted across all shards."""
 
@@ -67,7 +60,7 @@ class Index:
         sha256: str | None = None,
         device: torch.device = HOST,
     ) -> None:
-        """Open the folder.
+        """Open the folder, and compare every file with its checksum.
 
         Args:
             sha256: checksum of its manifest, from the release.
@@ -76,13 +69,13 @@ class Index:
         Raises:
             MissingFolder, CorruptFolder: it is incomplete, differs from the release, or has another model's vectors.
         """
-        manifest = check_sizes(store, prefix)
+        manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
         expect_vectors(store, prefix, manifest, model_version)
-        self.paths = local_files(store, prefix, manifest)
+        self.paths = open_files(store, prefix, VECTORS_KIND)
         self.width = read_fact(store, prefix, "width", int)
         self.max_tokens = read_fact(store, prefix, "max_tokens", int)  # texts were truncated to this length
-        rows = [_rows_in(path) for path in self.paths]
+        rows = [pq.read_metadata(path).num_rows for path in self.paths]
         self.starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
         self.vectors = int(self.starts[-1])
         each = np.dtype("float16" if manifest.facts["type"] == "fp16" else "float32").itemsize

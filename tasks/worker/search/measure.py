@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_folder
+from infra.store.soundness import naming_release
 from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import SharedSearch
@@ -43,8 +44,9 @@ class Searched:
 
 def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY_BYTES) -> tuple[Consumer, Index]:
     """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: one is missing or damaged."""
-    folder = released_folder(store, release)
-    index = Index(store, release.vectors_prefix, release.model_version, memory_bytes, release.vectors_sha256)
+    with naming_release(release.number):
+        folder = released_folder(store, release)
+        index = Index(store, release.vectors_prefix, release.model_version, memory_bytes, release.vectors_sha256)
     return Consumer(folder), index
 
 

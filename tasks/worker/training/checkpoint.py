@@ -101,8 +101,7 @@ def _verified(store: Store, ref: CheckpointRef) -> Path:
         folder, manifest = open_folder(store, ref.prefix, KIND)
     except (CorruptFolder, MissingFolder) as error:
         raise StoreError(
-            f"the checkpoint can't be used: {error}. Restore this folder from a backup, or start a new lineage "
-            "with --set lineage=NAME"
+            f"the checkpoint can't be used: {error}, or start a new lineage with --set lineage=NAME"
         ) from error
     if manifest.sha256 != ref.sha256:
         raise StoreError(f"{store.uri}/{ref.prefix} is not the checkpoint that this run was planned with")

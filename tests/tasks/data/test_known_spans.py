@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
 from tasks.data.files.formats import Format
 from tasks.data.known_spans import Difference
@@ -104,3 +105,32 @@ def test_a_damaged_version_can_be_replaced_but_not_merged(store: DirectoryStore)
     with pytest.raises(StoreError, match=r"v1 of 2026-02 can't be read.*part-00000\.parquet.*--replace"):
         again(store, CORRECTED, known="merge")
     assert versions(again(store, CORRECTED)) == [("2026-02", 2, 2, True)]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+def test_a_damaged_version_is_mended_by_the_same_rows(store: DirectoryStore, damage: str) -> None:
+    """Errors about a damaged span say: ingest it again. With the same export that must not end as "as before"."""
+    path = store.path("spans/2026-02/v1/part-00000.parquet")
+    whole = path.read_bytes()
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(whole[:-1] + (bytes([whole[-1] ^ 1]) if damage == "flipped" else b""))
+    summary = again(store, ROWS)
+    assert (versions(summary), summary.spans[0].mended) == ([("2026-02", 1, 5, False)], True)
+    assert path.read_bytes() == whole
+    assert len(store.list("quarantine")) == (damage != "gone")
+    assert not again(store, ROWS).spans[0].mended
+
+
+def test_rows_that_are_written_otherwise_now_become_the_next_version_of_a_damaged_one(store: DirectoryStore) -> None:
+    """Another version of a library gives the same rows other bytes."""
+    path = store.path("spans/2026-02/v1/part-00000.parquet")
+    manifest = store.read("spans/2026-02/v1/MANIFEST.json")
+    digest = sha256_of(path)
+    store.write("spans/2026-02/v1/MANIFEST.json", manifest.replace(digest.encode(), b"0" * 64))
+    assert versions(again(store, ROWS)) == [("2026-02", 2, 5, True)]
+
+
+def test_a_version_with_an_unreadable_manifest_is_followed_by_the_next(store: DirectoryStore) -> None:
+    store.write("spans/2026-02/v1/MANIFEST.json", b"{")
+    assert versions(again(store, ROWS)) == [("2026-02", 2, 5, True)]

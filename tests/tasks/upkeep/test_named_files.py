@@ -133,7 +133,7 @@ def test_two_who_name_other_places_of_equal_files_agree(store: DirectoryStore) -
     assert read_manifest(store, NEW).files == files
 
 
-def test_a_damaged_folder_gives_up_its_manifest_and_no_file(store: DirectoryStore) -> None:
+def test_a_damaged_folder_that_others_name_stays_as_it_is(store: DirectoryStore) -> None:
     """Other releases may name its files."""
     store.delete(f"{OLD}/part-00000.parquet")
     catalogue = CatalogueRef(prefix="catalogue/one", items=2, partitions=2, sha256="0")
@@ -141,7 +141,7 @@ def test_a_damaged_folder_gives_up_its_manifest_and_no_file(store: DirectoryStor
         prefix=OLD, vectors=2, width=2, shards=2, shards_reused=0, texts_per_second=1.0, catalogue=catalogue,
         ids_sha256="0",
     )  # fmt: skip
-    with pytest.raises(CorruptFolder, match="its manifest is in quarantine"):
+    with pytest.raises(CorruptFolder, match=r"part-00000\.parquet is gone"):
         check_outputs(store, outcome)
-    assert store.list(OLD) == [f"{OLD}/PRUNED.json", f"{OLD}/part-00001.parquet"]
+    assert store.list(OLD) == [f"{OLD}/MANIFEST.json", f"{OLD}/part-00001.parquet"]
     open_folder(store, NEW, "vectors")

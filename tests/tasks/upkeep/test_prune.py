@@ -116,7 +116,7 @@ def test_kept_releases_stay_whole_and_the_others_keep_their_records(any_store):
     for number in (5, 6):
         for prefix in folders_of(store, number):
             open_folder(store, prefix, read_manifest(store, prefix).kind)
-    assert rollback(store, verify=True).number == 5
+    assert rollback(store).number == 5
     for folder in plan.folders:
         if folder.kind != "checkpoints":
             assert store.list(folder.folder) == []
@@ -128,7 +128,7 @@ def test_kept_releases_stay_whole_and_the_others_keep_their_records(any_store):
 def test_the_current_release_and_the_one_before_it_are_always_kept(store, runner):
     rollback(store, 3)
     assert pruned(store, keep=1).kept == (2, 3, 6)
-    assert rollback(store, verify=True).number == 2
+    assert rollback(store).number == 2
 
 
 def test_the_model_before_is_kept_after_any_number_of_refreshes(store, runner):
@@ -137,7 +137,7 @@ def test_the_model_before_is_kept_after_any_number_of_refreshes(store, runner):
         refreshed(store)
     plan = pruned(store, keep=1)
     assert (plan.kept, plan.releases) == ((5, 8, 9), (1, 2, 3, 4, 6, 7))
-    assert rollback(store, 5, verify=True).number == 5
+    assert rollback(store, 5).number == 5
     assert pruned(store, keep=1).kept == (5, 9), "what is gone can't be kept"
 
 
@@ -289,7 +289,7 @@ def test_after_a_prune_a_run_trains_on_and_a_refresh_works(any_store):
     ingest_feed(store, "2021-01")
     assert refreshed(store).number == 8
     assert pruned(store, keep=2).kept == (6, 7, 8)
-    assert rollback(store, verify=True).number == 6, "the newest of the model before"
+    assert rollback(store).number == 6, "the newest of the model before"
 
 
 def test_a_run_whose_files_are_gone_is_not_taken_up_again(store, runner):
@@ -475,7 +475,7 @@ def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner, moved):
     with pytest.raises(Conflict, match="release 2 became current meanwhile; nothing was deleted"):
         pruned(disturbed)
     assert releases.pruned(store) == set()
-    assert rollback(store, 1, verify=True).number == 1
+    assert rollback(store, 1).number == 1
 
 
 def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):

@@ -282,13 +282,11 @@ def test_items_with_another_time_alone_write_no_shard(workspace: Workspace, tmp_
     assert read(store, outcome.prefix) == read(store, first.prefix)
 
 
-@pytest.mark.parametrize("damage", ["gone", "catalogue gone", "other settings"])
+@pytest.mark.parametrize("damage", ["catalogue gone", "other settings"])
 def test_shards_are_made_again_unless_the_earlier_ones_fit(workspace: Workspace, tmp_path: Path, damage: str):
     store, first = workspace.store, run(workspace)
     config = tiny_config(*FEATURES, "infer.vectors=fp16") if damage == "other settings" else CONFIG
     catalogue = of_items(workspace, lambda rows: rows.filter(pc.not_equal(rows["item_id"], "i1")), tmp_path)
-    if damage == "gone":
-        store.delete(f"{first.prefix}/part-00001.parquet")
     if damage == "catalogue gone":
         store.delete(workspace.inputs.catalogue.prefix)
     inputs = workspace.inputs.model_copy(update={"catalogue": catalogue, "reuse": first.prefix})

@@ -125,8 +125,10 @@ def test_vectors_of_another_model_are_refused(tmp_path: Path, matrix: np.ndarray
 def test_a_damaged_shard_is_named(tmp_path: Path, matrix: np.ndarray) -> None:
     store = write(tmp_path, matrix)
     shard = store.path(f"{PREFIX}/part-00002.parquet")
-    shard.write_bytes(bytes(shard.stat().st_size))
-    with pytest.raises(CorruptFolder, match=r"part-00002\.parquet is not readable as Parquet: .*; restore it"):
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(CorruptFolder, match=r"part-00002\.parquet does not match its checksum"):
         Index(store, PREFIX, MODEL)
 
 

@@ -1,0 +1,194 @@
+"""Files of a released workspace: damaged in one byte, cut off, deleted. What a reader says, and how the work goes on.
+
+Readers compare the bytes that they load, so no damage is served. A refresh or a run ends by itself, or names the one
+file that a person must bring back. `make proofs` takes every kind of file; here are those that releases name on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.cli import running
+from flows.cli.flow_runs import FlowDone
+from flows.cli.terminal.options import RunOptions
+from infra.store.base import Store
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import open_files, read_manifest
+from tasks.contracts.runs import Release
+from tasks.contracts.workspace import TABLE, kind_of
+from tasks.data.items import CATALOGUE_KIND, is_deleted_name
+from tasks.foundation.errors import ConfigError, StageError, StoreError
+from tasks.planning.next_run import plan_run
+from tasks.runs import releases
+from tasks.runs.plan import NothingToDo
+from tasks.runs.refreshes import plan_refresh
+from tasks.runs.rollback import rollback
+from tasks.runs.wholeness import expect_whole
+from tasks.worker.search.index import Index
+from tasks.worker.search.measure import open_released
+from tests.support.fakes.stages import carry_out
+from tests.support.workspace import served
+from tests.support.workspace.served import copy_of, in_use, make_served, served_config, take_in, take_in_feed
+
+NEXT = "2021-Q3"  # ingested, not trained
+LOST = "run 2021-Q2 first"  # its checkpoint is gone, so it is trained again from the one before
+KNOWN = {f"i{number:03d}" for number in range(served.ITEMS)} | {"new-1", "new-2"}
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped": flipped,
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "gone": Path.unlink,
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
+    store = make_served(tmp_path_factory.mktemp("whole"))
+    take_in(store, NEXT)
+    return store
+
+
+@pytest.fixture
+def store(whole: DirectoryStore, tmp_path: Path) -> DirectoryStore:
+    return copy_of(whole, tmp_path)
+
+
+def current(store: Store) -> Release:
+    release = releases.current(store)
+    assert release is not None
+    return release
+
+
+def entry_of(store: Store, prefix: str, named: bool) -> str:
+    """The key of a file that a folder names in another one, or of one of its own."""
+    entries = [each for each in read_manifest(store, prefix).files if not is_deleted_name(each.name)]
+    return next(each.key(prefix) for each in entries if (each.at is not None) == named)
+
+
+PLACES: dict[str, Callable[[Store, Release], str]] = {
+    "named shard": lambda store, of: entry_of(store, of.vectors_prefix, True),
+    "own shard": lambda store, of: entry_of(store, of.vectors_prefix, False),
+    "named partition": lambda store, of: entry_of(store, of.catalogue.prefix, True),
+    "own partition": lambda store, of: entry_of(store, of.catalogue.prefix, False),
+    "weights": lambda store, of: f"{of.model_prefix}/model.safetensors",
+    "settings of a model": lambda store, of: f"{of.model_prefix}/modules.json",
+    "manifest of the vectors": lambda store, of: f"{of.vectors_prefix}/MANIFEST.json",
+    "manifest of the catalogue": lambda store, of: f"{of.catalogue.prefix}/MANIFEST.json",
+    "manifest of the model": lambda store, of: f"{of.model_prefix}/MANIFEST.json",
+}
+FEW = [
+    ("named shard", "flipped"),
+    ("named partition", "flipped"),
+    ("weights", "flipped"),
+    ("manifest of the catalogue", "gone"),
+]
+MORE = [each for each in itertools.product(PLACES, DAMAGES) if each not in FEW]
+
+
+def served_items(store: Store) -> set[str]:
+    """The ids of the current release, all of whose files are sound."""
+    release = current(store)
+    expect_whole(store, release)
+    open_files(store, release.catalogue.prefix, CATALOGUE_KIND)
+    index = Index(store, release.vectors_prefix, release.model.version, sha256=release.vectors_sha256)
+    return {each for _, table in index.tables(["item_id"]) for each in table["item_id"].to_pylist()}
+
+
+def refresh_command(store: Store, monkeypatch: pytest.MonkeyPatch, verify: bool) -> running.RefreshOutput:
+    """The command, with its stages in this process."""
+    monkeypatch.setattr(running, "begin_loading", lambda store, plan: None)
+    monkeypatch.setattr(running, "run_flow", lambda *_: FlowDone(served.refresh(store), "", ""))
+    settings = served_config().model_dump(mode="json", by_alias=True)
+    monkeypatch.setattr(RunOptions, "config", lambda self: served_config().model_validate(settings))
+    return running.refresh(RunOptions(store, None, ()), verify)
+
+
+@pytest.mark.parametrize(("place", "damage"), [*FEW, *(pytest.param(*each, marks=pytest.mark.proof) for each in MORE)])
+def test_damage_of_a_release_is_refused_and_made_again(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, damage: str
+):
+    key = PLACES[place](store, current(store))
+    DAMAGES[damage](store.path(key))
+    of_catalogue = key.startswith("catalogue/")
+    if not of_catalogue:
+        with pytest.raises(StoreError, match=r"release 4 is damaged: .*millrace refresh --verify") as caught:
+            open_released(store, current(store).ref)
+        assert key in str(caught.value) or key.rpartition("/")[0] in str(caught.value)
+    other = copy_of(store, tmp_path / "other")
+    with in_use(other):
+        take_in_feed(other, 3, "new-3")
+        served.refresh(other)
+    assert served_items(other) == KNOWN | {"new-3"}, "an hourly refresh with a new item"
+    with in_use(store):
+        made = refresh_command(store, monkeypatch, verify=True)
+    assert made.state == "Released"
+    assert served_items(store) == KNOWN, "the same items, by a person's command"
+    assert made.release is not None
+    assert made.release.model == releases.read(store, 4).model
+    with pytest.raises(NothingToDo):
+        plan_refresh(store, served_config())
+
+
+@pytest.mark.parametrize("place", ["own shard", "weights"])
+def test_nobody_goes_back_to_a_damaged_release(store: DirectoryStore, place: str):
+    key = PLACES[place](store, releases.read(store, 2))
+    flipped(store.path(key))
+    with pytest.raises(ConfigError, match=rf"release 2 can't serve, nothing was changed: .*{key}"):
+        rollback(store)
+    assert current(store).number == 4
+    assert rollback(store, 3).number == 3
+
+
+def keys_of_kinds(store: Store) -> dict[str, str]:
+    """The newest file of each kind in the workspace, and the manifest of each folder."""
+    found = {}
+    for key in sorted(store.list("")):
+        kind, _ = kind_of(key)
+        found[f"{kind.name}{', manifest' if key.endswith('/MANIFEST.json') else ''}"] = key
+    return found
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", sorted({f"{kind.name}{more}" for kind in TABLE for more in ("", ", manifest")}))
+def test_after_damage_of_any_file_work_ends_or_names_what_a_person_must_bring_back(
+    whole: DirectoryStore, tmp_path: Path, kind: str, damage: str
+):
+    key = keys_of_kinds(whole).get(kind)
+    if key is None:
+        pytest.skip("the workspace has no such file")
+    for number, work in enumerate((refresh_with_a_new_item, run_the_next_span)):
+        store = copy_of(whole, tmp_path / str(number))
+        DAMAGES[damage](store.path(key))
+        with in_use(store):
+            try:
+                expected, refused = work(store), None
+            except StageError as error:
+                expected, refused = set[str](), str(error)
+        if refused is None or LOST in refused:
+            assert served_items(store) >= expected
+        else:
+            assert key in refused or key.rpartition("/")[0] in refused, f"{work.__name__} names another file: {refused}"
+            assert any(word in refused for word in ("estore", "again", "move", "millrace")), refused
+
+
+def refresh_with_a_new_item(store: Store) -> set[str]:
+    take_in_feed(store, 3, "new-3")
+    served.refresh(store)
+    return KNOWN | {"new-3"}
+
+
+def run_the_next_span(store: Store) -> set[str]:
+    carry_out(plan_run(store, served_config(), NEXT))
+    return KNOWN
