@@ -6,7 +6,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check audit check-neuron test proofs nightly fuzz docs bench overhead reviews ablation plasticity classification gates verdicts unseen decisions sides faults chaos \
-  success scale years train-memory holdout resume traps planned
+  success scale years train-memory holdout resume traps planned simulate
 
 install: $(INSTALLED)
 
@@ -71,6 +71,16 @@ nightly: install
 EXAMPLES ?= 5000
 fuzz: install
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest tests/fuzz
+
+# docs/simulation.md: commands that work on one workspace at once, under one scheduler, until a promise is broken. Also
+# with each planted fault in turn (MUTANTS=1), and with each command killed before each of its writes (CRASHES=1).
+# make simulate SECONDS=600, or INTERLEAVINGS=1000000 FIRST=50000
+SECONDS ?= 300
+FIRST ?= 0
+simulate: install
+	$(BIN)/python -m tests.simulation --seconds $(SECONDS) --first $(FIRST) $(if $(INTERLEAVINGS),--interleavings $(INTERLEAVINGS)) \
+	  $(if $(MUTANTS),--mutants)
+	$(if $(CRASHES),$(BIN)/python -m tests.simulation.crash_points)
 
 # Writes the copies of the source in docs/ and configs/: settings and their schema, folders, error codes, proofs.
 docs: install

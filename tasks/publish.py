@@ -4,7 +4,6 @@ It is not a stage: a failure does not change the current release. A failed targe
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
 from configs.schema.config import Config
@@ -16,7 +15,7 @@ from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import RESULT
-from tasks.foundation.clock import now
+from tasks.foundation.clock import now, sleep
 from tasks.foundation.errors import ERRORS, CancelledError, StageError
 from tasks.running.context import override_context, stage_context
 from tasks.running.stage import make_page, run_stage, stage_task
@@ -211,7 +210,7 @@ def _turn(store: Store, name: str) -> Iterator[None]:
                     logger().warning("waiting for another publication to target %s: %s", name, error)
                     said = True
                 waiter.pulse()
-                time.sleep(ASK_SECONDS)
+                sleep(ASK_SECONDS)
         yield
 
 

@@ -61,7 +61,6 @@ def release(
         refusal = Refusal(verdicts=verdicts)
         logger().warning("nothing is released: %s", refusal.why)
         return refusal
-    confirm_lineages()
     made = add(
         store,
         span=plan.span,
@@ -75,6 +74,7 @@ def release(
         verdicts=(*judged.verdicts, *verdicts) if isinstance(judged, Judgement) else verdicts,
         overrides=judged.overrides,
         refreshed=judged.number if isinstance(judged, Release) else None,
+        confirm=confirm_lineages,
     )
     _explain(store, plan, made)
     return made

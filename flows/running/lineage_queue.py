@@ -5,7 +5,6 @@ for the run before it. Without one, or if a command holds the lineage, it waits 
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
 from infra.store.base import Store
+from tasks.foundation import clock
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import StageOutput, logger
 
@@ -52,25 +52,25 @@ def _sleeper() -> Callable[[float], None]:
 
     def sleep(seconds: float) -> None:
         waiter.pulse()
-        time.sleep(seconds)
+        clock.sleep(seconds)
 
     return sleep
 
 
 def _wait(held: contextlib.ExitStack, store: Store, key: str, queue: str) -> None:
     """Wait for the slot of the queue and take it; continue without it if it stays taken while the lineage is free."""
-    waiter, began, logged = StageOutput(), time.monotonic(), False
+    waiter, began, logged = StageOutput(), clock.uptime(), False
     while (free := _has_free_slot(queue)) is not None:
         if free and _take_slot(held, queue, waiter.flow_run):
             return
         if not logged:
             logger().info("waiting in the queue %s for another run to end", queue)
             logged = True
-        if time.monotonic() - began > PATIENCE_SECONDS and store.peek(key) is None:
+        if clock.uptime() - began > PATIENCE_SECONDS and store.peek(key) is None:
             logger().warning("the queue %s is full, but no process holds %s: running without the queue", queue, key)
             return
         waiter.pulse()
-        time.sleep(POLL_SECONDS)
+        clock.sleep(POLL_SECONDS)
 
 
 def _has_free_slot(queue: str) -> bool | None:

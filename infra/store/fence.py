@@ -6,7 +6,6 @@ the fence refuses the next write of its workers, on any machine.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from pydantic import Field
@@ -14,6 +13,7 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.checked import CheckedStore
 from infra.store.records import find_record
+from tasks.foundation.clock import sleep
 from tasks.foundation.errors import SupersededError
 from tasks.foundation.records import Record
 
@@ -33,7 +33,7 @@ class FencedStore(CheckedStore):
     """The store of one attempt's workers: each write first checks that no fence excludes the attempt."""
 
     def __init__(
-        self, store: Store, fences: Sequence[str], attempt: str, sleep: Callable[[float], None] = time.sleep
+        self, store: Store, fences: Sequence[str], attempt: str, sleep: Callable[[float], None] = sleep
     ) -> None:
         super().__init__(store, self._look)
         self._fences, self._attempt, self._sleep = fences, attempt, sleep

@@ -11,15 +11,14 @@ import datetime as dt
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from pydantic import Field
 
 from infra.store.base import Conflict, Holder, InUse, Store
 from infra.store.records import find_with_bytes
+from tasks.foundation.clock import boot, repeat, seconds, sleep, uptime
 from tasks.foundation.errors import StageError, StoreError
 from tasks.foundation.records import Record
 
@@ -28,25 +27,6 @@ _RENEWALS = 3  # per time to live, so that two may fail
 _YEAR_10000 = 253_402_300_800.0  # beyond Python's calendar
 _ROUNDS = 5  # compare-and-swap attempts
 _COARSE_SECONDS = 1.0  # the precision of a store's clock
-
-
-def uptime() -> float:
-    """Return the seconds since boot: a clock that nobody sets and that runs while the machine sleeps.
-
-    All processes of one boot share it.
-    """
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-def _boot() -> str:
-    """Return the kernel's id of this boot; empty if the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
-
-
-BOOT = _boot()
 
 
 class Lease(Record):
@@ -93,7 +73,7 @@ class HeldLease:
             host=socket.gethostname(),
             pid=os.getpid(),
             expires_at=0.0,
-            boot=BOOT,
+            boot=boot(),
             ttl_seconds=ttl_seconds,
         )
         self._taken_by = ""
@@ -159,11 +139,11 @@ class HeldLease:
         """Free the lease at once. If that fails, it expires."""
         with self._guard, contextlib.suppress(StageError, OSError):
             until = min(self._lease.until, self._clock())
-            self._replace(self._lease.model_copy(update={"expires_at": time.time(), "until": until, "released": True}))
+            self._replace(self._lease.model_copy(update={"expires_at": seconds(), "until": until, "released": True}))
 
     def _extended(self) -> Lease:
         until = self._clock() + self._ttl_seconds
-        return self._lease.model_copy(update={"expires_at": time.time() + self._ttl_seconds, "until": until})
+        return self._lease.model_copy(update={"expires_at": seconds() + self._ttl_seconds, "until": until})
 
     def _replace(self, lease: Lease) -> None:
         """Swap the record for a later one, unless another holder has it."""
@@ -188,7 +168,7 @@ class HeldLease:
 def hold(
     store: Store, key: str, ttl_seconds: float = TTL_SECONDS, clock: Callable[[], float] = uptime
 ) -> Iterator[HeldLease]:
-    """Hold the lease `key` inside the block; a thread renews it.
+    """Hold the lease `key` inside the block; it is renewed meanwhile.
 
     Raises:
         InUse: another process holds it.
@@ -196,20 +176,11 @@ def hold(
     """
     held = HeldLease(store, key, ttl_seconds, clock)
     held.take()
-    left = threading.Event()
-
-    def keep() -> None:
-        while not left.wait(ttl_seconds / _RENEWALS):
-            held.renew()
-
-    keeper = threading.Thread(target=keep, name=f"lease {key}", daemon=True)
-    keeper.start()
+    keeper = repeat(held.renew, ttl_seconds / _RENEWALS, f"lease {key}")
     try:
         yield held
     finally:
-        left.set()
-        keeper.join(ttl_seconds / _RENEWALS)
-        if not keeper.is_alive():  # else the store hangs, and the lease expires
+        if keeper.stop(ttl_seconds / _RENEWALS):  # else the store hangs, and the lease expires
             held.release()
 
 
@@ -223,7 +194,7 @@ def wait_for(
     say: Callable[[str], None],
     poll_seconds: float = 5.0,
     clock: Callable[[], float] = uptime,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = sleep,
 ) -> Iterator[HeldLease | None]:
     """Wait for the lease `key` and hold it inside the block. Yield None once `until` is true: the result exists.
 
@@ -267,7 +238,7 @@ def look(store: Store, key: str, clock: Callable[[], float] = uptime) -> Holder 
 
 def seconds_left(store: Store, key: str, lease: Lease, clock: Callable[[], float] = uptime) -> float | None:
     """Return the seconds until a lease ends, negative after its end; None if no comparable clock exists."""
-    if lease.boot and lease.boot == BOOT:
+    if lease.boot and lease.boot == boot():
         return lease.until - clock()
     age = store.age_seconds(key)
     if age is None:

@@ -6,7 +6,6 @@ retries.
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from s3transfer.exceptions import RetriesExceededError
 
 from infra.store.credentials import NO_CREDENTIALS, code_of
+from tasks.foundation.clock import sleep
 from tasks.foundation.errors import ConfigError, StageError, StoreError, one_line
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def retry_conflicts(write: Callable[[], T]) -> T:
         except ClientError as error:
             if code_of(error) not in _SIMULTANEOUS:
                 raise
-        time.sleep(pause * random.uniform(0.5, 1.5))
+        sleep(pause * random.uniform(0.5, 1.5))
     return write()
 
 

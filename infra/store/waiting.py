@@ -5,10 +5,10 @@ infra/store/lease.py to wait without a limit for the result of another process.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
 from infra.store.base import Conflict, InUse, Lock, Store
+from tasks.foundation.clock import sleep, uptime
 
 PATIENCE_SECONDS = 600.0
 POLL_SECONDS = 1.0
@@ -20,7 +20,7 @@ def wait_for_lock(
     key: str,
     say: Callable[[str], None],
     patience_seconds: float | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = sleep,
 ) -> Iterator[Lock]:
     """Wait for the lock `key` and hold it inside the block.
 
@@ -32,14 +32,14 @@ def wait_for_lock(
         Conflict: another process still holds it after that; InUse, a Conflict, names the holder.
     """
     patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
-    until, said = time.monotonic() + patience, False
+    until, said = uptime() + patience, False
     with contextlib.ExitStack() as held:
         while True:
             try:
                 lock = held.enter_context(store.lock(key))
                 break
             except Conflict as error:  # or it just changed hands
-                left = until - time.monotonic()
+                left = until - uptime()
                 if left <= 0:
                     raise
                 if not said and isinstance(error, InUse):

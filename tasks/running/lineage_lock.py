@@ -5,7 +5,6 @@ or before its next write, and its workers at theirs (infra/store/fence.py).
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 
 from infra.store.base import Store
@@ -13,6 +12,7 @@ from infra.store.checked import convert_lost_lease
 from infra.store.unfinished import clear_unfinished
 from infra.store.waiting import wait_for_lock
 from tasks.contracts.jobs import JobSpec
+from tasks.foundation.clock import sleep
 from tasks.foundation.errors import CancelledError
 from tasks.running.context import is_stopping, override_context, stage_context
 from tasks.running.lineage_hold import LineageHold
@@ -23,7 +23,7 @@ def hold_lineage(
     store: Store,
     key: str,
     warn: Callable[[str], None],
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = sleep,
     patience_seconds: float | None = None,
 ) -> Iterator[None]:
     """Hold the lock `key` inside the block; first delete the temporary files of killed processes.

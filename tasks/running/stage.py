@@ -7,7 +7,6 @@ if the failure class is transient.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -28,6 +27,7 @@ from tasks.contracts.runner import Listener, Runner
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import workers_of
 from tasks.contracts.workspace import RESULT, SPEC
+from tasks.foundation.clock import uptime
 from tasks.foundation.disks import message_of
 from tasks.foundation.errors import (
     ERRORS,
@@ -193,7 +193,7 @@ def _found(before: StageRun, plan: RunPlan, inputs: Inputs, runner: Runner) -> J
 def _attempt(
     store: Store, spec: JobSpec, outcome_type: type[O], runner: Runner, output: StageOutput, budget: Budget
 ) -> O:
-    record, began = ledger.begin(store, spec), time.monotonic()
+    record, began = ledger.begin(store, spec), uptime()
     output.signs = Heartbeat(store, record)
     tries = budget.left(spec.attempt)
     try:
@@ -206,7 +206,7 @@ def _attempt(
         output.ended(classify(error))
         if isinstance(error, SupersededError):  # the process that took over has closed the record
             raise
-        last = _record_failure(store, record, output, time.monotonic() - began, error, spec)
+        last = _record_failure(store, record, output, uptime() - began, error, spec)
         budget.use(last)
         output.log(f"{spec.stage} {spec.span.name}: attempt {last} ended with {classify(error)}: {error}")
         if isinstance(error, StageError) or not isinstance(error, Exception):
@@ -217,7 +217,7 @@ def _attempt(
     if output.tries:
         ledger.end_tries(store, record, output.tries, spec.config.cost)
     else:
-        ledger.end(store, record, time.monotonic() - began)
+        ledger.end(store, record, uptime() - began)
     return outcome
 
 

@@ -4,7 +4,6 @@ It also checks for a cancellation of its flow run, since nothing else interrupts
 """
 
 import logging
-import time
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from prefect.settings import PREFECT_API_URL
 from infra import prefect_health
 from infra.store.base import Store
 from tasks.contracts.runner import BatchAttempt, Listener, Progress
+from tasks.foundation.clock import uptime
 from tasks.foundation.errors import CancelledError, FailureClass, StoreError
 from tasks.running import json_logs
 from tasks.running.context import is_stopping, stage_context
@@ -34,11 +34,11 @@ class Heartbeat:
 
     def __init__(self, store: Store, record: LedgerRecord) -> None:
         self._store, self._record = store, record
-        self._began = self._given = time.monotonic()
+        self._began = self._given = uptime()
 
     def give(self) -> None:
         """Record that the attempt still runs, at most every `EVERY_SECONDS`; a failed write is ignored."""
-        now = time.monotonic()
+        now = uptime()
         if now - self._given < EVERY_SECONDS:
             return
         self._given = now
@@ -65,7 +65,7 @@ class StageOutput:
         self._logger = logger()
         self._live = LiveProgress(self._logger)
         self._logged_at = 0.0
-        self._asked_at = time.monotonic()
+        self._asked_at = uptime()
 
     @property
     def last_attempt(self) -> int | None:
@@ -77,7 +77,7 @@ class StageOutput:
             self._listener.log(line)
 
     def progress(self, progress: Progress) -> None:
-        now = time.monotonic()
+        now = uptime()
         if progress.done >= progress.total or now - self._logged_at >= PROGRESS_SECONDS:
             self._logged_at = now
             self._logger.info("%s %d/%d %s", progress.what, progress.done, progress.total, progress.note)
@@ -104,11 +104,11 @@ class StageOutput:
             self.signs.give()
         if is_stopping():
             raise CancelledError("stopped with its parent flow run; what was finished is kept")
-        now = time.monotonic()
+        now = uptime()
         if not self.flow_run or now - self._asked_at < ASK_SECONDS:
             return
         state = state_of(UUID(self.flow_run))
-        self._asked_at = time.monotonic()
+        self._asked_at = uptime()
         if state is not None and (state.is_cancelling() or state.is_cancelled()):
             raise CancelledError("the flow run was cancelled in Prefect; what was finished is kept")
 

@@ -1,7 +1,7 @@
 """Make a release of a run, and move the pointer to it unless a later release is current. Gates judged it before."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from infra.store.base import Conflict, Store
 from infra.store.manifest import expect_manifest, read_manifest
@@ -10,8 +10,9 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.spans import first_day
-from tasks.contracts.workspace import NUMBER, RELEASE
+from tasks.contracts.workspace import NUMBER, PRUNED_RELEASE, RELEASE
 from tasks.foundation.clock import now
+from tasks.foundation.errors import SupersededError
 from tasks.runs.releases import (
     CURRENT,
     Numbered,
@@ -24,7 +25,6 @@ from tasks.runs.releases import (
     of_run_with_number,
     read,
     read_pointer,
-    unmark_pruned,
 )
 
 
@@ -42,6 +42,7 @@ def add(
     verdicts: Sequence[Verdict] = (),
     overrides: Sequence[Override] = (),
     refreshed: int | None = None,
+    confirm: Callable[[], None],
 ) -> Release:
     """Record a release of this run and make it the current one, unless that is of a later span.
 
@@ -51,16 +52,20 @@ def add(
     passed over, and is decided again if it is asked for once more. Releases that a dead process left undecided are
     decided first. While releases are held, nothing is decided.
 
+    Args:
+        confirm: checks in the store that this process still holds its lineage; it raises SupersededError.
+
     Raises:
         MissingFolder: the model or the vectors are not complete.
         CorruptFolder: the model's folder is not the one that the release stage left.
+        SupersededError: another process has taken the lineage, or `millrace prune` the files of this run.
         StoreError: the pointer or a release is not readable.
     """
     of_model, of_vectors = (read_manifest(store, prefix) for prefix in (exported.model, inferred.prefix))
     expect_manifest(store, exported.model, of_model, exported.model_sha256)  # the manifest that the worker wrote or compared
     release = of_run(store, run_key)
     if release is not None:
-        unmark_pruned(store, [release.number])
+        _unmark(store, release.number, confirm)
         _decide_again(store, release.number)
     else:
         release = _numbered(
@@ -92,6 +97,7 @@ def add(
                 libraries=exported.libraries,
                 created_at=now(),
             ),
+            confirm,
         )
     settle(store)
     return release
@@ -154,24 +160,41 @@ def _decide_again(store: Store, number: int) -> None:
             store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)
 
 
-def _numbered(store: Store, made: Release) -> Release:
-    """Make the release with the next free number, which is undecided from before it is made."""
+def _unmark(store: Store, number: int, confirm: Callable[[], None]) -> None:
+    """Remove the mark of a number whose files are whole, or that is free.
+
+    Prune marks it again before it deletes files. So the mark is read before `confirm`, and only that one is removed: a
+    process that stands still in between does not undo the mark of a prune that took its lineage.
+    """
+    seen = store.tags(PRUNED_RELEASE.key(number=number))
+    confirm()
+    if seen:
+        store.discard(PRUNED_RELEASE.key(number=number), seen)
+
+
+def _numbered(store: Store, made: Release, confirm: Callable[[], None]) -> Release:
+    """Make the release with the next free number, which is undecided from before it is made.
+
+    Prune marks that number before it deletes files, so a process that stood still meanwhile makes a release that never
+    serves.
+    """
     while True:
-        wanted, mine = of_run_with_number(store, made.run_key)
-        if mine is not None:  # by another process of this run
-            return mine
         raw, pointer = read_pointer(store)
         if pointer is None and numbers(store):  # stopped after the first release was made
             settle(store)
             continue
         before = read(store, newest(store, pointer.release)) if pointer is not None else None
         number = before.number + 1 if before is not None else 1
+        wanted, mine = of_run_with_number(store, made.run_key)  # after the free number: none before it can appear later
+        if mine is not None:  # by another process of this run
+            return mine
         place = {
             "number": number,
             "previous": pointer.release if pointer is not None else None,
             "model_before": _newest_model(before),
         }
         numbered = made.model_copy(update=place)
+        _unmark(store, number, confirm)
         with contextlib.suppress(Conflict):  # another process was faster; take the next number
             if pointer is not None and number not in pointer.undecided:
                 undecided = (*pointer.undecided, number)
@@ -179,6 +202,11 @@ def _numbered(store: Store, made: Release) -> Release:
             # Conflict: another process of this run has written a number since, so this one may be late for its release.
             store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)
             store.create(RELEASE.key(number=number), numbered.to_json())
+            if is_pruned(store, number):
+                raise SupersededError(
+                    f"release {number} of run {made.run_key} can't serve: this process stood still, and millrace prune "
+                    "deleted files of the run meanwhile; run the same command again to make them again"
+                )
             return numbered
 
 

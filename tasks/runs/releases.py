@@ -226,11 +226,18 @@ def is_pruned(store: Store, number: int) -> bool:
 
 def pruned(store: Store) -> set[int]:
     """Return the numbers of the releases whose model or vectors were deleted, so that they can't serve."""
-    return {found["number"] for key in store.list(RELEASE.within()) if (found := PRUNED_RELEASE.match(key))}
+    keys = store.list(RELEASE.within())
+    made = {found["number"] for key in keys if (found := RELEASE.match(key))}
+    return made & {
+        found["number"] for key in keys if (found := PRUNED_RELEASE.match(key))
+    }  # a free number may have one
 
 
 def mark_pruned(store: Store, numbers: Iterable[int]) -> None:
-    """Record that model or vectors of these releases are deleted, before they are."""
+    """Record that model or vectors of these releases are deleted, before they are.
+
+    The next free number is marked too: a process that stood still may yet make its release, of files that are gone.
+    """
     for number in numbers:
         store.write(PRUNED_RELEASE.key(number=number), Pruned(at=now()).to_json())
 

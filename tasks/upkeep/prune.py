@@ -62,11 +62,19 @@ def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None])
 
 
 def _mark(store: Store, plan: PrunePlan) -> None:
-    """Mark the releases and runs that will lose files.
+    """Mark the releases and runs that will lose files, and the next free number.
+
+    A process that stood still while it lost its lineage may still make a release of files that are deleted now.
 
     Raises:
-        Conflict: a rollback made one of the releases current at the same moment.
+        Conflict: a rollback made one of the releases current at the same moment, or a release was made.
     """
+    following = releases.last(store) + 1
+    if plan.folders and following > 1:
+        releases.mark_pruned(store, [following])
+        if releases.is_made(store, following):
+            releases.unmark_pruned(store, [following])
+            raise Conflict(f"release {following} was made meanwhile; nothing was deleted; try again")
     releases.mark_pruned(store, plan.releases)
     _, pointer = releases.read_pointer(store)
     needed = {pointer.release, pointer.going_to} & set(plan.releases) if pointer is not None else set[int]()

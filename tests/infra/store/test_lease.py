@@ -11,8 +11,9 @@ import pytest
 
 from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
-from infra.store.lease import BOOT, HeldLease, InUse, Lease, hold, wait_for
+from infra.store.lease import HeldLease, InUse, Lease, hold, wait_for
 from infra.store.s3_store import S3Store
+from tasks.foundation.clock import boot as this_boot
 from tasks.foundation.errors import StoreError
 
 KEY = "compile/a1b2/LEASE"
@@ -44,9 +45,11 @@ def record(store: Store) -> Lease:
     return Lease.model_validate_json(store.read(KEY))
 
 
-def leave_behind(store: Store, until: float = START + 60, boot: str = BOOT) -> Lease:
+def leave_behind(store: Store, until: float = START + 60, boot: str = this_boot()) -> Lease:
     """The lease of a process that died."""
-    lease = Lease(owner="dead", host="elsewhere", pid=7, expires_at=0, until=until, boot=boot)
+    lease = Lease(
+        owner="dead", host="elsewhere", pid=7, expires_at=0, until=until, boot=this_boot() if boot is None else boot
+    )
     store.write(KEY, lease.to_json())
     return lease
 
@@ -290,7 +293,7 @@ def test_waiting_for_a_dead_builder_ends_when_its_lease_expires(store, clock):
 
 def test_each_builder_is_named_once_while_waiting(store, clock):
     leave_behind(store)
-    second = Lease(owner="second", host="another-host", pid=8, expires_at=0, until=START + 70, boot=BOOT)
+    second = Lease(owner="second", host="another-host", pid=8, expires_at=0, until=START + 70, boot=this_boot())
     clock.at_sleep = [lambda: None, lambda: store.write(KEY, second.to_json())]
     lines = []
     with waiting(store, clock, say=lines.append, poll_seconds=20):

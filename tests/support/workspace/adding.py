@@ -53,6 +53,7 @@ def add(
         ),
         metrics={"recall@10": 0.5},
         refreshed=refreshed,
+        confirm=lambda: None,
     )
 
 

@@ -12,7 +12,7 @@ from tests.support.workspace.specs import spec_of
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     times = [100.0]
-    monkeypatch.setattr(stage_output.time, "monotonic", lambda: times[0])
+    monkeypatch.setattr(stage_output, "uptime", lambda: times[0])
     return times
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
+from tasks.foundation.errors import SupersededError
 from tasks.runs import releases
 from tasks.runs.holds import hold, lift
 from tasks.runs.rollback import rollback
@@ -219,3 +220,45 @@ def decided(store: DirectoryStore) -> bool:
     """Whether no release that is there waits for a decision."""
     _, pointer = releases.read_pointer(store)
     return pointer is not None and not set(pointer.undecided) & set(releases.numbers(store))
+
+
+class Overtaken(DirectoryStore):
+    """A store where another process of the run makes its release just after this one has looked for it again."""
+
+    def __init__(self, other: DirectoryStore, key: str, act: Callable[[], object]) -> None:
+        super().__init__(other.root)
+        self._key, self._act, self._looks = key, act, 0
+
+    def read(self, key: str) -> bytes:
+        try:
+            return super().read(key)
+        except FileNotFoundError:
+            self._looks += key == self._key
+            if self._looks == 2:
+                self._act()
+            raise
+
+
+def test_a_run_has_one_release_even_if_a_process_of_it_wakes_while_another_one_looks_for_it(store):
+    add(store, "old")
+    with contextlib.suppress(Killed):
+        add(Rival(store, {1: die}), "a")  # its number is written down, and its release is not made
+    add(Overtaken(store, "releases/2.json", lambda: add(store, "a")), "a")
+    assert [release.run_key for release in releases.history(store)] == ["old", "a"]
+
+
+def test_a_process_that_stood_still_during_a_prune_makes_no_release_that_serves(store):
+    """It lost its lineage after the last check, and its files are gone when it goes on."""
+    add(store, "old")
+
+    def prune() -> None:
+        releases.mark_pruned(store, [2])
+        store.delete("vectors/m-a")
+
+    with pytest.raises(SupersededError, match="prune deleted files"):
+        add(Rival(store, {1: prune}), "a")
+    add(store, "b")
+    assert (serving(store), releases.pruned(store)) == (3, {2})
+    write_outputs(store, "a")
+    assert add(store, "a").number == 2, "the same command made its files again"
+    assert releases.pruned(store) == set()

@@ -106,6 +106,7 @@ class Writer:
             ),
             metrics={},
             refreshed=refreshed,
+            confirm=lambda: None,
         )
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from infra.compute.batch import waiter_lease
 from infra.compute.batch.waiter_lease import WaiterLease, find_lease_end
-from infra.store.lease import BOOT, Lease, uptime
+from infra.store.lease import Lease
+from tasks.foundation.clock import boot, uptime
 from tasks.foundation.errors import StoreError
 
 PREFIX = "runs/f00d/train/attempt-1"
@@ -22,7 +23,7 @@ def test_the_lease_shows_that_a_waiter_is_there_and_when_it_left(store) -> None:
 def test_a_dead_waiters_lease_stops_no_waiter_and_is_taken_when_it_expires(store, monkeypatch) -> None:
     monkeypatch.setattr(waiter_lease, "_TRY_AGAIN_SECONDS", 0.0)
     now = time.time()
-    dead = Lease(owner="dead", host="h", pid=1, expires_at=now + 60, boot=BOOT, until=uptime() + 60)
+    dead = Lease(owner="dead", host="h", pid=1, expires_at=now + 60, boot=boot(), until=uptime() + 60)
     store.write(f"{PREFIX}/waiter.json", dead.to_json())
     with WaiterLease(store, PREFIX) as waiting:
         assert Lease.model_validate_json(store.read(f"{PREFIX}/waiter.json")) == dead

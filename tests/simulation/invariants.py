@@ -1,0 +1,221 @@
+"""The promises of the workspace, checked after each change of it and at the end of an interleaving.
+
+They follow from the columns of `tasks/contracts/workspace.py`: complete when, written by, kept while. Each reads the
+objects themselves, so nothing that the code under test decides takes part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.contracts import workspace
+from tasks.contracts.workspace import CURRENT, FENCE, RELEASE
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.stores import Objects
+
+MANIFEST = "MANIFEST.json"
+PERSONS = ("rollback", "hold", "lift")  # commands of people; all others are automatic
+READERS = ("reader",)
+_NEVER_CHANGED = (RELEASE, workspace.SPEC)  # records that are created, and never written again
+_NEVER_DELETED = (*_NEVER_CHANGED, workspace.PLAN, workspace.NUMBER, CURRENT, FENCE)
+
+
+class Invariants:
+    """Watches the objects of one interleaving; a broken promise ends it."""
+
+    def __init__(self, objects: Objects, scheduler: Scheduler) -> None:
+        self.objects, self.scheduler = objects, scheduler
+        self.pointer = self._json(CURRENT.key())
+        self.left: set[int] = set()  # releases that served and do no more
+        self.sealed = {key: found.data for key, found in objects.files.items() if key.endswith(f"/{MANIFEST}")}
+        self.releases = {key: found.data for key, found in objects.files.items() if RELEASE.match(key)}
+        self.created = {key: found.data for key, found in objects.files.items() if self._of(_NEVER_CHANGED, key)}
+        self.terms: dict[str, int] = {}
+        objects.watch = self.seen
+
+    # After each change
+
+    def seen(self, key: str, data: bytes | None) -> None:
+        """Check one change: `data` is the new content, None if the object was deleted."""
+        strand = self.scheduler.current
+        who = strand.process.command.partition(" ")[0] if strand is not None else "preparations"
+        if who in READERS:
+            self._broken(f"{who}, who only reads, wrote {key}")
+        if key == CURRENT.key():
+            self._pointer_moved(who)
+        elif key.startswith(".locks/"):
+            self._term_rose(key, data)
+        elif key.endswith(f"/{MANIFEST}"):
+            before = self.sealed.pop(key, None)
+            if data is not None:
+                if before is not None and _placeless(before) != _placeless(data):
+                    self._broken(f"the manifest {key} was overwritten with another one")
+                self.sealed[key] = data
+        elif self._of(_NEVER_CHANGED, key):
+            if self.created.get(key, data) != data:
+                self._broken(f"{key} was {'deleted' if data is None else 'changed'} after it was made")
+            if data is not None:
+                self.created[key] = data
+        if data is None and self._of(_NEVER_DELETED, key):
+            self._broken(f"{key} was deleted, and is kept always")
+        if key.startswith(("models/", "vectors/", "releases/")):
+            self._whole()
+
+    def _pointer_moved(self, who: str) -> None:
+        before, self.pointer = self.pointer, self._json(CURRENT.key())
+        if self.pointer is None:
+            return
+        now = self.pointer["release"]
+        if before is None:
+            return
+        held, hold = before.get("hold"), self.pointer.get("hold")
+        if held and hold != held and who not in PERSONS:
+            self._broken(f"{who} ended a hold of a person")
+        if now == before["release"]:
+            self._forgotten(before, who)
+            return
+        self.left.add(before["release"])
+        if who in PERSONS:
+            self.left.discard(now)
+            return
+        if held:
+            self._broken(f"{who} made release {now} current during a hold")
+        if now in self.left:
+            self._broken(f"{who} went back to release {now}, which a person had left")
+        made, serving = self._release(now), self._release(before["release"])
+        if made is None or serving is None:
+            self._broken(f"the pointer went to release {now}, which was not made")
+            return
+        refreshed = made.get("refreshed")
+        if refreshed is not None and not self._by_way_of(refreshed, before["release"], made):
+            self._broken(f"refresh {now} of release {refreshed} took the place of release {before['release']}")
+        if refreshed is None and made["span"]["name"] < serving["span"]["name"]:
+            self._broken(f"release {now} of {made['span']['name']} took the place of {serving['span']['name']}")
+        self._forgotten(before, who)
+
+    def _by_way_of(self, refreshed: int, serving: int, made: Mapping[str, Any]) -> bool:
+        """Several waiting releases may be decided by one write: each follows the one before."""
+        while refreshed != serving:
+            between = self._release(refreshed)
+            if between is None or refreshed <= serving:
+                return False
+            if between.get("refreshed") is None:
+                return True
+            refreshed = between["refreshed"]
+        return True
+
+    def _forgotten(self, before: Mapping[str, Any], who: str) -> None:
+        """A made release that should be current is, or stays on the list of undecided ones."""
+        assert self.pointer is not None
+        now, crossed_out = self.pointer["release"], set(before["undecided"]) - set(self.pointer["undecided"])
+        for number in crossed_out - {now} - set(self.pointer["passed_over"]):
+            made, serving = self._release(number), self._release(now)
+            if made is None or serving is None or number < now or who in PERSONS:
+                continue
+            refreshed = made["refreshed"]
+            if refreshed == now or (refreshed is None and made["span"]["name"] >= serving["span"]["name"]):
+                self._broken(f"{who} crossed out release {number}, which should be current")
+
+    def _term_rose(self, key: str, data: bytes | None) -> None:
+        record = _parsed(data)
+        if record is None or "term" not in record:
+            if data is None and key.startswith(".locks/lineages"):
+                self._broken(f"{key} was deleted: its terms would begin again")
+            return
+        if record["term"] < self.terms.get(key, 0):
+            self._broken(f"the term of {key} fell from {self.terms[key]} to {record['term']}")
+        self.terms[key] = record["term"]
+
+    def _whole(self) -> None:
+        """The current release, and each that is not marked as pruned, has all files of its model and vectors."""
+        current = self.pointer["release"] if self.pointer else None
+        for number in self._numbers():
+            if number != current and f"releases/{number}.pruned.json" in self.objects.files:
+                continue
+            record = self._release(number)
+            if record is None:
+                continue
+            for folder in (record["model_prefix"], record["vectors_prefix"]):
+                if (lack := self._lacks(folder)) is not None:
+                    self._broken(
+                        f"release {number}, which {'serves' if number == current else 'is kept'}, lacks {lack}"
+                    )
+                    return
+
+    def _lacks(self, folder: str) -> str | None:
+        manifest = _parsed(self._data(f"{folder}/{MANIFEST}"))
+        if manifest is None:
+            return f"{folder}/{MANIFEST}"
+        for entry in manifest["files"]:
+            key = entry.get("at") or f"{folder}/{entry['name']}"
+            found = self.objects.files.get(key)
+            if found is None or len(found.data) != entry["bytes"]:
+                return key
+        return None
+
+    # At the end
+
+    def at_end(self) -> None:
+        """Check the workspace after all processes have ended."""
+        numbers = self._numbers()
+        if numbers != list(range(1, len(numbers) + 1)):
+            self._broken(f"the numbers of releases have gaps: {numbers}")
+        runs = Counter(record["run_key"] for number in numbers if (record := self._release(number)) is not None)
+        for run, count in runs.items():
+            if count > 1:
+                self._broken(f"run {run} has {count} releases")
+        pointer = self.pointer
+        if pointer is None:
+            if numbers:
+                self._broken("releases were made, and none is current")
+            return
+        if self._release(pointer["release"]) is None:
+            self._broken(f"the pointer names release {pointer['release']}, which does not exist")
+        if f"releases/{pointer['release']}.pruned.json" in self.objects.files:
+            self._broken(f"release {pointer['release']} serves, and is marked as pruned")
+        self._whole()
+
+    # Objects
+
+    def _numbers(self) -> list[int]:
+        return sorted(found["number"] for key in self.objects.below("releases/") if (found := RELEASE.match(key)))
+
+    def _release(self, number: int) -> dict[str, Any] | None:
+        return self._json(RELEASE.key(number=number))
+
+    def _json(self, key: str) -> dict[str, Any] | None:
+        return _parsed(self._data(key))
+
+    def _data(self, key: str) -> bytes | None:
+        found = self.objects.files.get(key)
+        return found.data if found is not None else None
+
+    def _of(self, kinds: tuple[Any, ...], key: str) -> bool:
+        return any(kind.match(key) for kind in kinds)
+
+    def _broken(self, sentence: str) -> None:
+        self.scheduler.fail(sentence)
+
+
+_cache: dict[bytes, Any] = {}
+
+
+def _parsed(data: bytes | None) -> Any:
+    if data is None:
+        return None
+    if data not in _cache:
+        if len(_cache) > 5000:
+            _cache.clear()
+        try:
+            _cache[data] = json.loads(data)
+        except ValueError:
+            _cache[data] = None
+    return _cache[data]
+
+
+def _placeless(data: bytes) -> Any:
+    parsed = _parsed(data) or {}
+    return [(each["name"], each["sha256"]) for each in parsed.get("files", ())], parsed.get("facts")

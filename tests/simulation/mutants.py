@@ -1,0 +1,191 @@
+"""Faults of the protocol to plant, each a change of one line: the simulation must find every one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+
+class Mutant(NamedTuple):
+    """A function of the code, and one piece of its source in place of another."""
+
+    function: str  # module and name, as in tasks.runs.adding_releases:settle
+    before: str
+    after: str
+
+
+ADD, SETTLE = "tasks.runs.adding_releases:add", "tasks.runs.adding_releases:settle"
+NUMBERED, FOLLOWS = "tasks.runs.adding_releases:_numbered", "tasks.runs.adding_releases:_follows"
+AGAIN, UNMARK = "tasks.runs.adding_releases:_decide_again", "tasks.runs.adding_releases:_unmark"
+ROLLBACK, GO, ANNOUNCED = "tasks.runs.rollback:rollback", "tasks.runs.rollback:_go", "tasks.runs.rollback:_announced"
+CHECKED = "tasks.runs.rollback:_checked"
+MOVED, HOLD = "tasks.runs.holds:_moved", "tasks.runs.holds:hold"
+PRUNE, MARK = "tasks.upkeep.prune:prune", "tasks.upkeep.prune:_mark"
+KEPT = "tasks.upkeep.reach:_kept_releases"
+REACH = "tasks.upkeep.reach:find_reach"
+TAKE, REPLACE, LEFT = (
+    "infra.store.lease:HeldLease.take",
+    "infra.store.lease:HeldLease._replace",
+    "infra.store.lease:seconds_left",
+)
+PUT_IF, SWAP = "infra.store.s3_store:S3Store._put_if", "infra.store.s3_store:S3Store.swap"
+CREATE = "infra.store.s3_store:S3Store.create"
+
+_ANNOUNCE = 'store.swap(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json(), expected=raw)'
+_NUMBER = "store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)"
+
+MUTANTS: Mapping[str, Mutant] = {
+    # Making a release
+    "the number is not announced": Mutant(NUMBERED, _ANNOUNCE, "pass"),
+    "the announcement is a write": Mutant(
+        NUMBERED, _ANNOUNCE, 'store.write(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json())'
+    ),
+    "the announcement forgets the others": Mutant(NUMBERED, "(*pointer.undecided, number)", "(number,)"),
+    "the announcement ends a hold": Mutant(
+        NUMBERED, 'update={"undecided": undecided}', 'update={"undecided": undecided, "hold": None}'
+    ),
+    "the number of a run is a write": Mutant(
+        NUMBERED, _NUMBER, "store.write(NUMBER.key(run=made.run_key), Numbered(number=number).to_json())"
+    ),
+    "the number of a run is not recorded": Mutant(NUMBERED, _NUMBER, "pass"),
+    "a release is a write": Mutant(NUMBERED, "store.create(RELEASE", "store.write(RELEASE"),
+    "a run does not look for its release again": Mutant(NUMBERED, "if mine is not None:", "if False:"),
+    "a run looks for its release before the free number": Mutant(
+        NUMBERED,
+        "        raw, pointer = read_pointer(store)",
+        "        early = of_run_with_number(store, made.run_key)\n        raw, pointer = read_pointer(store)\n"
+        "        of_run_with_number = lambda *_: early",
+    ),
+    "the lock is confirmed before the mark is read": Mutant(
+        UNMARK,
+        "seen = store.tags(PRUNED_RELEASE.key(number=number))\n    confirm()",
+        "confirm()\n    seen = store.tags(PRUNED_RELEASE.key(number=number))",
+    ),
+    "a mark is removed without a check": Mutant(UNMARK, "    confirm()\n", ""),
+    "add does not look for the run's release": Mutant(ADD, "release = of_run(store, run_key)", "release = None"),
+    "add does not decide": Mutant(ADD, "    settle(store)\n", "    pass\n"),
+    # Deciding
+    "a decision is a write": Mutant(
+        SETTLE, "store.swap(CURRENT, decided.to_json(), expected=raw)", "store.write(CURRENT, decided.to_json())"
+    ),
+    "a decision ignores a hold": Mutant(SETTLE, "pointer is not None and pointer.hold is not None", "False"),
+    "a decision forgets numbers in the making": Mutant(
+        SETTLE, "tuple(number for number in undecided if number not in waiting) if pointer is not None else ()", "()"
+    ),
+    "a decision forgets who was passed over": Mutant(SETTLE, "passed_over.add(number)", "pass"),
+    "a pruned release is decided": Mutant(
+        "tasks.runs.adding_releases:_waiting",
+        "is_made(store, number) and not is_pruned(store, number)",
+        "is_made(store, number)",
+    ),
+    "a refresh takes the place of any release": Mutant(FOLLOWS, "made.refreshed == serving.number", "True"),
+    "an older span takes the place of a newer one": Mutant(
+        FOLLOWS, "first_day(made.span.name) >= first_day(serving.span.name)", "True"
+    ),
+    "a release of the same span does not follow": Mutant(
+        FOLLOWS,
+        "first_day(made.span.name) >= first_day(serving.span.name)",
+        "first_day(made.span.name) > first_day(serving.span.name) and False",
+    ),
+    "a release that served is decided again": Mutant(AGAIN, "number not in pointer.passed_over", "False"),
+    "deciding again forgets the others": Mutant(AGAIN, "sorted({*pointer.undecided, number})", "{number}"),
+    # People
+    "a rollback is a write": Mutant(
+        GO,
+        "store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)",
+        "store.write(CURRENT, pointer.model_copy(update=moved).to_json())",
+    ),
+    "a rollback does not announce its target": Mutant(
+        GO, "raw = _announced(store, pointer, raw, release.number)", "pass"
+    ),
+    "a rollback does not look for a prune": Mutant(ANNOUNCED, "if is_pruned(store, target):", "if False:"),
+    "a rollback forgets undecided releases": Mutant(
+        GO, "getattr(pointer, name) if number != release.number", "() if number != release.number"
+    ),
+    "a rollback does not check files": Mutant(CHECKED, "if is_pruned(store, target):", "if False:"),
+    "a hold is a write": Mutant(
+        MOVED,
+        'store.swap(CURRENT, pointer.model_copy(update={"hold": hold}).to_json(), expected=raw)',
+        'store.write(CURRENT, pointer.model_copy(update={"hold": hold}).to_json())',
+    ),
+    "a second hold replaces the first": Mutant(HOLD, "if pointer.hold is not None:", "if False:"),
+    # Prune
+    "prune takes no lock": Mutant(PRUNE, "with _locked(store, reach.lineages, warn):", "if True:"),
+    "prune does not look again under the lock": Mutant(
+        PRUNE,
+        "reach = find_reach(store, keep)  # again, since work may have finished before the locks were taken",
+        "pass",
+    ),
+    "prune marks nothing": Mutant(MARK, "    releases.mark_pruned(store, plan.releases)\n", ""),
+    "prune does not look for a rollback": Mutant(
+        MARK, "{pointer.release, pointer.going_to} & set(plan.releases)", "set()"
+    ),
+    "prune does not look for an announced rollback": Mutant(
+        MARK, "{pointer.release, pointer.going_to}", "{pointer.release}"
+    ),
+    "prune does not mark the free number": Mutant(MARK, "if plan.folders and following > 1:", "if False:"),
+    "prune keeps no undecided release": Mutant(KEPT, ", *pointer.undecided}", "}"),
+    "prune keeps no target of a rollback": Mutant(KEPT, "pointer.going_to, *", "*"),
+    "prune forgets unfinished runs": Mutant(
+        REACH, "folders |= _of_unfinished(store, run_key, plan, keys[run_key])", "pass"
+    ),
+    "prune does not confirm its locks": Mutant(PRUNE, "lambda _: confirm_lineages()", "lambda _: None"),
+    # Locks
+    "a held lease is taken": Mutant(TAKE, "if _is_held(self._store, self._key, raw, there, self._clock):", "if False:"),
+    "a new holder has the same term": Mutant(TAKE, '"term": there.term + 1', '"term": there.term'),
+    "a lease is taken by a write": Mutant(
+        TAKE,
+        "self._store.swap(self._key, lease.to_json(), expected=raw)",
+        "self._store.write(self._key, lease.to_json())",
+    ),
+    "a lost lease is taken back": Mutant(REPLACE, "if there is None or there.owner != self._lease.owner:", "if False:"),
+    "a lease ends at once": Mutant(LEFT, "return lease.until - clock()", "return lease.until - clock() - 60"),
+    "a lease of another machine is read by this clock": Mutant(
+        LEFT, "if lease.boot and lease.boot == boot():", "if True:"
+    ),
+    # The bucket
+    "a lost reply counts as a conflict": Mutant(
+        PUT_IF, "return found is not None and (found[0], found[2]) == (data, write_id)", "return False"
+    ),
+    "a conflict counts as a success": Mutant(
+        PUT_IF, "return found is not None and (found[0], found[2]) == (data, write_id)", "return found is not None"
+    ),
+    "a swap compares the content alone": Mutant(
+        SWAP, 'condition = {"IfNoneMatch": "*"} if content is None else {"IfMatch": etag}', "condition = {}"
+    ),
+    "a creation has no condition": Mutant(CREATE, 'IfNoneMatch="*"', "**{}"),
+}
+
+
+@contextlib.contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """Plant a mutant inside the block; None plants none."""
+    if name is None:
+        yield
+        return
+    mutant = MUTANTS[name]
+    module_name, _, path = mutant.function.partition(":")
+    module = importlib.import_module(module_name)
+    owner: Any = module
+    *classes, function = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    with patch.object(owner, function, _changed(module, inspect.unwrap(getattr(owner, function)), mutant, name)):
+        yield
+
+
+def _changed(module: ModuleType, function: Any, mutant: Mutant, name: str) -> Any:
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(mutant.before) != 1:
+        raise AssertionError(f"{name}: {mutant.function} has {source.count(mutant.before)} times {mutant.before!r}")
+    space: dict[str, Any] = {}
+    code = compile(source.replace(mutant.before, mutant.after), f"<{name}>", "exec")
+    names = {**vars(module)}  # of its module, as they are now: others may be changed in tests
+    exec(code, names, space)
+    return space[function.__name__]

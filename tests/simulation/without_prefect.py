@@ -1,0 +1,117 @@
+"""The real flows in this process without a Prefect server: tasks are called, and pages are not made."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+import flows.refresh
+import flows.running.announcing
+import flows.running.backfill_page
+import flows.running.recorded_invocation
+import flows.running.span_run_pool
+import flows.running.undecided
+from flows.running.span_flow import backfill_span
+from flows.running.span_run_pool import SpanRun
+from tasks.foundation.clock import sleep
+from tasks.foundation.errors import POLICIES, StageError, classify
+from tasks.running.context import Budget, override_context
+from tasks.running.stage import StageTask
+
+
+def _call(task: StageTask[Any, Any], plan: Any, *given: Any, **named: Any) -> Any:
+    """Call a stage as Prefect does, with its retries."""
+    budget = Budget(plan.config.retry)
+    with override_context(budget=budget):
+        for tried in range(1, plan.config.retry.attempts + 1):
+            try:
+                return task.fn(plan, *given, **named)
+            except StageError as error:
+                policy = POLICIES[classify(error)]
+                if not policy.transient or budget.used >= budget.attempts or tried == plan.config.retry.attempts:
+                    raise
+                sleep(policy.delay_seconds * 2 ** (tried - 1))
+    raise AssertionError("a stage has at least one try")
+
+
+class Pool:
+    """The spans of a backfill one after the other, each in the thread of the backfill up to its release."""
+
+    def __init__(self, flow: object, parallel: int, page: Any) -> None:
+        self.record, self._page = page.record, page
+        self.slots, self.no_release = contextlib.nullcontext(), None
+        self._runs: list[tuple[SpanRun, dict[str, Any]]] = []
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._page.flush(at_once=True)
+
+    def check(self) -> None: ...
+
+    def start(self, span: Any, plan: Any, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
+        run = _InOneThread(self, span, plan)  # pyright: ignore[reportArgumentType]
+        self._runs.append((run, parameters))
+        self._go(run, parameters)
+
+    def trained(self, span: Any) -> bool:
+        return any(run.span == span and run.trained.is_set() for run, _ in self._runs)
+
+    def wait(self) -> None:
+        self._page.flush(at_once=True)
+
+    def release(self, span: Any) -> None:
+        """Call the span's flow again: its stages are done, and now it may release."""
+        for run, parameters in self._runs:
+            if run.span == span:
+                run.may_release.set()
+                self._go(run, parameters)
+
+    def _go(self, run: SpanRun, parameters: dict[str, Any]) -> None:
+        def go() -> None:
+            flows.running.span_run_pool._current.set(run)
+            backfill_span.fn(**parameters)
+
+        try:
+            contextvars.copy_context().run(go)
+        except Exception as error:
+            if not run.failed:
+                self.record(run.span, run.span.left[0], "failed", error)
+        self._page.flush(at_once=True)
+
+
+class _InOneThread(SpanRun):
+    @contextlib.contextmanager
+    def slot(self) -> Iterator[None]:
+        yield
+
+    def wait_for_release(self) -> bool:
+        return self.may_release.is_set()
+
+
+@contextlib.contextmanager
+def without_prefect(deliver: Callable[..., None] = lambda *_, **__: None) -> Iterator[None]:
+    """Call the flows' functions inside the block; `deliver` gets each event."""
+    nothing: Callable[..., None] = lambda *_, **__: None  # noqa: E731
+    page = flows.running.backfill_page
+    with contextlib.ExitStack() as held:
+        for owner, name, stand_in in (
+            (StageTask, "__call__", _call),
+            (flows.running.recorded_invocation, "make_stage_page", nothing),
+            (flows.running.recorded_invocation, "write_run_report", nothing),
+            (flows.running.recorded_invocation, "links", nothing),
+            (flows.running.undecided, "write_run_report", nothing),
+            (flows.refresh, "make_stage_page", nothing),
+            (flows.refresh, "end_dead_janitors", nothing),
+            (flows.running.events, "deliver", deliver),
+            (flows.running.backfill_execution, "SpanRunPool", Pool),
+            (page, "create_table_artifact", lambda *_: uuid4()),
+            (page, "create_progress_artifact", lambda *_: uuid4()),
+        ):
+            held.enter_context(patch.object(owner, name, stand_in))
+        yield

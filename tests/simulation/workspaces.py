@@ -1,0 +1,134 @@
+"""Workspaces to begin with, made by the real stages with workers that do no arithmetic.
+
+The last step of a stage's task, `add`, is kept back: a simulation does it in the middle of others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import infra.compute.factory
+import tasks.release
+import tasks.runs.plan
+from infra.store import factory
+from tasks.planning.next_run import plan_run
+from tasks.runs import releases
+from tasks.runs.adding_releases import add
+from tests.simulation.stores import RULES, Objects
+from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config
+from tests.support.fakes.stages import carry_out, refreshed
+
+SPANS = ("2021-Q1", "2021-Q2", "2021-Q3")
+OTHER = "other"  # another lineage of the workspace
+NEW_ITEMS = ("first items", "more items")
+_SHARED = ("releases/", ".locks/", "packs/")
+
+
+class Kept(BaseException):
+    """The end of a stage before its release is added."""
+
+
+class Ready(NamedTuple):
+    """Work whose release can be added: the arguments of `add`, and the objects that its stages wrote."""
+
+    arguments: Mapping[str, Any]
+    written: Mapping[str, bytes]
+
+
+class Workspace(NamedTuple):
+    """A workspace, and the work that is ready to be released in it."""
+
+    objects: Objects
+    runs: Mapping[str, Ready]  # by the name of its command
+    refreshes: Mapping[tuple[str, str], Ready]  # by new items and version of the model
+
+
+@contextmanager
+def opened(objects: Objects, rules: str = "directory") -> Iterator[Any]:
+    """Yield the store of these objects; `open_store` gives it too, and its workers do no arithmetic."""
+    store = RULES[rules](objects)
+    scheme = store.uri.partition("://")[0]
+    with (
+        patch.dict(factory.STORES, {scheme: lambda _: store}),
+        patch.object(infra.compute.factory, "make_runner", lambda config, store, stage: FakeRunner(store)),
+        patch.object(tasks.runs.plan, "to_yaml", _yaml),
+    ):
+        yield store
+
+
+@functools.cache
+def _dumped(config: str) -> str:
+    return config
+
+
+def _yaml(config: Any) -> str:
+    """Settings as JSON, which is YAML: the emitter would take most of the time."""
+    return _dumped(config.model_dump_json())
+
+
+def made_by(objects: Objects, work: Callable[[Any], object]) -> Ready:
+    """Do work on a copy up to its release."""
+    there = objects.copy()
+    before, kept = dict(there.files), {}
+
+    def keep(store: object, **arguments: Any) -> None:
+        kept.update(arguments)
+        raise Kept
+
+    with opened(there) as store, patch.object(tasks.release, "add", keep), suppress(Kept):
+        work(store)
+    new = {key: found.data for key, found in there.files.items() if before.get(key) != found}
+    return Ready(kept, {key: data for key, data in new.items() if not key.startswith(_SHARED)})
+
+
+@functools.cache
+def four_releases() -> Workspace:
+    """Releases 1 and 2 by two models, 3 and 4 refreshes of 2; a trained run, a run of another lineage, two feeds."""
+    objects = Objects()
+    config, other = small_config(), small_config(f"lineage={OTHER}")
+    with opened(objects) as store:
+        ingest(store, *SPANS)
+        for span in SPANS[:2]:
+            carry_out(plan_run(store, config, span))
+        for version in (1, 2):
+            ingest_feed(store, "2021-01", version)
+            refreshed(store, config)
+        plan, of_other = plan_run(store, config, SPANS[2]), plan_run(store, other, SPANS[1])
+    runs = {
+        "run": made_by(objects, lambda _: carry_out(plan)),
+        "other run": made_by(objects, lambda _: carry_out(of_other)),
+    }
+    for ready in runs.values():
+        _put(objects, ready.written)
+    refreshes: dict[tuple[str, str], Ready] = {}
+    for version, items in enumerate(NEW_ITEMS, 3):
+        for serving in _each_current(objects, runs):
+            with opened(serving) as store:
+                ingest_feed(store, "2021-01", version)
+                model = releases.current(store)
+                assert model is not None
+            refreshes[items, model.model.version] = made_by(serving, lambda store: refreshed(store, config))
+    return Workspace(objects, runs, refreshes)
+
+
+def _each_current(objects: Objects, runs: Mapping[str, Ready]) -> Iterator[Objects]:
+    """Yield copies in which each model serves in turn."""
+    yield objects.copy()
+    first = objects.copy()
+    first.put(releases.CURRENT, releases.Pointer(release=1).to_json())
+    yield first
+    for ready in runs.values():
+        released = objects.copy()
+        with opened(released) as store:
+            span = ready.arguments["span"].model_copy(update={"name": SPANS[2]})  # so that it becomes current
+            add(store, **{**ready.arguments, "span": span, "confirm": lambda: None})
+        yield released
+
+
+def _put(objects: Objects, written: Mapping[str, bytes]) -> None:
+    for key, data in written.items():
+        objects.put(key, data)
