@@ -163,6 +163,11 @@ class SignsConfig(Record):
         default=Bounds(warn=0.05, stop=0.4),
         description="rows equal to another one but for the id: the rise of their share",
     )
+    misplaced: Bounds = Field(
+        default=Bounds(warn=0.75, stop=0.85),
+        description="share of the words that queries have in common with items, beyond chance, that belong to other "
+        "items than their rows': in full unless it was usual before",
+    )
 
 
 class BeforeConfig(Record):

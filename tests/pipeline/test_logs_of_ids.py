@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.id_log import WEEKS, IdLog, write_id_log
 from tests.support.workspace.shop import SETTINGS, Shop
 
@@ -38,20 +38,17 @@ class Searched(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
+def searched(tmp_path_factory: pytest.TempPathFactory, prefect: PrefectServer) -> Searched:
     """A release of the first seven weeks."""
     folder = tmp_path_factory.mktemp("ids")
     made = write_id_log(folder)
-    shop = Shop(folder / "workspace", folder / "shop.yaml", folder / "prefect")
+    shop = Shop(folder / "workspace", folder / "shop.yaml", prefect.home)
     shop.config_file.write_text(yaml.safe_dump(SETTINGS | OWN))
     ingest_feed(shop, made.feed)
     options = ("--time-column", "at", "--span", "week", "--map", "query=search,item_id=sku", "--json")
     log = shop.millrace("ingest", "--source", str(made.log), "--format", "jsonl", *options).json
     assert [span["name"] for span in log["spans"]] == list(WEEKS)
-    try:
-        yield Searched(shop, made, shop.run("--span", WEEKS[6]).json)
-    finally:
-        shop.millrace("down")
+    return Searched(shop, made, shop.run("--span", WEEKS[6]).json)
 
 
 def ingest_feed(shop: Shop, feed: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.test_pages import ROOT, named_commands
 from tests.support.pages.html import Page
+from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import Shop, open_shop
 
 pytestmark = pytest.mark.pipeline
@@ -22,16 +22,12 @@ UNTOUCHED = ("releases/", "lineages/main/", "models/", "vectors/", "spans/")
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(tmp_path_factory: pytest.TempPathFactory, prefect: PrefectServer) -> Shop:
     """Two of three months were run and released."""
-    folder = tmp_path_factory.mktemp("experiments")
-    shop = open_shop(folder, folder / "prefect", rows_per_span=400)
+    shop = open_shop(tmp_path_factory.mktemp("experiments"), prefect.home, rows_per_span=400)
     for span in ("2026-01", "2026-02"):
         assert shop.run("--span", span).json["state"] == "Released"
-    try:
-        yield shop
-    finally:
-        shop.millrace("down")
+    return shop
 
 
 def lasting(shop: Shop) -> dict[str, int]:

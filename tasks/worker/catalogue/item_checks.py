@@ -146,11 +146,11 @@ def _fitting(found: Sequence[SpanItems], limits: ItemsConfig) -> Check:
     worst = max(enough, key=lambda each: lost[each.span] or 0.0)
     share, new, known = lost[worst.span] or 0.0, worst.words_of_new, worst.words_of_known
     sentence = (
-        f"{new.own:.1%} of {new.rows} rows of span {worst.span} about new items have a query that shares a word with "
-        f"its item, {new.other:.1%} with another one by chance; about known items {known.own:.1%} and "
-        f"{known.other:.1%}. Surely lost: {share:.1%}"
+        f"{new.share(new.own):.1%} of {new.rows} rows of span {worst.span} about new items have a query that shares a "
+        f"word with its item, {new.share(new.other):.1%} with another one by chance; about known items "
+        f"{known.share(known.own):.1%} and {known.share(known.other):.1%}. Surely lost: {share:.1%}"
     )
-    foreign = new.any < known.any / 2
+    foreign = new.share(new.any) < known.share(known.any) / 2
     bounds = Bounds(warn=limits.words.warn, stop=None) if foreign else limits.words
     return check_share(name, share, bounds, "items.words", sentence, _OTHERS)
 

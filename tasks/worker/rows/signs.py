@@ -1,4 +1,4 @@
-"""Signs of a faulty export, as shares of rows: garbled texts, one query everywhere, queries that equal their items.
+"""Signs of a faulty export, as shares of rows: garbled texts, one query everywhere, queries of other items.
 
 Each share is compared with earlier spans, because a fault in one shop is usual in another. A first span has none, so
 its shares count in full.
@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
+from configs.schema.stages import Bounds
 from configs.schema.validation import SignsConfig
 from tasks.contracts.outcomes import Check
 from tasks.data.files.shapes import MARKUP, MISREAD
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, TIME, normal_text
+from tasks.worker.catalogue.shared_words import SharedWords, shared_words
 from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
 
@@ -62,7 +64,10 @@ PLACES = {
     "ends with last": (-1, -1),
 }
 _WITH_ID = "has the id"
-COUNTS = (*(name for name in SIGNS if name != "query_of_item"), *PLACES, _WITH_ID)
+_WORDS = ("word of its item", "word of another item", "word of any item")  # as in `SharedWords`
+COUNTS = (*(name for name in SIGNS if name != "query_of_item"), *PLACES, _WITH_ID, *_WORDS)
+_JOINED = "queries joined to their items"
+_JOIN_AGAIN = "Are queries, ids and texts joined rightly? If not, correct the export and ingest the span again."
 _SHOWN = 3  # rows as examples
 _SHOWN_CHARS = 60
 _SHORTEST_ID = 3  # characters; a shorter id may be a word by chance
@@ -82,6 +87,7 @@ def count_signs(rows: pa.Table) -> dict[str, int]:
         "garbled": _either(rows, _GARBLED),
         "markup": _either(rows, MARKUP),
         "one_time": _most(rows[TIME]),
+        **dict(zip(_WORDS, shared_words(*texts)[1:], strict=True)),
         "repeated": len(rows) - rows.group_by([QUERY, ITEM_ID, LABEL, TIME]).aggregate([]).num_rows,
     }
 
@@ -116,7 +122,28 @@ def judge_signs(
         sentence = f"{share:.2%} of {now_rows} rows {sign.sentence}{shown}, {usual}"
         rise = max(0.0, share - before)
         checks.append(check_share(sign.check, rise, bounds, f"signs.{name}", sentence, sign.advice, "more"))
-    return checks
+    sides = ((earlier_rows, earlier), (now_rows, now))
+    before, words = (SharedWords(rows, *(counts.get(name, 0) for name in _WORDS)) for rows, counts in sides)
+    return [*checks, _joined(before, words, limits.misplaced)]
+
+
+def _joined(before: SharedWords, now: SharedWords, bounds: Bounds) -> Check:
+    """Return the check of words that queries share with other items than their own.
+
+    A shop whose earlier spans are above the limit as well is judged by the rise: its queries rarely name the items.
+    """
+    if now.rows < MIN_ROWS or now.misplaced is None:
+        why = f"{now.rows} rows; {MIN_ROWS} whose queries have words of items are needed"
+        return not_judged(_JOINED, bounds, why)
+    usual = before.misplaced if before.rows >= MIN_ROWS else None
+    natural = usual if usual is not None and bounds.warn is not None and usual > bounds.warn else 0.0
+    sentence = (
+        f"{now.share(now.any):.1%} of {now.rows} rows have a query with a word of some item, {now.share(now.own):.1%} "
+        f"with one of their own item, {now.share(now.other):.1%} with one of another by chance: {now.misplaced:.1%} of "
+        f"the words belong to other items{f', {usual:.1%} in the spans before' if usual is not None else ''}"
+    )
+    share = max(0.0, now.misplaced - natural)
+    return check_share(_JOINED, share, bounds, "signs.misplaced", sentence, _JOIN_AGAIN)
 
 
 def examples_of(rows: pa.Table) -> dict[str, tuple[str, ...]]:

@@ -65,6 +65,28 @@ def test_a_row_that_comes_twice_under_another_id_is_repeated() -> None:
     assert failed(twice) == {"rows differ": "critical"}
 
 
+def about(item: int, query: int, named: int = 1) -> Row:
+    """A row about an item; one in `named` queries has a word of the item `query`, the others a word of their own."""
+    word = f"lamp{query}" if query % named == 0 else f"it{query}"
+    return row(item, query=f"some {word}", item=f"Lamp{item} of steel")
+
+
+def searches(slip: int = 0, named: int = 1) -> pa.Table:
+    made = [about(number, (number + slip) % ROWS, named) for number in range(ROWS)]
+    return pa.table({name: pa.array([each[name] for each in made], kind) for name, kind in TYPES.items()})
+
+
+def test_queries_of_other_items_stop_a_first_span_too() -> None:
+    joined = "queries joined to their items"
+    assert failed(searches(slip=1), searches()) == {joined: "critical"}
+    first = judge_signs(dict.fromkeys(count_signs(searches()), 0), 0, count_signs(searches(1)), ROWS, SignsConfig())
+    assert [check.name for check in first if not check.passed] == [joined]
+    assert failed(searches(), searches()) == {}
+    assert failed(searches(named=4), searches(named=4)) == {}
+    assert failed(searches(1, named=20), searches(named=20)) == {}, "queries with words of none tell nothing"
+    assert failed(searches(1), searches(1)) == {}, "usual in this shop"
+
+
 def test_what_is_usual_in_a_shop_is_no_sign() -> None:
     usual = table(some(0.6, query="shoes", item="shoes"))
     assert failed(usual, usual) == {}
@@ -109,5 +131,5 @@ def test_utf_8_read_as_another_encoding_is_garbled_in_any_script(text: str, enco
 def test_few_rows_are_not_judged() -> None:
     few = table(some(1.0, query="shoes"), rows=49)
     checks = judge_signs(count_signs(table()), ROWS, count_signs(few), 49, SignsConfig())
-    assert len(checks) == len(SIGNS)
+    assert len(checks) == len(SIGNS) + 1
     assert all(check.passed and check.observed is None for check in checks)
