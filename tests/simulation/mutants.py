@@ -18,6 +18,7 @@ class Mutant(NamedTuple):
     function: str  # module and name, as in tasks.runs.adding_releases:settle
     before: str
     after: str
+    too: tuple[str, str] = ("", "")  # another piece, and what stands in its place
 
 
 ADD, SETTLE = "tasks.runs.adding_releases:add", "tasks.runs.adding_releases:settle"
@@ -59,8 +60,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "a run looks for its release before the free number": Mutant(
         NUMBERED,
         "        raw, pointer = read_pointer(store)",
-        "        early = of_run_with_number(store, made.run_key)\n        raw, pointer = read_pointer(store)\n"
-        "        of_run_with_number = lambda *_: early",
+        "        early = of_run_with_number(store, made.run_key)\n        raw, pointer = read_pointer(store)",
+        ("wanted, mine = of_run_with_number(store, made.run_key)", "wanted, mine = early"),
     ),
     "the lock is confirmed before the mark is read": Mutant(
         UNMARK,
@@ -68,7 +69,7 @@ MUTANTS: Mapping[str, Mutant] = {
         "confirm()\n    seen = store.tags(PRUNED_RELEASE.key(number=number))",
     ),
     "a mark is removed without a check": Mutant(UNMARK, "    confirm()\n", ""),
-    "add does not look for the run's release": Mutant(ADD, "release = of_run(store, run_key)", "release = None"),
+    "a refresh that was passed over is not decided again": Mutant(ADD, "_decide_again(store, release.number)", "pass"),
     "add does not decide": Mutant(ADD, "    settle(store)\n", "    pass\n"),
     # Deciding
     "a decision is a write": Mutant(
@@ -185,7 +186,11 @@ def _changed(module: ModuleType, function: Any, mutant: Mutant, name: str) -> An
     if source.count(mutant.before) != 1:
         raise AssertionError(f"{name}: {mutant.function} has {source.count(mutant.before)} times {mutant.before!r}")
     space: dict[str, Any] = {}
-    code = compile(source.replace(mutant.before, mutant.after), f"<{name}>", "exec")
+    source = source.replace(mutant.before, mutant.after, 1)
+    if mutant.too[0]:
+        before, _, rest = source.rpartition(mutant.too[0])
+        source = before + mutant.too[1] + rest
+    code = compile(source, f"<{name}>", "exec")
     names = {**vars(module)}  # of its module, as they are now: others may be changed in tests
     exec(code, names, space)
     return space[function.__name__]

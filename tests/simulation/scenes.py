@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from infra.store import lease, s3_store, s3_upload, waiting
 from infra.store.base import Conflict
+from infra.store.manifest import read_fact
 from tasks.foundation.clock import keep_time_by
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
@@ -26,8 +27,10 @@ from tasks.runs.rollback import rollback
 from tasks.upkeep import prune
 from tests.simulation.invariants import Invariants
 from tests.simulation.scheduler import Disturbances, Machine, Process, Scheduler, SimulatedClock
-from tests.simulation.stores import RULES, InlineExecutor, Objects
-from tests.simulation.workspaces import NEW_ITEMS, OTHER, SPANS, Ready, Workspace, four_releases
+from tests.simulation.stores import InlineExecutor, Objects
+from tests.simulation.whole_flows import FEED, FEED_VERSION, FLOWS, FencedRunner
+from tests.simulation.without_prefect import without_prefect
+from tests.simulation.workspaces import NEW_ITEMS, OTHER, SPANS, Ready, Workspace, four_releases, opened
 
 POLL_SECONDS = 10.0  # between two looks at a lock; each second of waiting would be turns that decide nothing
 _VALIDATE: Any = vars(BaseModel)["model_validate_json"].__func__
@@ -127,27 +130,39 @@ COMMANDS: dict[str, Command] = {
     "prune": lambda world: prune.prune(world.store, 1, False, _nobody),
     "prune less": lambda world: prune.prune(world.store, 2, False, _nobody),
     "reader": _read,
+    **{name: lambda world, flow=flow: flow(world.store) for name, flow in FLOWS.items()},
 }
-_WEIGHTS = {"run": 4, "refresh": 4, "rollback": 2, "hold": 2}
+_FLOWS = tuple(FLOWS)
+_RELEASING = ("run", "run again", "other run", "refresh", "refresh again", "refresh more")
+_PRUNES = ("prune", "prune less")
+_PERSONS = ("rollback", "rollback to", "rollback to 3", "hold", "lift")
+# Commands that meet, and their share: some of the first, some of the second.
+_MEETINGS: Sequence[tuple[float, Sequence[str], Sequence[str]]] = (
+    (0.4, _RELEASING, (*_PERSONS, "settle", "reader")),
+    (0.2, ("run", "run again"), ("refresh", "refresh more", "other run", "rollback", "hold")),
+    (0.15, ("refresh", "refresh again"), ("run", "refresh more", "rollback", "rollback to 3", "lift")),
+    (0.12, _PRUNES, (*_RELEASING, *_PERSONS, "reader")),
+    (0.1, ("prune",), ("refresh", "rollback", "other run")),
+    (0.03, _FLOWS, ("run", *_FLOWS, *_PERSONS, "prune", "reader")),
+)
 
 
 def case_of(seed: int) -> Case:
     """Return the interleaving of a seed."""
     rng = random.Random(seed)
-    names = list(COMMANDS)
-    weights = [_WEIGHTS.get(name, 1) for name in names]
-    commands = dict.fromkeys(rng.choices(names, weights, k=rng.choice((2, 3, 3, 4))))
-    rules = rng.choice(list(RULES))
+    _, first, second = rng.choices(_MEETINGS, [share for share, _, _ in _MEETINGS])[0]
+    commands = [*rng.sample(first, rng.choice((1, 2))), *rng.sample(second, rng.choice((1, 1, 2)))]
+    rules = rng.choice(("bucket", "bucket", "directory"))
     of_bucket = rules == "bucket"
     disturbances = Disturbances(
-        kills=rng.choice((0, 0, 1, 1, 2)),
-        pauses=rng.choice((0, 0, 1, 2)),
+        kills=rng.choice((0, 0, 1, 2)),
+        pauses=rng.choice((0, 1, 2)),
         jumps=rng.choice((0, 0, 0, 1)),
-        lost_replies=rng.choice((0.0, 0.05, 0.2)) if of_bucket else 0.0,
-        undecided=rng.choice((0.0, 0.05)) if of_bucket else 0.0,
-        within_turns=rng.choice((30, 80, 200)),
+        lost_replies=rng.choice((0.0, 0.0, 0.1)) if of_bucket else 0.0,
+        undecided=rng.choice((0.0, 0.0, 0.1)) if of_bucket else 0.0,
+        within_turns=rng.choice((100, 500) if {*first} & {*_FLOWS, *_PRUNES} else (40, 80)),
     )
-    return Case(seed, rules, tuple(commands), disturbances)
+    return Case(seed, rules, tuple(dict.fromkeys(commands)), disturbances)
 
 
 class Theatre:
@@ -170,6 +185,7 @@ class Theatre:
             held.enter_context(patch.object(Record, "model_validate_json", classmethod(_read_once)))
             for module in (lease, lineage_hold):
                 held.enter_context(patch.object(module, "threading", self.clock))
+            held.enter_context(without_prefect())
             yield self
 
     def play(self, case: Case) -> Outcome:
@@ -179,9 +195,9 @@ class Theatre:
         workspace = four_releases()
         objects, scheduler = workspace.objects.copy(), Scheduler(rng, case.disturbances)
         objects.scheduler = scheduler
-        world = World(workspace, objects, RULES[case.rules](objects))
         machines = (Machine("one", 1000.0), Machine("two", 50_000.0))
-        with self.clock.of(scheduler):
+        with self.clock.of(scheduler), opened(objects, case.rules, FencedRunner) as store:
+            world = World(workspace, objects, store)
             invariants = Invariants(objects, scheduler)
             for name in case.commands:
                 _start(world, scheduler, name, rng.choice(machines), rng.random())
@@ -219,8 +235,11 @@ def _come_to_rest(world: World, scheduler: Scheduler, machine: Machine) -> None:
     pointer = _pointer(world)
     follow = ["lift"] if pointer is not None and pointer.hold is not None else []
     ended = {process.command for process in disturbed if process.ended and process.error is None}
-    follow += [name for name in ("run", "run again", "other run") if name in _names(disturbed) - ended]
-    for name in [*follow, "settle"]:
+    follow += [name for name in ("run", "run again", "other run", *FLOWS) if name in _names(disturbed) - ended]
+    if "new items" in _names(disturbed):
+        follow.append("whole refresh")
+    again = [name for name in ("refresh", "refresh more") if name in _names(disturbed)]
+    for name in [*follow, "settle", *again]:
         process = _start(world, scheduler, name, machine)
         scheduler.run()
         if process.error is not None:
@@ -231,10 +250,33 @@ def _come_to_rest(world: World, scheduler: Scheduler, machine: Machine) -> None:
         if releases.is_made(world.store, number) and not releases.is_pruned(world.store, number):
             scheduler.fail(f"release {number} still waits for a decision")
     names = _names(disturbed)
-    if not names & _PERSONS_WENT_BACK and names & {"run", "run again"}:
+    for name in again:
+        _refresh_was_decided(world, scheduler, name)
+    if not names & _PERSONS_WENT_BACK and "new items" in names:
+        _new_items_are_released(world, scheduler)
+    if not names & _PERSONS_WENT_BACK and names & {"run", "run again", "whole run"}:
         current, model = releases.current(world.store), world.workspace.runs["run"].arguments["model"]
         if current is None or current.model != model:
             scheduler.fail(f"the accepted model of {SPANS[2]} does not serve, but release {current and current.number}")
+
+
+def _refresh_was_decided(world: World, scheduler: Scheduler, name: str) -> None:
+    """A refresh that found nothing left to do has its release current, or it served and was left."""
+    current = releases.current(world.store)
+    assert current is not None
+    items = NEW_ITEMS[0] if name == "refresh" else NEW_ITEMS[1]
+    made = releases.of_run(world.store, world.workspace.refreshes[items, current.model.version].arguments["run_key"])
+    if made is None or (made.number != current.number and not releases.was_left(world.store, made.number)):
+        scheduler.fail(f"{name}, alone, left release {current.number} without its items")
+
+
+def _new_items_are_released(world: World, scheduler: Scheduler) -> None:
+    """The refresh that ended last found nothing left to do only if the current release has the new items."""
+    current = releases.current(world.store)
+    assert current is not None
+    sources = read_fact(world.store, current.catalogue.prefix, "sources", list[str])
+    if f"items/{FEED}/v{FEED_VERSION}" not in sources:
+        scheduler.fail(f"release {current.number} serves without the items that came in before the last refresh")
 
 
 def _judge(scheduler: Scheduler, process: Process) -> None:

@@ -10,8 +10,9 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import flows.refresh
-import flows.running.announcing
+import flows.running.backfill_execution
 import flows.running.backfill_page
+import flows.running.events
 import flows.running.recorded_invocation
 import flows.running.span_run_pool
 import flows.running.undecided

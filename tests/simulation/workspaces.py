@@ -48,13 +48,13 @@ class Workspace(NamedTuple):
 
 
 @contextmanager
-def opened(objects: Objects, rules: str = "directory") -> Iterator[Any]:
+def opened(objects: Objects, rules: str = "directory", runner: type[FakeRunner] = FakeRunner) -> Iterator[Any]:
     """Yield the store of these objects; `open_store` gives it too, and its workers do no arithmetic."""
     store = RULES[rules](objects)
     scheme = store.uri.partition("://")[0]
     with (
         patch.dict(factory.STORES, {scheme: lambda _: store}),
-        patch.object(infra.compute.factory, "make_runner", lambda config, store, stage: FakeRunner(store)),
+        patch.object(infra.compute.factory, "make_runner", lambda config, store, stage: runner(store)),
         patch.object(tasks.runs.plan, "to_yaml", _yaml),
     ):
         yield store
