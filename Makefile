@@ -80,7 +80,7 @@ FIRST ?= 0
 simulate: install
 	$(BIN)/python -m tests.simulation --seconds $(SECONDS) --first $(FIRST) $(if $(INTERLEAVINGS),--interleavings $(INTERLEAVINGS)) \
 	  $(if $(MUTANTS),--mutants)
-	$(if $(CRASHES),$(BIN)/python -m tests.simulation.crash_points)
+	$(if $(CRASHES),$(BIN)/python -m tests.simulation crash-points)
 
 # Writes the copies of the source in docs/ and configs/: settings and their schema, folders, error codes, proofs.
 docs: install

@@ -68,7 +68,7 @@ def add(
     release = of_run(store, run_key)
     if release is not None:
         _unmark(store, release.number, confirm)
-        _decide_again(store, release.number)
+        _decide_again(store, release.number, refreshed)
     else:
         release = _numbered(
             store,
@@ -148,16 +148,22 @@ def _waiting(store: Store, undecided: Iterable[int]) -> list[int]:
     return [number for number in undecided if is_made(store, number) and not is_pruned(store, number)]
 
 
-def _decide_again(store: Store, number: int) -> None:
-    """Let a refresh that was passed over wait for a decision again. One that served and was left stays as it is."""
+def _decide_again(store: Store, number: int, refreshed: int | None) -> None:
+    """Let a refresh that was passed over wait for a decision again. One that served and was left stays as it is.
+
+    Args:
+        refreshed: the release that the caller refreshes. If it is current, the refresh takes its place: the items and
+            the model are those that it would get now, even if another release was refreshed when it was made.
+    """
     while True:
         raw, pointer = read_pointer(store)
         if pointer is None or number not in pointer.passed_over:
             return
-        moved = {
-            "undecided": tuple(sorted({*pointer.undecided, number})),
-            "passed_over": tuple(each for each in pointer.passed_over if each != number),
-        }
+        moved: dict[str, object] = {"passed_over": tuple(each for each in pointer.passed_over if each != number)}
+        if pointer.release == refreshed and pointer.hold is None:
+            moved |= {"release": number}
+        else:
+            moved |= {"undecided": tuple(sorted({*pointer.undecided, number}))}
         with contextlib.suppress(Conflict):
             store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)
 

@@ -21,7 +21,6 @@ from infra.store import s3_store, s3_upload
 from tasks.contracts import workspace
 from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest as ingest_rows
-from tasks.data.rows import SPAN_KIND
 from tasks.foundation.clock import Clock, Repeating, keep_time_by
 from tasks.import_checkpoint import import_checkpoint
 from tasks.publish import publish_to_all, swap_back
@@ -293,5 +292,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    assert SPAN_KIND
     sys.exit(main())

@@ -69,7 +69,9 @@ MUTANTS: Mapping[str, Mutant] = {
         "confirm()\n    seen = store.tags(PRUNED_RELEASE.key(number=number))",
     ),
     "a mark is removed without a check": Mutant(UNMARK, "    confirm()\n", ""),
-    "a refresh that was passed over is not decided again": Mutant(ADD, "_decide_again(store, release.number)", "pass"),
+    "a refresh that was passed over is not decided again": Mutant(
+        ADD, "_decide_again(store, release.number, refreshed)", "pass"
+    ),
     "add does not decide": Mutant(ADD, "    settle(store)\n", "    pass\n"),
     # Deciding
     "a decision is a write": Mutant(

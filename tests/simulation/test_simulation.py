@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 
 from tests.planes.source import ROOT
 
-SECONDS = 20.0  # of one processor
+SECONDS = 15.0  # of one processor
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
@@ -18,10 +17,9 @@ def simulate(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.simulation", *words],
         cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
 
 
@@ -38,7 +36,6 @@ def test_a_seed_plays_the_same_turns_again():
     repeated = simulate(*again, "--mutant", "the announcement forgets the others")
     assert repeated.returncode == 1
     assert repeated.stdout.splitlines()[1:] == found.stdout.splitlines()[1:]
-    assert simulate(*again).returncode == 0
 
 
 def test_the_mutants_are_faults_of_the_present_code():

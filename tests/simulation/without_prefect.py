@@ -19,7 +19,7 @@ import flows.running.undecided
 from flows.running.span_flow import backfill_span
 from flows.running.span_run_pool import SpanRun
 from tasks.foundation.clock import sleep
-from tasks.foundation.errors import POLICIES, StageError, classify
+from tasks.foundation.errors import POLICIES, ServerError, StageError, classify
 from tasks.running.context import Budget, override_context
 from tasks.running.stage import StageTask
 
@@ -37,6 +37,10 @@ def _call(task: StageTask[Any, Any], plan: Any, *given: Any, **named: Any) -> An
                     raise
                 sleep(policy.delay_seconds * 2 ** (tried - 1))
     raise AssertionError("a stage has at least one try")
+
+
+def _no_server(**_: object) -> None:
+    raise ServerError("a simulation has no Prefect server")
 
 
 class Pool:
@@ -111,6 +115,7 @@ def without_prefect(deliver: Callable[..., None] = lambda *_, **__: None) -> Ite
             (flows.refresh, "end_dead_janitors", nothing),
             (flows.running.events, "deliver", deliver),
             (flows.running.backfill_execution, "SpanRunPool", Pool),
+            (page, "get_client", _no_server),
             (page, "create_table_artifact", lambda *_: uuid4()),
             (page, "create_progress_artifact", lambda *_: uuid4()),
         ):

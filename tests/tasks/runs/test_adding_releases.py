@@ -262,3 +262,18 @@ def test_a_process_that_stood_still_during_a_prune_makes_no_release_that_serves(
     write_outputs(store, "a")
     assert add(store, "a").number == 2, "the same command made its files again"
     assert releases.pruned(store) == set()
+
+
+def test_a_refresh_that_was_passed_over_is_decided_for_the_release_that_serves_when_it_is_asked_for_again(store):
+    """A person went back to an earlier refresh by the same model meanwhile. Else no refresh would add these items."""
+    add(store, "old")
+    add(store, "a")
+    add(store, "r", refreshed=2, by="a")
+    rollback(store, to=2)
+    assert add(store, "f", refreshed=3, by="a").number == 4
+    assert serving(store) == 2, "a refresh under way undoes no rollback"
+    add(store, "f", refreshed=2, by="a")
+    assert serving(store) == 4
+    rollback(store, to=2)
+    add(store, "f", refreshed=2, by="a")
+    assert serving(store) == 2, "a person left it"
