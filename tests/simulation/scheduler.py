@@ -20,6 +20,7 @@ from tasks.foundation.errors import StageError
 START = 1_800_000_000.0  # seconds since 1970
 MOST_TURNS = 20_000  # of one interleaving; the longest that ends takes a fifth of it
 LONG_SECONDS = 1e6  # a sleep that something ends
+WRITES = ("put if", "put", "del if", "delete", "copy", "link", "rename", "compare", "unlink", "move")
 _PAUSES_SECONDS = (1.0, 30.0, 70.0, 200.0)  # a lease lives for 60
 _JUMPS_SECONDS = (-7200.0, -90.0, 90.0, 7200.0)
 
@@ -253,17 +254,21 @@ class Scheduler:
             self._ranks[id(self.rng.choice(ready).process)] = self.rng.random()
         return max(ready, key=lambda strand: self._ranks.setdefault(id(strand.process), self.rng.random()))
 
-    def _moments(self) -> list[tuple[int, str]]:
+    def _moments(self) -> list[tuple[int, str, bool]]:
+        """Return turns, disturbances, and if each waits for a process that is about to write: few turns are writes."""
         wanted = self.disturbances
         acts = ["kill"] * wanted.kills + ["pause"] * wanted.pauses + ["jump"] * wanted.jumps
-        return sorted((self.rng.randrange(1, wanted.within_turns), act) for act in acts)
+        return sorted((self.rng.randrange(1, wanted.within_turns), act, self.rng.random() < 0.5) for act in acts)
 
     def _disturb(self) -> None:
         while self._due and self._due[0][0] <= self.turns:
-            _, act = self._due.pop(0)
+            _, act, before_write = self._due[0]
             alive = [process for process in self.processes if not process.ended]
+            if before_write:
+                alive = [process for process in alive if process.strands[0].pending[0] in WRITES]
             if not alive:
                 return
+            self._due.pop(0)
             process = self.rng.choice(alive)
             if act == "kill":
                 self.kill(process)

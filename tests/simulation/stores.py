@@ -13,7 +13,6 @@ import datetime as dt
 import errno
 import hashlib
 import io
-import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -399,8 +398,3 @@ class SimulatedDirectory:
 
 
 RULES: dict[str, Callable[[Objects], Any]] = {"bucket": SimulatedBucket, "directory": SimulatedDirectory}
-
-
-def undisturbed(seed: int = 0) -> random.Random:
-    """Return the numbers of a seed."""
-    return random.Random(seed)
