@@ -14,7 +14,7 @@ from tests.support.pages.html import Page
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import Shop, open_shop
 
-pytestmark = pytest.mark.pipeline
+pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
 
 PAGE = ROOT / "docs" / "experiments.md"
 NOTEBOOK = ROOT / "docs" / "compare.ipynb"
