@@ -150,7 +150,7 @@ def _carry_out(store: Store, planned: Refresh) -> Release | Refusal:
     save_plan(store, plan)
     logger().info("release %d is brought up to date by run %s", current.number, plan.run_key)
     catalogue = catalogue_of(plan, validate(plan))
-    inferred = infer(plan, catalogue, current.model, None, reuse=current.vectors_prefix)
+    inferred = infer(plan, catalogue, current.model, None, reuse=current)
     made = release(plan, current.model, inferred, current, current.rows)
     if isinstance(made, Release):
         announce_release(store, plan, made)

@@ -7,6 +7,7 @@ to create `next.json` decides: the runner with a spec, or either side with none,
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
+from infra.store.placing import settle
 from infra.store.records import find_record
 from tasks.contracts.jobs import JobSpec, stage_prefix
 from tasks.contracts.stages import Layout, Stage, compute_of, workers_of
@@ -82,7 +83,7 @@ def find_finished(store: Store, prefix: str) -> Finished | None:
 
 def finish(store: Store, prefix: str, finished: Finished) -> None:
     """Record that the stage is done and its job waits."""
-    store.write(f"{prefix}/{_FINISHED}", finished.to_json())
+    settle(store, f"{prefix}/{_FINISHED}", finished.to_json())
 
 
 def find_next(store: Store, prefix: str) -> Next | None:

@@ -5,7 +5,7 @@ from infra.store.soundness import next_folder
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CatalogueRef, CompileRef, ModelRef
-from tasks.contracts.runs import RunPlan
+from tasks.contracts.runs import Release, RunPlan
 from tasks.foundation.errors import CodeError
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
@@ -19,18 +19,23 @@ def infer(
     catalogue: CatalogueRef,
     model: ModelRef,
     compiled: CompileRef | None,
-    reuse: str | None = None,
+    reuse: Release | None = None,
     after: Judgement | None = None,
 ) -> InferOutcome:
     """Embed every item; partitions of an earlier attempt are kept.
 
     Args:
-        reuse: folder of earlier vectors of the same model; unchanged items keep their vectors from there.
+        reuse: release of the same model; unchanged items keep its vectors.
         after: orders the stages.
     """
     store = open_store(plan.workspace)
     inputs = InferInputs(
-        catalogue=catalogue, model=model, reuse=reuse, turn=releases.last(store) if reuse else 0, compiled=compiled
+        catalogue=catalogue,
+        model=model,
+        reuse=reuse.vectors_prefix if reuse is not None else None,
+        reuse_sha256=reuse.vectors_sha256 if reuse is not None else None,
+        turn=releases.last(store) if reuse is not None else 0,
+        compiled=compiled,
     )
     free = next_folder(store, inputs.vectors, ".")
     if free != inputs.vectors:

@@ -11,14 +11,13 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
-from tasks.contracts.workspace import VERDICTS
 from tasks.planning.judge_run import judge_release
 from tasks.running.lineage_lock import confirm_lineages
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases
 from tasks.runs.adding_releases import add
-from tasks.runs.results import Judgement, Refusal
+from tasks.runs.results import Judgement, Refusal, change_judgement
 
 
 @stage_task
@@ -96,8 +95,9 @@ def _judge(
     """Return the verdicts of the gates of `release`, and add them to the run's judgement."""
     verdicts = judge_release(exported, vectors, plan.config.release.gates, plan.config.evaluate.min_shared)
     if isinstance(judged, Judgement) and judged.release_verdicts != verdicts:
-        both = judged.model_copy(update={"release_verdicts": verdicts})
-        store.write(VERDICTS.key(run=plan.run_key), both.to_json())
+        change_judgement(
+            store, plan.run_key, lambda there: (there or judged).model_copy(update={"release_verdicts": verdicts})
+        )
     return verdicts
 
 

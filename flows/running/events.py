@@ -87,11 +87,12 @@ def send_waiting(store: Store) -> None:
         store.delete(key)
 
 
-def deliver(store: Store, event: Event, sentence: str, at: str, **more: Any) -> None:
-    """Send an event of the time `at` to the server, and wait until it accepts the event.
+def deliver(store: Store, event: Event, sentence: str, which: str, **more: Any) -> None:
+    """Send an event to the server, and wait until it accepts the event.
 
     Args:
         sentence: text for people.
+        which: tells it from the same event of another time; the server takes two with one `which` for one.
         more: additional entries of the payload.
 
     Raises:
@@ -103,7 +104,7 @@ def deliver(store: Store, event: Event, sentence: str, at: str, **more: Any) -> 
     dedup_key = f"{store.uri}#{event.lineage}/{event.what}"
     known = {"lineage": event.lineage, "sentence": sentence, "severity": event.severity, "dedup_key": dedup_key}
     body = PrefectEvent(
-        id=uuid5(NAMESPACE_URL, f"{dedup_key} {event.event} {at}"),  # the same id if it is sent twice
+        id=uuid5(NAMESPACE_URL, f"{dedup_key} {event.event} {which}"),  # the same id if it is sent twice
         event=event.event,
         resource=Resource(event.resource),
         related=_related(),

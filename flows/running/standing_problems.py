@@ -11,7 +11,7 @@ from pydantic import Field
 
 from flows.running.events import Event, deliver
 from infra.store.base import Store
-from infra.store.records import find_record
+from infra.store.records import find_record, update_record
 from tasks.contracts.workspace import PROBLEM
 from tasks.foundation.clock import Moment
 from tasks.foundation.errors import ServerError
@@ -28,6 +28,7 @@ class Standing(Record):
     event: Event
     since: Moment
     sent_at: Moment
+    times: int = Field(default=1, ge=1, description="how often it began; `times` and `reminders` tell its events apart")
     reminders: int = Field(ge=0)
     resolved_at: Moment | None = Field(description="end of the problem; null: it still stands")
 
@@ -60,7 +61,9 @@ def send_problems(
 
 def _tell(store: Store, event: Event, before: Standing | None, at: str) -> None:
     if before is None or before.resolved_at is not None or before.event.event != event.event:
-        _send(store, Standing(event=event, since=at, sent_at=at, reminders=0, resolved_at=None), event.sentence)
+        times = before.times + 1 if before is not None else 1
+        begun = Standing(event=event, since=at, sent_at=at, times=times, reminders=0, resolved_at=None)
+        _send(store, begun, event.sentence)
     elif dt.datetime.fromisoformat(at) - dt.datetime.fromisoformat(before.sent_at) >= REMIND:
         again = before.model_copy(update={"event": event, "sent_at": at, "reminders": before.reminders + 1})
         _send(store, again, f"Still so, since {before.since[:16].replace('T', ' ')} UTC: {event.sentence}")
@@ -69,12 +72,13 @@ def _tell(store: Store, event: Event, before: Standing | None, at: str) -> None:
 def _resolve(store: Store, standing: Standing, at: str) -> None:
     event = standing.event
     over = event.model_copy(update={"event": RESOLVED, "severity": "info", "payload": {"resolves": event.event}})
-    deliver(store, over, f"This is over: {event.sentence}", at, since=standing.since)
+    deliver(store, over, f"This is over: {event.sentence}", f"{standing.times}", since=standing.since)
     _write(store, standing.model_copy(update={"resolved_at": at}))
 
 
 def _send(store: Store, standing: Standing, sentence: str) -> None:
-    deliver(store, standing.event, sentence, standing.sent_at, since=standing.since, reminder=standing.reminders)
+    which = f"{standing.times} {standing.reminders}"  # another watch at the same moment sends the same event
+    deliver(store, standing.event, sentence, which, since=standing.since, reminder=standing.reminders)
     _write(store, standing)
 
 
@@ -86,5 +90,13 @@ def _read(store: Store, lineage: str) -> Iterator[tuple[str, Standing]]:
 
 
 def _write(store: Store, standing: Standing) -> None:
-    event = standing.event
-    store.write(PROBLEM.key(lineage=event.lineage, what=event.what), standing.to_json())
+    key = PROBLEM.key(lineage=standing.event.lineage, what=standing.event.what)
+
+    def written(there: Standing | None) -> Standing | None:
+        return standing if there is None or _order(there) < _order(standing) else None
+
+    update_record(store, key, Standing, written, "move the file away")
+
+
+def _order(standing: Standing) -> tuple[int, int, bool]:
+    return standing.times, standing.reminders, standing.resolved_at is not None

@@ -1,11 +1,13 @@
 """Read records from the workspace, with one error message for unreadable ones."""
 
+import contextlib
 import re
+from collections.abc import Callable
 from typing import TypeVar
 
 from pydantic import ValidationError
 
-from infra.store.base import Store
+from infra.store.base import Conflict, Store
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 
@@ -44,6 +46,36 @@ def find_with_bytes(
     except FileNotFoundError:
         return None, None
     return raw, parse_record(f"{store.uri}/{key}", raw, kind, way_out, error)
+
+
+def update_record(
+    store: Store,
+    key: str,
+    kind: type[R],
+    change: Callable[[R | None], R | None],
+    way_out: str = "",
+    error: type[StoreError] = StoreError,
+) -> R | None:
+    """Replace a record by the change of the one that is there, so that no other process's change is lost.
+
+    Args:
+        change: gets the record, None if there is none, and returns the new one; None: it stays. Called again if
+            another process was faster.
+
+    Returns:
+        The record that is there now; None if there is none.
+
+    Raises:
+        StoreError: as `read_record`.
+    """
+    while True:
+        raw, there = find_with_bytes(store, key, kind, way_out, error)
+        changed = change(there)
+        if changed is None:
+            return there
+        with contextlib.suppress(Conflict):
+            store.swap(key, changed.to_json(), expected=raw)
+            return changed
 
 
 def parse_record(where: str, raw: bytes, kind: type[R], way_out: str = "", error: type[StoreError] = StoreError) -> R:

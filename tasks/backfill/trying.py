@@ -8,6 +8,7 @@ import contextlib
 from configs.differences import changed
 from configs.schema.config import Config
 from infra.store.base import Conflict, Store
+from infra.store.placing import settle
 from infra.store.records import read_record
 from tasks.backfill.backfill_plan import BackfillPlan, BackfillStage
 from tasks.backfill.planner import plan_backfill
@@ -129,6 +130,6 @@ def _reuse_rows(store: Store, own: str, run_key: str) -> None:
         check_outputs(store, result.outcome)
         key = SPEC.key(run=own, stage=Stage.validate, attempt=result.attempt)
         spec = read_record(store, key, JobSpec).model_copy(update={"run_key": run_key})
-        store.write(SPEC.of(spec), spec.to_json())
+        settle(store, SPEC.of(spec), spec.to_json())
         copied = result.model_copy(update={"run_key": run_key}).to_json()
         store.create(RESULT.key(run=run_key, stage=Stage.validate), copied)

@@ -125,6 +125,9 @@ class InferInputs(Record):
     catalogue: CatalogueRef
     model: ModelRef
     reuse: str | None = beside(default=None, description="folder of earlier vectors of the same model")
+    reuse_sha256: str | None = beside(
+        default=None, description="SHA-256 of its manifest, from its release; the folder doesn't vouch for itself"
+    )
     turn: int = beside(default=0, description=TURN)
     folder: str | None = Field(
         default=None, description="name of the vectors' folder; null: the catalogue's, unless that lost a file"

@@ -63,6 +63,7 @@ class Kind:
     writer: str
     complete: str  # the condition on which a reader may use it
     kept: Kept
+    last_writer: str = ""  # the reason why a later write may replace an earlier one; empty: it is created or swapped
 
     @property
     def is_folder(self) -> bool:

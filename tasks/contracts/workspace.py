@@ -12,6 +12,7 @@ EXISTS = "it exists"
 MANIFEST = "manifest"
 ENDED = "`ended_at` is set"
 NEVER = "never needed"
+OF_ATTEMPT = "a file of one attempt: no other one writes it, and a late worker is fenced"
 
 # Ingested data
 SPAN = Kind("span", "spans/{span}/v{version:d}/", "rows", "`millrace ingest`", MANIFEST, Kept.always)
@@ -28,19 +29,50 @@ PLAN = Kind("plan", "runs/{run}/plan.json", "RunPlan", "the flow, before the fir
 PLANNED = Kind(
     "planned cost", "runs/{run}/planned.json", "PlannedRun", "the flow, before the first stage", EXISTS, Kept.always
 )
-CONFIG = Kind("settings", "runs/{run}/config.yaml", "YAML", "the flow, before the first stage", EXISTS, Kept.always)
+CONFIG = Kind(
+    "settings",
+    "runs/{run}/config.yaml",
+    "YAML",
+    "the flow, before the first stage",
+    EXISTS,
+    Kept.always,
+    last_writer="made of the plan, which is created",
+)
 INVOCATION = Kind(
     "invocation", "runs/{run}/invocations/{number:d}.json", "Invocation", "the flow, at its begin and end", ENDED,
     Kept.always,
 )  # fmt: skip
-REPORT = Kind("report", "runs/{run}/report.html", "HTML", "the flow, at its end", EXISTS, Kept.always)
-DATA_PAGE = Kind("page of the data", "runs/{run}/data.html", "HTML", "the flow, at its end", EXISTS, Kept.always)
+REPORT = Kind(
+    "report",
+    "runs/{run}/report.html",
+    "HTML",
+    "the flow, at its end",
+    EXISTS,
+    Kept.always,
+    last_writer="made of the records, and made again at each end of the run",
+)
+DATA_PAGE = Kind(
+    "page of the data",
+    "runs/{run}/data.html",
+    "HTML",
+    "the flow, at its end",
+    EXISTS,
+    Kept.always,
+    last_writer="made of the records",
+)
 PRUNED_RUN = Kind(
-    "pruned run", "runs/{run}/pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS, Kept.always
+    "pruned run",
+    "runs/{run}/pruned.json",
+    "Pruned",
+    "`prune`, before it deletes files",
+    EXISTS,
+    Kept.always,
+    last_writer="a mark, which is there or not",
 )
 RESULT = Kind(
     "result", "runs/{run}/{stage}/result.json", "StageResult", "the workers, last of all",
     "it exists: **the stage is done**", Kept.always,
+    last_writer="a worker replaces the version that it saw before its look at the fence (infra/store/checked.py)",
 )  # fmt: skip
 
 # An attempt of a stage
@@ -50,14 +82,17 @@ SPEC = Kind(
 LEDGER = Kind(
     "ledger record", "runs/{run}/{stage}/attempt-{attempt:d}/ledger.json", "LedgerRecord",
     "the stage's task, at begin and end", ENDED, Kept.always,
+    last_writer="at its begin, by the one process that waits for the attempt; its end replaces an open record alone",
 )  # fmt: skip
 SEEN = Kind(
     "sign of life", "runs/{run}/{stage}/attempt-{attempt:d}/seen.json", "SignOfLife",
     "the stage's task, every 30 s", EXISTS, Kept.always,
+    last_writer="a newer sign of life says all that an older one said",
 )  # fmt: skip
 KEPT_WORK = Kind(
     "kept work", "runs/{run}/{stage}/attempt-{attempt:d}/kept.json", "KeptWork",
     "rank 0 of train and infer, after each checkpoint or shard", EXISTS, Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 FAILURE = Kind(
     "failure", "runs/{run}/{stage}/attempt-{attempt:d}/error-rank{rank:d}.json", "WorkerFailure",
@@ -86,18 +121,22 @@ WAITER = Kind(
 ENDING = Kind(
     "ending", "runs/{run}/{stage}/attempt-{attempt:d}/ending.json", "Ending", "on AWS Batch, the launcher", EXISTS,
     Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 ENDING_OF_ONE = Kind(
     "ending of one job of an array", "runs/{run}/{stage}/attempt-{attempt:d}/ending-{index:d}.json", "Ending",
     "on AWS Batch, the launcher", EXISTS, Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 DEVICE_USE = Kind(
     "device use", "runs/{run}/train/attempt-{attempt:d}/device-use/{node:d}.json", "DeviceUse",
     "train, one worker of each node", EXISTS, Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 COMPILE_SIGNAL = Kind(
     "signal of compiling", "runs/{run}/{stage}/attempt-{attempt:d}/compile-{key}", "nothing",
     "rank 0 of warmup or train", EXISTS, Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 
 # Outputs of the stages
@@ -110,10 +149,12 @@ WAITING_ROWS = Kind(
 PROFILE = Kind(
     "profile", "runs/{run}/validate/attempt-{attempt:d}/profiles/{span}.json", "SpanProfile", "validate", EXISTS,
     Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 DATA_REPORT = Kind(
     "report of unfit data", "runs/{run}/validate/attempt-{attempt:d}/report.json", "ValidateOutcome",
     "validate, if it stops the run", EXISTS, Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 BAD_ROWS = Kind(
     "rows in quarantine", "runs/{run}/validate/attempt-{attempt:d}/quarantine/", "rows", "validate", MANIFEST,
@@ -122,10 +163,12 @@ BAD_ROWS = Kind(
 FINDINGS = Kind(
     "findings", "runs/{run}/{stage}/attempt-{attempt:d}/findings.json", "Findings",
     "health, if it refuses its machines", EXISTS, Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 OWN_FINDINGS = Kind(
     "findings of each worker", "runs/{run}/health/attempt-{attempt:d}/findings/", "WorkerFindings", "health", EXISTS,
     Kept.done,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 PROBE = Kind(
     "probe", "runs/{run}/health/attempt-{attempt:d}/probe-rank{rank:d}/", "nothing", "health", NEVER, Kept.done
@@ -140,6 +183,7 @@ TENSORBOARD = Kind(
 ANSWERS = Kind(
     "answers to the holdout", "runs/{run}/train/attempt-{attempt:d}/answers.parquet", "rows",
     "train, after the last step", "`result.json` names it", Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 VERDICTS = Kind(
     "verdicts", "runs/{run}/evaluate/verdicts.json", "Judgement", "evaluate, release: their tasks", EXISTS, Kept.always
@@ -151,18 +195,22 @@ OLD_VERDICTS = Kind(
 MEASURED_ROWS = Kind(
     "measured rows", "runs/{run}/evaluate/attempt-{attempt:d}/rows.parquet", "rows", "evaluate",
     "`result.json` names it", Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 CORPUS = Kind(
     "items that an evaluation searches", "runs/{run}/evaluate/attempt-{attempt:d}/corpus.parquet", "items", "evaluate",
     "never needed later", Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 KNOWN_PAIRS = Kind(
     "pairs that are known", "runs/{run}/evaluate/attempt-{attempt:d}/known_pairs.parquet", "pairs", "evaluate",
     "never needed later", Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 RIGHT_ITEMS = Kind(
     "items that are right", "runs/{run}/evaluate/attempt-{attempt:d}/right_items.parquet", "items", "evaluate",
     "never needed later", Kept.always,
+    last_writer=OF_ATTEMPT,
 )  # fmt: skip
 SHARD = Kind(
     "note of a shard", "runs/{run}/infer/shards/{version}/{catalogue}/{shard:05d}.json", "ShardNote",
@@ -177,8 +225,24 @@ NUMBER = Kind(
     "number of a run's release", "runs/{run}/release/number.json", "Numbered", "release: its task, before the release",
     "`releases/<n>.json` is there and of this run", Kept.always,
 )  # fmt: skip
-CHANGED = Kind("changes", "runs/{run}/release/changes.json", "Changes", "release", EXISTS, Kept.always)
-MEASURED = Kind("measured target", "runs/{run}/publish/served.json", "Served", "publish: its task", EXISTS, Kept.always)
+CHANGED = Kind(
+    "changes",
+    "runs/{run}/release/changes.json",
+    "Changes",
+    "release",
+    EXISTS,
+    Kept.always,
+    last_writer="made of the release and the one before by the stage's one worker; a late one is fenced",
+)
+MEASURED = Kind(
+    "measured target",
+    "runs/{run}/publish/served.json",
+    "Served",
+    "publish: its task",
+    EXISTS,
+    Kept.always,
+    last_writer="a copy of the target's record, by the publication's one worker",
+)
 FOREIGN = Kind(
     "foreign weights", "runs/{run}/import-checkpoint/{folder}/{file}", "weights", "`millrace import-checkpoint`",
     NEVER, Kept.done,
@@ -192,6 +256,7 @@ CHECKPOINT = Kind(
 PRUNED_CHECKPOINT = Kind(
     "pruned checkpoint", "lineages/{lineage}/step-{step:08d}/PRUNED.json", "Manifest",
     "`prune`, instead of the manifest: `state.json` stays", EXISTS, Kept.always,
+    last_writer="a copy of the manifest, which is the same for all who delete it",
 )  # fmt: skip
 BRANCH = Kind(
     "branch", "lineages/{lineage}/BRANCH.json", "Branch", "backfill, a run after a rejection", EXISTS, Kept.always
@@ -212,7 +277,15 @@ DECISION = Kind(
 )  # fmt: skip
 
 # Shared by many runs
-COMPILED = Kind("compiled graphs", "compile/{key}/", "graphs", "warmup", "manifest that says `complete`", Kept.reached)
+COMPILED = Kind(
+    "compiled graphs",
+    "compile/{key}/",
+    "graphs",
+    "warmup",
+    "manifest that says `complete`",
+    Kept.reached,
+    last_writer="by the holder of the key's lease; a graph that is lost is compiled again",
+)
 COMPILE_LEASE = Kind("lease of a compilation", "compile/{key}.lease", "Lease", "warmup", "expires", Kept.done)
 TOKENS_LEASE = Kind("lease of tokens", "tokens/{key}.lease", "Lease", "train", "expires", Kept.done)
 TOKENS = Kind(
@@ -231,6 +304,7 @@ RELEASE = Kind("release", "releases/{number:d}.json", "Release", "release: its t
 PRUNED_RELEASE = Kind(
     "pruned release", "releases/{number:d}.pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS,
     Kept.always,
+    last_writer="a mark, which is there or not",
 )  # fmt: skip
 CURRENT = Kind(
     "current release", "releases/CURRENT", "Pointer", "release, `rollback`, `hold`: compare-and-swap",
@@ -238,19 +312,63 @@ CURRENT = Kind(
 )  # fmt: skip
 HOLD = Kind("lifted hold", "releases/holds/{at}.json", "Hold", "`millrace hold --off`", EXISTS, Kept.always)
 SERVED = Kind(
-    "served by a target", "releases/targets/{target}.json", "Served", "publish: its task", EXISTS, Kept.always
+    "served by a target",
+    "releases/targets/{target}.json",
+    "Served",
+    "publish: its task",
+    EXISTS,
+    Kept.always,
+    last_writer="the target itself says which table it serves; the next publication compares",
 )
 
 # Work above single runs
 BACKFILL = Kind("plan of a backfill", "backfills/{backfill}/plan.json", "BackfillPlan", "backfill", EXISTS, Kept.always)
 BACKFILL_STATE = Kind(
-    "state of a backfill", "backfills/{backfill}/state.json", "BackfillState", "backfill", ENDED, Kept.always
+    "state of a backfill",
+    "backfills/{backfill}/state.json",
+    "BackfillState",
+    "backfill",
+    ENDED,
+    Kept.always,
+    last_writer="of the flow run that holds the backfill; a person acts on the flow run",
 )
 EXPERIMENT = Kind("experiment", "experiments/{experiment}.json", "Experiment", "`millrace try`", EXISTS, Kept.always)
-PARITY = Kind("parity report", "parity/{key}/report.json", "ParityReport", "parity", EXISTS, Kept.always)
-PARITY_PLOT = Kind("parity plot", "parity/{key}/curves.svg", "SVG", "parity", EXISTS, Kept.always)
-BAKEOFF = Kind("bake-off report", "bakeoffs/{key}/report.json", "BakeoffReport", "bakeoff", EXISTS, Kept.always)
-BAKEOFF_PAGE = Kind("bake-off page", "bakeoffs/{key}/report.html", "HTML", "bakeoff", EXISTS, Kept.always)
+PARITY = Kind(
+    "parity report",
+    "parity/{key}/report.json",
+    "ParityReport",
+    "parity",
+    EXISTS,
+    Kept.always,
+    last_writer="made of records of runs that are over, by a key of these runs",
+)
+PARITY_PLOT = Kind(
+    "parity plot",
+    "parity/{key}/curves.svg",
+    "SVG",
+    "parity",
+    EXISTS,
+    Kept.always,
+    last_writer="made of records of runs that are over, by a key of these runs",
+)
+BAKEOFF = Kind(
+    "bake-off report",
+    "bakeoffs/{key}/report.json",
+    "BakeoffReport",
+    "bakeoff",
+    EXISTS,
+    Kept.always,
+    last_writer="made of records of runs that are over, by a key of these runs",
+)
+BAKEOFF_PAGE = Kind(
+    "bake-off page",
+    "bakeoffs/{key}/report.html",
+    "HTML",
+    "bakeoff",
+    EXISTS,
+    Kept.always,
+    last_writer="made of records of runs that are over, by a key of these runs",
+)
 
 # Events, machines and pages
 SENT = Kind(
@@ -282,10 +400,35 @@ PACKED_FEEDS = Kind(
 OPEN = Kind(
     "work that is not summed up", "open/{run}", "the attempt", "the first attempt of a refresh or publication", EXISTS,
     Kept.done,
+    last_writer="a mark; the newest attempt is looked for",
 )  # fmt: skip
-HISTORY = Kind("history", "reports/history.html", "HTML", "`report/daily`", EXISTS, Kept.always)
-LINEAGES_PAGE = Kind("lineages", "reports/lineages.html", "HTML", "`report/daily`", EXISTS, Kept.always)
-METRICS = Kind("metrics", "reports/metrics.prom", "Prometheus", "`report/daily`", EXISTS, Kept.always)
+HISTORY = Kind(
+    "history",
+    "reports/history.html",
+    "HTML",
+    "`report/daily`",
+    EXISTS,
+    Kept.always,
+    last_writer="made of the records, and made again each day",
+)
+LINEAGES_PAGE = Kind(
+    "lineages",
+    "reports/lineages.html",
+    "HTML",
+    "`report/daily`",
+    EXISTS,
+    Kept.always,
+    last_writer="made of the records, and made again each day",
+)
+METRICS = Kind(
+    "metrics",
+    "reports/metrics.prom",
+    "Prometheus",
+    "`report/daily`",
+    EXISTS,
+    Kept.always,
+    last_writer="made of the records, and made again each day",
+)
 
 # Damaged files, locks and fences
 QUARANTINE = Kind(

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from pydantic import Field
 
 from infra.store.base import Store
-from infra.store.records import read_record
+from infra.store.records import read_record, update_record
 from tasks.contracts.workspace import STARTS
 from tasks.foundation.clock import Moment
 from tasks.foundation.records import Record
 
 PAUSES = (dt.timedelta(0), dt.timedelta(hours=1), dt.timedelta(hours=4))  # before each start of a day
 DAY = dt.timedelta(days=1)
+_WAY_OUT = "move the file away"
 
 
 class Start(Record):
@@ -57,13 +58,18 @@ def read(store: Store, lineage: str, span: str, version: int) -> Starts:
     key = _key(lineage, span, version)
     if not store.exists(key):
         return Starts(span=span, version=version, starts=())
-    return read_record(store, key, Starts, "move the file away")
+    return read_record(store, key, Starts, _WAY_OUT)
 
 
 def add(store: Store, lineage: str, before: Starts, start: Start) -> None:
     """Record a start; the watch calls it only for a run that is not on record yet."""
-    after = before.model_copy(update={"starts": (*before.starts, start)})
-    store.write(_key(lineage, before.span, before.version), after.to_json())
+    key = _key(lineage, before.span, before.version)
+
+    def added(there: Starts | None) -> Starts:
+        known = there or before  # another watch may have started one
+        return known.model_copy(update={"starts": (*known.starts, start)})
+
+    update_record(store, key, Starts, added, _WAY_OUT)
 
 
 def _key(lineage: str, span: str, version: int) -> str:

@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import Field
 
 from configs.schema.config import Config
-from infra.store.base import Conflict, Store
-from infra.store.records import find_record
+from infra.store.base import Store
+from infra.store.records import find_record, update_record
 from tasks.contracts.references import SpanRef
 from tasks.contracts.workspace import DECISION
 from tasks.foundation.clock import Moment, now
@@ -19,6 +19,8 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.runs import branches
 from tasks.runs.holds import me
+
+_WAY_OUT = "delete it: the span is then decided again"
 
 LONGER = 2  # times the epochs of a longer training
 SURE = 0.95  # probability of each bound of a gain
@@ -138,7 +140,7 @@ def find(store: Store, lineage: str, span: SpanRef) -> Decision | None:
     Raises:
         StoreError: the record is not readable; names the file.
     """
-    return find_record(store, _key(store, lineage, span), Decision, "delete it: the span is then decided again")
+    return find_record(store, _key(store, lineage, span), Decision, _WAY_OUT)
 
 
 def keep(store: Store, decision: Decision) -> Decision:
@@ -147,15 +149,13 @@ def keep(store: Store, decision: Decision) -> Decision:
     Raises:
         StoreError: as `find`.
     """
-    key = _key(store, decision.lineage, decision.span)
-    try:
-        store.create(key, decision.to_json())
-    except Conflict:
-        there = find(store, decision.lineage, decision.span)
+
+    def kept(there: Decision | None) -> Decision | None:
         if there is not None and (there.arrived or there.overruled != decision.overruled):
-            return there
-        store.write(key, decision.to_json())  # the forecast becomes a decision
-    return decision
+            return None
+        return decision  # the first one, or a forecast becomes a decision
+
+    return update_record(store, _key(store, decision.lineage, decision.span), Decision, kept, _WAY_OUT) or decision
 
 
 def overrule(store: Store, decision: Decision, action: Action, reason: str) -> Decision:
@@ -168,7 +168,7 @@ def overrule(store: Store, decision: Decision, action: Action, reason: str) -> D
         raise ConfigError(f"say why {decision.span.name} gets another decision: --reason TEXT")
     word = Overruling(action=action, reason=reason.strip(), by=me(), at=now())
     made = decision.model_copy(update={"overruled": word})
-    store.write(_key(store, decision.lineage, decision.span), made.to_json())
+    update_record(store, _key(store, decision.lineage, decision.span), Decision, lambda _: made, _WAY_OUT)
     return made
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
+from infra.store.placing import settle
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
 from tasks.data.files.cursor import SourceRow
@@ -64,7 +65,7 @@ def store_golden_set(store: Store, file: str) -> str:
         }
         out = io.BytesIO()
         pq.write_table(pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()}), out)
-        store.write(key, out.getvalue())
+        settle(store, key, out.getvalue())
     return key
 
 

@@ -10,13 +10,13 @@ from tasks.contracts.evaluation import Override, Rules, refusals
 from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, ReleaseOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import CONFIG, VERDICTS
+from tasks.contracts.workspace import CONFIG
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.planning.judge_run import judge_evaluation, judge_release, rules_of
 from tasks.runs import releases
 from tasks.runs.plan import find_run, read_plan
-from tasks.runs.results import Judgement, read_judgement, read_result
+from tasks.runs.results import Judgement, change_judgement, read_judgement, read_result
 
 
 def plan_again(store: Store, run_key: str, config_file: Path | str | None, overrides: Sequence[str]) -> RunPlan:
@@ -71,10 +71,13 @@ def judge_again(store: Store, plan: RunPlan) -> Judgement:
     assert isinstance(inferred.outcome, InferOutcome)
     gates, least = plan.config.release.gates, plan.config.evaluate.min_shared
     verdicts = judge_release(exported.outcome, inferred.outcome.vectors, gates, least)
-    if verdicts != judgement.release_verdicts:
-        judgement = judgement.model_copy(update={"release_verdicts": verdicts})
-        store.write(VERDICTS.key(run=plan.run_key), judgement.to_json())
-    return judgement
+    if verdicts == judgement.release_verdicts:
+        return judgement
+    changed = change_judgement(
+        store, plan.run_key, lambda there: (there or judgement).model_copy(update={"release_verdicts": verdicts})
+    )
+    assert changed is not None
+    return changed
 
 
 def let_pass(store: Store, plan: RunPlan, judgement: Judgement, name: str, reason: str) -> Judgement:
@@ -90,9 +93,14 @@ def let_pass(store: Store, plan: RunPlan, judgement: Judgement, name: str, reaso
     if (release := releases.of_run(store, plan.run_key)) is not None:
         raise ConfigError(f"run {plan.run_key} is release {release.number} already, so there is nothing to override")
     override = Override(name=name.strip(), reason=reason.strip(), at=now(), refusals=refusals(judgement.all_verdicts))
-    passed = judgement.model_copy(update={"overrides": (*judgement.overrides, override)})
-    store.write(VERDICTS.key(run=plan.run_key), passed.to_json())
-    return passed
+
+    def passed(there: Judgement | None) -> Judgement:
+        now_there = there or judgement
+        return now_there.model_copy(update={"overrides": (*now_there.overrides, override)})
+
+    changed = change_judgement(store, plan.run_key, passed)
+    assert changed is not None
+    return changed
 
 
 def _with_rules(config: Config, rules: Rules) -> Config:

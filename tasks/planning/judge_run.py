@@ -6,8 +6,9 @@ import numpy as np
 
 from configs.schema.config import Config
 from configs.schema.gates import GateConfig
-from infra.store.base import Store
+from infra.store.base import Conflict, Store
 from infra.store.manifest import quarantine
+from infra.store.placing import settle
 from tasks.contracts.checkpoints import QUERY_ALONE, HoldoutRule
 from tasks.contracts.evaluation import Role, Rules, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome, ReleaseOutcome
@@ -25,7 +26,7 @@ from tasks.quality.label_metrics import without_skill
 from tasks.quality.row_metrics import area_by_chance
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.quality.selection import slices_of
-from tasks.runs.results import Judgement, UnusableResult, read_judgement
+from tasks.runs.results import Judgement, UnusableResult, change_judgement, read_judgement
 
 # Suffixes of the release stage's metric names.
 QUERIES_OF = " of the whole catalogue"
@@ -85,8 +86,14 @@ def judge_evaluation(store: Store, plan: RunPlan, outcome: EvaluateOutcome) -> J
         wrong_spans=tuple(dict.fromkeys(span for span, verdict in wrong if verdict.refuses)),
     )
     if kept is not None:
-        store.write(OLD_VERDICTS.key(run=plan.run_key, number=kept.number), kept.to_json())
-    store.write(key, judgement.to_json())
+        settle(store, OLD_VERDICTS.key(run=plan.run_key, number=kept.number), kept.to_json())
+
+    def replaced(there: Judgement | None) -> Judgement:
+        if there != kept:
+            raise Conflict(f"{store.uri}/{key} was judged by another process meanwhile; judge the run again")
+        return judgement
+
+    change_judgement(store, plan.run_key, replaced)
     return judgement
 
 

@@ -62,9 +62,7 @@ def add(
         StoreError: the pointer or a release is not readable.
     """
     of_model, of_vectors = (read_manifest(store, prefix) for prefix in (exported.model, inferred.prefix))
-    expect_manifest(
-        store, exported.model, of_model, exported.model_sha256
-    )  # the manifest that the worker wrote or compared
+    expect_manifest(store, exported.model, of_model, exported.model_sha256)  # as the worker wrote or compared it
     release = of_run(store, run_key)
     if release is not None:
         _unmark(store, release.number, confirm)

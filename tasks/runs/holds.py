@@ -7,6 +7,7 @@ import getpass
 import socket
 
 from infra.store.base import Conflict, Store
+from infra.store.placing import settle
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.workspace import HOLD
 from tasks.foundation.clock import now
@@ -48,7 +49,7 @@ def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
         if _moved(store, raw, pointer, None):
             break
     lifted = pointer.hold.model_copy(update={"lifted_by": me(), "lifted_at": now()})
-    store.write(HOLD.key(at=lifted.at.replace(":", "")), lifted.to_json())
+    settle(store, HOLD.key(at=lifted.at.replace(":", "")), lifted.to_json())
     return lifted, tuple(read(store, number) for number in pointer.undecided if is_made(store, number))
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
+from infra.store.records import update_record
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import INVOCATION
 from tasks.foundation.clock import Moment, now
@@ -81,8 +82,14 @@ def end(
     """Close the record."""
     ended = {"ended_at": now(), "state": state, "failure": failure, "message": message}
     closed = invocation.model_copy(update=ended)
-    store.write(_key(closed), closed.to_json())
-    return closed
+    there = update_record(
+        store,
+        _key(closed),
+        Invocation,
+        lambda there: None if there and there.ended_at else closed,
+        "move the file away",
+    )
+    return there or closed
 
 
 def is_held(store: Store, lineage: str) -> bool:

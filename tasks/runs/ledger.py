@@ -14,7 +14,7 @@ from configs.prices import cost_of, merged, price_of, repriced
 from configs.schema.prices import Charge, CostConfig, Price, PriceList
 from infra.root_cause import worker_failures
 from infra.store.base import Store
-from infra.store.records import find_record, read_record
+from infra.store.records import find_record, read_record, update_record
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.kinds import ROOTS, run_folder
 from tasks.contracts.results import KeptWork, Phases
@@ -26,6 +26,8 @@ from tasks.foundation.errors import FailureClass, classify
 from tasks.foundation.records import Record
 from tasks.runs import open_work
 from tasks.runs.results import UnusableResult, read_result
+
+_WAY_OUT = "move the file away"
 
 
 class LedgerRecord(Record):
@@ -192,12 +194,12 @@ def end_tries(store: Store, first: LedgerRecord, tries: Sequence[BatchAttempt], 
             "job": retry.job,
             "hosts": retry.hosts,
         }
-        store.write(LEDGER.of(record), record.model_copy(update=changes).to_json())
+        _write_end(store, record.model_copy(update=changes))
 
 
 def close_abandoned(store: Store, record: LedgerRecord) -> LedgerRecord:
     """Close the record of an attempt whose orchestrator died; call it while no other process can run the stage."""
-    sign = find_record(store, SEEN.of(record), SignOfLife, "move the file away")
+    sign = find_record(store, SEEN.of(record), SignOfLife, _WAY_OUT)
     if (done := _done_phases(store, record)) is not None:
         return _close(store, record, None, "", done, 0.0, sign)
     phases = _failed_phases(store, record, sign.seconds if sign else 0.0)
@@ -212,7 +214,7 @@ def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
         StoreError: one is not readable; names the file.
     """
     keys = [key for root in ([run_folder(run_key)] if run_key else ROOTS) for key in store.list(root)]
-    found = [read_record(store, key, LedgerRecord, "move the file away") for key in keys if LEDGER.match(key)]
+    found = [read_record(store, key, LedgerRecord, _WAY_OUT) for key in keys if LEDGER.match(key)]
     return sorted(found, key=lambda record: record.started_at)
 
 
@@ -266,8 +268,15 @@ def _close(
             "billable_seconds": round(seconds.paid * record.machines, 3),
         }
     )
-    store.write(LEDGER.of(record), closed.to_json())
-    return closed
+    return _write_end(store, closed)
+
+
+def _write_end(store: Store, closed: LedgerRecord) -> LedgerRecord:
+    """Write a closed record unless the process that took over has closed it; return the one on record."""
+    there = update_record(
+        store, LEDGER.of(closed), LedgerRecord, lambda there: None if there and there.ended_at else closed, _WAY_OUT
+    )
+    return there or closed
 
 
 def _done_phases(store: Store, record: LedgerRecord) -> Phases | None:
@@ -284,7 +293,7 @@ def _failed_phases(store: Store, record: LedgerRecord, wall_seconds: float) -> P
 
     If no worker left its phases, all of `wall_seconds` after that checkpoint are lost.
     """
-    found = find_record(store, KEPT_WORK.of(record), KeptWork, "move the file away")
+    found = find_record(store, KEPT_WORK.of(record), KeptWork, _WAY_OUT)
     kept = found.phases if found else Phases()
     failures = worker_failures(store, record)
     if not failures:

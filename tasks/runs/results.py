@@ -4,11 +4,13 @@ Only this module decides that a stage is done: `result.json` is readable and of 
 complete.
 """
 
+from collections.abc import Callable
+
 from pydantic import Field
 
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, check_sizes, quarantine
-from infra.store.records import find_record, read_record
+from infra.store.records import find_record, read_record, update_record
 from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict, refusals, refused
 from tasks.contracts.jobs import Inputs, JobSpec
 from tasks.contracts.outcomes import (
@@ -111,6 +113,17 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
         UnusableResult: the file is damaged; names it.
     """
     return find_record(store, VERDICTS.key(run=run_key), Judgement, error=UnusableResult)
+
+
+def change_judgement(
+    store: Store, run_key: str, change: Callable[[Judgement | None], Judgement | None]
+) -> Judgement | None:
+    """Change the judgement of a run as `update_record` does: a person may let the run pass at the same moment.
+
+    Raises:
+        UnusableResult: the file is damaged; names it.
+    """
+    return update_record(store, VERDICTS.key(run=run_key), Judgement, change, error=UnusableResult)
 
 
 def read_changes(store: Store, run_key: str, release: int | None) -> Changes | None:

@@ -10,7 +10,7 @@ import time
 from configs.schema.config import Config
 from infra.store.base import Conflict
 from infra.store.lease import hold
-from infra.store.manifest import CorruptFolder, MissingFolder, read_manifest
+from infra.store.manifest import CorruptFolder, MissingFolder, expect_manifest, read_manifest
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runner import report
@@ -75,11 +75,11 @@ def run(job: Job) -> InferOutcome:
 
 
 def _earlier(job: Job, inputs: InferInputs) -> EarlierVectors:
-    """Return the earlier vectors; none if their manifest is damaged, so that all items are embedded again."""
+    """Return the earlier vectors; none if their manifest is not the released one, so that all items are embedded."""
     reuse = inputs.reuse
     try:
         if reuse is not None:
-            read_manifest(job.shared, reuse)
+            expect_manifest(job.shared, reuse, read_manifest(job.shared, reuse), inputs.reuse_sha256)
     except (MissingFolder, CorruptFolder) as error:
         print(f"all items are embedded again: {error}", flush=True)
         reuse = None

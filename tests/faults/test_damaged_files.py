@@ -10,17 +10,20 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import running
 from flows.cli.flow_runs import FlowDone
 from flows.cli.terminal.options import RunOptions
-from infra.store.base import Store
+from infra.store.base import Store, sha256_of
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_files, read_manifest
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import TABLE, kind_of
-from tasks.data.items import CATALOGUE_KIND, is_deleted_name
+from tasks.data.items import CATALOGUE_KIND, VECTORS_KIND, is_deleted_name
 from tasks.foundation.errors import ConfigError, StageError, StoreError
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
@@ -148,6 +151,57 @@ def test_nobody_goes_back_to_a_damaged_release(store: DirectoryStore, place: str
         rollback(store)
     assert current(store).number == 4
     assert rollback(store, 3).number == 3
+
+
+def found_by_id(store: Store) -> dict[str, tuple[str, np.ndarray]]:
+    """The text and the vector of each item of the current release."""
+    release, found = current(store), dict[str, tuple[str, np.ndarray]]()
+    for path in open_files(store, release.vectors_prefix, VECTORS_KIND):
+        for row in pq.read_table(path).to_pylist():
+            found[row["item_id"]] = (row["text"], np.array(row["vector"]))
+    return found
+
+
+def foreign(store: DirectoryStore, prefix: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change the files of a folder together with its manifest, as somebody can who may write there."""
+    manifest = read_manifest(store, prefix)
+    entries = []
+    for entry in manifest.files:
+        path = store.path(entry.key(prefix))
+        if entry.at is None and not is_deleted_name(entry.name):
+            pq.write_table(change(pq.read_table(path)), path)
+        entries.append(entry.model_copy(update={"bytes": path.stat().st_size, "sha256": sha256_of(path)}))
+    store.write(f"{prefix}/MANIFEST.json", manifest.model_copy(update={"files": tuple(entries)}).to_json())
+
+
+def other_vectors(shard: pa.Table) -> pa.Table:
+    return shard.set_column(
+        shard.column_names.index("vector"), "vector", shard["vector"].take(pa.array(range(len(shard))[::-1]))
+    )
+
+
+def other_texts(items: pa.Table) -> pa.Table:
+    return items.set_column(items.column_names.index("text"), "text", pa.array(["buy this"] * len(items)))
+
+
+@pytest.mark.parametrize("what", ["vectors", "catalogue"])
+def test_a_folder_that_was_changed_with_its_manifest_gives_nothing_to_the_next_release(
+    store: DirectoryStore, what: str
+):
+    """Only releases/ vouches for a folder; who may write elsewhere must get nothing of his served."""
+    expected, release = found_by_id(store), current(store)
+    if what == "vectors":
+        foreign(store, release.vectors_prefix, other_vectors)
+    else:
+        foreign(store, release.catalogue.prefix, other_texts)
+    with in_use(store):
+        take_in_feed(store, 3, "new-3")
+        served.refresh(store)
+    now = found_by_id(store)
+    assert now.keys() == expected.keys() | {"new-3"}
+    for item_id, (text, vector) in expected.items():
+        assert now[item_id][0] == text
+        np.testing.assert_allclose(now[item_id][1], vector, atol=1e-5)
 
 
 def keys_of_kinds(store: Store) -> dict[str, str]:

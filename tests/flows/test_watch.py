@@ -388,6 +388,21 @@ def test_a_problem_that_stays_is_sent_again_each_day_and_once_when_it_is_over(st
     assert {event["payload"]["severity"] for event in events} == {"critical"}
 
 
+def test_two_watches_at_the_same_moment_send_one_event(store, prefect, monkeypatch):
+    """Neither sees the record of the other, which is written after the server has the event."""
+    lineage = "twice"
+    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
+    for minute in (0, 1):
+        at = dt.datetime.fromisoformat(NOW) + dt.timedelta(minutes=minute)
+        set_clock(monkeypatch, at.isoformat())
+        with monkeypatch.context() as blind:
+            blind.setattr("flows.running.standing_problems._read", lambda *_: ())
+            look(store, f"lineage={lineage}", "freshness.target_hours=48", catch_up=False)
+    look(store, f"lineage={lineage}", "freshness.target_hours=4000", catch_up=False)
+    assert len(prefect.events(RESOLVED, f"millrace.lineage.{lineage}")) == 1, "the server took the others before"
+    assert len(prefect.events(STALE, f"millrace.lineage.{lineage}")) == 1
+
+
 def test_what_the_server_did_not_take_the_next_watch_sends(store, prefect, monkeypatch):
     lineage = "away"
     carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))

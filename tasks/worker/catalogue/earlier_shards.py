@@ -78,6 +78,7 @@ def earlier_shards(job: Job) -> EarlierShards:
         return EarlierShards({}, {})
     try:
         vectors = read_manifest(job.shared, inputs.reuse)
+        expect_manifest(job.shared, inputs.reuse, vectors, inputs.reuse_sha256)
         expect_vectors(job.shared, inputs.reuse, vectors, inputs.model.version)
         damage = find_damage(job.shared, inputs.reuse, vectors, in_turn(vectors.files, inputs.turn))
         before = CatalogueRef.model_validate(vectors.facts["catalogue"])

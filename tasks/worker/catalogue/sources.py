@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, MissingFolder, check_sizes, open_files
+from infra.store.manifest import CorruptFolder, MissingFolder, check_sizes, expect_manifest, open_files
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
 from tasks.data.items import FEED_KIND
 from tasks.data.rows import ROWS_KIND, has_ids_alone
@@ -49,14 +49,17 @@ class Base(NamedTuple):
 def usable(store: Store, bases: Sequence[CatalogueRef], sources: Sources, features: list[str]) -> Iterator[Base]:
     """Yield the bases that are made of a part of the sources, or of other versions of their feeds, and lack no file.
 
-    A base with another source is left out, also if rows were corrected: their old version must not stay.
+    A base with another source is left out, also if rows were corrected: their old version must not stay. So is
+    one whose manifest is not the one that its reference names.
     """
     of_name = {feed.name: feed for feed in sources.feeds}
     for ref in bases:
         try:
-            facts = check_sizes(store, ref.prefix).facts
+            manifest = check_sizes(store, ref.prefix)
+            expect_manifest(store, ref.prefix, manifest, ref.sha256)
         except (MissingFolder, CorruptFolder):
             continue
+        facts = manifest.facts
         there = set(facts["sources"])
         versions = [_VERSION.fullmatch(prefix) for prefix in sorted(there - set(sources.names))]
         pairs = [

@@ -38,8 +38,11 @@ _NAMES = re.compile(
         |[^/]+/(config\.json|model\.safetensors)""",
     re.VERBOSE,
 )
+_INDEX = "model.safetensors.index.json"
+_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _NOT_FOR_LIBRARIES = ("features.json", "millrace.json", "tokenizer.json", "MANIFEST.json")  # any word may be in them
 _NAMES_CODE = ("auto_map", "auto_mapping", "trust_remote_code")
+_NAMES_PACKAGES = ("quantization_config", "compression_config")  # a library imports the package that they name
 _NAMES_KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 _SETTINGS = {
     "sentence_bert_config.json": {"max_seq_length", "do_lower_case"},
@@ -81,6 +84,8 @@ def _problems(folder: Path) -> Iterator[str]:
             yield f"{path} is a link"
         elif path.is_dir():
             continue
+        elif not path.is_file():
+            yield f"{path} is not a file"  # a pipe would be waited for
         elif name in FILES:
             if path.read_bytes() != installed_copy(name).read_bytes():
                 yield f"{path} is not this installation's own file"
@@ -99,12 +104,21 @@ def _named(name: str, content: Any) -> Iterator[str]:
     for key, value in _pairs(content):
         if key in _NAMES_CODE:
             yield f"has an {key}, which names code elsewhere"
+        if key in _NAMES_PACKAGES:
+            yield f"has a {key}, which export does not write"
         if key in _NAMES_KERNELS and "/" in str(value):
             yield f"names {value}"
         if key == "activation_function" and value not in ACTIVATIONS.values():
             yield f"names {value}"
+    if name == _INDEX and not _of_own_files(content):
+        yield "names files that are not this model's weights"
     if name in _SETTINGS and not (isinstance(content, dict) and content.keys() <= _SETTINGS[name]):
         yield f"has other keys than {', '.join(sorted(_SETTINGS[name]))}"
+
+
+def _of_own_files(index: Any) -> bool:
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    return isinstance(files, dict) and all(_WEIGHTS.fullmatch(str(each)) for each in files.values())
 
 
 def _modules(content: Any) -> Iterator[str]:
@@ -122,15 +136,17 @@ def _modules(content: Any) -> Iterator[str]:
 
 
 def _pairs(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the keys and values of all objects at all depths."""
-    if isinstance(content, dict):
-        yield from content.items()
-    for each in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
-        yield from _pairs(each)
+    """Yield the keys and values of all objects at all depths, however deep."""
+    left = [content]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            yield from each.items()
+        left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
 
 
 def _content(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes().decode("utf-8"))  # as the libraries read it: never in another encoding
     except (ValueError, RecursionError):
         return None

@@ -56,7 +56,7 @@ def refreshed(store: Store, config: Config | None = None) -> Release:
     """Run the stages of a refresh; return its release."""
     plan, current = plan_refresh(store, config or small_config())
     save_plan(store, plan)
-    inferred = infer.fn(plan, catalogue_of(plan, validate.fn(plan)), current.model, None, reuse=current.vectors_prefix)
+    inferred = infer.fn(plan, catalogue_of(plan, validate.fn(plan)), current.model, None, reuse=current)
     made = release.fn(plan, current.model, inferred, current, current.rows)
     assert isinstance(made, Release)
     return made

@@ -144,6 +144,13 @@ def test_an_abandoned_attempt_is_closed_as_host_with_its_workers_times(store):
     assert close_abandoned(store) == []
 
 
+def test_an_orchestrator_that_stood_still_does_not_change_the_record_that_its_successor_closed(store):
+    record = ledger.begin(store, job())
+    (closed,) = close_abandoned(store)
+    assert ledger.end(store, record, 4000.0) == closed
+    assert only(store) == closed
+
+
 def test_an_abandoned_attempt_ended_with_its_last_sign_of_life(store):
     record = ledger.begin(store, job(price=36.0))
     keep(store, job(), Phases(booting=2.0, productive=40.0))

@@ -1,6 +1,7 @@
 """A model's folder is opened by those who read a workspace: whoever wrote it must not run code in their processes."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,61 @@ def _cut(folder: Path, evil: str) -> None:
     (folder / "config.json").write_text('{"model_type": "bert"')
 
 
+def _tokenizer(folder: Path, evil: str) -> None:
+    named = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+
+
+def _trusting(folder: Path, evil: str) -> None:
+    loaded = {"tokenizer_class": "BertTokenizer", "init": [{"trust_remote_code": True}]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(loaded))
+
+
+def _template(folder: Path, evil: str) -> None:
+    (folder / "chat_template.jinja").write_text("{{ cycler.__init__.__globals__.os.abort() }}")
+
+
+def _processor_code(folder: Path, evil: str) -> None:
+    (folder / "processor_config.json").write_text(json.dumps({"processor_class": "evil.Evil"}))
+
+
+def _weights_of_others(folder: Path, evil: str) -> None:
+    index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": "../../quarantine/pytorch_model.bin"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def _quantised(folder: Path, evil: str) -> None:
+    nested = {"model_type": "bert", "text_config": {"quantization_config": {"quant_method": "antigravity"}}}
+    (folder / "config.json").write_text(json.dumps(nested))
+
+
+def _in_another_encoding(folder: Path, evil: str) -> None:
+    (folder / "config.json").write_bytes(json.dumps({"model_type": "bert"}).encode("utf-16"))
+
+
+def _very_deep(folder: Path, evil: str) -> None:
+    """Deeper than Python's own recursion goes, and not than its reader of JSON does."""
+    deep = '{"a":' * 900 + '{"auto_map": {"AutoConfig": "someone/else--evil.Evil"}}' + "}" * 900
+    (folder / "config.json").write_text(deep)
+
+
+def _pipe(folder: Path, evil: str) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def _another_case(folder: Path, evil: str) -> None:
+    """On a disk that ignores case it would be the file that the library opens."""
+    (folder / "CONFIG.json").write_text(json.dumps({"auto_map": {"AutoConfig": "someone/else--evil.Evil"}}))
+
+
+def _one_place_twice(folder: Path, evil: str) -> None:
+    """Two modules claim one place."""
+    second = [{"idx": 0, "name": "0", "path": "", "type": "evil.Evil"}]
+    first = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps([*first, *second]))
+
+
 @pytest.mark.parametrize("opened", [_open, _encode])
 @pytest.mark.parametrize(
     ("tamper", "named"),
@@ -142,6 +198,17 @@ def _cut(folder: Path, evil: str) -> None:
         (_pickle, r"pytorch_model\.bin is not"),
         (_link, r"1_Pooling/config\.json is a link"),
         (_cut, r"config\.json is not readable"),
+        (_tokenizer, r"tokenizer_config\.json has an auto_map"),
+        (_trusting, r"tokenizer_config\.json has an trust_remote_code"),
+        (_template, r"chat_template\.jinja is not"),
+        (_processor_code, r"processor_config\.json is not"),
+        (_weights_of_others, r"model\.safetensors\.index\.json names files that are not"),
+        (_quantised, r"config\.json has a quantization_config"),
+        (_in_another_encoding, r"config\.json is not readable"),
+        (_very_deep, r"config\.json (has an auto_map|is not readable)"),
+        (_pipe, r"config\.json is not a file"),
+        (_another_case, r"CONFIG\.json is not"),
+        (_one_place_twice, r"modules\.json names evil\.Evil"),
     ],
 )
 def test_code_that_is_not_this_installations_own_never_runs(
