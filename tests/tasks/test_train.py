@@ -46,6 +46,7 @@ def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, ru
         history=plan.history,
         feeds=(),
         bases=(catalogue_of(plan, before.validated),),
+        turn=1,
         parent=plan.parent,
     )
     assert spec_of(runner, Stage.health).inputs == HealthInputs()

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import commit
 from tasks.contracts.profiles import ColumnProfile, SpanProfile
 from tasks.contracts.references import CheckpointRef
 from tasks.foundation.languages import UNSURE, languages
@@ -89,9 +90,12 @@ def test_a_profile_does_not_depend_on_the_pieces(
 def test_what_the_parent_has_never_seen_is_a_warning(store: DirectoryStore, tmp_path: Path):
     sizes = {"brand": 4, "locale": 8}
     table = FeatureTable(numeric={}, categorical={"brand": ("acme",), "locale": ("de", "en")}, query=(), rows=sizes)
-    store.write(f"{PARENT.prefix}/features.json", table.to_json())
     texts = (str(value[side]) for value in rows(40) for side in ("query", "item"))
-    store.write(f"{PARENT.prefix}/tokenizer.json", train_tokenizer(texts, 200).to_str().encode())
+    folder = tmp_path / "parent"
+    folder.mkdir()
+    (folder / "features.json").write_bytes(table.to_json())
+    (folder / "tokenizer.json").write_text(train_tokenizer(texts, 200).to_str(), encoding="utf-8")
+    commit(store, PARENT.prefix, folder, "checkpoint", {})
     write_span(store, tmp_path, MARCH, [*rows(30), *rows(10, start=30, query="赤いランプ が 好き です")])
     outcome = validate.run(job(store, parent=PARENT))
     assert failed(outcome) == ["brand unseen", "unknown tokens"]
