@@ -56,14 +56,14 @@ def update_record(
     way_out: str = "",
     error: type[StoreError] = StoreError,
 ) -> R | None:
-    """Replace a record by the change of the one that is there, so that no other process's change is lost.
+    """Replace a record by the change of the present one, so that no other process's change is lost.
 
     Args:
         change: gets the record, None if there is none, and returns the new one; None: it stays. Called again if
             another process was faster.
 
     Returns:
-        The record that is there now; None if there is none.
+        The present record; None if it does not exist.
 
     Raises:
         StoreError: as `read_record`.

@@ -48,7 +48,7 @@ def flipped(path: Path) -> None:
     path.write_bytes(content)
 
 
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "flipped": flipped,
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
     "gone": Path.unlink,

@@ -19,6 +19,7 @@ from flows.pipeline import pipeline
 from flows.refresh import refresh
 from infra.store import s3_store, s3_upload
 from tasks.contracts import workspace
+from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest as ingest_rows
 from tasks.foundation.clock import Clock, Repeating, keep_time_by
@@ -161,7 +162,7 @@ def _ingested(store: Any) -> None:
             for n in range(24)
         ]
         source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        ingest_rows(store, source, Format.jsonl, "at", "quarter", {"query": "q", "item": "i", "id": "id"})
+        ingest_rows(store, source, Format.jsonl, "at", SpanKind.quarter, {"query": "q", "item": "i", "id": "id"})
 
 
 def _imported(store: Any) -> None:
