@@ -166,7 +166,7 @@ class SignsConfig(Record):
     misplaced: Bounds = Field(
         default=Bounds(warn=0.75, stop=0.85),
         description="share of the words that queries have in common with items, beyond chance, that belong to other "
-        "items than their rows': in full unless it was usual before",
+        "items than their rows': in full unless it was usual before; only a first span is stopped",
     )
 
 

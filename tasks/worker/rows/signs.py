@@ -130,7 +130,8 @@ def judge_signs(
 def _joined(before: SharedWords, now: SharedWords, bounds: Bounds) -> Check:
     """Return the check of words that queries share with other items than their own.
 
-    A shop whose earlier spans are above the limit as well is judged by the rise: its queries rarely name the items.
+    A first span alone is stopped: later ones have a champion, whose loss the gates measure. A shop whose earlier spans
+    are above the limit as well is judged by the rise: its queries rarely name the items.
     """
     if now.rows < MIN_ROWS or now.misplaced is None:
         why = f"{now.rows} rows; {MIN_ROWS} whose queries have words of items are needed"
@@ -143,6 +144,7 @@ def _joined(before: SharedWords, now: SharedWords, bounds: Bounds) -> Check:
         f"the words belong to other items{f', {usual:.1%} in the spans before' if usual is not None else ''}"
     )
     share = max(0.0, now.misplaced - natural)
+    bounds = bounds if not before.rows else Bounds(warn=bounds.warn, stop=None)
     return check_share(_JOINED, share, bounds, "signs.misplaced", sentence, _JOIN_AGAIN)
 
 
