@@ -3,8 +3,8 @@
     python -m tests.nightly [--part K | --part next] [--minutes 35] [--only NAME ...] [--list]
 
 The units that were not run for the longest time come first. At the time limit the unit that runs is ended, and those
-left are named: no failure, and the next run of the part begins with them. The exit code is 1 if a unit failed that is in
-ran.json: one that never ran here is named, and holds nobody up.
+left are named: no failure, and the next run of the part begins with them. The exit code is 1 if a unit failed that is
+in ran.json: one that never ran is named, and holds nobody up.
 """
 
 from __future__ import annotations
