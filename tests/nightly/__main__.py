@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def run(order: Sequence[Unit], minutes: float) -> dict[str, ran.Ran]:
-    """Run units one after the other, until the time limit; returns those that began."""
+    """Run units one after the other until the time limit; return the results of those begun."""
     deadline = time.monotonic() + 60 * minutes
     results: dict[str, ran.Ran] = {}
     for unit in order:

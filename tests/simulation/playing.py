@@ -40,7 +40,7 @@ def play(theatre: Theatre, first: int, most: int, seconds: float) -> Played:
 
 
 def find_mutants(theatre: Theatre, names: Iterable[str], seconds: float) -> list[str]:
-    """Play with each fault planted, at most so long; print a line for each, and return those that were missed."""
+    """Play with each planted fault until the time limit; print a line for each, and return the missed ones."""
     missed = []
     for name in names:
         with planted(name):

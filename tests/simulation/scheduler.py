@@ -96,7 +96,7 @@ class Disturbances(NamedTuple):
     jumps: int = 0
     lost_replies: float = 0.0  # share of the writes to a bucket that succeed and are repeated by the client
     undecided: float = 0.0  # share of the conditional writes that a bucket answers with 409
-    within_turns: int = 150  # the kills, pauses and jumps come within the first so many turns
+    within_turns: int = 150  # first turns, in which kills, pauses and jumps come
 
 
 class Scheduler:
@@ -175,7 +175,7 @@ class Scheduler:
             raise Killed
 
     def sleep(self, seconds: float, sooner: Callable[[], bool] | None = None) -> None:
-        """End the turn; the next one comes after so many seconds at the earliest, or once `sooner` is true."""
+        """End the turn; the next one comes after the seconds at the earliest, or once `sooner` is true."""
         strand = self.current
         if strand is None:
             return
