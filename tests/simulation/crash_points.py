@@ -28,6 +28,7 @@ from tasks.publish import publish_to_all, swap_back
 from tasks.runs import packs, releases
 from tasks.runs.rollback import rollback
 from tasks.upkeep.prune import prune
+from tests.simulation.copies import copy_of
 from tests.simulation.scheduler import START, Killed
 from tests.simulation.stores import RULES, InlineExecutor, Objects
 from tests.simulation.without_prefect import without_prefect
@@ -166,9 +167,7 @@ def _ingested(store: Any) -> None:
 
 
 def _imported(store: Any) -> None:
-    file = Path(tempfile.gettempdir()) / "millrace-simulated-weights.pt"
-    file.write_bytes(b"weights")
-    import_checkpoint(store, small_config(), file)
+    import_checkpoint(store, small_config(), copy_of("weights.pt", {"weights.pt": b"weights"}))
 
 
 COMMANDS: Mapping[str, Command] = {

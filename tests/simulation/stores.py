@@ -13,7 +13,6 @@ import datetime as dt
 import errno
 import hashlib
 import io
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -25,6 +24,7 @@ from infra.store.base import Conflict, Holder, InUse, Lock
 from infra.store.kernel_lock import KernelLock
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import StoreError
+from tests.simulation.copies import copy_of
 from tests.simulation.scheduler import LONG_SECONDS, START, Scheduler
 
 BUCKET = "sim"
@@ -128,14 +128,9 @@ class SimulatedBucket(S3Store):
         self._client: Any = Client(objects)
 
     def local(self, key: str) -> Path:
-        """Return a copy in a temporary folder; a mirror would show one process the files of another."""
+        """Return a copy in a folder of its own; a mirror would show one process the files of another."""
         self._full(key)
-        root = Path(tempfile.mkdtemp(prefix="millrace-simulated-"))
-        for found in self.entries(key):
-            target = root / found.key
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self.read(found.key))
-        return root / key
+        return copy_of(key, {found.key: self.read(found.key) for found in self.entries(key)})
 
     def _copy(self, key: str, copies: dict[str, str]) -> None:
         for name, new in copies.items():
@@ -313,13 +308,8 @@ class SimulatedDirectory:
 
     def local(self, key: str) -> Path:
         self._turn("local", key)
-        root = Path(tempfile.mkdtemp(prefix="millrace-simulated-"))
-        for each in (key, *self.objects.below(f"{key}/")):
-            if (found := self.objects.files.get(each)) is not None:
-                target = root / each
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(found.data)
-        return root / key
+        keys = (key, *self.objects.below(f"{key}/"))
+        return copy_of(key, {each: found.data for each in keys if (found := self.objects.files.get(each)) is not None})
 
     def move(self, prefix: str, target: str) -> None:
         self._checked(target)
