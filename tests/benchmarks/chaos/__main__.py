@@ -1,4 +1,4 @@
-"""`make chaos`: runs that are disturbed on this machine and on the emulated cloud, and docs/chaos.md.
+"""`make chaos`: runs that are disturbed on this machine and on the emulated cloud, and its part of docs/proofs.md.
 
     python -m tests.benchmarks.chaos [--kills N] [--seed S] [--place local|cloud] [--only I] [--actors 1|4]
 
@@ -23,13 +23,12 @@ from tests.benchmarks.chaos.campaign import Report, campaign, counts
 from tests.benchmarks.chaos.draws import crowds, draws
 from tests.benchmarks.disturbed.cloud import CloudWorld, CrowdedCloudWorld
 from tests.benchmarks.disturbed.local import LocalWorld
-from tests.benchmarks.disturbed.page import DOCS
+from tests.benchmarks.disturbed.page import put
 from tests.benchmarks.disturbed.world import opened
 
 ALONE = {"local": LocalWorld, "cloud": CloudWorld}
 CROWDED = {"local": LocalWorld, "cloud": CrowdedCloudWorld}
 MARK = "-four-actors"
-PAGE = DOCS / "chaos.md"
 RESULTS = DirectoryStore(Path("workspace/chaos"))
 
 
@@ -52,9 +51,9 @@ def main() -> int:
     if crowded:
         keys = [key for key in sorted(RESULTS.list("")) if MARK in key]
         every = [Report.model_validate_json(RESULTS.read(key)) for key in keys]
-        PAGE.write_text(page.with_crowds(PAGE.read_text(), every))
+        put("make chaos ACTORS=4", page.tables(every))
     elif len(reports) == len(ALONE) and all(len(report.runs) >= options.kills for report in reports):
-        PAGE.write_text(page.whole(reports) + page.crowds_of(PAGE.read_text()))
+        put("make chaos", page.tables(reports))
     return 1 if any(report.wrong for report in reports) else 0
 
 

@@ -1,13 +1,11 @@
-"""The pages of disturbed runs: tables in Markdown, and the machine that the runs were on."""
+"""The tables of disturbed runs in docs/proofs.md, each between the marks of the program that writes it."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "proofs.md"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -17,7 +15,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join([*head, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
 
 
-def machine() -> str:
-    """Return the number of cores and the name of the processor, from Linux."""
-    found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return f"{len(os.sched_getaffinity(0))} cores of {found[1] if found else 'an unnamed processor'}"
+def put(program: str, tables: str) -> None:
+    """Write the tables of a program into the page, in place of the earlier ones; all other text stays."""
+    text, begin, end = PAGE.read_text(encoding="utf-8"), f"<!-- {program} -->\n", f"<!-- end of {program} -->"
+    before, after = text[: text.index(begin)], text[text.index(end) :]
+    PAGE.write_text(f"{before}{begin}\n{tables}\n\n{after}", encoding="utf-8")

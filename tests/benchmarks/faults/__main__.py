@@ -1,4 +1,4 @@
-"""`make faults`: the pipeline through every fault that AWS Batch, S3 and the orchestrator can have, and docs/faults.md.
+"""`make faults`: the pipeline through each fault of AWS Batch, S3 and the orchestrator; its part of docs/proofs.md.
 
     python -m tests.benchmarks.faults [--only TEXT]
 
@@ -12,10 +12,10 @@ import sys
 
 from tests.benchmarks.disturbed.cloud import CloudScene, CloudWorld
 from tests.benchmarks.disturbed.judge import measured, outcome_of
-from tests.benchmarks.disturbed.page import DOCS
+from tests.benchmarks.disturbed.page import put
 from tests.benchmarks.disturbed.world import opened
 from tests.benchmarks.faults import judge, page
-from tests.benchmarks.faults.cases import CASES, FROM_TRAINING_ON, UNDISTURBED, Case
+from tests.benchmarks.faults.cases import CASES, UNDISTURBED, Case
 from tests.support.processes.command import CommandResult
 
 
@@ -39,7 +39,7 @@ def main() -> int:
                     _say(line)
         print(page.tables(rows))
         if not only:
-            (DOCS / "faults.md").write_text(page.whole(rows, world.undisturbed.seconds(FROM_TRAINING_ON)))
+            put("make faults", page.tables(rows[1:]))  # the first is the undisturbed run
     return 0 if well else 1
 
 
