@@ -115,4 +115,5 @@ class MinedRelease(Record):
     number: int
     model: ModelRef
     vectors: str = Field(description="folder of its vectors")
+    vectors_sha256: str = Field(description="SHA-256 of the vectors' manifest, as it was released")
     catalogue: CatalogueRef

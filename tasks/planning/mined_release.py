@@ -51,5 +51,9 @@ def _current(store: Store) -> MinedRelease | None:
     if release is None:
         return None
     return MinedRelease(
-        number=release.number, model=release.model, vectors=release.vectors_prefix, catalogue=release.catalogue
+        number=release.number,
+        model=release.model,
+        vectors=release.vectors_prefix,
+        vectors_sha256=release.vectors_sha256,
+        catalogue=release.catalogue,
     )

@@ -137,7 +137,9 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
     """
     memory = MEMORY_BYTES // job.rank.local_world
     device = accelerator.ranking_device
-    items = ReleasedItems.open(job.shared, release.vectors, release.model.version, memory, device)
+    items = ReleasedItems.open(
+        job.shared, release.vectors, release.model.version, memory, device, release.vectors_sha256
+    )
     spec = ModelSpec(release.model.version, {}, release.model.checkpoint)
     model = open_model(job, accelerator, spec, None, items.vectors.max_tokens)
     assert model is not None, "only new weights may not be there"

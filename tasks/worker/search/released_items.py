@@ -22,10 +22,10 @@ class ReleasedItems(NamedTuple):
 
     @classmethod
     def open(
-        cls, store: Store, prefix: str, model_version: str, memory_bytes: int, device: torch.device
+        cls, store: Store, prefix: str, model_version: str, memory_bytes: int, device: torch.device, sha256: str | None
     ) -> "ReleasedItems":
         """Open the vectors; for arguments and errors see `Index`."""
-        index = Index(store, prefix, model_version, memory_bytes, device=device)
+        index = Index(store, prefix, model_version, memory_bytes, sha256, device)
         ids, texts = np.zeros(index.vectors, dtype=np.int64), np.zeros(index.vectors, dtype=np.int64)
         for first, items in index.tables([ITEM_ID, TEXT]):
             here = slice(first, first + items.num_rows)

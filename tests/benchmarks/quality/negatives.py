@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 from configs.load import load_config
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import commit
+from infra.store.manifest import commit, read_manifest
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
@@ -97,10 +97,12 @@ def several_answers(folder: Path, topics: int, seed: int) -> list[float]:
     config = load_config(None, [*SETTINGS, f"seed={seed}"])
     first = _train(store, config, TrainInputs(rows=(spans[0],), history=(), parent=None), "first")
     model = model_of(first)
+    vectors = infer_vectors(store, config, spans[0], model).prefix
     release = MinedRelease(
         number=1,
         model=model,
-        vectors=infer_vectors(store, config, spans[0], model).prefix,
+        vectors=vectors,
+        vectors_sha256=read_manifest(store, vectors).sha256,
         catalogue=make_catalogue(store, config, spans[0]),
     )
     found = []

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import MinedRelease, RowsRef
 from tests.support.workspace.jobs import (
@@ -49,5 +50,6 @@ def make_mined(folder: Path) -> Made:
     model = model_of(train_model(store, CONFIG, before))
     vectors = infer_vectors(store, CONFIG, before, model).prefix
     catalogue = make_catalogue(store, CONFIG, before)
-    release = MinedRelease(number=1, model=model, vectors=vectors, catalogue=catalogue)
+    sha256 = read_manifest(store, vectors).sha256
+    release = MinedRelease(number=1, model=model, vectors=vectors, vectors_sha256=sha256, catalogue=catalogue)
     return Made(store, release, before, write_rows(store, "2026-02", 150, folder, distinct=50))

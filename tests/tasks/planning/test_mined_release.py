@@ -27,7 +27,13 @@ def test_a_run_mines_the_release_that_is_current_and_the_first_run_none(store: D
     carry_out(plan_run(store, config))
     assert first is not None
     assert first.catalogue is not None
-    release = MinedRelease(number=1, model=first.model, vectors=first.vectors_prefix, catalogue=first.catalogue)
+    release = MinedRelease(
+        number=1,
+        model=first.model,
+        vectors=first.vectors_prefix,
+        vectors_sha256=first.vectors_sha256,
+        catalogue=first.catalogue,
+    )
     assert mined_by(runner) == [None, release]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import MANIFEST, read_manifest
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import RowsRef
 from tasks.contracts.usage import MinedNegatives
@@ -132,6 +133,15 @@ def test_a_release_that_is_gone_ends_the_run(made: Made, part: str):
     with pytest.raises(StoreError, match=r"can't be mined from release 1.*heads\.contrastive\.negatives=null"):
         find(made)
     assert not made.store.list("negatives")
+
+
+def test_vectors_that_were_replaced_after_the_release_end_the_run(made: Made):
+    """Whoever writes others with a manifest of their own chooses what the model learns to push away."""
+    folder = made.release.vectors
+    manifest = read_manifest(made.store, folder)
+    made.store.write(f"{folder}/{MANIFEST}", manifest.model_copy(update={"files": manifest.files[::-1]}).to_json())
+    with pytest.raises(StoreError, match="is not the one that was released"):
+        find(made)
 
 
 def test_a_feature_that_only_the_released_model_knows_is_a_config_error(made: Made):

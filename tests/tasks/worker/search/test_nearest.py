@@ -43,7 +43,7 @@ def released(folder: Path) -> ReleasedItems:
     commit(
         store, "vectors/m", source, "vectors", {"model_version": "m", "width": WIDTH, "type": "fp32", "max_tokens": 16}
     )
-    return ReleasedItems.open(store, "vectors/m", "m", 2**20, HOST)
+    return ReleasedItems.open(store, "vectors/m", "m", 2**20, HOST, None)
 
 
 @pytest.mark.parametrize("right_items", [1, 4, ITEMS - 8])

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import read_manifest
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import MinedRelease, RowsRef
 from tasks.data.rows import normal_text
@@ -119,10 +120,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     store.write("golden/k.parquet", out.getvalue())
     config = tiny_config(*PLAIN)
     model = model_of(train_model(store, config, first, run_key="released"))
+    vectors = infer_vectors(store, config, first, model).prefix
     release = MinedRelease(
         number=1,
         model=model,
-        vectors=infer_vectors(store, config, first, model).prefix,
+        vectors=vectors,
+        vectors_sha256=read_manifest(store, vectors).sha256,
         catalogue=make_catalogue(store, config, first),
     )
     return Scene(store, first, second, "golden/k.parquet", release)
