@@ -14,7 +14,6 @@ from tasks.contracts.workspace import NUMBER, PRUNED_RELEASE, RELEASE
 from tasks.foundation.clock import now
 from tasks.foundation.errors import SupersededError
 from tasks.runs.releases import (
-    CURRENT,
     Numbered,
     Pointer,
     is_made,
@@ -25,6 +24,7 @@ from tasks.runs.releases import (
     of_run_with_number,
     read,
     read_pointer,
+    swap_pointer,
 )
 
 
@@ -132,7 +132,7 @@ def settle(store: Store) -> Release | None:
         left = tuple(number for number in undecided if number not in waiting) if pointer is not None else ()
         decided = Pointer(release=serving.number, undecided=left, passed_over=tuple(sorted(passed_over)))
         with contextlib.suppress(Conflict):  # another process moved it in between; look again
-            store.swap(CURRENT, decided.to_json(), expected=raw)
+            swap_pointer(store, decided, expected=raw)
             return serving if pointer is None or serving.number != pointer.release else None
 
 
@@ -163,7 +163,7 @@ def _decide_again(store: Store, number: int, refreshed: int | None) -> None:
         else:
             moved |= {"undecided": tuple(sorted({*pointer.undecided, number}))}
         with contextlib.suppress(Conflict):
-            store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)
+            swap_pointer(store, pointer.model_copy(update=moved), expected=raw)
 
 
 def _unmark(store: Store, number: int, confirm: Callable[[], None]) -> None:
@@ -204,7 +204,7 @@ def _numbered(store: Store, made: Release, confirm: Callable[[], None]) -> Relea
         with contextlib.suppress(Conflict):  # another process was faster; take the next number
             if pointer is not None and number not in pointer.undecided:
                 undecided = (*pointer.undecided, number)
-                store.swap(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json(), expected=raw)
+                swap_pointer(store, pointer.model_copy(update={"undecided": undecided}), expected=raw)
             # Conflict: another process of this run has written a number since, so this one may be late for its release.
             store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)
             store.create(RELEASE.key(number=number), numbered.to_json())

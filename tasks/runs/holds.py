@@ -12,7 +12,7 @@ from tasks.contracts.runs import Hold, Release
 from tasks.contracts.workspace import HOLD
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
-from tasks.runs.releases import CURRENT, Pointer, is_made, no_current, read, read_pointer
+from tasks.runs.releases import Pointer, is_made, no_current, read, read_pointer, swap_pointer
 
 
 def hold(store: Store, reason: str) -> Hold:
@@ -62,7 +62,7 @@ def _pointer(store: Store) -> tuple[bytes | None, Pointer]:
 
 def _moved(store: Store, raw: bytes | None, pointer: Pointer, hold: Hold | None) -> bool:
     try:
-        store.swap(CURRENT, pointer.model_copy(update={"hold": hold}).to_json(), expected=raw)
+        swap_pointer(store, pointer.model_copy(update={"hold": hold}), expected=raw)
     except Conflict:  # a release was made at the same moment; look again
         return False
     return True

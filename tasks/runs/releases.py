@@ -4,6 +4,7 @@ The pointer names a release, so model and vectors always change together. Here t
 releases and moves the pointer. A release whose files were deleted by `millrace prune` is marked.
 """
 
+import uuid
 from collections.abc import Iterable, Iterator
 
 from pydantic import Field
@@ -36,6 +37,9 @@ class Pointer(Record):
     )
     hold: Hold | None = Field(default=None, description="hold on releases; null: none")
     going_to: int | None = Field(default=None, description="the release that a rollback is about to make current")
+    write: str = Field(
+        default="", description="id of the write that made this record, so that it differs from all before"
+    )
 
 
 def current(store: Store) -> Release | None:
@@ -246,6 +250,20 @@ def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
     """Remove the marks of these releases, whose files exist."""
     for number in numbers:
         store.delete(PRUNED_RELEASE.key(number=number))
+
+
+def swap_pointer(store: Store, pointer: Pointer, expected: bytes | None) -> bytes:
+    """Replace the pointer while it still has the bytes `expected`; None: while there is none. Return its new bytes.
+
+    No earlier pointer had them: one that moved and came back would look unmoved to a process that read
+    it before.
+
+    Raises:
+        Conflict: another process moved it in between.
+    """
+    data = pointer.model_copy(update={"write": uuid.uuid4().hex}).to_json()
+    store.swap(CURRENT, data, expected=expected)
+    return data
 
 
 def read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:

@@ -14,6 +14,7 @@ from tasks.runs.releases import (
     pruned,
     read,
     read_pointer,
+    swap_pointer,
 )
 from tasks.runs.wholeness import expect_whole
 
@@ -68,7 +69,7 @@ def _checked(store: Store, to: int | None) -> tuple[bytes | None, Pointer | None
 
 def _go(store: Store, raw: bytes | None, pointer: Pointer | None, release: Release) -> Release:
     if pointer is None:
-        store.swap(CURRENT, Pointer(release=release.number).to_json(), expected=raw)
+        swap_pointer(store, Pointer(release=release.number), expected=raw)
         return release
     raw = _announced(store, pointer, raw, release.number)
     without = {
@@ -76,7 +77,7 @@ def _go(store: Store, raw: bytes | None, pointer: Pointer | None, release: Relea
         for name in ("undecided", "passed_over")
     }
     moved = {"release": release.number, **without, "going_to": None}
-    store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)
+    swap_pointer(store, pointer.model_copy(update=moved), expected=raw)
     return release
 
 
@@ -86,13 +87,12 @@ def _announced(store: Store, pointer: Pointer, raw: bytes | None, target: int) -
     Prune writes its mark, then reads the pointer; a rollback writes the pointer, then reads the marks. So at least one
     of two concurrent processes sees the other, even if one dies.
     """
-    announced = pointer.model_copy(update={"going_to": target}).to_json()
-    if announced != raw:
-        store.swap(CURRENT, announced, expected=raw)
+    if pointer.going_to != target or raw is None:
+        raw = swap_pointer(store, pointer.model_copy(update={"going_to": target}), expected=raw)
     if is_pruned(store, target):
-        store.swap(CURRENT, pointer.model_copy(update={"going_to": None}).to_json(), expected=announced)
+        swap_pointer(store, pointer.model_copy(update={"going_to": None}), expected=raw)
         raise _lost(store, target)
-    return announced
+    return raw
 
 
 def _lost(store: Store, number: int) -> ConfigError:

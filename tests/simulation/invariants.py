@@ -6,33 +6,57 @@ objects themselves, so nothing that the code under test decides takes part.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from tasks.contracts import workspace
-from tasks.contracts.workspace import CURRENT, FENCE, RELEASE
+from tasks.contracts.kinds import Kind
+from tasks.contracts.workspace import CURRENT, FENCE, PRUNED_RELEASE, RELEASE
+from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.stores import Objects
 
 MANIFEST = "MANIFEST.json"
+_CURRENT = CURRENT.key()
 PERSONS = ("rollback", "hold", "lift")  # commands of people; all others are automatic
 READERS = ("reader",)
 _NEVER_CHANGED = (RELEASE, workspace.SPEC)  # records that are created, and never written again
 _NEVER_DELETED = (*_NEVER_CHANGED, workspace.PLAN, workspace.NUMBER, CURRENT, FENCE)
 
 
+class Begin(NamedTuple):
+    """The records of a workspace that later ones are compared with, by key, and the releases that need each file."""
+
+    sealed: Mapping[str, bytes]  # manifests
+    created: Mapping[str, bytes]
+    needed_by: Mapping[str, frozenset[int]]
+
+
+@functools.cache
+def begin_of(objects: Objects) -> Begin:
+    """Return the begin of all interleavings in these objects."""
+    contents = {key: found.data for key, found in objects.files.items()}
+    needed_by: dict[str, frozenset[int]] = {}
+    for key, data in contents.items():
+        if found := RELEASE.match(key):
+            _note_needs(needed_by, contents.get, found["number"], _parsed(data))
+    return Begin(
+        {key: data for key, data in contents.items() if key.endswith(f"/{MANIFEST}")},
+        {key: data for key, data in contents.items() if _is_of(_NEVER_CHANGED, key)},
+        needed_by,
+    )
+
+
 class Invariants:
     """Watches the objects of one interleaving; a broken promise ends it."""
 
-    def __init__(self, objects: Objects, scheduler: Scheduler) -> None:
+    def __init__(self, objects: Objects, scheduler: Scheduler, begin: Begin) -> None:
         self.objects, self.scheduler = objects, scheduler
-        self.pointer = self._json(CURRENT.key())
+        self.pointer = self._json(_CURRENT)
         self.left: set[int] = set()  # releases that served and do no more
-        self.sealed = {key: found.data for key, found in objects.files.items() if key.endswith(f"/{MANIFEST}")}
-        self.releases = {key: found.data for key, found in objects.files.items() if RELEASE.match(key)}
-        self.created = {key: found.data for key, found in objects.files.items() if self._of(_NEVER_CHANGED, key)}
+        self.sealed, self.created, self.needed_by = {**begin.sealed}, {**begin.created}, {**begin.needed_by}
         self.terms: dict[str, int] = {}
         objects.watch = self.seen
 
@@ -41,10 +65,10 @@ class Invariants:
     def seen(self, key: str, data: bytes | None) -> None:
         """Check one change: `data` is the new content, None if the object was deleted."""
         strand = self.scheduler.current
-        who = strand.process.command.partition(" ")[0] if strand is not None else "preparations"
+        who = _actor(strand.process.command) if strand is not None else "preparations"
         if who in READERS:
             self._broken(f"{who}, who only reads, wrote {key}")
-        if key == CURRENT.key():
+        if key == _CURRENT:
             self._pointer_moved(who)
         elif key.startswith(".locks/"):
             self._term_rose(key, data)
@@ -54,18 +78,30 @@ class Invariants:
                 if before is not None and _placeless(before) != _placeless(data):
                     self._broken(f"the manifest {key} was overwritten with another one")
                 self.sealed[key] = data
-        elif self._of(_NEVER_CHANGED, key):
+        elif _is_of(_NEVER_CHANGED, key):
             if self.created.get(key, data) != data:
                 self._broken(f"{key} was {'deleted' if data is None else 'changed'} after it was made")
             if data is not None:
                 self.created[key] = data
-        if data is None and self._of(_NEVER_DELETED, key):
+        if data is None and _is_of(_NEVER_DELETED, key):
             self._broken(f"{key} was deleted, and is kept always")
-        if key.startswith(("models/", "vectors/", "releases/")):
-            self._whole()
+        self._whole_after(key, data)
+
+    def _whole_after(self, key: str, data: bytes | None) -> None:
+        """Check the releases that a change can make incomplete, or that count from now on."""
+        numbers: Iterable[int] = self.needed_by.get(key, ())
+        if key == _CURRENT:
+            numbers = [self.pointer["release"]] if self.pointer else ()
+        elif found := RELEASE.match(key):
+            _note_needs(self.needed_by, self._data, found["number"], _parsed(data))
+            numbers = [found["number"]]
+        elif data is None and (found := PRUNED_RELEASE.match(key)):
+            numbers = [found["number"]]
+        for number in numbers:
+            self._whole(number)
 
     def _pointer_moved(self, who: str) -> None:
-        before, self.pointer = self.pointer, self._json(CURRENT.key())
+        before, self.pointer = self.pointer, self._json(_CURRENT)
         if self.pointer is None:
             return
         now = self.pointer["release"]
@@ -130,30 +166,24 @@ class Invariants:
             self._broken(f"the term of {key} fell from {self.terms[key]} to {record['term']}")
         self.terms[key] = record["term"]
 
-    def _whole(self) -> None:
+    def _whole(self, number: int) -> None:
         """The current release, and each that is not marked as pruned, has all files of its model and vectors."""
-        current = self.pointer["release"] if self.pointer else None
-        for number in self._numbers():
-            if number != current and f"releases/{number}.pruned.json" in self.objects.files:
-                continue
-            record = self._release(number)
-            if record is None:
-                continue
-            for folder in (record["model_prefix"], record["vectors_prefix"]):
-                if (lack := self._lacks(folder)) is not None:
-                    self._broken(
-                        f"release {number}, which {'serves' if number == current else 'is kept'}, lacks {lack}"
-                    )
-                    return
+        serves = self.pointer is not None and self.pointer["release"] == number
+        record = self._release(number)
+        if record is None or (not serves and PRUNED_RELEASE.key(number=number) in self.objects.files):
+            return
+        for folder in _folders_of(record):
+            if (lack := self._lacks(folder)) is not None:
+                self._broken(f"release {number}, which {'serves' if serves else 'is kept'}, lacks {lack}")
+                return
 
     def _lacks(self, folder: str) -> str | None:
         manifest = _parsed(self._data(f"{folder}/{MANIFEST}"))
         if manifest is None:
             return f"{folder}/{MANIFEST}"
-        for entry in manifest["files"]:
-            key = entry.get("at") or f"{folder}/{entry['name']}"
+        for key, size in _files(folder, manifest):
             found = self.objects.files.get(key)
-            if found is None or len(found.data) != entry["bytes"]:
+            if found is None or len(found.data) != size:
                 return key
         return None
 
@@ -175,9 +205,10 @@ class Invariants:
             return
         if self._release(pointer["release"]) is None:
             self._broken(f"the pointer names release {pointer['release']}, which does not exist")
-        if f"releases/{pointer['release']}.pruned.json" in self.objects.files:
+        if PRUNED_RELEASE.key(number=pointer["release"]) in self.objects.files:
             self._broken(f"release {pointer['release']} serves, and is marked as pruned")
-        self._whole()
+        for number in numbers:
+            self._whole(number)
 
     # Objects
 
@@ -194,11 +225,37 @@ class Invariants:
         found = self.objects.files.get(key)
         return found.data if found is not None else None
 
-    def _of(self, kinds: tuple[Any, ...], key: str) -> bool:
-        return any(kind.match(key) for kind in kinds)
-
     def _broken(self, sentence: str) -> None:
         self.scheduler.fail(sentence)
+
+
+def _note_needs(
+    needed_by: dict[str, frozenset[int]], read: Callable[[str], bytes | None], number: int, record: Any
+) -> None:
+    """Add the files of a release's model and vectors."""
+    for folder in _folders_of(record) if record is not None else ():
+        key = f"{folder}/{MANIFEST}"
+        for file, _ in ((key, 0), *_files(folder, _parsed(read(key)) or {"files": ()})):
+            needed_by[file] = needed_by.get(file, frozenset()) | {number}
+
+
+def _folders_of(release: Mapping[str, Any]) -> tuple[str, str]:
+    return release["model_prefix"], release["vectors_prefix"]
+
+
+def _files(folder: str, manifest: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the keys and bytes of a folder's files; some lie in others."""
+    return [(entry.get("at") or f"{folder}/{entry['name']}", entry["bytes"]) for entry in manifest["files"]]
+
+
+@functools.cache
+def _actor(command: str) -> str:
+    return command.partition(" ")[0]
+
+
+@functools.lru_cache(maxsize=100_000)
+def _is_of(kinds: tuple[Kind, ...], key: str) -> bool:
+    return any(kind.match(key) for kind in kinds)
 
 
 _cache: dict[bytes, Any] = {}

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.simulation.mutants import MUTANTS, planted
-from tests.simulation.scenes import Outcome, Theatre, case_of
+from tests.simulation.scenes import case_of
+from tests.simulation.theatre import Outcome, Theatre
 
 MUTANT_SECONDS = 60.0  # of processor time, within which a planted fault must be found
 
@@ -23,7 +24,7 @@ class Played(NamedTuple):
     interleavings: int
     turns: int
     seconds: float
-    broken: Outcome | None
+    broken: Outcome | None  # with its turns
 
 
 def play(theatre: Theatre, first: int, most: int, seconds: float) -> Played:
@@ -33,10 +34,20 @@ def play(theatre: Theatre, first: int, most: int, seconds: float) -> Played:
         outcome = theatre.play(case_of(seed))
         count, turns = count + 1, turns + outcome.scheduler.turns
         if outcome.violation:
-            return Played(count, turns, time.process_time() - began, outcome)
+            return Played(count, turns, time.process_time() - began, _again(theatre, outcome))
         if time.process_time() - began > seconds:
             break
     return Played(count, turns, time.process_time() - began, None)
+
+
+def _again(theatre: Theatre, broken: Outcome) -> Outcome:
+    """Play a broken interleaving once more, and note its turns."""
+    again = theatre.play(broken.case, tracing=True)
+    if again.violation != broken.violation:
+        raise AssertionError(
+            f"seed {broken.case.seed} is not the same twice: {broken.violation!r}, then {again.violation!r}"
+        )
+    return again
 
 
 def find_mutants(theatre: Theatre, names: Iterable[str], seconds: float) -> list[str]:
@@ -70,7 +81,7 @@ def main() -> int:
         with planted(given.mutant):
             played = play(theatre, given.first, given.interleavings, given.seconds)
             if given.seed is not None and played.broken is None:
-                _print_turns(theatre.play(case_of(given.seed)))
+                _print_turns(theatre.play(case_of(given.seed), tracing=True))
     print(f"{played.interleavings:,} interleavings, {played.turns:,} turns, {played.seconds:.1f} s of processor time")
     if played.broken is None:
         print("no promise was broken")
@@ -78,7 +89,7 @@ def main() -> int:
     _print_turns(played.broken)
     case = played.broken.case
     print(f"\nseed {case.seed}: {played.broken.violation}")
-    print(f"{', '.join(case.commands)} on a {case.rules}, {case.disturbances}")
+    print(f"{', '.join(case.commands)} on a {case.rules}, {case.disturbances}, {case.order}")
     words = f" --mutant '{given.mutant}'" if given.mutant else ""
     print(f"again: python -m tests.simulation --seed {case.seed}{words}")
     return 1

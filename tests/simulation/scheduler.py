@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import greenlet
 
-from tasks.foundation.clock import Clock, Repeating
+from tasks.foundation.clock import Repeating
 from tasks.foundation.errors import StageError
+from tests.simulation.orders import UNTIL_THE_OTHERS_ENDED, WRITES, Order
 
 START = 1_800_000_000.0  # seconds since 1970
 MOST_TURNS = 20_000  # of one interleaving; the longest that ends takes a fifth of it
 LONG_SECONDS = 1e6  # a sleep that something ends
-WRITES = ("put if", "put", "del if", "delete", "copy", "link", "rename", "compare", "unlink", "move")
+_WAITING_SECONDS = 1e5  # one that sleeps for longer waits for another one
 _PAUSES_SECONDS = (1.0, 30.0, 70.0, 200.0)  # a lease lives for 60
 _JUMPS_SECONDS = (-7200.0, -90.0, 90.0, 7200.0)
 
@@ -53,20 +54,17 @@ class Machine:
 class Process:
     """One command of a person or a schedule, on a machine."""
 
-    name: str
+    command: str
+    name: str  # the command, and the number of its restart
     machine: Machine
     body: Callable[[], Any]
+    place: int  # among all processes, by their begin
     result: Any = None
     error: BaseException | None = None
     dead: bool = False
     ended: bool = False
     asleep_until: float = 0.0  # suspended until then
     strands: list[Strand] = field(default_factory=list)
-
-    @property
-    def command(self) -> str:
-        """The name without the number of the restart."""
-        return self.name.partition("'")[0]
 
 
 @dataclass
@@ -80,10 +78,20 @@ class Strand:
     sooner: Callable[[], bool] | None = None  # true: it need not sleep on
     pending: tuple[str, str] = ("begin", "")
     stopped: bool = False
+    asleep_until: float = 0.0  # suspended until then, though its process goes on
+
+    @property
+    def wakes_latest_at(self) -> float:
+        return max(self.wakes_at, self.asleep_until, self.process.asleep_until)
+
+    @property
+    def stands_still(self) -> bool:
+        """True if it stands still until the others ended."""
+        return UNTIL_THE_OTHERS_ENDED in (self.asleep_until, self.process.asleep_until)
 
     def is_ready(self, time: float) -> bool:
         """Return True if it may have its turn."""
-        if self.process.asleep_until > time:
+        if self.process.asleep_until > time or self.asleep_until > time:
             return False
         return self.wakes_at <= time or (self.sooner is not None and self.sooner())
 
@@ -96,31 +104,32 @@ class Disturbances(NamedTuple):
     jumps: int = 0
     lost_replies: float = 0.0  # share of the writes to a bucket that succeed and are repeated by the client
     undecided: float = 0.0  # share of the conditional writes that a bucket answers with 409
+    failures: float = 0.0  # share of the requests that a bucket answers with 503 at the last of all tries
     within_turns: int = 150  # first turns, in which kills, pauses and jumps come
 
 
 class Scheduler:
-    """Runs processes to their end. `watch` is called after each turn that changed the store."""
+    """Runs processes to their end, in an order of turns. `trace` has the turns if `tracing` is true."""
 
-    def __init__(self, rng: random.Random, disturbances: Disturbances) -> None:
-        self.rng, self.disturbances = rng, disturbances
+    def __init__(self, rng: random.Random, disturbances: Disturbances, order: Order, tracing: bool = False) -> None:
+        self.rng, self.disturbances, self.order = rng, disturbances, order
         self.time = 0.0
         self.turns = 0
         self.trace: list[Turn] = []
         self.processes: list[Process] = []
         self.violation = ""
+        self.current: Strand | None = None  # whose turn it is; None outside of all processes, as in preparations
+        self.stood_still = False  # a process did for a while
+        self._tracing = tracing
         self._strands: list[Strand] = []
-        self._by_greenlet: dict[Any, Strand] = {}
         self._main = greenlet.getcurrent()
         self._due = self._moments()
-        self._fair = rng.random() < 0.5
-        self._ranks: dict[int, float] = {}
 
     # Processes
 
     def start(self, name: str, machine: Machine, body: Callable[[], Any], after_seconds: float = 0.0) -> Process:
-        """Add a process, which begins after a while."""
-        process = Process(name, machine, body)
+        """Add a process, which begins after a while. `name`: of the command, and `'2` for its second try."""
+        process = Process(name.partition("'")[0], name, machine, body, len(self.processes))
         self.processes.append(process)
 
         def run() -> None:
@@ -141,24 +150,21 @@ class Scheduler:
     def kill(self, process: Process) -> None:
         """End a process between two requests."""
         process.dead = True
-        self.trace.append(Turn(self.time, process.name, "KILLED", ""))
+        self._note(process.name, "KILLED", "")
         for strand in process.strands:
             if not strand.greenlet.dead:
                 if strand.greenlet:
+                    self.current = strand
                     strand.greenlet.throw(Killed)
+                    self.current = None
                 else:
                     strand.greenlet = None
-        process.ended = True
+        process.ended, process.error = True, process.error or Killed()
         self._strands = [strand for strand in self._strands if strand.process is not process]
-
-    @property
-    def current(self) -> Strand | None:
-        """The strand whose turn it is; None outside of all processes, as in preparations and checks."""
-        return self._by_greenlet.get(greenlet.getcurrent())
 
     def calm_down(self) -> None:
         """End all disturbances."""
-        self.disturbances, self._due = Disturbances(), []
+        self.disturbances, self._due, self.order = Disturbances(), [], Order(self.rng)
 
     # The turn of a process ends with one of these
 
@@ -170,9 +176,8 @@ class Scheduler:
         if strand.process.dead:
             raise Killed
         strand.pending = (what, key)
-        self._main.switch()
-        if strand.process.dead:
-            raise Killed
+        self.order.before(strand, what, key, self._stop)
+        self._end_turn(strand)
 
     def sleep(self, seconds: float, sooner: Callable[[], bool] | None = None) -> None:
         """End the turn; the next one comes after the seconds at the earliest, or once `sooner` is true."""
@@ -182,16 +187,14 @@ class Scheduler:
         if strand.process.dead:
             raise Killed
         strand.pending, strand.wakes_at, strand.sooner = ("sleep", f"{seconds:.0f} s"), self.time + seconds, sooner
-        self._main.switch()
+        self._end_turn(strand)
         strand.sooner, strand.wakes_at = None, self.time
-        if strand.process.dead:
-            raise Killed
 
     def repeat(self, act: Callable[[], None], every_seconds: float) -> Repeating:
         """Call `act` beside the current strand again and again."""
         mine = self.current
         if mine is None:
-            return _Never()
+            return Never()
         process = mine.process
 
         def run() -> None:
@@ -216,16 +219,11 @@ class Scheduler:
                 self.fail(f"{', '.join(waiting)} did not end within {MOST_TURNS} turns")
                 break
             self._disturb()
-            strand = self._next()
-            if strand is None:
-                continue
-            self.turns += 1
-            self.time += self.rng.random() * 0.1
-            self.trace.append(Turn(self.time, strand.process.name, *strand.pending))
+            strand = self._begun()
             strand.greenlet.switch()
-            if strand.greenlet.dead:
-                self._strands.remove(strand)
-                del self._by_greenlet[strand.greenlet]
+            if (last := self.current) is not None and last.greenlet.dead:  # strands switch among each other too
+                self._strands.remove(last)
+            self.current = None
         for process in self.processes:
             if not process.ended:
                 self.kill(process)
@@ -234,25 +232,67 @@ class Scheduler:
         """Record the first violation; the interleaving ends with this turn."""
         self.violation = self.violation or sentence
 
+    def _end_turn(self, strand: Strand) -> None:
+        """Switch to the strand that is next, and return when it is this one's turn again."""
+        due = self._due
+        is_due = bool(due) and due[0][0] <= self.turns and (not due[0][2] or strand.pending[0] in WRITES)
+        if is_due or self.violation or self.turns >= MOST_TURNS:
+            self._main.switch()
+        elif (following := self._begun()) is not strand:
+            following.greenlet.switch()
+        if strand.process.dead:
+            raise Killed
+
+    def _begun(self) -> Strand:
+        """Begin the turn of the strand that is next."""
+        strand = self._next()
+        self.turns += 1
+        self.time += self.rng.random() * 0.1
+        if self._tracing:
+            self._note(strand.process.name, *strand.pending)
+        self.current = strand
+        return strand
+
+    def _next(self) -> Strand:
+        while True:
+            time = self.time
+            ready = [strand for strand in self._strands if strand.is_ready(time)]
+            if len(ready) == 1:
+                return ready[0]
+            if ready:
+                return self.order.choose(ready)
+            if not self._wake_one():
+                self.time = min(strand.wakes_latest_at for strand in self._strands)
+
+    def _wake_one(self) -> bool:
+        """Let one go on that stands still until the others ended, if they did, or wait for it."""
+        mains = [each for each in self._strands if each.main]
+        still = [each for each in mains if each.stands_still]
+        if not still or any(each.wakes_latest_at < self.time + _WAITING_SECONDS for each in mains):
+            return False
+        woken = self.rng.choice(still)
+        woken.asleep_until = woken.process.asleep_until = 0.0
+        self._note(woken.process.name, "GOES ON", "")
+        return True
+
+    def _stop(self, strand: Strand, with_process: bool, seconds: float) -> None:
+        """Let a strand stand still before the request that is pending."""
+        until, self.stood_still = self.time + seconds, True
+        if with_process:
+            strand.process.asleep_until = until
+        else:
+            strand.asleep_until = until
+        self._note(strand.process.name, "STOPPED" if with_process else "WAITS", f"{seconds:.0f} s")
+
+    def _note(self, process: str, what: str, key: str) -> None:
+        if self._tracing:
+            self.trace.append(Turn(self.time, process, what, key))
+
     def _add(self, process: Process, run: Callable[[], None], main: bool, wakes_at: float) -> Strand:
         strand = Strand(process, greenlet.greenlet(run, parent=self._main), main, wakes_at)
         process.strands.append(strand)
         self._strands.append(strand)
-        self._by_greenlet[strand.greenlet] = strand
         return strand
-
-    def _next(self) -> Strand | None:
-        ready = [strand for strand in self._strands if strand.is_ready(self.time)]
-        if not ready:
-            self.time = min(max(strand.wakes_at, strand.process.asleep_until) for strand in self._strands)
-            return None
-        if len(ready) == 1:
-            return ready[0]
-        if self._fair:
-            return self.rng.choice(ready)
-        if self.rng.random() < 0.1:  # one process runs ahead of the others until the ranks change
-            self._ranks[id(self.rng.choice(ready).process)] = self.rng.random()
-        return max(ready, key=lambda strand: self._ranks.setdefault(id(strand.process), self.rng.random()))
 
     def _moments(self) -> list[tuple[int, str, bool]]:
         """Return turns, disturbances, and if each waits for a process that is about to write: few turns are writes."""
@@ -276,11 +316,10 @@ class Scheduler:
                 self.start(again, process.machine, process.body, self.rng.choice((0.0, 1.0, 90.0)))
             elif act == "pause":
                 pause = self.rng.choice(_PAUSES_SECONDS)
-                process.asleep_until = self.time + pause
-                self.trace.append(Turn(self.time, process.name, "PAUSED", f"{pause:.0f} s"))
+                self._stop(process.strands[0], True, pause)
             else:
                 process.machine.ahead += self.rng.choice(_JUMPS_SECONDS)
-                self.trace.append(Turn(self.time, process.machine.name, "JUMP", f"{process.machine.ahead:+.0f} s"))
+                self._note(process.machine.name, "JUMP", f"{process.machine.ahead:+.0f} s")
 
 
 class _Repeated:
@@ -295,69 +334,8 @@ class _Repeated:
         return bool(self._strand.greenlet.dead)
 
 
-class _Never:
+class Never:
     """In preparations no time passes, so nothing is renewed."""
 
     def stop(self, patience_seconds: float) -> bool:
         return True
-
-
-class Guard:
-    """In place of `threading.Lock`: a strand that waits for it ends its turn."""
-
-    def __init__(self, clock: SimulatedClock) -> None:
-        self._clock, self._held = clock, False
-
-    def __enter__(self) -> None:
-        while self._held and self._clock.scheduler is not None:
-            self._clock.scheduler.sleep(LONG_SECONDS, lambda: not self._held)
-        self._held = True
-
-    def __exit__(self, *_: object) -> None:
-        self._held = False
-
-
-class SimulatedClock(Clock):
-    """The clocks of the machine whose process has its turn."""
-
-    def __init__(self) -> None:
-        self.scheduler: Scheduler | None = None
-
-    def Lock(self) -> Guard:  # noqa: N802
-        """Return a lock, as the module `threading` does."""
-        return Guard(self)
-
-    def seconds(self) -> float:
-        machine = self._machine()
-        return START + self._time() + (machine.ahead if machine else 0.0)
-
-    def uptime(self) -> float:
-        machine = self._machine()
-        return self._time() + (machine.booted_before if machine else 0.0)
-
-    def boot(self) -> str:
-        machine = self._machine()
-        return machine.name if machine else "preparations"
-
-    def sleep(self, seconds: float) -> None:
-        if self.scheduler is not None:
-            self.scheduler.sleep(seconds)
-
-    def repeat(self, act: Callable[[], None], every_seconds: float, name: str) -> Repeating:
-        return self.scheduler.repeat(act, every_seconds) if self.scheduler is not None else _Never()
-
-    @contextlib.contextmanager
-    def of(self, scheduler: Scheduler) -> Iterator[None]:
-        """Tell the time of this scheduler inside the block."""
-        self.scheduler = scheduler
-        try:
-            yield
-        finally:
-            self.scheduler = None
-
-    def _time(self) -> float:
-        return self.scheduler.time if self.scheduler is not None else 0.0
-
-    def _machine(self) -> Machine | None:
-        strand = self.scheduler.current if self.scheduler is not None else None
-        return strand.process.machine if strand is not None else None

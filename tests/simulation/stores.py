@@ -7,16 +7,15 @@ steps of `infra/store/directory.py`, with kernel locks that a dead holder leaves
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import datetime as dt
 import errno
+import functools
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from botocore.exceptions import ClientError
 
@@ -25,96 +24,11 @@ from infra.store.kernel_lock import KernelLock
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import StoreError
 from tests.simulation.copies import copy_of
-from tests.simulation.scheduler import LONG_SECONDS, START, Scheduler
+from tests.simulation.objects import Objects, Stored
+from tests.simulation.scheduler import START, Disturbances
 
 BUCKET = "sim"
-Watch = Callable[[str, bytes | None], None]  # key, and its new content; None: it was deleted
-
-
-class Stored(NamedTuple):
-    """An object: its bytes, tag, metadata, and the time of its write in seconds since the begin."""
-
-    data: bytes
-    tag: str
-    metadata: Mapping[str, str]
-    at: float
-
-
-class Objects:
-    """The objects of a workspace. `watch` sees each change, in order."""
-
-    def __init__(self) -> None:
-        self.scheduler: Scheduler | None = None
-        self.watch: Watch | None = None
-        self.files: dict[str, Stored] = {}
-        self._order: list[str] = []
-        self._writes = 0
-
-    def copy(self) -> Objects:
-        """Return the same objects, apart: no turn and no watch."""
-        other = Objects()
-        other.files, other._order, other._writes = dict(self.files), list(self._order), self._writes
-        return other
-
-    @property
-    def time(self) -> float:
-        return self.scheduler.time if self.scheduler is not None else 0.0
-
-    def turn(self, what: str, key: str) -> None:
-        """End the turn of the process before a request."""
-        if self.scheduler is not None:
-            self.scheduler.request(what, key)
-
-    def wait(self, until: Callable[[], bool]) -> None:
-        """End the turn; the next one comes once `until` is true."""
-        if self.scheduler is not None:
-            self.scheduler.sleep(LONG_SECONDS, until)
-
-    def draws(self, share: float) -> bool:
-        """Return True for this share of the requests of processes."""
-        scheduler = self.scheduler
-        return (
-            bool(share) and scheduler is not None and scheduler.current is not None and (scheduler.rng.random() < share)
-        )
-
-    def put(self, key: str, data: bytes, tag: str = "", metadata: Mapping[str, str] | None = None) -> Stored:
-        self._writes += 1
-        if key not in self.files:
-            bisect.insort(self._order, key)
-        stored = self.files[key] = Stored(data, tag or f"{self._writes}", metadata or {}, self.time)
-        if self.watch is not None:
-            self.watch(key, data)
-        return stored
-
-    def remove(self, key: str) -> None:
-        if self.files.pop(key, None) is not None:
-            del self._order[bisect.bisect_left(self._order, key)]
-            if self.watch is not None:
-                self.watch(key, None)
-
-    def below(self, prefix: str) -> list[str]:
-        """Return the keys that begin with `prefix`, sorted."""
-        begin = bisect.bisect_left(self._order, prefix)
-        return self._order[begin : bisect.bisect_left(self._order, prefix + "\U0010ffff")]
-
-
-class InlineExecutor:
-    """In place of a thread pool: a simulated process has no threads but those that the scheduler knows."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-    def __enter__(self) -> InlineExecutor:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-    def shutdown(self, **_: object) -> None: ...
-
-    def map(self, do: Callable[..., Any], *items: Any) -> Iterator[Any]:
-        return iter([do(*each) for each in zip(*items, strict=False)])
-
-    def submit(self, do: Callable[..., Any], *given: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(do(*given))
-        return done
+_UNDISTURBED = Disturbances()
 
 
 # A bucket
@@ -145,6 +59,7 @@ class Client:
 
     def get_object(self, Bucket: str, Key: str, Range: str = "") -> dict[str, Any]:  # noqa: N803
         self.objects.turn("get", Key)
+        self._may_fail("GetObject")
         found = self._found(Key, "GetObject")
         data = found.data[int(Range.removeprefix("bytes=").rstrip("-")) :] if Range else found.data
         return {"Body": io.BytesIO(data), "ETag": found.tag, "Metadata": dict(found.metadata)}
@@ -162,11 +77,13 @@ class Client:
         rates = self._rates()
         while True:
             self.objects.turn("put if" if IfNoneMatch or IfMatch else "put", Key)
-            if (IfNoneMatch or IfMatch) and self.objects.draws(rates[1]):
+            self._may_fail("PutObject")
+            if (IfNoneMatch or IfMatch) and self.objects.draws(rates.undecided):
                 raise _error("ConditionalRequestConflict", 409, "PutObject")
             self._require(Key, IfNoneMatch, IfMatch)
-            self.objects.put(Key, data, f'"{hashlib.md5(data).hexdigest()}"', Metadata)
-            if not self.objects.draws(rates[0]):
+            self.objects.put(Key, data, _etag(data), Metadata)
+            self._may_fail("PutObject")  # though it wrote
+            if not self.objects.draws(rates.lost_replies):
                 return  # else the reply is lost, and botocore sends the request again
 
     def head_object(self, Bucket: str, Key: str) -> dict[str, Any]:  # noqa: N803
@@ -197,6 +114,7 @@ class Client:
 
     def delete_object(self, Bucket: str, Key: str, IfMatch: str) -> None:  # noqa: N803
         self.objects.turn("del if", Key)
+        self._may_fail("DeleteObject")
         self._require(Key, "", IfMatch)
         self.objects.remove(Key)
 
@@ -229,9 +147,19 @@ class Client:
         found = self.objects.files[key]
         return {"Key": key, "Size": len(found.data), "ETag": found.tag, "LastModified": _date(found.at)}
 
-    def _rates(self) -> tuple[float, float]:
+    def _rates(self) -> Disturbances:
         scheduler = self.objects.scheduler
-        return (scheduler.disturbances.lost_replies, scheduler.disturbances.undecided) if scheduler else (0.0, 0.0)
+        return scheduler.disturbances if scheduler is not None else _UNDISTURBED
+
+    def _may_fail(self, operation: str) -> None:
+        """Answer as an overloaded bucket does to the last of botocore's tries."""
+        if self.objects.draws(self._rates().failures):
+            raise _error("SlowDown", 503, operation)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _etag(data: bytes) -> str:
+    return f'"{hashlib.md5(data).hexdigest()}"'
 
 
 def _date(at: float) -> dt.datetime:

@@ -27,7 +27,8 @@ from tests.infra.store.test_store import (  # noqa: F401
     test_swap_replaces_only_the_expected_content,
     test_upload_copies_and_local_reads,
 )
-from tests.simulation.stores import RULES, Objects
+from tests.simulation.objects import Objects
+from tests.simulation.stores import RULES
 
 
 @pytest.fixture(params=RULES)

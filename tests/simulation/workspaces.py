@@ -18,7 +18,8 @@ from infra.store import factory
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
 from tasks.runs.adding_releases import add
-from tests.simulation.stores import RULES, Objects
+from tests.simulation.objects import Objects
+from tests.simulation.stores import RULES
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
 

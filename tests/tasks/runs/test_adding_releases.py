@@ -216,6 +216,18 @@ def test_a_refresh_that_lost_its_base_serves_once_the_base_does_again(store):
     assert serving(store) == 2, "a person left it"
 
 
+def test_a_pointer_that_moved_and_came_back_is_not_taken_for_an_unmoved_one(store):
+    """A refresh would announce the number of the run that a person left, as undecided."""
+    add(store, "a")
+
+    def released_and_left() -> None:
+        add(store, "b", "2021-Q2")
+        rollback(store, to=1)
+
+    made = add(Rival(store, {0: released_and_left}), "refresh", refreshed=1, by="a")
+    assert (made.number, serving(store)) == (3, 3)
+
+
 def decided(store: DirectoryStore) -> bool:
     """Whether no release that is there waits for a decision."""
     _, pointer = releases.read_pointer(store)

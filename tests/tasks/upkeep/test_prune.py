@@ -481,7 +481,7 @@ def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner, moved):
 
 def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):
     disturbed = Meanwhile(store.root)
-    before = store.read(releases.CURRENT)
+    before = releases.current(store)
 
     def mark(key: str) -> None:
         if key == releases.CURRENT and not releases.pruned(store):
@@ -490,7 +490,10 @@ def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):
     disturbed.after_write = mark
     with pytest.raises(ConfigError, match="release 2 can't serve"):
         rollback(disturbed, 2)
-    assert store.read(releases.CURRENT) == before
+    assert releases.current(store) == before
+    _, pointer = releases.read_pointer(store)
+    assert pointer is not None
+    assert pointer.going_to is None
 
 
 def test_a_lost_pointer_stops_the_prune_since_nobody_knows_what_serves(store, runner):

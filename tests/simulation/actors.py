@@ -1,0 +1,100 @@
+"""Commands that share a workspace: the functions of `tasks/` that the flows and the command line call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tasks.running.lineage_lock import hold_lineage
+from tasks.runs import adding_releases, holds, releases
+from tasks.runs.rollback import rollback
+from tasks.upkeep import prune
+from tests.simulation.objects import Objects
+from tests.simulation.scheduler import Machine, Process, Scheduler
+from tests.simulation.whole_flows import FLOWS
+from tests.simulation.workspaces import NEW_ITEMS, OTHER, Ready, Workspace
+
+
+class World(NamedTuple):
+    """The workspace of one interleaving."""
+
+    workspace: Workspace
+    objects: Objects
+    store: Any
+
+
+Command = Callable[[World], object]
+
+
+def _run(world: World, name: str, lineage: str) -> None:
+    """A run whose stages are done, as the end of `tasks/release.py`."""
+    store = world.store
+    with hold_lineage(store, f"lineages/{lineage}.run", _nobody):
+        adding_releases.settle(store)
+        adding_releases.add(store, **world.workspace.runs[name].arguments)
+
+
+def _refresh(world: World, items: str) -> None:
+    """A refresh whose workers write its outputs at once, as `flows/refresh.py`."""
+    store = world.store
+    if releases.hold_of(store) is not None:
+        return
+    adding_releases.settle(store)
+    with hold_lineage(store, "lineages/main.refresh", _nobody, patience_seconds=0.0):
+        current = releases.current(store)
+        assert current is not None
+        ready = world.workspace.refreshes[items, current.model.version]
+        made = releases.of_run(store, ready.arguments["run_key"])
+        if made is not None and (made.number == current.number or releases.was_left(store, made.number)):
+            return
+        _write(world, ready)
+        adding_releases.add(store, **{**ready.arguments, "refreshed": current.number})
+
+
+def _write(world: World, ready: Ready) -> None:
+    """Manifests last; each is a turn, and the files before it are none."""
+    for key, data in sorted(ready.written.items(), key=lambda item: item[0].endswith("MANIFEST.json")):
+        if key in world.objects.files:
+            continue
+        if key.endswith(("MANIFEST.json", "plan.json")):
+            world.store.write(key, data)
+        else:
+            world.objects.put(key, data)
+
+
+def _read(world: World) -> None:
+    """A reader of all releases, who then looks at the holder of the lineage."""
+    for each in releases.history(world.store):
+        releases.is_pruned(world.store, each.number)
+    releases.current(world.store)
+    world.store.peek("lineages/main.run")
+
+
+def _nobody(_: str) -> None:
+    """Nobody reads the sentences on waiting."""
+
+
+COMMANDS: dict[str, Command] = {
+    "run": lambda world: _run(world, "run", "main"),
+    "run again": lambda world: _run(world, "run", "main"),
+    "other run": lambda world: _run(world, "other run", OTHER),
+    "refresh": lambda world: _refresh(world, NEW_ITEMS[0]),
+    "refresh again": lambda world: _refresh(world, NEW_ITEMS[0]),
+    "refresh more": lambda world: _refresh(world, NEW_ITEMS[1]),
+    "rollback": lambda world: rollback(world.store),
+    "rollback to": lambda world: rollback(world.store, to=1),
+    "rollback to 3": lambda world: rollback(world.store, to=3),
+    "hold": lambda world: holds.hold(world.store, "why"),
+    "lift": lambda world: holds.lift(world.store),
+    "settle": lambda world: adding_releases.settle(world.store),
+    "prune": lambda world: prune.prune(world.store, 1, False, _nobody),
+    "prune less": lambda world: prune.prune(world.store, 2, False, _nobody),
+    "reader": _read,
+    **{name: lambda world, flow=flow: flow(world.store) for name, flow in FLOWS.items()},
+}
+
+
+def start(world: World, scheduler: Scheduler, name: str, machine: Machine, after_seconds: float = 0.0) -> Process:
+    """Begin a command as a process."""
+    do = COMMANDS[name]
+    return scheduler.start(name, machine, lambda: do(world), after_seconds)
