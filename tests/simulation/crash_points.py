@@ -46,7 +46,7 @@ _ON_THE_WAY = (
     workspace.PLANNED, workspace.BAD_ROWS,
 )  # fmt: skip
 _BESIDE = ("packs/", "open/", "watch/", "outbox/", "backfills/", "quarantine/", ".locks/")
-_TIMES = re.compile(r'"(at|[a-z_]+_at|seconds|attempt|until|state|sentence)": ?("[^"]*"|[-0-9.e+]+|null),?')
+_TIMES = re.compile(r'"(at|[a-z_]+_at|seconds|attempt|until|state|sentence|write)": ?("[^"]*"|[-0-9.e+]+|null),?')
 
 
 class MovingClock(Clock):

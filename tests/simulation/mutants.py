@@ -21,6 +21,10 @@ class Mutant(NamedTuple):
     too: tuple[str, str] = ("", "")  # another piece, and what stands in its place
 
 
+def _written(pointer: str) -> str:
+    return f'store.write("releases/CURRENT", {pointer}.to_json())'
+
+
 ADD, SETTLE = "tasks.runs.adding_releases:add", "tasks.runs.adding_releases:settle"
 NUMBERED, FOLLOWS = "tasks.runs.adding_releases:_numbered", "tasks.runs.adding_releases:_follows"
 AGAIN, UNMARK = "tasks.runs.adding_releases:_decide_again", "tasks.runs.adding_releases:_unmark"
@@ -38,14 +42,14 @@ TAKE, REPLACE, LEFT = (
 PUT_IF, SWAP = "infra.store.s3_store:S3Store._put_if", "infra.store.s3_store:S3Store.swap"
 CREATE = "infra.store.s3_store:S3Store.create"
 
-_ANNOUNCE = 'store.swap(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json(), expected=raw)'
+_ANNOUNCE = 'swap_pointer(store, pointer.model_copy(update={"undecided": undecided}), expected=raw)'
 _NUMBER = "store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)"
 
 MUTANTS: Mapping[str, Mutant] = {
     # Making a release
     "the number is not announced": Mutant(NUMBERED, _ANNOUNCE, "pass"),
     "the announcement is a write": Mutant(
-        NUMBERED, _ANNOUNCE, 'store.write(CURRENT, pointer.model_copy(update={"undecided": undecided}).to_json())'
+        NUMBERED, _ANNOUNCE, _written('pointer.model_copy(update={"undecided": undecided})')
     ),
     "the announcement forgets the others": Mutant(NUMBERED, "(*pointer.undecided, number)", "(number,)"),
     "the announcement ends a hold": Mutant(
@@ -73,10 +77,11 @@ MUTANTS: Mapping[str, Mutant] = {
         ADD, "_decide_again(store, release.number, refreshed)", "pass"
     ),
     "add does not decide": Mutant(ADD, "    settle(store)\n", "    pass\n"),
-    # Deciding
-    "a decision is a write": Mutant(
-        SETTLE, "store.swap(CURRENT, decided.to_json(), expected=raw)", "store.write(CURRENT, decided.to_json())"
+    "a pointer comes back with the same bytes": Mutant(
+        "tasks.runs.releases:swap_pointer", '{"write": uuid.uuid4().hex}', "{}"
     ),
+    # Deciding
+    "a decision is a write": Mutant(SETTLE, "swap_pointer(store, decided, expected=raw)", _written("decided")),
     "a decision ignores a hold": Mutant(SETTLE, "pointer is not None and pointer.hold is not None", "False"),
     "a decision forgets numbers in the making": Mutant(
         SETTLE, "tuple(number for number in undecided if number not in waiting) if pointer is not None else ()", "()"
@@ -101,8 +106,8 @@ MUTANTS: Mapping[str, Mutant] = {
     # People
     "a rollback is a write": Mutant(
         GO,
-        "store.swap(CURRENT, pointer.model_copy(update=moved).to_json(), expected=raw)",
-        "store.write(CURRENT, pointer.model_copy(update=moved).to_json())",
+        "swap_pointer(store, pointer.model_copy(update=moved), expected=raw)",
+        _written("pointer.model_copy(update=moved)"),
     ),
     "a rollback does not announce its target": Mutant(
         GO, "raw = _announced(store, pointer, raw, release.number)", "pass"
@@ -114,8 +119,8 @@ MUTANTS: Mapping[str, Mutant] = {
     "a rollback does not check files": Mutant(CHECKED, "if is_pruned(store, target):", "if False:"),
     "a hold is a write": Mutant(
         MOVED,
-        'store.swap(CURRENT, pointer.model_copy(update={"hold": hold}).to_json(), expected=raw)',
-        'store.write(CURRENT, pointer.model_copy(update={"hold": hold}).to_json())',
+        'swap_pointer(store, pointer.model_copy(update={"hold": hold}), expected=raw)',
+        _written('pointer.model_copy(update={"hold": hold})'),
     ),
     "a second hold replaces the first": Mutant(HOLD, "if pointer.hold is not None:", "if False:"),
     # Prune
