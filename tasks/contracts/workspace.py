@@ -14,6 +14,8 @@ ENDED = "`ended_at` is set"
 NEVER = "never needed"
 OF_ATTEMPT = "a file of one attempt: no other one writes it, and a late worker is fenced"
 
+# A row is a few lines of this table, and not a line for each word.
+# fmt: off
 # Ingested data
 SPAN = Kind("span", "spans/{span}/v{version:d}/", "rows", "`millrace ingest`", MANIFEST, Kept.always)
 FEED = Kind("item feed", "items/{span}/v{version:d}/", "items", "`millrace ingest --items`", MANIFEST, Kept.always)
@@ -22,274 +24,222 @@ CATALOGUE = Kind("catalogue", "catalogue/{key}/", "items", "validate", MANIFEST,
 PRUNED_CATALOGUE = Kind(
     "pruned catalogue", "catalogue/{key}/PRUNED.json", "Manifest",
     "`prune`, instead of the manifest: files that others name stay", EXISTS, Kept.reached,
-)  # fmt: skip
+)
 
 # A run
 PLAN = Kind("plan", "runs/{run}/plan.json", "RunPlan", "the flow, before the first stage", EXISTS, Kept.always)
 PLANNED = Kind(
-    "planned cost", "runs/{run}/planned.json", "PlannedRun", "the flow, before the first stage", EXISTS, Kept.always
+    "planned cost", "runs/{run}/planned.json", "PlannedRun", "the flow, before the first stage", EXISTS, Kept.always,
 )
 CONFIG = Kind(
-    "settings",
-    "runs/{run}/config.yaml",
-    "YAML",
-    "the flow, before the first stage",
-    EXISTS,
-    Kept.always,
+    "settings", "runs/{run}/config.yaml", "YAML", "the flow, before the first stage", EXISTS, Kept.always,
     last_writer="made of the plan, which is created",
 )
 INVOCATION = Kind(
     "invocation", "runs/{run}/invocations/{number:d}.json", "Invocation", "the flow, at its begin and end", ENDED,
     Kept.always,
-)  # fmt: skip
+)
 REPORT = Kind(
-    "report",
-    "runs/{run}/report.html",
-    "HTML",
-    "the flow, at its end",
-    EXISTS,
-    Kept.always,
+    "report", "runs/{run}/report.html", "HTML", "the flow, at its end", EXISTS, Kept.always,
     last_writer="made of the records, and made again at each end of the run",
 )
 DATA_PAGE = Kind(
-    "page of the data",
-    "runs/{run}/data.html",
-    "HTML",
-    "the flow, at its end",
-    EXISTS,
-    Kept.always,
+    "page of the data", "runs/{run}/data.html", "HTML", "the flow, at its end", EXISTS, Kept.always,
     last_writer="made of the records",
 )
 PRUNED_RUN = Kind(
-    "pruned run",
-    "runs/{run}/pruned.json",
-    "Pruned",
-    "`prune`, before it deletes files",
-    EXISTS,
-    Kept.always,
+    "pruned run", "runs/{run}/pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS, Kept.always,
     last_writer="a mark, which is there or not",
 )
 RESULT = Kind(
     "result", "runs/{run}/{stage}/result.json", "StageResult", "the workers, last of all",
     "it exists: **the stage is done**", Kept.always,
     last_writer="a worker replaces the version that it saw before its look at the fence (infra/store/checked.py)",
-)  # fmt: skip
+)
 
 # An attempt of a stage
 SPEC = Kind(
-    "spec", "runs/{run}/{stage}/attempt-{attempt:d}/spec.json", "JobSpec", "the stage's task", EXISTS, Kept.always
+    "spec", "runs/{run}/{stage}/attempt-{attempt:d}/spec.json", "JobSpec", "the stage's task", EXISTS, Kept.always,
 )
 LEDGER = Kind(
     "ledger record", "runs/{run}/{stage}/attempt-{attempt:d}/ledger.json", "LedgerRecord",
     "the stage's task, at begin and end", ENDED, Kept.always,
     last_writer="at its begin, by the one process that waits for the attempt; its end replaces an open record alone",
-)  # fmt: skip
+)
 SEEN = Kind(
-    "sign of life", "runs/{run}/{stage}/attempt-{attempt:d}/seen.json", "SignOfLife",
-    "the stage's task, every 30 s", EXISTS, Kept.always,
-    last_writer="a newer sign of life says all that an older one said",
-)  # fmt: skip
+    "sign of life", "runs/{run}/{stage}/attempt-{attempt:d}/seen.json", "SignOfLife", "the stage's task, every 30 s",
+    EXISTS, Kept.always, last_writer="a newer sign of life says all that an older one said",
+)
 KEPT_WORK = Kind(
     "kept work", "runs/{run}/{stage}/attempt-{attempt:d}/kept.json", "KeptWork",
-    "rank 0 of train and infer, after each checkpoint or shard", EXISTS, Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "rank 0 of train and infer, after each checkpoint or shard", EXISTS, Kept.always, last_writer=OF_ATTEMPT,
+)
 FAILURE = Kind(
     "failure", "runs/{run}/{stage}/attempt-{attempt:d}/error-rank{rank:d}.json", "WorkerFailure",
     "a worker that fails", EXISTS, Kept.always,
-)  # fmt: skip
+)
 CLAIM = Kind(
     "claim", "runs/{run}/{stage}/attempt-{attempt:d}/job.json", "Claim", "on AWS Batch, before the job is submitted",
     EXISTS, Kept.always,
-)  # fmt: skip
+)
 OWNER = Kind(
     "owner", "runs/{run}/{stage}/attempt-{attempt:d}/owner.json", "the job's id",
     "on AWS Batch, the launcher of the job that took the attempt", EXISTS, Kept.always,
-)  # fmt: skip
+)
 FINISHED = Kind(
     "finished stage", "runs/{run}/{stage}/attempt-{attempt:d}/finished.json", "Finished",
     "on AWS Batch, the launcher of a job that waits for another stage", EXISTS, Kept.always,
-)  # fmt: skip
+)
 NEXT = Kind(
     "next stage of a job", "runs/{run}/{stage}/attempt-{attempt:d}/next.json", "Next",
     "on AWS Batch, the next stage's task, or the launcher that ends the job", EXISTS, Kept.always,
-)  # fmt: skip
+)
 WAITER = Kind(
     "waiter", "runs/{run}/{stage}/attempt-{attempt:d}/waiter.json", "Lease",
     "on AWS Batch, the process that waits for the job", "expires", Kept.always,
-)  # fmt: skip
+)
 ENDING = Kind(
     "ending", "runs/{run}/{stage}/attempt-{attempt:d}/ending.json", "Ending", "on AWS Batch, the launcher", EXISTS,
-    Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    Kept.always, last_writer=OF_ATTEMPT,
+)
 ENDING_OF_ONE = Kind(
     "ending of one job of an array", "runs/{run}/{stage}/attempt-{attempt:d}/ending-{index:d}.json", "Ending",
-    "on AWS Batch, the launcher", EXISTS, Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "on AWS Batch, the launcher", EXISTS, Kept.always, last_writer=OF_ATTEMPT,
+)
 DEVICE_USE = Kind(
     "device use", "runs/{run}/train/attempt-{attempt:d}/device-use/{node:d}.json", "DeviceUse",
-    "train, one worker of each node", EXISTS, Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "train, one worker of each node", EXISTS, Kept.always, last_writer=OF_ATTEMPT,
+)
 COMPILE_SIGNAL = Kind(
     "signal of compiling", "runs/{run}/{stage}/attempt-{attempt:d}/compile-{key}", "nothing",
-    "rank 0 of warmup or train", EXISTS, Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "rank 0 of warmup or train", EXISTS, Kept.always, last_writer=OF_ATTEMPT,
+)
 
 # Outputs of the stages
 ROWS = Kind("rows", "runs/{run}/validate/rows/{folder}/", "rows", "validate", MANIFEST, Kept.reached)
 SIDES = Kind("sides of the holdout", "runs/{run}/validate/sides/{folder}/", "rows", "validate", MANIFEST, Kept.always)
 HELD = Kind("held-out rows", "runs/{run}/validate/held/{folder}/", "rows", "validate", MANIFEST, Kept.always)
 WAITING_ROWS = Kind(
-    "rows that wait for their items", "runs/{run}/validate/waiting/{folder}/", "rows", "validate", MANIFEST, Kept.always
+    "rows that wait for their items", "runs/{run}/validate/waiting/{folder}/", "rows", "validate", MANIFEST,
+    Kept.always,
 )
 PROFILE = Kind(
     "profile", "runs/{run}/validate/attempt-{attempt:d}/profiles/{span}.json", "SpanProfile", "validate", EXISTS,
-    Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    Kept.always, last_writer=OF_ATTEMPT,
+)
 DATA_REPORT = Kind(
     "report of unfit data", "runs/{run}/validate/attempt-{attempt:d}/report.json", "ValidateOutcome",
-    "validate, if it stops the run", EXISTS, Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "validate, if it stops the run", EXISTS, Kept.always, last_writer=OF_ATTEMPT,
+)
 BAD_ROWS = Kind(
     "rows in quarantine", "runs/{run}/validate/attempt-{attempt:d}/quarantine/", "rows", "validate", MANIFEST,
     Kept.shown,
-)  # fmt: skip
+)
 FINDINGS = Kind(
     "findings", "runs/{run}/{stage}/attempt-{attempt:d}/findings.json", "Findings",
-    "health, if it refuses its machines", EXISTS, Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "health, if it refuses its machines", EXISTS, Kept.always, last_writer=OF_ATTEMPT,
+)
 OWN_FINDINGS = Kind(
     "findings of each worker", "runs/{run}/health/attempt-{attempt:d}/findings/", "WorkerFindings", "health", EXISTS,
-    Kept.done,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    Kept.done, last_writer=OF_ATTEMPT,
+)
 PROBE = Kind(
-    "probe", "runs/{run}/health/attempt-{attempt:d}/probe-rank{rank:d}/", "nothing", "health", NEVER, Kept.done
+    "probe", "runs/{run}/health/attempt-{attempt:d}/probe-rank{rank:d}/", "nothing", "health", NEVER, Kept.done,
 )
 MINED_RELEASE = Kind(
     "release to mine", "runs/{run}/train/mined_release.json", "Choice", "warmup, train: their tasks", EXISTS,
     Kept.always,
-)  # fmt: skip
+)
 TENSORBOARD = Kind(
-    "TensorBoard", "runs/{run}/train/attempt-{attempt:d}/tensorboard/", "events", "train", NEVER, Kept.shown
+    "TensorBoard", "runs/{run}/train/attempt-{attempt:d}/tensorboard/", "events", "train", NEVER, Kept.shown,
 )
 ANSWERS = Kind(
     "answers to the holdout", "runs/{run}/train/attempt-{attempt:d}/answers.parquet", "rows",
-    "train, after the last step", "`result.json` names it", Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "train, after the last step", "`result.json` names it", Kept.always, last_writer=OF_ATTEMPT,
+)
 VERDICTS = Kind(
-    "verdicts", "runs/{run}/evaluate/verdicts.json", "Judgement", "evaluate, release: their tasks", EXISTS, Kept.always
+    "verdicts", "runs/{run}/evaluate/verdicts.json", "Judgement", "evaluate, release: their tasks", EXISTS,
+    Kept.always,
 )
 OLD_VERDICTS = Kind(
-    "earlier verdicts", "runs/{run}/evaluate/verdicts-{number:d}.json", "Judgement", "evaluate: its task",
-    EXISTS, Kept.always,
-)  # fmt: skip
+    "earlier verdicts", "runs/{run}/evaluate/verdicts-{number:d}.json", "Judgement", "evaluate: its task", EXISTS,
+    Kept.always,
+)
 MEASURED_ROWS = Kind(
     "measured rows", "runs/{run}/evaluate/attempt-{attempt:d}/rows.parquet", "rows", "evaluate",
-    "`result.json` names it", Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "`result.json` names it", Kept.always, last_writer=OF_ATTEMPT,
+)
 CORPUS = Kind(
     "items that an evaluation searches", "runs/{run}/evaluate/attempt-{attempt:d}/corpus.parquet", "items", "evaluate",
-    "never needed later", Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "never needed later", Kept.always, last_writer=OF_ATTEMPT,
+)
 KNOWN_PAIRS = Kind(
     "pairs that are known", "runs/{run}/evaluate/attempt-{attempt:d}/known_pairs.parquet", "pairs", "evaluate",
-    "never needed later", Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "never needed later", Kept.always, last_writer=OF_ATTEMPT,
+)
 RIGHT_ITEMS = Kind(
     "items that are right", "runs/{run}/evaluate/attempt-{attempt:d}/right_items.parquet", "items", "evaluate",
-    "never needed later", Kept.always,
-    last_writer=OF_ATTEMPT,
-)  # fmt: skip
+    "never needed later", Kept.always, last_writer=OF_ATTEMPT,
+)
 SHARD = Kind(
     "note of a shard", "runs/{run}/infer/shards/{version}/{catalogue}/{shard:05d}.json", "ShardNote",
     "infer, the worker that made it", "it exists: the shard is done", Kept.shown,
-)  # fmt: skip
+)
 SHARD_LEASE = Kind(
     "lease of a shard", "runs/{run}/infer/shards/{version}/{catalogue}/{shard:05d}.lease", "Lease",
     "infer, the worker that makes it", "expires", Kept.shown,
-)  # fmt: skip
+)
 BAD_ITEMS = Kind("items in quarantine", "runs/{run}/infer/quarantine/", "items", "infer", MANIFEST, Kept.shown)
 NUMBER = Kind(
     "number of a run's release", "runs/{run}/release/number.json", "Numbered", "release: its task, before the release",
     "`releases/<n>.json` is there and of this run", Kept.always,
-)  # fmt: skip
+)
 CHANGED = Kind(
-    "changes",
-    "runs/{run}/release/changes.json",
-    "Changes",
-    "release",
-    EXISTS,
-    Kept.always,
+    "changes", "runs/{run}/release/changes.json", "Changes", "release", EXISTS, Kept.always,
     last_writer="made of the release and the one before by the stage's one worker; a late one is fenced",
 )
 MEASURED = Kind(
-    "measured target",
-    "runs/{run}/publish/served.json",
-    "Served",
-    "publish: its task",
-    EXISTS,
-    Kept.always,
+    "measured target", "runs/{run}/publish/served.json", "Served", "publish: its task", EXISTS, Kept.always,
     last_writer="a copy of the target's record, by the publication's one worker",
 )
 FOREIGN = Kind(
     "foreign weights", "runs/{run}/import-checkpoint/{folder}/{file}", "weights", "`millrace import-checkpoint`",
     NEVER, Kept.done,
-)  # fmt: skip
+)
 
 # A lineage
 CHECKPOINT = Kind(
     "checkpoint", "lineages/{lineage}/step-{step:08d}/", "weights", "train",
     "manifest; `complete` in `state.json` after the last batch", Kept.reached,
-)  # fmt: skip
+)
 PRUNED_CHECKPOINT = Kind(
     "pruned checkpoint", "lineages/{lineage}/step-{step:08d}/PRUNED.json", "Manifest",
     "`prune`, instead of the manifest: `state.json` stays", EXISTS, Kept.always,
     last_writer="a copy of the manifest, which is the same for all who delete it",
-)  # fmt: skip
+)
 BRANCH = Kind(
-    "branch", "lineages/{lineage}/BRANCH.json", "Branch", "backfill, a run after a rejection", EXISTS, Kept.always
+    "branch", "lineages/{lineage}/BRANCH.json", "Branch", "backfill, a run after a rejection", EXISTS, Kept.always,
 )
 ACTIVE = Kind("active branch", "lineages/{lineage}/ACTIVE.json", "Active", "the same", EXISTS, Kept.always)
 SKIP = Kind(
-    "skipped span",
-    "lineages/{lineage}/skipped/{span}-v{version:d}.json",
-    "Skip",
-    "`millrace skip`",
-    EXISTS,
+    "skipped span", "lineages/{lineage}/skipped/{span}-v{version:d}.json", "Skip", "`millrace skip`", EXISTS,
     Kept.always,
 )
 
 DECISION = Kind(
     "decision", "lineages/{lineage}/decisions/{span}-v{version:d}.json", "Decision",
     "a scheduled run with `decide.scheduled`, `millrace decide --overrule`", EXISTS, Kept.always,
-)  # fmt: skip
+)
 
 # Shared by many runs
 COMPILED = Kind(
-    "compiled graphs",
-    "compile/{key}/",
-    "graphs",
-    "warmup",
-    "manifest that says `complete`",
-    Kept.reached,
+    "compiled graphs", "compile/{key}/", "graphs", "warmup", "manifest that says `complete`", Kept.reached,
     last_writer="by the holder of the key's lease; a graph that is lost is compiled again",
 )
 COMPILE_LEASE = Kind("lease of a compilation", "compile/{key}.lease", "Lease", "warmup", "expires", Kept.done)
 TOKENS_LEASE = Kind("lease of tokens", "tokens/{key}.lease", "Lease", "train", "expires", Kept.done)
 TOKENS = Kind(
-    "tokens", "tokens/{key}/", "tokens", "train, for the rows of a span and a tokenizer", MANIFEST, Kept.reached
+    "tokens", "tokens/{key}/", "tokens", "train, for the rows of a span and a tokenizer", MANIFEST, Kept.reached,
 )
 NEGATIVES = Kind("hard negatives", "negatives/{key}/", "rows", "train", MANIFEST, Kept.reached)
 MODEL = Kind("model", "models/{version}/", "weights", "release", MANIFEST, Kept.reached)
@@ -297,149 +247,104 @@ VECTORS = Kind("vectors", "vectors/{version}/{catalogue}/", "vectors", "infer", 
 PRUNED_VECTORS = Kind(
     "pruned vectors", "vectors/{version}/{catalogue}/PRUNED.json", "Manifest",
     "`prune`, instead of the manifest: files that others name stay", EXISTS, Kept.reached,
-)  # fmt: skip
+)
 
 # Releases
 RELEASE = Kind("release", "releases/{number:d}.json", "Release", "release: its task", EXISTS, Kept.always)
 PRUNED_RELEASE = Kind(
     "pruned release", "releases/{number:d}.pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS,
-    Kept.always,
-    last_writer="a mark, which is there or not",
-)  # fmt: skip
+    Kept.always, last_writer="a mark, which is there or not",
+)
 CURRENT = Kind(
     "current release", "releases/CURRENT", "Pointer", "release, `rollback`, `hold`: compare-and-swap",
     "always one whole record", Kept.always,
-)  # fmt: skip
+)
 HOLD = Kind("lifted hold", "releases/holds/{at}.json", "Hold", "`millrace hold --off`", EXISTS, Kept.always)
 SERVED = Kind(
-    "served by a target",
-    "releases/targets/{target}.json",
-    "Served",
-    "publish: its task",
-    EXISTS,
-    Kept.always,
+    "served by a target", "releases/targets/{target}.json", "Served", "publish: its task", EXISTS, Kept.always,
     last_writer="the target itself says which table it serves; the next publication compares",
 )
 
 # Work above single runs
 BACKFILL = Kind("plan of a backfill", "backfills/{backfill}/plan.json", "BackfillPlan", "backfill", EXISTS, Kept.always)
 BACKFILL_STATE = Kind(
-    "state of a backfill",
-    "backfills/{backfill}/state.json",
-    "BackfillState",
-    "backfill",
-    ENDED,
-    Kept.always,
+    "state of a backfill", "backfills/{backfill}/state.json", "BackfillState", "backfill", ENDED, Kept.always,
     last_writer="of the flow run that holds the backfill; a person acts on the flow run",
 )
 EXPERIMENT = Kind("experiment", "experiments/{experiment}.json", "Experiment", "`millrace try`", EXISTS, Kept.always)
 PARITY = Kind(
-    "parity report",
-    "parity/{key}/report.json",
-    "ParityReport",
-    "parity",
-    EXISTS,
-    Kept.always,
+    "parity report", "parity/{key}/report.json", "ParityReport", "parity", EXISTS, Kept.always,
     last_writer="made of records of runs that are over, by a key of these runs",
 )
 PARITY_PLOT = Kind(
-    "parity plot",
-    "parity/{key}/curves.svg",
-    "SVG",
-    "parity",
-    EXISTS,
-    Kept.always,
+    "parity plot", "parity/{key}/curves.svg", "SVG", "parity", EXISTS, Kept.always,
     last_writer="made of records of runs that are over, by a key of these runs",
 )
 BAKEOFF = Kind(
-    "bake-off report",
-    "bakeoffs/{key}/report.json",
-    "BakeoffReport",
-    "bakeoff",
-    EXISTS,
-    Kept.always,
+    "bake-off report", "bakeoffs/{key}/report.json", "BakeoffReport", "bakeoff", EXISTS, Kept.always,
     last_writer="made of records of runs that are over, by a key of these runs",
 )
 BAKEOFF_PAGE = Kind(
-    "bake-off page",
-    "bakeoffs/{key}/report.html",
-    "HTML",
-    "bakeoff",
-    EXISTS,
-    Kept.always,
+    "bake-off page", "bakeoffs/{key}/report.html", "HTML", "bakeoff", EXISTS, Kept.always,
     last_writer="made of records of runs that are over, by a key of these runs",
 )
 
 # Events, machines and pages
 SENT = Kind(
-    "sent event", "watch/{lineage}/{what}.json", "SentEvent", "a flow that releases or rejects", EXISTS, Kept.always
+    "sent event", "watch/{lineage}/{what}.json", "SentEvent", "a flow that releases or rejects", EXISTS, Kept.always,
 )
 PROBLEM = Kind("standing problem", "watch/{lineage}/problems/{what}.json", "Standing", "the watch", EXISTS, Kept.always)
 STARTS = Kind(
     "runs that the watch started", "watch/{lineage}/starts/{span}-v{version:d}.json", "Starts", "the watch", EXISTS,
     Kept.always,
-)  # fmt: skip
+)
 WAITING = Kind(
     "event that the server may not have", "outbox/{lineage}/{what}.json", "WaitingEvent",
     "a flow that releases or rejects", EXISTS, Kept.done,
-)  # fmt: skip
+)
 HOST_RECORD = Kind(
     "host", "hosts/{host}.json", "HostRecord", "health, the Batch launcher, `hosts --forgive`", "it exists; expires",
     Kept.always,
-)  # fmt: skip
+)
 PACKED_RUNS = Kind(
-    "runs of a month", "packs/runs/{month}.json", "Pack", "the flow, at its end; `report/daily`", NEVER, Kept.always
+    "runs of a month", "packs/runs/{month}.json", "Pack", "the flow, at its end; `report/daily`", NEVER, Kept.always,
 )
 PACKED_SUMS = Kind(
     "work of a month", "packs/sums/{month}.json", "Month", "a refresh or a run, at its end; `report/daily`", NEVER,
     Kept.always,
-)  # fmt: skip
+)
 PACKED_FEEDS = Kind(
-    "newest feeds", "packs/feeds.json", "LatestFeeds", "`millrace ingest --items`; `report/daily`", NEVER, Kept.always
+    "newest feeds", "packs/feeds.json", "LatestFeeds", "`millrace ingest --items`; `report/daily`", NEVER, Kept.always,
 )
 OPEN = Kind(
     "work that is not summed up", "open/{run}", "the attempt", "the first attempt of a refresh or publication", EXISTS,
-    Kept.done,
-    last_writer="a mark; the newest attempt is looked for",
-)  # fmt: skip
+    Kept.done, last_writer="a mark; the newest attempt is looked for",
+)
 HISTORY = Kind(
-    "history",
-    "reports/history.html",
-    "HTML",
-    "`report/daily`",
-    EXISTS,
-    Kept.always,
+    "history", "reports/history.html", "HTML", "`report/daily`", EXISTS, Kept.always,
     last_writer="made of the records, and made again each day",
 )
 LINEAGES_PAGE = Kind(
-    "lineages",
-    "reports/lineages.html",
-    "HTML",
-    "`report/daily`",
-    EXISTS,
-    Kept.always,
+    "lineages", "reports/lineages.html", "HTML", "`report/daily`", EXISTS, Kept.always,
     last_writer="made of the records, and made again each day",
 )
 METRICS = Kind(
-    "metrics",
-    "reports/metrics.prom",
-    "Prometheus",
-    "`report/daily`",
-    EXISTS,
-    Kept.always,
+    "metrics", "reports/metrics.prom", "Prometheus", "`report/daily`", EXISTS, Kept.always,
     last_writer="made of the records, and made again each day",
 )
 
 # Damaged files, locks and fences
 QUARANTINE = Kind(
-    "damaged files", "quarantine/", "as before", "the work that would have used one", "may be deleted", Kept.always
+    "damaged files", "quarantine/", "as before", "the work that would have used one", "may be deleted", Kept.always,
 )
 LOCK = Kind("lock", ".locks/", "Lease", "whoever changes what others may change", "expires", Kept.done)
 FENCE = Kind(
-    "fence", ".locks/{lock:path}.fence", "Fence", "the holder of a lineage, before an attempt's workers start: swapped",
+    "fence", ".locks/{lock:path}.fence", "Fence",
+    "the holder of a lineage, before an attempt's workers start: swapped",
     "it exists; it names the attempts that may write", Kept.always,
-)  # fmt: skip
+)
 
+# fmt: on
 TABLE = tuple(each for each in globals().values() if isinstance(each, Kind))
 
 
