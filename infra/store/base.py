@@ -17,6 +17,10 @@ class Conflict(StoreError):
     """A conditional write failed: the object has changed since the caller read it."""
 
 
+class NoAnswer(StoreError):
+    """The store failed at a request, at the last of all tries: no damage of the object follows from it."""
+
+
 class ReadOnlyError(StoreError):
     """The workspace is read-only for this process: its mount or permissions are wrong."""
 

@@ -1,6 +1,6 @@
 """Convert errors of S3 and botocore to the project's error classes.
 
-A mistake of the user is a ConfigError that names the bucket; a transient error is a StoreError, after botocore's own
+A mistake of the user is a ConfigError that names the bucket; a transient error is a NoAnswer, after botocore's own
 retries.
 """
 
@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from s3transfer.exceptions import RetriesExceededError
 
+from infra.store.base import NoAnswer
 from infra.store.credentials import NO_CREDENTIALS, code_of
 from tasks.foundation.clock import sleep
-from tasks.foundation.errors import ConfigError, StageError, StoreError, one_line
+from tasks.foundation.errors import ConfigError, StageError, one_line
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ _UNKNOWN = ("NotImplemented", "501")
 
 @contextlib.contextmanager
 def convert_errors(bucket: str, where: str) -> Iterator[None]:
-    """Convert the errors of AWS's libraries in the block to ConfigError or StoreError about `where` in `bucket`."""
+    """Convert the errors of AWS's libraries in the block to ConfigError or NoAnswer about `where` in `bucket`."""
     try:
         yield
     except ClientError as error:
@@ -47,7 +48,7 @@ def convert_errors(bucket: str, where: str) -> Iterator[None]:
             f"{where}: bucket {bucket!r} cannot be requested: {one_line(error)}; correct the workspace's name"
         ) from error
     except (BotoCoreError, RetriesExceededError) as error:
-        raise StoreError(f"{where}: bucket {bucket!r} could not be used: {one_line(error)}") from error
+        raise NoAnswer(f"{where}: bucket {bucket!r} could not be used: {one_line(error)}") from error
 
 
 def retry_conflicts(write: Callable[[], T]) -> T:
@@ -90,7 +91,7 @@ def _of_reply(error: ClientError, bucket: str, where: str) -> StageError:
             "use one with conditional writes and multipart uploads"
         )
     tries = reply.get("ResponseMetadata", {}).get("RetryAttempts", 0) + 1
-    return StoreError(f"{where}: bucket {bucket!r} answered {said}, at the last of {tries} tries")
+    return NoAnswer(f"{where}: bucket {bucket!r} answered {said}, at the last of {tries} tries")
 
 
 def _region(reply: Any) -> str:

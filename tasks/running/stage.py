@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
 import infra.compute.factory
-from infra.store.base import Store
+from infra.store.base import NoAnswer, Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
 from tasks.contracts.jobs import Inputs, JobSpec
@@ -257,6 +257,8 @@ def _done(
         if outputs_stay:
             check_outputs(store, result.outcome)
         return _outcome(result, outcome_type)
+    except NoAnswer:
+        raise  # the next try may read it
     except StoreError as error:
         moved = quarantine(store, RESULT.key(run=plan.run_key, stage=inputs.stage))
         output.log(f"{inputs.stage}: its result can't be relied on and is in {moved} now; running again. {error}")

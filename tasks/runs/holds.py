@@ -27,6 +27,8 @@ def hold(store: Store, reason: str) -> Hold:
     made = Hold(by=me(), at=now(), reason=reason.strip())
     while True:
         raw, pointer = _pointer(store)
+        if pointer.hold == made:  # the reply to the write was lost, and another process moved the pointer since
+            return made
         if pointer.hold is not None:
             raise ConfigError(f"{pointer.hold.sentence} Before another: millrace hold --off")
         if _moved(store, raw, pointer, made):
@@ -42,13 +44,18 @@ def lift(store: Store) -> tuple[Hold, tuple[Release, ...]]:
         ConfigError: releases are not held.
         StoreError: a record is not readable.
     """
+    held: Hold | None = None
     while True:
         raw, pointer = _pointer(store)
-        if pointer.hold is None:
+        if pointer.hold is None and held is None:
             raise ConfigError(f"releases of {store.uri} are not held")
+        if pointer.hold is None:  # the reply to the write was lost, and another process moved the pointer since
+            break
+        held = pointer.hold
         if _moved(store, raw, pointer, None):
             break
-    lifted = pointer.hold.model_copy(update={"lifted_by": me(), "lifted_at": now()})
+    assert held is not None
+    lifted = held.model_copy(update={"lifted_by": me(), "lifted_at": now()})
     settle(store, HOLD.key(at=lifted.at.replace(":", "")), lifted.to_json())
     return lifted, tuple(read(store, number) for number in pointer.undecided if is_made(store, number))
 

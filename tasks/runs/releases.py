@@ -268,4 +268,13 @@ def swap_pointer(store: Store, pointer: Pointer, expected: bytes | None) -> byte
 
 def read_pointer(store: Store) -> tuple[bytes | None, Pointer | None]:
     """Return the pointer, and its bytes for a swap; None before the first release. Raises StoreError: it is damaged."""
-    return find_with_bytes(store, CURRENT, Pointer, "point it to a release again: millrace rollback --to N")
+    try:
+        raw = store.read(CURRENT)
+    except FileNotFoundError:
+        return None, None
+    return raw, parse_pointer(store, raw)
+
+
+def parse_pointer(store: Store, raw: bytes) -> Pointer:
+    """Return the pointer in the bytes of its file. Raises StoreError: they are damaged."""
+    return parse_record(f"{store.uri}/{CURRENT}", raw, Pointer, "point it to a release again: millrace rollback --to N")

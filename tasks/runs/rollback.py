@@ -1,5 +1,7 @@
 """Roll back: make an earlier release current again, model and vectors at once. Search services follow elsewhere."""
 
+import contextlib
+
 from infra.store.base import Conflict, Store
 from infra.store.manifest import CorruptFolder, MissingFolder
 from tasks.contracts.runs import Release
@@ -11,6 +13,7 @@ from tasks.runs.releases import (
     is_pruned,
     numbers,
     of_another_model_before,
+    parse_pointer,
     pruned,
     read,
     read_pointer,
@@ -36,18 +39,23 @@ def rollback(store: Store, to: int | None = None) -> Release:
         except Conflict:
             before = pointer
             raw, pointer = read_pointer(store)
+            if pointer is not None and pointer.release == release.number:  # the reply to the last write was lost
+                return release
             if before is None or pointer is None or pointer.release != before.release:
                 raise  # the person saw another current release
 
 
 def _checked(store: Store, to: int | None) -> tuple[bytes | None, Pointer | None, Release]:
     """Return the pointer, and the release to go to, which can serve."""
+    raw: bytes | None = None
+    with contextlib.suppress(FileNotFoundError):
+        raw = store.read(CURRENT)
     try:
-        raw, pointer = read_pointer(store)
+        pointer = parse_pointer(store, raw) if raw is not None else None
     except StoreError:
         if to is None:
             raise
-        raw, pointer = store.read(CURRENT), None  # a damaged pointer is repaired by naming a release
+        pointer = None  # a damaged one is repaired by naming a release
     if pointer is None and not numbers(store):
         raise ConfigError(f"{store.uri} has no release to roll back to")
     target = _before(store, pointer) if to is None else to

@@ -5,6 +5,7 @@ import logging
 import pytest
 from prefect.exceptions import TerminationSignal
 
+from infra.store.base import NoAnswer
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs, JobSpec, TrainInputs, ValidateInputs
 from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, ValidateOutcome
@@ -181,6 +182,23 @@ def test_a_damaged_result_is_set_aside_and_the_stage_runs_again(store, runner, p
         assert health(plan, runner) == first
     assert [spec.attempt for spec in runner.specs] == [1, 2, 3]
     assert [store.read(f"quarantine/{key}.{n}") for n in (1, 2)] == [damage, damage]
+
+
+def test_a_result_that_could_not_be_read_stays_and_its_stage_is_not_done_again(store, runner, plan, monkeypatch):
+    first = health(plan, runner)
+    key = f"runs/{plan.run_key}/health/result.json"
+    read, answers = type(store).read, iter([False])
+
+    def overloaded(self: object, of: str) -> bytes:
+        if of == key and not next(answers, True):
+            raise NoAnswer("503")
+        return read(self, of)
+
+    monkeypatch.setattr(type(store), "read", overloaded)
+    with pytest.raises(NoAnswer):
+        health(plan, runner)
+    assert health(plan, runner) == first
+    assert len(runner.specs) == 1
 
 
 def test_the_result_of_another_stage_is_not_taken(store, runner, plan):

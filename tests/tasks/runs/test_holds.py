@@ -3,6 +3,8 @@ import socket
 
 import pytest
 
+from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
 from infra.store.records import read_record
 from tasks.contracts.runs import Hold
 from tasks.foundation.errors import ConfigError
@@ -83,3 +85,31 @@ def test_a_hold_at_the_moment_of_a_release_is_not_lost_on_either(store):
 def test_what_can_not_be_held_or_lifted_says_why(store, act, message):
     with pytest.raises(ConfigError, match=message):
         act(store)
+
+
+class LostReply(DirectoryStore):
+    """A store where a write succeeds and its reply is lost; a run announces its number before the client asks again."""
+
+    def __init__(self, other: DirectoryStore, write: int) -> None:
+        super().__init__(other.root)
+        self._left = write
+
+    def swap(self, key: str, data: bytes, expected: bytes | None) -> None:
+        super().swap(key, data, expected)
+        self._left -= 1
+        if self._left == 0:
+            add(DirectoryStore(self.root), "run", "2021-Q1")
+            raise Conflict("another process changed it")
+
+
+@pytest.mark.parametrize("act", ["hold", "lift", "rollback"])
+def test_a_person_whose_reply_was_lost_is_not_refused(store, act):
+    add(store, "a", "2021-Q2")
+    add(store, "b", "2021-Q2")
+    if act == "lift":
+        hold(store, "why")
+        assert lift(LostReply(store, 1))[0].reason == "why"
+    elif act == "hold":
+        assert hold(LostReply(store, 1), "why") == releases.hold_of(store)
+    else:
+        assert rollback(LostReply(store, 2), to=1).number == serving(store)

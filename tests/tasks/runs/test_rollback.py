@@ -3,8 +3,10 @@ import json
 import pytest
 
 from infra.store.base import Conflict
+from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
+from tasks.runs.holds import hold
 from tasks.runs.rollback import rollback
 from tasks.upkeep.reach import find_reach
 from tests.support.workspace.adding import Killed, Rival, add, die, serving
@@ -102,6 +104,26 @@ def test_a_damaged_pointer_names_the_file_and_is_repaired_by_naming_a_release(st
     assert rollback(store, to=1).number == serving(store) == 1
     add(store, "b")
     assert serving(store) == 1
+
+
+def test_a_pointer_that_could_not_be_read_is_not_taken_for_a_damaged_one(store):
+    """Its hold would be gone, and the releases that wait for the end of it."""
+
+    class Overloaded(DirectoryStore):
+        failed = False
+
+        def read(self, key: str) -> bytes:
+            if key == releases.CURRENT and not self.failed:
+                self.failed = True
+                raise StoreError("503")
+            return super().read(key)
+
+    add(store, "a")
+    add(store, "b")
+    made = hold(store, "why")
+    with pytest.raises(StoreError, match="503"):
+        rollback(Overloaded(store.root), to=1)
+    assert releases.hold_of(store) == made
 
 
 def test_a_rollback_goes_back_a_model_and_not_an_hour(store):
