@@ -27,6 +27,12 @@ def copy_of(key: str, contents: Mapping[str, bytes]) -> Path:
     return folder / key
 
 
+def make_own_copies() -> None:
+    """Share no folder with the process that this one was forked from; that one removes all of them at its end."""
+    copy_of("", {})
+    _folders.clear()
+
+
 def limit_copies() -> None:
     """Remove all copies if there are many; nobody reads one between two interleavings."""
     if len(_folders) > MOST_FOLDERS:

@@ -57,7 +57,9 @@ class Invariants:
         self.pointer = self._json(_CURRENT)
         self.left: set[int] = set()  # releases that served and do no more
         self.sealed, self.created, self.needed_by = {**begin.sealed}, {**begin.created}, {**begin.needed_by}
-        self.terms: dict[str, int] = {}
+        self.terms: dict[str, tuple[int, str]] = {}  # of each lock, and its holder
+        self.moved_by = ""  # the process that last moved the pointer to a release, or a hold
+        self.lost: set[int] = set()  # releases that lost files, or will
         objects.watch = self.seen
 
     # After each change
@@ -83,8 +85,12 @@ class Invariants:
                 self._broken(f"{key} was {'deleted' if data is None else 'changed'} after it was made")
             if data is not None:
                 self.created[key] = data
+                if found := RELEASE.match(key):
+                    self._was_announced(found["number"])
         if data is None and _is_of(_NEVER_DELETED, key):
             self._broken(f"{key} was deleted, and is kept always")
+        if data is None:
+            self._files_go(key, who)
         self._whole_after(key, data)
 
     def _whole_after(self, key: str, data: bytes | None) -> None:
@@ -108,8 +114,10 @@ class Invariants:
         if before is None:
             return
         held, hold = before.get("hold"), self.pointer.get("hold")
-        if held and hold != held and who not in PERSONS:
-            self._broken(f"{who} ended a hold of a person")
+        if held and hold != held and (hold or who not in PERSONS):
+            self._broken(f"{who} {'replaced' if hold else 'ended'} a hold of a person")
+        if hold != held or now != before["release"]:
+            self.moved_by = self._process()
         if now == before["release"]:
             self._forgotten(before, who)
             return
@@ -145,16 +153,40 @@ class Invariants:
         return True
 
     def _forgotten(self, before: Mapping[str, Any], who: str) -> None:
-        """A made release that should be current is, or stays on the list of undecided ones."""
+        """A number is crossed out by the write that makes its release current, passes it over, or leaves it.
+
+        The releases that were decided follow one after the other, as each would alone.
+        """
         assert self.pointer is not None
-        now, crossed_out = self.pointer["release"], set(before["undecided"]) - set(self.pointer["undecided"])
-        for number in crossed_out - {now} - set(self.pointer["passed_over"]):
-            made, serving = self._release(number), self._release(now)
-            if made is None or serving is None or number < now or who in PERSONS:
+        now, passed_over = self.pointer["release"], self.pointer["passed_over"]
+        crossed_out = sorted(set(before["undecided"]) - set(self.pointer["undecided"]))
+        serving = self._release(before["release"])
+        for number in crossed_out:
+            made = self._release(number)
+            if made is None:
+                self._broken(f"{who} crossed out number {number}, whose release is not made yet")
+                return
+            if who in PERSONS:
+                if number != now:
+                    self._broken(f"{who} crossed out release {number}, and made {now} current")
                 continue
+            assert serving is not None
             refreshed = made["refreshed"]
-            if refreshed == now or (refreshed is None and made["span"]["name"] >= serving["span"]["name"]):
-                self._broken(f"{who} crossed out release {number}, which should be current")
+            if refreshed == serving["number"] or (
+                refreshed is None and made["span"]["name"] >= serving["span"]["name"]
+            ):
+                serving = made
+            elif refreshed is not None and number not in passed_over:
+                self._broken(f"{who} forgot refresh {number}, which never served")
+        if crossed_out and who not in PERSONS and serving is not None and serving["number"] != now:
+            self._broken(f"{who} crossed out release {serving['number']}, which should be current, not {now}")
+
+    def _was_announced(self, number: int) -> None:
+        """A release is undecided from before it is made, so that a dead process leaves none behind."""
+        if self.pointer is not None and number not in self.pointer["undecided"]:
+            self._broken(f"release {number} was made, and its number is not announced")
+        if PRUNED_RELEASE.key(number=number) in self.objects.files:
+            self.lost.add(number)
 
     def _term_rose(self, key: str, data: bytes | None) -> None:
         record = _parsed(data)
@@ -162,9 +194,21 @@ class Invariants:
             if data is None and key.startswith(".locks/lineages"):
                 self._broken(f"{key} was deleted: its terms would begin again")
             return
-        if record["term"] < self.terms.get(key, 0):
-            self._broken(f"the term of {key} fell from {self.terms[key]} to {record['term']}")
-        self.terms[key] = record["term"]
+        term, (before, holder) = record["term"], self.terms.get(key, (0, ""))
+        if term < before:
+            self._broken(f"the term of {key} fell from {before} to {term}")
+        if term == before and record.get("owner", "") != holder:
+            self._broken(f"the holder of {key} changed, and the term {term} did not")
+        self.terms[key] = term, record.get("owner", "")
+
+    def _files_go(self, key: str, who: str) -> None:
+        """The newest release that has its files keeps them."""
+        for number in self.needed_by.get(key, ()):
+            if number in self.lost:
+                continue
+            if who == "prune" and number == max(set(self._numbers()) - self.lost):
+                self._broken(f"{who} deleted {key} of release {number}, the newest that had its files")
+            self.lost.add(number)
 
     def _whole(self, number: int) -> None:
         """The current release, and each that is not marked as pruned, has all files of its model and vectors."""
@@ -211,6 +255,10 @@ class Invariants:
             self._whole(number)
 
     # Objects
+
+    def _process(self) -> str:
+        strand = self.scheduler.current
+        return strand.process.name if strand is not None else ""
 
     def _numbers(self) -> list[int]:
         return sorted(found["number"] for key in self.objects.below("releases/") if (found := RELEASE.match(key)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from tests.simulation.orders import is_shared
+from tests.simulation.orders import shared_record
 from tests.simulation.scheduler import LONG_SECONDS, Scheduler
 
 _READS = ("get", "read")  # of one object
@@ -46,7 +46,7 @@ class Objects:
 
     def turn(self, what: str, key: str) -> None:
         """End the turn of the process before a request."""
-        if self.scheduler is not None and (self.all_are_turns or what not in _READS or is_shared(key)):
+        if self.scheduler is not None and (self.all_are_turns or what not in _READS or shared_record(key)):
             self.scheduler.request(what, key)
 
     def wait(self, until: Callable[[], bool]) -> None:

@@ -21,26 +21,37 @@ WRITES = frozenset(
     ("put if", "put", "del if", "delete", "copy", "link", "rename", "compare", "unlink", "move")
 )  # a compare is a swap's look and its write
 UNTIL_THE_OTHERS_ENDED = float("inf")
-_REQUESTS = 40  # to shared records that a command sends at most before the last point; few send more
-_REQUESTS_OF_PRUNE = 120
-_WRITES = 12
 _PAUSES_SECONDS = (70.0, 200.0)  # a lease lives for 60
+
+# Requests by which processes meet: the record, if it is written, and about how often a command does so.
+_OF_RELEASES = (
+    ("pointer", False, 6), ("pointer", True, 3), ("release", False, 4), ("release", True, 1), ("mark", False, 3),
+    ("number", False, 4), ("number", True, 1), ("lock", False, 4), ("lock", True, 4),
+)  # fmt: skip
+_OF_PEOPLE = (("pointer", False, 4), ("pointer", True, 3), ("mark", False, 2), ("release", False, 3))
+_OF_PRUNES = (
+    ("lock", True, 6), ("lock", False, 6), ("mark", True, 4), ("mark", False, 4), ("pointer", False, 8),
+    ("release", False, 12), ("files", True, 8),
+)  # fmt: skip
+_PEOPLE = ("rollback", "hold", "lift", "settle", "reader")
 
 
 class Point(NamedTuple):
     """A request before which a process loses its turn."""
 
     process: int  # by its place among all
-    request: int  # to a shared record, counted from 1
-    of_writes: bool  # only writes are counted
     how: str  # `lower`: the others go first; `stop`: it stands still, also its renewals; `wait`: they go on
     seconds: float  # that it stands still
 
 
 @functools.lru_cache(maxsize=100_000)
-def is_shared(key: str) -> bool:
-    """Return True for a record by which processes find each other: requests to all others commute, but for prunes."""
-    return key.startswith(("releases", ".locks")) or key.endswith("/release/number.json")
+def shared_record(key: str) -> str:
+    """Return the kind of a record by which processes find each other; empty for others, as only prunes meet there."""
+    if key.startswith("releases"):
+        return "pointer" if key == "releases/CURRENT" else "mark" if ".pruned.json" in key else "release"
+    if key.startswith(".locks"):
+        return "lock"
+    return "number" if key.endswith("/release/number.json") else ""
 
 
 class Order:
@@ -81,40 +92,45 @@ class Preempted(Ranked):
     def __init__(self, rng: random.Random, commands: Sequence[str]) -> None:
         super().__init__(rng)
         places = list(range(len(commands)))
-        rng.shuffle(places)
+        if rng.random() < 0.5:  # else as they are given
+            rng.shuffle(places)
         self._ranks = {place: 1.0 - at / len(places) for at, place in enumerate(places)}
         self._lowest = 0.0
-        self._seen: dict[tuple[int, bool], int] = {}
-        self._points = {}
+        self._seen: dict[tuple[int, str, bool], int] = {}
+        self._points: dict[tuple[int, str, bool, int], Point] = {}
         for at in range(rng.choice((1, 1, 2, 2, 3))):
             place = places[min(at, len(places) - 1)] if rng.random() < 0.7 else rng.choice(places)
             self._add(place, commands[place])
 
     def _add(self, place: int, command: str) -> None:
-        rng, of_writes = self.rng, self.rng.random() < 0.5
-        most = _WRITES if of_writes else _REQUESTS_OF_PRUNE if command.startswith("prune") else _REQUESTS
-        how = rng.choices(("lower", "stop", "wait"), (0.35, 0.45, 0.2))[0]
-        seconds = rng.choice(_PAUSES_SECONDS) if rng.random() < 0.3 else UNTIL_THE_OTHERS_ENDED
-        point = Point(place, 1 + int(rng.random() * most), of_writes, how, seconds)
-        self._points[place, of_writes, point.request] = point
+        rng, word = self.rng, command.partition(" ")[0]
+        record, writes, most = rng.choice(
+            _OF_PRUNES if word == "prune" else _OF_PEOPLE if word in _PEOPLE else _OF_RELEASES
+        )
+        how = rng.choices(("lower", "stop", "wait"), (0.3, 0.5, 0.2))[0]
+        seconds = rng.choice(_PAUSES_SECONDS) if rng.random() < 0.2 else UNTIL_THE_OTHERS_ENDED
+        self._points[place, record, writes, 1 + int(rng.random() * most)] = Point(place, how, seconds)
 
     def choose(self, ready: Sequence[Strand]) -> Strand:
         return max(ready, key=lambda strand: (not strand.main, self._rank(strand.process)))
 
     def before(self, strand: Strand, what: str, key: str, stop: Callable[[Strand, bool, float], None]) -> None:
-        if not strand.main or not is_shared(key):
+        if not strand.main:
             return
-        for of_writes in (False, True) if what in WRITES else (False,):
-            place = strand.process.place, of_writes
-            count = self._seen[place] = self._seen.get(place, 0) + 1
-            point = self._points.get((*place, count))
-            if point is None:
-                continue
-            if point.how == "lower":
-                self._lowest -= 1.0
-                self._ranks[point.process] = self._lowest
-            else:
-                stop(strand, point.how == "stop", point.seconds)
+        writes = what in WRITES
+        record = shared_record(key) or ("files" if writes else "")
+        if not record:
+            return
+        place = strand.process.place, record, writes
+        count = self._seen[place] = self._seen.get(place, 0) + 1
+        point = self._points.get((*place, count))
+        if point is None:
+            return
+        if point.how == "lower":
+            self._lowest -= 1.0
+            self._ranks[point.process] = self._lowest
+        else:
+            stop(strand, point.how == "stop", point.seconds)
 
 
 def order_of(kind: str, rng: random.Random, commands: Sequence[str]) -> Order:

@@ -6,11 +6,14 @@ A broken promise prints its seed, and `--seed N` plays exactly that interleaving
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from tests.simulation.copies import make_own_copies
 from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.scenes import case_of
 from tests.simulation.theatre import Outcome, Theatre
@@ -19,84 +22,133 @@ MUTANT_SECONDS = 60.0  # of processor time, within which a planted fault must be
 
 
 class Played(NamedTuple):
-    """The interleavings of a call: their number, turns and seconds of processor, and the first that broke a promise."""
+    """The interleavings of a call: their number, turns and seconds of processor, and the seed of one that broke."""
 
     interleavings: int
     turns: int
     seconds: float
-    broken: Outcome | None  # with its turns
+    broken: int | None
 
 
-def play(theatre: Theatre, first: int, most: int, seconds: float) -> Played:
-    """Play interleavings from seed `first` on."""
-    began, turns, count = time.process_time(), 0, 0
-    for seed in range(first, first + most):
+def play(theatre: Theatre, seeds: Iterable[int], seconds: float) -> Played:
+    """Play the interleavings of these seeds, but no longer than so many seconds of the processor."""
+    began, turns, count, broken = time.process_time(), 0, 0, None
+    for seed in seeds:
         outcome = theatre.play(case_of(seed))
         count, turns = count + 1, turns + outcome.scheduler.turns
         if outcome.violation:
-            return Played(count, turns, time.process_time() - began, _again(theatre, outcome))
-        if time.process_time() - began > seconds:
+            broken = seed
+        if broken is not None or time.process_time() - began > seconds:
             break
-    return Played(count, turns, time.process_time() - began, None)
+    return Played(count, turns, time.process_time() - began, broken)
 
 
-def _again(theatre: Theatre, broken: Outcome) -> Outcome:
-    """Play a broken interleaving once more, and note its turns."""
-    again = theatre.play(broken.case, tracing=True)
-    if again.violation != broken.violation:
-        raise AssertionError(
-            f"seed {broken.case.seed} is not the same twice: {broken.violation!r}, then {again.violation!r}"
-        )
-    return again
+def play_by(theatre: Theatre, processes: int, seeds: range, seconds: float) -> Played:
+    """Play as `play` does, by several processes; each has its share of the seeds. The first broken one ends all."""
+    if processes == 1:
+        return play(theatre, seeds, seconds)
+    shares = [lambda share=share: play(theatre, seeds[share::processes], seconds) for share in range(processes)]
+    done: list[Played] = []
+    for played in _each_in_a_process(shares):
+        done.append(played)
+        if played.broken is not None:
+            break
+    return Played(
+        sum(each.interleavings for each in done),
+        sum(each.turns for each in done),
+        sum(each.seconds for each in done),
+        next((each.broken for each in done if each.broken is not None), None),
+    )
 
 
-def find_mutants(theatre: Theatre, names: Iterable[str], seconds: float) -> list[str]:
-    """Play with each planted fault until the time limit; print a line for each, and return the missed ones."""
-    missed = []
-    for name in names:
+def find_mutants(theatre: Theatre, names: Sequence[str], seconds: float, processes: int) -> bool:
+    """Play with each fault planted, at most so long; print a line for each. Return False if one was missed."""
+
+    def look(name: str) -> tuple[str, Played, str]:
         with planted(name):
-            played = play(theatre, 0, 10**9, seconds)
-        broken = played.broken
-        found = f"seed {broken.case.seed}: {broken.violation}" if broken is not None else "MISSED"
-        print(f"| {name} | {played.interleavings:,} | {played.seconds:.1f} | {found} |", flush=True)
-        missed += [name] if broken is None else []
-    return missed
+            played = play(theatre, range(10**9), seconds)
+            found = "MISSED" if played.broken is None else again(theatre, played.broken).violation
+        return name, played, found
+
+    shares = [lambda share=share: [look(name) for name in share] for share in ([name] for name in names)]
+    all_found = True
+    for begin in range(0, len(shares), processes):
+        for looked in _each_in_a_process(shares[begin : begin + processes]):
+            for name, played, found in looked:
+                seed = "" if played.broken is None else f"seed {played.broken}: "
+                print(f"| {name} | {played.interleavings:,} | {played.seconds:.1f} | {seed}{found} |", flush=True)
+                all_found &= played.broken is not None
+    return all_found
+
+
+def again(theatre: Theatre, seed: int) -> Outcome:
+    """Play a seed once more, and note its turns. Raises AssertionError if it is not the same twice."""
+    outcome = theatre.play(case_of(seed), tracing=True)
+    if outcome.violation != theatre.play(case_of(seed)).violation:
+        raise AssertionError(f"seed {seed} is not the same twice: {outcome.violation!r} once")
+    return outcome
+
+
+def _each_in_a_process(works: Sequence[Callable[[], Any]]) -> Iterable[Any]:
+    """Yield the results as they come, each of a process of its own; end the processes that are left."""
+    context = multiprocessing.get_context("fork")  # what this one has read and made is there
+    results: Any = context.SimpleQueue()
+
+    def do(work: Callable[[], Any]) -> None:
+        make_own_copies()
+        results.put(work())
+
+    children = [context.Process(target=do, args=(work,), daemon=True) for work in works]
+    try:
+        for child in children:
+            child.start()
+        for _ in children:
+            while results.empty():
+                time.sleep(0.05)
+                if any(child.exitcode for child in children):
+                    raise ChildProcessError("a process of the simulation ended with an error, see above")
+            yield results.get()
+    finally:
+        for child in children:
+            child.terminate()
+            child.join()
 
 
 def main() -> int:
     """Play, print the result, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--interleavings", type=int, default=10**9, help="the most to play")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="of processor time, after which to end")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of each processor's time, then it ends")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="each plays its share of the seeds")
     parser.add_argument("--first", type=int, default=0, help="the first seed; the others follow it")
     parser.add_argument("--seed", type=int, help="play this one alone, and print its turns")
     parser.add_argument("--mutants", action="store_true", help="look for each planted fault in turn")
     parser.add_argument("--mutant", choices=list(MUTANTS), help="plant this fault in the code first")
     given = parser.parse_args()
-    if given.seed is not None:
-        given.first, given.interleavings = given.seed, 1
     with Theatre().open() as theatre:
         if given.mutants:
-            return 1 if find_mutants(theatre, MUTANTS, min(given.seconds, MUTANT_SECONDS)) else 0
+            return 0 if find_mutants(theatre, list(MUTANTS), given.seconds, given.processes) else 1
         with planted(given.mutant):
-            played = play(theatre, given.first, given.interleavings, given.seconds)
-            if given.seed is not None and played.broken is None:
-                _print_turns(theatre.play(case_of(given.seed), tracing=True))
-    print(f"{played.interleavings:,} interleavings, {played.turns:,} turns, {played.seconds:.1f} s of processor time")
-    if played.broken is None:
+            if given.seed is not None:
+                played = play(theatre, [given.seed], given.seconds)
+            else:
+                seeds = range(given.first, given.first + given.interleavings)
+                played = play_by(theatre, given.processes, seeds, given.seconds)
+            shown = played.broken if given.seed is None else given.seed
+            outcome = again(theatre, shown) if shown is not None else None
+    count = f"{played.interleavings:,} interleavings, {played.turns:,} turns"
+    print(f"{count}, {played.seconds:.1f} s of processor time")
+    if outcome is not None:
+        print(*outcome.scheduler.trace, sep="\n")
+    if outcome is None or not outcome.violation:
         print("no promise was broken")
         return 0
-    _print_turns(played.broken)
-    case = played.broken.case
-    print(f"\nseed {case.seed}: {played.broken.violation}")
-    print(f"{', '.join(case.commands)} on a {case.rules}, {case.disturbances}, {case.order}")
+    case = outcome.case
+    print(f"\nseed {case.seed}: {outcome.violation}")
+    print(f"{', '.join(case.commands)} on a {case.rules}, {case.beginning}, {case.order}, {case.disturbances}")
     words = f" --mutant '{given.mutant}'" if given.mutant else ""
     print(f"again: python -m tests.simulation --seed {case.seed}{words}")
     return 1
-
-
-def _print_turns(outcome: Outcome) -> None:
-    print(*outcome.scheduler.trace, sep="\n")
 
 
 if __name__ == "__main__":

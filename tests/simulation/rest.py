@@ -7,18 +7,18 @@ from infra.store.manifest import read_fact
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
 from tests.simulation.actors import World, start
+from tests.simulation.invariants import PERSONS, Invariants
 from tests.simulation.scheduler import Machine, Process, Scheduler
 from tests.simulation.whole_flows import FEED, FEED_VERSION, FLOWS
 from tests.simulation.workspaces import NEW_ITEMS, SPANS
 
 QUIET_SECONDS = 130.0  # before each command at rest: leases of killed holders have ended
-_PERSONS_WENT_BACK = {"rollback", "rollback to", "rollback to 3"}
 
 
-def come_to_rest(world: World, scheduler: Scheduler, machine: Machine) -> None:
+def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, machine: Machine) -> None:
     """Lift a hold, give each command that ended with an error once more, decide what waits: nothing is left then."""
     for process in scheduler.processes:
-        _judge(scheduler, process)
+        _judge(scheduler, process, invariants.moved_by)
     disturbed = [*scheduler.processes]
     scheduler.calm_down()
     pointer = _pointer(world)
@@ -41,9 +41,10 @@ def come_to_rest(world: World, scheduler: Scheduler, machine: Machine) -> None:
     names = _names(disturbed)
     for name in again:
         _refresh_was_decided(world, scheduler, name)
-    if not names & _PERSONS_WENT_BACK and "new items" in names:
+    went_back = any(name.startswith("rollback") for name in names)
+    if not went_back and "new items" in names:
         _new_items_are_released(world, scheduler)
-    if not names & _PERSONS_WENT_BACK and names & {"run", "run again", "whole run"}:
+    if not went_back and names & {"run", "run again", "whole run"}:
         current, model = releases.current(world.store), world.workspace.runs["run"].arguments["model"]
         if current is None or current.model != model:
             scheduler.fail(f"the accepted model of {SPANS[2]} does not serve, but release {current and current.number}")
@@ -68,9 +69,13 @@ def _new_items_are_released(world: World, scheduler: Scheduler) -> None:
         scheduler.fail(f"release {current.number} serves without the items that came in before the last refresh")
 
 
-def _judge(scheduler: Scheduler, process: Process) -> None:
+def _judge(scheduler: Scheduler, process: Process, moved_by: str) -> None:
     """A command may end with a conflict or a refusal; with an error of the store if one stood still or it failed."""
-    if process.error is None or process.dead or isinstance(process.error, (ConfigError, Conflict)):
+    if process.error is None or process.dead:
+        return
+    if isinstance(process.error, (ConfigError, Conflict)):
+        if process.name == moved_by and process.command.startswith(PERSONS):
+            scheduler.fail(f"{process.name} did its work, and ended with: {process.error}")
         return
     if isinstance(process.error, StoreError) and (scheduler.stood_still or scheduler.disturbances.failures):
         return

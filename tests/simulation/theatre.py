@@ -15,8 +15,9 @@ from tasks.foundation.clock import keep_time_by
 from tasks.running import lineage_hold
 from tasks.runs import packs
 from tests.simulation.actors import World, start
+from tests.simulation.beginnings import BEGINNINGS, beginning
 from tests.simulation.clocks import SimulatedClock
-from tests.simulation.copies import limit_copies
+from tests.simulation.copies import copy_of, limit_copies
 from tests.simulation.invariants import Invariants, begin_of
 from tests.simulation.memory import remembering
 from tests.simulation.objects import InlineExecutor
@@ -26,7 +27,7 @@ from tests.simulation.scenes import Case
 from tests.simulation.scheduler import Machine, Scheduler
 from tests.simulation.whole_flows import FLOWS, FencedRunner
 from tests.simulation.without_prefect import without_prefect
-from tests.simulation.workspaces import four_releases, opened
+from tests.simulation.workspaces import opened
 
 POLL_SECONDS = 10.0  # between two looks at a lock; each second of waiting would be turns that decide nothing
 _FLOWS = frozenset(FLOWS)
@@ -50,9 +51,11 @@ class Theatre:
     def open(self) -> Iterator[Theatre]:
         """Put the clock and the thread pools in place inside the block."""
         logging.disable(logging.CRITICAL)
+        copy_of("", {})  # the folder of copies belongs to this process, and those that are forked from it use it
         with contextlib.ExitStack() as held:
             held.callback(logging.disable, logging.NOTSET)
-            four_releases()  # by the true clock
+            for name in BEGINNINGS:
+                beginning(name)  # by the true clock
             held.enter_context(keep_time_by(self.clock))
             held.enter_context(patch.object(waiting, "POLL_SECONDS", POLL_SECONDS))
             for module in (s3_store, s3_upload, packs):
@@ -71,7 +74,7 @@ class Theatre:
         limit_copies()
         lease._seen.clear()
         rng = random.Random(case.seed)
-        workspace = four_releases()
+        workspace = beginning(case.beginning)
         order = order_of(case.order, rng, case.commands)
         objects, scheduler = workspace.objects.copy(), Scheduler(rng, case.disturbances, order, tracing)
         objects.scheduler, objects.all_are_turns = scheduler, not _FLOWS.isdisjoint(case.commands)
@@ -84,7 +87,7 @@ class Theatre:
                 start(world, scheduler, name, rng.choice(machines), rng.random() * apart)
             scheduler.run()
             if not scheduler.violation:
-                come_to_rest(world, scheduler, machines[0])
+                come_to_rest(world, scheduler, invariants, machines[0])
             if not scheduler.violation:
                 invariants.at_end()
         return Outcome(case, scheduler.violation, scheduler)

@@ -104,7 +104,7 @@ def four_releases() -> Workspace:
         "other run": made_by(objects, lambda _: carry_out(of_other)),
     }
     for ready in runs.values():
-        _put(objects, ready.written)
+        put_all(objects, ready.written)
     refreshes: dict[tuple[str, str], Ready] = {}
     for version, items in enumerate(NEW_ITEMS, 3):
         for serving in _each_current(objects, runs):
@@ -130,6 +130,7 @@ def _each_current(objects: Objects, runs: Mapping[str, Ready]) -> Iterator[Objec
         yield released
 
 
-def _put(objects: Objects, written: Mapping[str, bytes]) -> None:
+def put_all(objects: Objects, written: Mapping[str, bytes]) -> None:
+    """Put what stages wrote."""
     for key, data in written.items():
         objects.put(key, data)
