@@ -46,8 +46,7 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
 
 
 def _plan(store: Store, keep: int, reach: Reach) -> PrunePlan:
-    gone = releases.pruned(store)
-    every = [release for release in releases.history(store) if release.number not in gone]
+    every = releases.history(store)  # pruned ones too: their files may have been made again
     return plan_prune(store, keep, reach, {each.number: (each.model_prefix, each.vectors_prefix) for each in every})
 
 
@@ -64,7 +63,8 @@ def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None])
 def _mark(store: Store, plan: PrunePlan) -> None:
     """Mark the releases and runs that will lose files, and the next free number.
 
-    A process that stood still while it lost its lineage may still make a release of files that are deleted now.
+    A process that stood still while it lost its lineage may still make a release of files that are deleted now, or
+    remove a mark that it read before; it does not remove a new one.
 
     Raises:
         Conflict: a rollback made one of the releases current at the same moment, or a release was made.
@@ -75,11 +75,12 @@ def _mark(store: Store, plan: PrunePlan) -> None:
         if releases.is_made(store, following):
             releases.unmark_pruned(store, [following])
             raise Conflict(f"release {following} was made meanwhile; nothing was deleted; try again")
+    whole = set(plan.releases) - releases.pruned(store)
     releases.mark_pruned(store, plan.releases)
     _, pointer = releases.read_pointer(store)
     needed = {pointer.release, pointer.going_to} & set(plan.releases) if pointer is not None else set[int]()
     if needed:
-        releases.unmark_pruned(store, plan.releases)
+        releases.unmark_pruned(store, whole)
         raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
     gone = {folder.folder for folder in plan.folders}
     snapshot, runs = Snapshot(store), planned_runs(store)

@@ -50,11 +50,11 @@ class PrunePlan(Record):
     deleted: bool = Field(description="false: nothing was deleted (--dry-run)")
 
 
-def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[str, ...]]) -> PrunePlan:
+def plan_prune(store: Store, keep: int, reach: Reach, made: Mapping[int, tuple[str, ...]]) -> PrunePlan:
     """Return the deletable folders.
 
     Args:
-        whole: number of each complete release -> the folders of its model and vectors.
+        made: number of each release -> the folders of its model and vectors.
     """
     found = [*_folders(store, reach, _named(store, reach))]
     gone = {folder.folder for folder in found}
@@ -64,7 +64,7 @@ def plan_prune(store: Store, keep: int, reach: Reach, whole: Mapping[int, tuple[
     return PrunePlan(
         keep=keep,
         kept=tuple(release.number for release in reach.releases),
-        releases=tuple(number for number, prefixes in sorted(whole.items()) if gone & set(prefixes)),
+        releases=tuple(number for number, prefixes in sorted(made.items()) if gone & set(prefixes)),
         folders=tuple(found),
         bytes=totals,
         total_bytes=sum(totals.values()),

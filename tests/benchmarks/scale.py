@@ -40,6 +40,7 @@ SETTINGS = ["validate.max_text_chars=2000"]  # shards and all else by default: a
 QUICK = [
     "model.scratch={vocab_size: 4000, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
     "max_tokens: 32}",
+    "validate.signs.query_of_item.stop=null",  # a made-up query has words of its item
     "train.epochs=1",
     "train.batch_rows=1024",
     "train.evaluate_every_steps=200",

@@ -20,7 +20,7 @@ from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import RESULT
+from tasks.contracts.workspace import PRUNED_RELEASE, RESULT
 from tasks.foundation.errors import CodeError, ConfigError, StoreError, SupersededError
 from tasks.planning.mined_release import mined_release
 from tasks.planning.next_run import plan_run
@@ -149,6 +149,19 @@ def test_a_pruned_release_is_marked_and_not_rolled_back_to(store, runner):
     with pytest.raises(ConfigError, match=r"release 2 can't serve, nothing was changed: .*prune; there are still 5, 6"):
         rollback(store, 2)
     assert store.read(releases.CURRENT) == pointer
+
+
+def test_files_that_were_made_again_go_with_a_new_mark(any_store):
+    """A process read the old mark to remove it, and stood still: it must not remove the new one."""
+    store, folders = any_store, folders_of(any_store, 2)[:2]
+    files = {key: store.read(key) for folder in folders for key in store.list(folder)}
+    pruned(store)
+    for key, data in files.items():
+        store.write(key, data)
+    seen = store.tags(PRUNED_RELEASE.key(number=2))
+    assert pruned(store).releases == (2,)
+    store.discard(PRUNED_RELEASE.key(number=2), seen)
+    assert releases.is_pruned(store, 2)
 
 
 def test_rows_of_a_run_that_the_lineage_passed_go_and_rows_of_the_lineage_stay(store, runner):
