@@ -147,7 +147,7 @@ def _waiting(store: Store, undecided: Iterable[int]) -> list[int]:
 
 
 def _decide_again(store: Store, number: int, refreshed: int | None) -> None:
-    """Let a refresh that was passed over wait for a decision again. One that served and was left stays as it is.
+    """Let a refresh that never served be decided again. One that served and was left stays as it is.
 
     Args:
         refreshed: the release that the caller refreshes. If it is current, the refresh takes its place: the items and
@@ -155,11 +155,13 @@ def _decide_again(store: Store, number: int, refreshed: int | None) -> None:
     """
     while True:
         raw, pointer = read_pointer(store)
-        if pointer is None or number not in pointer.passed_over:
+        if pointer is None or number not in {*pointer.passed_over, *pointer.undecided}:
             return
         moved: dict[str, object] = {"passed_over": tuple(each for each in pointer.passed_over if each != number)}
         if pointer.release == refreshed and pointer.hold is None:
-            moved |= {"release": number}
+            moved |= {"release": number, "undecided": tuple(each for each in pointer.undecided if each != number)}
+        elif number in pointer.undecided:
+            return
         else:
             moved |= {"undecided": tuple(sorted({*pointer.undecided, number}))}
         with contextlib.suppress(Conflict):

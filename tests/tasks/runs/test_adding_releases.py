@@ -216,6 +216,17 @@ def test_a_refresh_that_lost_its_base_serves_once_the_base_does_again(store):
     assert serving(store) == 2, "a person left it"
 
 
+def test_an_undecided_refresh_takes_the_place_of_the_release_that_it_is_asked_for_again(store):
+    """It died before the decision, and a person went back to an earlier refresh by the same model."""
+    add(store, "a")
+    add(store, "hour", refreshed=1, by="a")
+    with pytest.raises(Killed):
+        add(Rival(store, {2: die}), "refresh", refreshed=2, by="a")
+    rollback(store, to=1)
+    made = add(store, "refresh", refreshed=1, by="a")
+    assert (made.number, serving(store), decided(store)) == (3, 3, True)
+
+
 def test_a_pointer_that_moved_and_came_back_is_not_taken_for_an_unmoved_one(store):
     """A refresh would announce the number of the run that a person left, as undecided."""
     add(store, "a")
