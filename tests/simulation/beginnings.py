@@ -24,6 +24,11 @@ def _passed_over(store: Any, workspace: Workspace) -> None:
     """A person went back to 3, refresh 5 of 4 was passed over, and a run died after it announced number 6."""
     rollback(store, to=3)
     _add_refresh(store, workspace, refreshed=4)
+    _announced(store, workspace)
+
+
+def _announced(store: Any, workspace: Workspace) -> None:
+    """A run died after it announced the next free number."""
 
     def die(*_: object, **__: object) -> None:
         raise _Died
@@ -61,6 +66,7 @@ PLAIN = "four releases"
 _ACTS: Mapping[str, Callable[[Any, Workspace], None]] = {
     PLAIN: lambda store, workspace: None,
     "passed over": _passed_over,
+    "announced": _announced,
     "gone back": _gone_back,
     "held": _held,
 }
@@ -74,4 +80,8 @@ def beginning(name: str) -> Workspace:
     objects: Objects = workspace.objects.copy()
     with opened(objects) as store:
         _ACTS[name](store, workspace)
+        _, pointer = releases.read_pointer(store)
+        assert pointer is not None
+    # As a planted fault would leave it that gives each pointer the same id.
+    objects.put(releases.CURRENT, pointer.model_copy(update={"write": ""}).to_json())
     return workspace._replace(objects=objects)

@@ -58,6 +58,7 @@ class Invariants:
         self.left: set[int] = set()  # releases that served and do no more
         self.sealed, self.created, self.needed_by = {**begin.sealed}, {**begin.created}, {**begin.needed_by}
         self.terms: dict[str, tuple[int, str]] = {}  # of each lock, and its holder
+        self.taken_by: dict[str, str] = {}  # lock -> the process that holds it, or did last
         self.moved_by = ""  # the process that last moved the pointer to a release, or a hold
         self.lost: set[int] = set()  # releases that lost files, or will
         objects.watch = self.seen
@@ -172,8 +173,10 @@ class Invariants:
                 continue
             assert serving is not None
             refreshed = made["refreshed"]
-            if refreshed == serving["number"] or (
-                refreshed is None and made["span"]["name"] >= serving["span"]["name"]
+            if (
+                number == now
+                or refreshed == serving["number"]
+                or (refreshed is None and made["span"]["name"] >= serving["span"]["name"])
             ):
                 serving = made
             elif refreshed is not None and number not in passed_over:
@@ -199,6 +202,8 @@ class Invariants:
             self._broken(f"the term of {key} fell from {before} to {term}")
         if term == before and record.get("owner", "") != holder:
             self._broken(f"the holder of {key} changed, and the term {term} did not")
+        if term > before:
+            self.taken_by[key] = self._process()
         self.terms[key] = term, record.get("owner", "")
 
     def _files_go(self, key: str, who: str) -> None:

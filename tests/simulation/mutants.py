@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -29,7 +30,6 @@ ADD, SETTLE = "tasks.runs.adding_releases:add", "tasks.runs.adding_releases:sett
 NUMBERED, FOLLOWS = "tasks.runs.adding_releases:_numbered", "tasks.runs.adding_releases:_follows"
 AGAIN, UNMARK = "tasks.runs.adding_releases:_decide_again", "tasks.runs.adding_releases:_unmark"
 ROLLBACK, GO, ANNOUNCED = "tasks.runs.rollback:rollback", "tasks.runs.rollback:_go", "tasks.runs.rollback:_announced"
-CHECKED = "tasks.runs.rollback:_checked"
 MOVED, HOLD = "tasks.runs.holds:_moved", "tasks.runs.holds:hold"
 PRUNE, MARK = "tasks.upkeep.prune:prune", "tasks.upkeep.prune:_mark"
 KEPT = "tasks.upkeep.reach:_kept_releases"
@@ -78,7 +78,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "add does not decide": Mutant(ADD, "    settle(store)\n", "    pass\n"),
     "a pointer comes back with the same bytes": Mutant(
-        "tasks.runs.releases:swap_pointer", '{"write": uuid.uuid4().hex}', "{}"
+        "tasks.runs.releases:swap_pointer", '{"write": uuid.uuid4().hex}', '{"write": ""}'
     ),
     # Deciding
     "a decision is a write": Mutant(SETTLE, "swap_pointer(store, decided, expected=raw)", _written("decided")),
@@ -101,7 +101,9 @@ MUTANTS: Mapping[str, Mutant] = {
         "first_day(made.span.name) >= first_day(serving.span.name)",
         "first_day(made.span.name) > first_day(serving.span.name) and False",
     ),
-    "a release that served is decided again": Mutant(AGAIN, "number not in pointer.passed_over", "False"),
+    "a release that served is decided again": Mutant(
+        AGAIN, "number not in {*pointer.passed_over, *pointer.undecided}", "False"
+    ),
     "deciding again forgets the others": Mutant(AGAIN, "sorted({*pointer.undecided, number})", "{number}"),
     # People
     "a rollback is a write": Mutant(
@@ -116,7 +118,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "a rollback forgets undecided releases": Mutant(
         GO, "getattr(pointer, name) if number != release.number", "() if number != release.number"
     ),
-    "a rollback does not check files": Mutant(CHECKED, "if is_pruned(store, target):", "if False:"),
     "a hold is a write": Mutant(
         MOVED,
         'swap_pointer(store, pointer.model_copy(update={"hold": hold}), expected=raw)',
@@ -184,7 +185,12 @@ def planted(name: str | None) -> Iterator[None]:
     *classes, function = path.split(".")
     for each in classes:
         owner = getattr(owner, each)
-    with patch.object(owner, function, _changed(module, inspect.unwrap(getattr(owner, function)), mutant, name)):
+    there = getattr(owner, function)
+    changed = _changed(module, inspect.unwrap(there), mutant, name)
+    owners = [owner, *(each for each in list(sys.modules.values()) if vars(each).get(function) is there)]
+    with contextlib.ExitStack() as held:
+        for each in owners:  # it was imported by name there
+            held.enter_context(patch.object(each, function, changed))
         yield
 
 

@@ -33,6 +33,13 @@ _OF_PRUNES = (
     ("lock", True, 6), ("lock", False, 6), ("mark", True, 4), ("mark", False, 4), ("pointer", False, 8),
     ("release", False, 12), ("files", True, 8),
 )  # fmt: skip
+# The same, but only the requests just before and in the writes that others depend on.
+_AIMED_AT_RELEASES = (
+    ("pointer", True, 2), ("number", True, 1), ("release", True, 1), ("release", True, 1), ("mark", False, 2),
+    ("mark", False, 2), ("pointer", False, 3), ("release", False, 4),
+)  # fmt: skip
+_AIMED_AT_PEOPLE = (("pointer", True, 2), ("pointer", True, 2), ("mark", False, 2), ("pointer", False, 3))
+_AIMED_AT_PRUNES = (("lock", True, 1), ("mark", True, 2), ("pointer", False, 8), ("files", True, 5), ("mark", False, 3))
 _PEOPLE = ("rollback", "hold", "lift", "settle", "reader")
 
 
@@ -92,24 +99,25 @@ class Preempted(Ranked):
     def __init__(self, rng: random.Random, commands: Sequence[str]) -> None:
         super().__init__(rng)
         places = list(range(len(commands)))
-        if rng.random() < 0.5:  # else as they are given
+        if rng.random() < 0.4:  # else as they are given
             rng.shuffle(places)
         self._ranks = {place: 1.0 - at / len(places) for at, place in enumerate(places)}
         self._lowest = 0.0
         self._seen: dict[tuple[int, str, bool], int] = {}
         self._points: dict[tuple[int, str, bool, int], Point] = {}
+        if rng.random() < 0.6:  # the first stops within its work, and often the second within its own
+            for place in places[: 1 + (rng.random() < 0.6)]:
+                self._add(place, _aimed_at(commands[place]), "stop", UNTIL_THE_OTHERS_ENDED)
+            return
         for at in range(rng.choice((1, 1, 2, 2, 3))):
             place = places[min(at, len(places) - 1)] if rng.random() < 0.7 else rng.choice(places)
-            self._add(place, commands[place])
+            how = rng.choices(("lower", "stop", "wait"), (0.3, 0.5, 0.2))[0]
+            seconds = rng.choice(_PAUSES_SECONDS) if rng.random() < 0.2 else UNTIL_THE_OTHERS_ENDED
+            self._add(place, _of(commands[place]), how, seconds)
 
-    def _add(self, place: int, command: str) -> None:
-        rng, word = self.rng, command.partition(" ")[0]
-        record, writes, most = rng.choice(
-            _OF_PRUNES if word == "prune" else _OF_PEOPLE if word in _PEOPLE else _OF_RELEASES
-        )
-        how = rng.choices(("lower", "stop", "wait"), (0.3, 0.5, 0.2))[0]
-        seconds = rng.choice(_PAUSES_SECONDS) if rng.random() < 0.2 else UNTIL_THE_OTHERS_ENDED
-        self._points[place, record, writes, 1 + int(rng.random() * most)] = Point(place, how, seconds)
+    def _add(self, place: int, requests: Sequence[tuple[str, bool, int]], how: str, seconds: float) -> None:
+        record, writes, most = self.rng.choice(requests)
+        self._points[place, record, writes, 1 + int(self.rng.random() * most)] = Point(place, how, seconds)
 
     def choose(self, ready: Sequence[Strand]) -> Strand:
         return max(ready, key=lambda strand: (not strand.main, self._rank(strand.process)))
@@ -131,6 +139,16 @@ class Preempted(Ranked):
             self._ranks[point.process] = self._lowest
         else:
             stop(strand, point.how == "stop", point.seconds)
+
+
+def _of(command: str) -> Sequence[tuple[str, bool, int]]:
+    word = command.partition(" ")[0]
+    return _OF_PRUNES if word == "prune" else _OF_PEOPLE if word in _PEOPLE else _OF_RELEASES
+
+
+def _aimed_at(command: str) -> Sequence[tuple[str, bool, int]]:
+    word = command.partition(" ")[0]
+    return _AIMED_AT_PRUNES if word == "prune" else _AIMED_AT_PEOPLE if word in _PEOPLE else _AIMED_AT_RELEASES
 
 
 def order_of(kind: str, rng: random.Random, commands: Sequence[str]) -> Order:

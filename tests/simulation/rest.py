@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra.store.base import Conflict
+from infra.store.base import Conflict, InUse
 from infra.store.manifest import read_fact
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import releases
@@ -18,7 +18,7 @@ QUIET_SECONDS = 130.0  # before each command at rest: leases of killed holders h
 def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, machine: Machine) -> None:
     """Lift a hold, give each command that ended with an error once more, decide what waits: nothing is left then."""
     for process in scheduler.processes:
-        _judge(scheduler, process, invariants.moved_by)
+        _judge(scheduler, process, invariants)
     disturbed = [*scheduler.processes]
     scheduler.calm_down()
     pointer = _pointer(world)
@@ -69,13 +69,16 @@ def _new_items_are_released(world: World, scheduler: Scheduler) -> None:
         scheduler.fail(f"release {current.number} serves without the items that came in before the last refresh")
 
 
-def _judge(scheduler: Scheduler, process: Process, moved_by: str) -> None:
+def _judge(scheduler: Scheduler, process: Process, invariants: Invariants) -> None:
     """A command may end with a conflict or a refusal; with an error of the store if one stood still or it failed."""
     if process.error is None or process.dead:
         return
     if isinstance(process.error, (ConfigError, Conflict)):
-        if process.name == moved_by and process.command.startswith(PERSONS):
+        if process.name == invariants.moved_by and process.command.startswith(PERSONS):
             scheduler.fail(f"{process.name} did its work, and ended with: {process.error}")
+        lock = str(process.error).partition(" ")[0].partition("sim/")[2]
+        if isinstance(process.error, InUse) and invariants.taken_by.get(lock) == process.name:
+            scheduler.fail(f"{process.name} was refused by its own lock: {process.error}")
         return
     if isinstance(process.error, StoreError) and (scheduler.stood_still or scheduler.disturbances.failures):
         return

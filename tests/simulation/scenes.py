@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tests.simulation.beginnings import BEGINNINGS
 from tests.simulation.scheduler import Disturbances
 from tests.simulation.whole_flows import FLOWS
 
@@ -26,34 +25,53 @@ _FLOWS = tuple(FLOWS)
 _RUNS = ("run", "run again")
 _RELEASING = (*_RUNS, "other run", "refresh", "refresh again", "refresh more")
 _PRUNES = ("prune", "prune less")
+_TO_ANOTHER_MODEL = ("rollback", "rollback to 1")
 _ROLLBACKS = ("rollback", "rollback to 1", "rollback to 2", "rollback to 3", "rollback to 4")
 _HOLDS = ("hold", "hold again", "lift")
 _PERSONS = (*_ROLLBACKS, *_HOLDS)
 
+_OFTEN = {"four releases": 0.45, "passed over": 0.12, "announced": 0.18, "gone back": 0.1, "held": 0.15}
+_ANNOUNCED = {"four releases": 0.3, "announced": 0.5, "passed over": 0.2}
+
 Group = tuple[Sequence[str], Sequence[int]]  # commands, and the numbers of them of which one is drawn
-# Groups that meet, and their share. A preempted order often begins with the first.
-_MEETINGS: Sequence[tuple[float, Sequence[Group]]] = (
-    (0.2, ((_RELEASING, (1, 2)), ((*_PERSONS, "settle", "reader"), (1, 1, 2)))),
-    (0.15, ((_RELEASING, (1,)), (_RELEASING, (1,)), (_ROLLBACKS, (1,)))),
-    (0.15, ((_RUNS, (2,)), (("refresh", "refresh more", "other run", "rollback", "hold", "settle"), (0, 1, 1)))),
-    (0.1, ((_RELEASING, (2, 3)), (("settle", "lift", "rollback"), (0, 1)))),
-    (0.15, ((("refresh", "refresh again"), (1, 2)), (("run", "refresh more", *_PERSONS), (1, 1, 2)))),
-    (0.03, ((_HOLDS, (2, 3)), (("run", "refresh", "settle"), (1,)))),
-    (0.05, ((("refresh", "run", "other run"), (1,)), (_ROLLBACKS, (1,)), (("prune",), (1,)), (_ROLLBACKS, (0, 1, 1)))),
-    (0.05, ((("prune",), (1,)), (_RELEASING, (1,)), (_ROLLBACKS, (0, 1, 1)))),
-    (0.05, ((_ROLLBACKS, (1,)), (("prune",), (1,)), (_RELEASING, (0, 1)))),
-    (0.03, ((("prune",), (1,)), (_ROLLBACKS, (1,)), (_RELEASING, (1,)))),
-    (0.03, ((_PRUNES, (1, 2)), ((*_RELEASING, *_PERSONS, "reader"), (1, 1, 2)))),
-    (0.01, ((_FLOWS, (1, 2)), (("run", *_FLOWS, *_PERSONS, "prune", "reader"), (1, 1, 2)))),
+
+
+class Meeting(NamedTuple):
+    """Groups of commands that meet; a preempted order often begins with the first."""
+
+    share: float  # of all interleavings, about
+    groups: Sequence[Group]
+    beginnings: Mapping[str, float] = _OFTEN  # states of the workspace, and their shares
+
+
+_MEETINGS = (
+    Meeting(0.13, ((_RELEASING, (1, 2)), ((*_PERSONS, "settle", "reader"), (1, 1, 2)))),
+    Meeting(0.06, ((_RELEASING, (1,)), (_RELEASING, (1,)), (_ROLLBACKS, (1,)))),
+    Meeting(0.07, ((_RELEASING, (1,)), (("run", "refresh"), (1,)), (("rollback", "rollback to 4"), (1,)))),
+    Meeting(0.2, ((_RUNS, (2,)), (("refresh", "refresh more", "other run", "rollback", "hold", "settle"), (0, 0, 1)))),
+    Meeting(0.08, ((_RELEASING, (2, 3)), (("settle", "lift", "rollback"), (0, 1)))),
+    Meeting(0.1, ((("refresh", "refresh again"), (1, 2)), (("run", "refresh more", *_PERSONS), (1, 1, 2)))),
+    Meeting(0.03, ((_HOLDS, (2, 3)), (("run", "refresh", "settle"), (1,)))),
+    Meeting(
+        0.04,
+        ((("refresh", "run", "other run"), (1,)), (_ROLLBACKS, (1,)), (("prune",), (1,)), (_ROLLBACKS, (0, 1, 1))),
+    ),
+    Meeting(0.1, ((("refresh", "refresh more"), (1,)), (_TO_ANOTHER_MODEL, (1,)), (("prune",), (1,))), _ANNOUNCED),
+    Meeting(0.04, ((("prune",), (1,)), (_RELEASING, (1,)), (_ROLLBACKS, (0, 1, 1)))),
+    Meeting(0.04, ((("rollback to 2", *_ROLLBACKS), (1,)), (("prune",), (1,)), (_RELEASING, (0, 1)))),
+    Meeting(0.02, ((("prune",), (1,)), (_ROLLBACKS, (1,)), (_RELEASING, (1,)))),
+    Meeting(0.06, ((("prune",), (1,)), (("rollback to 2",), (1,)))),
+    Meeting(0.02, ((_PRUNES, (1, 2)), ((*_RELEASING, *_PERSONS, "reader"), (1, 1, 2)))),
+    Meeting(0.005, ((_FLOWS, (1, 2)), (("run", *_FLOWS, *_PERSONS, "prune", "reader"), (1, 1, 2)))),
 )
 
 
 def case_of(seed: int) -> Case:
     """Return the interleaving of a seed."""
     rng = random.Random(seed)
-    groups = rng.choices([groups for _, groups in _MEETINGS], [share for share, _ in _MEETINGS])[0]
-    commands = [name for names, counts in groups for name in rng.sample(names, rng.choice(counts))]
-    long = {name for names, _ in groups for name in names} & {*_FLOWS, *_PRUNES}
+    meeting = rng.choices(_MEETINGS, [each.share for each in _MEETINGS])[0]
+    commands = [name for names, counts in meeting.groups for name in rng.sample(names, rng.choice(counts))]
+    long = {name for names, _ in meeting.groups for name in names} & {*_FLOWS, *_PRUNES}
     rules = rng.choice(("bucket", "bucket", "directory"))
     of_bucket = rules == "bucket"
     disturbances = Disturbances(
@@ -65,6 +83,6 @@ def case_of(seed: int) -> Case:
         failures=rng.choice((0.0, 0.0, 0.0, 0.0, 0.03)) if of_bucket else 0.0,
         within_turns=rng.choice((100, 300) if long else (40, 80)),
     )
-    order = rng.choices(("fair", "ranked", "preempted"), (0.1, 0.2, 0.7))[0]
-    beginning = rng.choices(BEGINNINGS, (0.55, 0.15, 0.15, 0.15))[0]
+    order = rng.choices(("fair", "ranked", "preempted"), (0.1, 0.1, 0.8))[0]
+    beginning = rng.choices([*meeting.beginnings], [*meeting.beginnings.values()])[0]
     return Case(seed, rules, tuple(dict.fromkeys(commands)), disturbances, order, beginning)

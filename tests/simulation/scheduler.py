@@ -22,6 +22,7 @@ START = 1_800_000_000.0  # seconds since 1970
 MOST_TURNS = 20_000  # of one interleaving; the longest that ends takes a fifth of it
 LONG_SECONDS = 1e6  # a sleep that something ends
 _WAITING_SECONDS = 1e5  # one that sleeps for longer waits for another one
+_LEASE_SECONDS = 65.0  # it lives for 60
 _PAUSES_SECONDS = (1.0, 30.0, 70.0, 200.0)  # a lease lives for 60
 _JUMPS_SECONDS = (-7200.0, -90.0, 90.0, 7200.0)
 
@@ -79,6 +80,7 @@ class Strand:
     pending: tuple[str, str] = ("begin", "")
     stopped: bool = False
     asleep_until: float = 0.0  # suspended until then, though its process goes on
+    still_since: float = 0.0  # it stands still since then, or did
 
     @property
     def wakes_latest_at(self) -> float:
@@ -270,14 +272,19 @@ class Scheduler:
         still = [each for each in mains if each.stands_still]
         if not still or any(each.wakes_latest_at < self.time + _WAITING_SECONDS for each in mains):
             return False
-        woken = self.rng.choice(still)
+        first = self.rng.random() < 0.7
+        woken = min(still, key=lambda strand: strand.still_since) if first else self.rng.choice(still)
         woken.asleep_until = woken.process.asleep_until = 0.0
         self._note(woken.process.name, "GOES ON", "")
         return True
 
     def _stop(self, strand: Strand, with_process: bool, seconds: float) -> None:
         """Let a strand stand still before the request that is pending."""
-        until, self.stood_still = self.time + seconds, True
+        until, self.stood_still, strand.still_since = self.time + seconds, True, self.time
+        if seconds > _LEASE_SECONDS and self.rng.random() < 0.7:
+            for other in self._strands:  # some come when its locks have ended
+                if other.pending[0] == "begin":
+                    other.wakes_at = max(other.wakes_at, self.time + _LEASE_SECONDS)
         if with_process:
             strand.process.asleep_until = until
         else:

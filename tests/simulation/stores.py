@@ -162,6 +162,7 @@ def _etag(data: bytes) -> str:
     return f'"{hashlib.md5(data).hexdigest()}"'
 
 
+@functools.lru_cache(maxsize=100_000)
 def _date(at: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(int(START + at), dt.UTC)  # S3 gives whole seconds
 
