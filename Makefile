@@ -74,7 +74,7 @@ fuzz: install
 
 # docs/simulation.md: commands that work on one workspace at once, under one scheduler, until a promise is broken. Also
 # with each planted fault in turn (MUTANTS=1), and with each command killed before each of its writes (CRASHES=1).
-# make simulate SECONDS=600, or INTERLEAVINGS=1000000 FIRST=50000
+# On all processors; SECONDS are of each one's time. make simulate SECONDS=600, or INTERLEAVINGS=1000000 FIRST=50000
 SECONDS ?= 300
 FIRST ?= 0
 simulate: install

@@ -9,7 +9,7 @@ import pytest
 
 from tests.planes.source import ROOT
 
-INTERLEAVINGS = 1000  # about 15 seconds of one processor
+INTERLEAVINGS = 4000  # about 45 seconds of one processor
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
@@ -51,5 +51,5 @@ def test_the_mutants_are_faults_of_the_present_code():
 def test_each_mutant_is_found():
     from tests.simulation.mutants import MUTANTS
 
-    missed = [name for name in MUTANTS if simulate("--mutant", name, "--seconds", "60").returncode != 1]
+    missed = [name for name in MUTANTS if simulate("--mutant", name, "--seconds", "60", "--processes", "1").returncode != 1]
     assert missed == []
