@@ -59,6 +59,7 @@ class Invariants:
         self.sealed, self.created, self.needed_by = {**begin.sealed}, {**begin.created}, {**begin.needed_by}
         self.terms: dict[str, tuple[int, str]] = {}  # of each lock, and its holder
         self.taken_by: dict[str, str] = {}  # lock -> the process that holds it, or did last
+        self.superseded: set[str] = set()  # processes that lost a lock; what they still make may be pruned at once
         self.moved_by = ""  # the process that last moved the pointer to a release, or a hold
         self.lost: set[int] = set()  # releases that lost files, or will
         objects.watch = self.seen
@@ -188,7 +189,7 @@ class Invariants:
         """A release is undecided from before it is made, so that a dead process leaves none behind."""
         if self.pointer is not None and number not in self.pointer["undecided"]:
             self._broken(f"release {number} was made, and its number is not announced")
-        if PRUNED_RELEASE.key(number=number) in self.objects.files:
+        if PRUNED_RELEASE.key(number=number) in self.objects.files or self._process() in self.superseded:
             self.lost.add(number)
 
     def _term_rose(self, key: str, data: bytes | None) -> None:
@@ -203,6 +204,7 @@ class Invariants:
         if term == before and record.get("owner", "") != holder:
             self._broken(f"the holder of {key} changed, and the term {term} did not")
         if term > before:
+            self.superseded.add(self.taken_by.get(key, ""))
             self.taken_by[key] = self._process()
         self.terms[key] = term, record.get("owner", "")
 

@@ -51,5 +51,7 @@ def test_the_mutants_are_faults_of_the_present_code():
 def test_each_mutant_is_found():
     from tests.simulation.mutants import MUTANTS
 
-    missed = [name for name in MUTANTS if simulate("--mutant", name, "--seconds", "60", "--processes", "1").returncode != 1]
+    missed = [
+        name for name in MUTANTS if simulate("--mutant", name, "--seconds", "60", "--processes", "1").returncode != 1
+    ]
     assert missed == []
