@@ -20,7 +20,8 @@ from typing import NamedTuple
 from infra.prefect_server import client_environment, down, up
 from infra.store.directory import DirectoryStore
 from tasks.runs import ledger
-from tests.support.workspace.shop import MILLRACE, SPANS, STAGES, Shop, open_shop
+from tests.support.processes.services import MILLRACE
+from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 
 STAGE_LIMIT, RUN_LIMIT, DONE_LIMIT = 0.5, 10.0, 5.0  # seconds
 ROUNDS = 3

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.workspace.shop import MILLRACE
+from tests.support.processes.services import MILLRACE
 
 EVERY_SECONDS = 0.1
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,10 +21,10 @@ from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.fake_runner import ingest
 from tests.support.fakes.replacing import HOLDS
+from tests.support.processes import forked
 from tests.support.processes.prefect_server import client_of
-from tests.support.processes.services import FAKE_WORKERS, WORKER, running
+from tests.support.processes.services import FAKE_WORKERS, MILLRACE, WORKER, running
 
-MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 90.0
 DEPLOY_SECONDS = 180.0
 POLL_SECONDS = 0.3
@@ -136,14 +134,9 @@ def operated(folder: Path, server: Server) -> Iterator[Operated]:
 
 def _deploy(one: Operated, config_file: Path) -> None:
     """All deployments, without their schedules: nothing starts but what a test starts."""
-    done = subprocess.run(
-        [str(MILLRACE), "deploy", "--config", str(config_file)],
-        env=one.environment,
-        capture_output=True,
-        text=True,
-        timeout=DEPLOY_SECONDS,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("deploy", "--config", str(config_file))
+    done = forked.millrace(*words, environment=one.environment, seconds=DEPLOY_SECONDS)
+    assert done.code == 0, done.out + done.err
     with get_client(sync_client=True) as client:
         for deployment in client.read_deployments():
             for schedule in deployment.schedules:

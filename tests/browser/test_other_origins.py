@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import http.server
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +24,8 @@ from tests.browser.conftest import REBOUND
 from tests.browser.prefect_pages import log_in
 from tests.support.fakes.fake_runner import ingest
 from tests.support.pages.site import Site
+from tests.support.processes import forked
 from tests.support.processes.prefect_server import credentials, database_of
-from tests.support.processes.services import ROOT
 from tests.support.workspace.past import write_past
 
 pytestmark = [pytest.mark.pipeline, pytest.mark.proof]
@@ -78,15 +76,9 @@ def left(tmp_path_factory: pytest.TempPathFactory, prefect_tables: Path) -> Iter
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     try:
         with database_of(home, prefect_tables):
-            done = subprocess.run(
-                [sys.executable, "-m", "tests.support.fakes.millrace", *command],
-                cwd=ROOT,
-                env=environment | {"PREFECT_HOME": str(home)},
-                capture_output=True,
-                text=True,
-                timeout=180,
-            )
-        assert done.returncode == 0, done.stderr
+            environment["PREFECT_HOME"] = str(home)
+            done = forked.module("tests.support.fakes.millrace", *command, environment=environment, seconds=180)
+        assert done.code == 0, done.err
         found = prefect_server.running(home)
         assert found is not None
         yield found

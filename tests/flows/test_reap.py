@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from infra.compute.batch.reap import Reaped, ReapReport
 from infra.store.directory import DirectoryStore
 from infra.store.lease import Lease
 from tests.support.cloud.batch import ACCELERATOR_QUEUE, BatchServer
+from tests.support.processes import forked
 from tests.support.processes.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,21 +183,9 @@ def test_the_command_needs_no_prefect_server_and_can_be_tried_dry(
     job = submit(DirectoryStore(tmp_path / "w"), 1, str(uuid4()))
 
     def command(*options: str) -> Any:
-        done = subprocess.run(
-            [
-                str(Path(sys.executable).with_name("millrace")),
-                "reap",
-                "--workspace",
-                str(tmp_path / "w"),
-                *ALL,
-                *options,
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
-        return ReapReport.model_validate_json(done.stdout).model_dump(mode="json")
+        done = forked.millrace("reap", "--workspace", str(tmp_path / "w"), *ALL, *options, seconds=60)
+        assert done.code == 0, done.err
+        return ReapReport.model_validate_json(done.out).model_dump(mode="json")
 
     dry = command("--dry-run")
     assert [(one["job"], one["action"]) for one in dry["jobs"]] == [(job, "kept")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,8 @@ from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.running import json_logs
 from tests.support.fakes.fake_runner import ingest
+from tests.support.processes import forked
+from tests.support.processes.command import CommandResult
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.processes.services import FAKE_WORKERS, running
 
@@ -96,22 +97,16 @@ def environment(prefect: PrefectServer, **more: str) -> dict[str, str]:
     return {**os.environ, **client_environment(prefect.server), **more}
 
 
-def run(prefect: PrefectServer, store: DirectoryStore, **more: str) -> subprocess.CompletedProcess[str]:
-    command = ["run", "--workspace", store.uri, "--set", OVERRIDE, "--json"]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.support.fakes.millrace", *command],
-        cwd=ROOT,
-        env=environment(prefect, **more),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+def run(prefect: PrefectServer, store: DirectoryStore, **more: str) -> CommandResult:
+    words = ("run", "--workspace", store.uri, "--set", OVERRIDE, "--json")
+    variables = environment(prefect, **more)
+    return forked.module("tests.support.fakes.millrace", *words, environment=variables, seconds=SECONDS)
 
 
 def test_every_line_of_a_run_on_standard_error_is_json(prefect: PrefectServer, store: DirectoryStore) -> None:
     done = run(prefect, store, MILLRACE_LOG="json", FAKE_FAIL="release:DATA")
-    assert (done.returncode, done.stdout) == (65, "")
-    lines = [json.loads(one) for one in done.stderr.splitlines()]
+    assert (done.code, done.out) == (65, ""), done.err
+    lines = [json.loads(one) for one in done.err.splitlines()]
     assert lines[0]["message"].startswith("Prefect UI: http")
     (trained,) = [one for one in lines if one["message"] == "fake train of 2021-Q1"]
     expected = {"level": "INFO", "span": "2021-Q1", "lineage": "main", "stage": "train", "attempt": 1}
@@ -127,8 +122,8 @@ def test_every_line_of_a_run_on_standard_error_is_json(prefect: PrefectServer, s
 
 def test_an_unknown_form_is_refused_before_anything_is_done(prefect: PrefectServer, store: DirectoryStore) -> None:
     done = run(prefect, store, MILLRACE_LOG="yaml")
-    assert (done.returncode, done.stdout) == (78, "")
-    assert done.stderr == "CONFIG: MILLRACE_LOG is 'yaml'; known are text and json, and unset is text\n"
+    assert (done.code, done.out) == (78, "")
+    assert done.err == "CONFIG: MILLRACE_LOG is 'yaml'; known are text and json, and unset is text\n"
     assert store.list("runs") == []
 
 

@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ import yaml
 
 from flows.demo.search_log import write_shop
 from tests.pipeline.complete import assert_complete
+from tests.support.processes import forked
 from tests.support.workspace.shop import SETTINGS, STAGES, CommandResult, Shop
 
 pytestmark = pytest.mark.proof
@@ -50,20 +49,10 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 
 def backfill(shop: Shop, *arguments: str, fail: str = "") -> CommandResult:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.fakes.failing",
-        "backfill",
-        *RANGE,
-        "--config",
-        str(shop.config_file),
-        *arguments,
-    ]
+    words = ("backfill", *RANGE, "--config", str(shop.config_file), *arguments)
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(shop.home), "MILLRACE_WORKSPACE": str(shop.workspace), "FAIL": fail}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
-    return CommandResult(done.returncode, done.stdout, done.stderr)
+    return forked.module("tests.support.fakes.failing", *words, environment=environment, seconds=3600)
 
 
 def attempts(shop: Shop) -> list[dict[str, Any]]:

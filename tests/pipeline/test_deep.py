@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.upkeep.examine import DoctorReport
-from tests.support.workspace.shop import MILLRACE
+from tests.support.processes.services import MILLRACE
 
 pytestmark = [
     pytest.mark.pipeline,

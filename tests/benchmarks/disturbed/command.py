@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tests.support.processes.command import CommandResult
-from tests.support.workspace.shop import MILLRACE
+from tests.support.processes.services import MILLRACE
 
 LONGEST_SECONDS = 900.0  # a command that takes longer hangs
 CONTINUED, CONTINUE_SECONDS = 3, 0.3  # SIGCONT after the first

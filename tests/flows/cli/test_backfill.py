@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -18,8 +16,9 @@ import pytest
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
 from tasks.runs import ledger, releases
-from tests.flows.cli.test_cli import ROOT, SMALL
+from tests.flows.cli.test_cli import SMALL
 from tests.support.fakes.fake_runner import ingest
+from tests.support.processes import forked
 from tests.support.processes.command import CommandResult, as_documented
 
 SPANS = ["2026-01", "2026-02", "2026-03", "2026-04"]
@@ -35,15 +34,10 @@ def workspace(tmp_path: Path) -> Path:
 def millrace(server: Server | None, workspace: Path, *arguments: str, **environment: str) -> CommandResult:
     """The command in a process of its own, with fake workers; without a server it must not look for one."""
     url = client_environment(server) if server else {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.fakes.millrace", *arguments, "--workspace", str(workspace)],
-        cwd=ROOT,
-        env={**os.environ, **url, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    return as_documented(CommandResult(done.returncode, done.stdout, done.stderr), *arguments)
+    words = (*arguments, "--workspace", str(workspace))
+    environment = {**os.environ, **url, **environment}
+    done = forked.module("tests.support.fakes.millrace", *words, environment=environment, seconds=240)
+    return as_documented(done, *arguments)
 
 
 def backfill(server: Server | None, workspace: Path, *arguments: str, **environment: str) -> CommandResult:

@@ -25,7 +25,7 @@ from infra.store.directory import DirectoryStore
 from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import POLICIES
 from tests.support.fakes.fake_runner import ingest
-from tests.support.processes import command
+from tests.support.processes import command, forked
 from tests.support.processes.command import Command, CommandResult
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,19 +39,10 @@ def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment
 
 
 def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> CommandResult:
-    called = [
-        sys.executable,
-        "-m",
-        "tests.support.fakes.millrace",
-        name,
-        "--workspace",
-        str(workspace),
-        *SMALL,
-        *arguments,
-    ]
+    words = (name, "--workspace", str(workspace), *SMALL, *arguments)
     environment = {**os.environ, **client_environment(server), **environment}
-    done = subprocess.run(called, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    return command.as_documented(CommandResult(done.returncode, done.stdout, done.stderr), name, *arguments)
+    done = forked.module("tests.support.fakes.millrace", *words, environment=environment, seconds=120)
+    return command.as_documented(done, name, *arguments)
 
 
 class Runs(NamedTuple):

@@ -12,8 +12,6 @@ import json
 import os
 import queue
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,11 +32,11 @@ from pydantic import SecretStr
 from flows.cli.deploying import DeployOutput
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.fake_runner import ingest
+from tests.support.processes import forked
 from tests.support.processes.command import CommandResult
 from tests.support.processes.prefect_server import PrefectServer
 
 ROOT = Path(__file__).resolve().parents[3]
-MILLRACE = Path(sys.executable).with_name("millrace")
 SECONDS = 120.0
 BERLIN = ZoneInfo("Europe/Berlin")
 NAMES = [
@@ -67,15 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def millrace(prefect: PrefectServer, folder: Path, *arguments: str, **environment: str) -> CommandResult:
     """`millrace deploy`, called in `folder`."""
-    done = subprocess.run(
-        [str(MILLRACE), "deploy", *arguments],
-        cwd=folder,
-        env={**os.environ, "PREFECT_API_URL": prefect.url, "PREFECT_HOME": str(prefect.home), **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    return CommandResult(done.returncode, done.stdout, done.stderr)
+    environment = {**os.environ, "PREFECT_API_URL": prefect.url, "PREFECT_HOME": str(prefect.home), **environment}
+    return forked.millrace("deploy", *arguments, environment=environment, folder=folder, seconds=SECONDS)
 
 
 @pytest.fixture

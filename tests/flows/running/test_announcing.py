@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from tasks.planning.start import next_start
 from tasks.runs import releases
 from tasks.runs.results import read_judgement
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config
-from tests.support.processes import command
+from tests.support.processes import command, forked
 from tests.support.processes.prefect_server import PrefectServer
 
 OVERRIDES = ("model.scratch.layers=1",)
@@ -143,15 +141,9 @@ def test_a_rollback_by_the_command_is_announced_where_a_server_runs(prefect, sto
     two_releases(store)
     rollback = ("rollback", "--workspace", store.uri)
     for to in ("1", "2", "1"):  # each is a rollback of its own
-        rolled = subprocess.run(
-            [sys.executable, "-c", "from flows.cli import main; main()", *rollback, "--to", to],
-            env={**os.environ, **client_environment(prefect.server), "PREFECT_API_URL": prefect.url},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert (rolled.returncode, rolled.stderr) == (0, "")
+        environment = {**os.environ, **client_environment(prefect.server), "PREFECT_API_URL": prefect.url}
+        rolled = forked.millrace(*rollback, "--to", to, environment=environment, seconds=60)
+        assert (rolled.code, rolled.err) == (0, "")
     events = prefect.events(ROLLED_BACK, "millrace.release.1", 2)
     good, bad = (releases.read(store, number).model.version for number in (1, 2))
     assert [event["payload"]["sentence"] for event in events] == [

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+MILLRACE = Path(sys.executable).with_name("millrace")
 # As PYTHONPATH: the stages of all flow runs have workers that do no arithmetic.
 FAKE_WORKERS = os.pathsep.join([str(ROOT / "tests" / "support" / "fakes" / "site"), str(ROOT)])
 WORKER = (sys.executable, "-m", "prefect", "worker", "start", "--pool", "millrace")

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +15,9 @@ import yaml
 from flows.demo.search_log import write_shop
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
+from tests.support.processes import forked
 from tests.support.processes.command import CommandResult
 
-MILLRACE = Path(sys.executable).with_name("millrace")
-SECONDS = 600
 SPANS = ("2026-01", "2026-02", "2026-03")
 COLUMNS = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
 AWKWARD = "a #1 'w' %20 [ü] {x}: y"  # a folder name that is legal, and cut by whoever splits, quotes or expands it
@@ -80,9 +77,7 @@ class Shop(NamedTuple):
         """The command, in a process of its own; it starts the server by itself where it needs one."""
         workspace = self.bucket or str(self.workspace)
         environment = os.environ | {"PREFECT_HOME": str(self.home), "MILLRACE_WORKSPACE": workspace}
-        command = [str(MILLRACE), *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
-        return CommandResult(done.returncode, done.stdout, done.stderr)
+        return forked.millrace(*arguments, environment=environment)
 
     def run(self, *arguments: str) -> CommandResult:
         return self.millrace("run", "--config", str(self.config_file), "--json", *arguments)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,8 +18,8 @@ from infra.prefect_server import Server, client_environment
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.runs import ledger
-from tests.flows.cli.test_cli import ROOT
 from tests.support.fakes.fake_runner import ingest
+from tests.support.processes import forked
 from tests.support.processes.command import CommandResult, as_documented
 from tests.support.workspace.backfills import fake_workers, run_spans
 
@@ -42,15 +40,10 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
 
 def millrace(server: Server | None, store: DirectoryStore, *arguments: str, **environment: str) -> CommandResult:
     url = client_environment(server) if server else {"PREFECT_API_URL": "http://127.0.0.1:1/api"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.fakes.millrace", *arguments, "--workspace", str(store.root)],
-        cwd=ROOT,
-        env={**os.environ, **url, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    return as_documented(CommandResult(done.returncode, done.stdout, done.stderr), *arguments)
+    words = (*arguments, "--workspace", str(store.root))
+    environment = {**os.environ, **url, **environment}
+    done = forked.module("tests.support.fakes.millrace", *words, environment=environment, seconds=240)
+    return as_documented(done, *arguments)
 
 
 def attempts(store: DirectoryStore, run_key: str) -> Counter[str]:
