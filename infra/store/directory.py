@@ -12,6 +12,7 @@ from infra.store.base import Conflict, Holder, Lock, ReadOnlyError
 from infra.store.unfinished import PREFIX, temporary_file
 from tasks.foundation.errors import StoreError
 
+_READS = 10  # tries: many FUSE mounts find nothing for a moment while another version takes the place of a file
 _DELETIONS = 10  # tries for a folder that changes meanwhile
 _NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 # Answers of os.link on file systems without hard links: exFAT, SMB, many FUSE mounts.
@@ -34,8 +35,15 @@ class DirectoryStore:
 
     def read(self, key: str) -> bytes:
         """Return the object's bytes. Raises FileNotFoundError if it is missing, StoreError if it is a folder."""
+        path = self.path(key)
         with self._in_place(key):
-            return self.path(key).read_bytes()
+            for _ in range(_READS):
+                try:
+                    return path.read_bytes()
+                except FileNotFoundError:
+                    if not path.exists():
+                        raise
+            return path.read_bytes()
 
     def exists(self, key: str) -> bool:
         return self.path(key).is_file()

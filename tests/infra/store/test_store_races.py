@@ -77,6 +77,23 @@ def test_processes_that_swap_at_once_lose_no_update(store):
     assert store.read("counter") == b"60"
 
 
+def test_a_file_that_is_missing_for_a_moment_is_read(tmp_path, monkeypatch):
+    """FUSE mounts that know files by path find none while another version takes its place."""
+    store, read, missed = DirectoryStore(tmp_path), Path.read_bytes, []
+    store.write("a", b"content")
+
+    def miss_once(path: Path) -> bytes:
+        if not missed:
+            missed.append(path)
+            raise FileNotFoundError(errno.ENOENT, "No such file", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", miss_once)
+    assert store.read("a") == b"content"
+    with pytest.raises(FileNotFoundError):
+        store.read("b")
+
+
 def test_a_reader_never_sees_half_of_a_write(store):
     contents = {bytes([letter]) * 300_000 for letter in b"ab"}
     store.write("a", max(contents))
