@@ -13,6 +13,7 @@ from tasks.runs.adding_releases import add
 from tasks.runs.holds import hold
 from tasks.runs.rollback import rollback
 from tests.simulation.objects import Objects
+from tests.simulation.stores import etag
 from tests.simulation.workspaces import NEW_ITEMS, Workspace, four_releases, opened, put_all
 
 
@@ -83,5 +84,6 @@ def beginning(name: str) -> Workspace:
         _, pointer = releases.read_pointer(store)
         assert pointer is not None
     # As a planted fault would leave it that gives each pointer the same id.
-    objects.put(releases.CURRENT, pointer.model_copy(update={"write": ""}).to_json())
+    data = pointer.model_copy(update={"write": ""}).to_json()
+    objects.put(releases.CURRENT, data, etag(data))  # a bucket has one tag for the same bytes
     return workspace._replace(objects=objects)

@@ -62,6 +62,7 @@ class Invariants:
         self.superseded: set[str] = set()  # processes that lost a lock; what they still make may be pruned at once
         self.moved_by = ""  # the process that last moved the pointer to a release, or a hold
         self.lost: set[int] = set()  # releases that lost files, or will
+        self.late: set[int] = set()  # releases that were made after a prune marked their number, and have the mark
         objects.watch = self.seen
 
     # After each change
@@ -105,6 +106,7 @@ class Invariants:
             numbers = [found["number"]]
         elif data is None and (found := PRUNED_RELEASE.match(key)):
             numbers = [found["number"]]
+            self.late.discard(found["number"])
         for number in numbers:
             self._whole(number)
 
@@ -164,6 +166,8 @@ class Invariants:
         crossed_out = sorted(set(before["undecided"]) - set(self.pointer["undecided"]))
         serving = self._release(before["release"])
         for number in crossed_out:
+            if number in self.late:
+                self._broken(f"{who} decided release {number}, whose number a prune had marked before it was made")
             made = self._release(number)
             if made is None:
                 self._broken(f"{who} crossed out number {number}, whose release is not made yet")
@@ -189,7 +193,9 @@ class Invariants:
         """A release is undecided from before it is made, so that a dead process leaves none behind."""
         if self.pointer is not None and number not in self.pointer["undecided"]:
             self._broken(f"release {number} was made, and its number is not announced")
-        if PRUNED_RELEASE.key(number=number) in self.objects.files or self._process() in self.superseded:
+        if PRUNED_RELEASE.key(number=number) in self.objects.files:
+            self.late.add(number)
+        if number in self.late or self._process() in self.superseded:
             self.lost.add(number)
 
     def _term_rose(self, key: str, data: bytes | None) -> None:

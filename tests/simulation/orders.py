@@ -23,7 +23,9 @@ WRITES = frozenset(
 UNTIL_THE_OTHERS_ENDED = float("inf")
 _PAUSES_SECONDS = (70.0, 200.0)  # a lease lives for 60
 
-# Requests by which processes meet: the record, if it is written, and about how often a command does so.
+Requests = tuple[str, bool, int]  # the record, if it is written, and about how often a command does so
+
+# Requests by which processes meet.
 _OF_RELEASES = (
     ("pointer", False, 6), ("pointer", True, 3), ("release", False, 4), ("release", True, 1), ("mark", False, 3),
     ("number", False, 4), ("number", True, 1), ("lock", False, 4), ("lock", True, 4),
@@ -96,15 +98,19 @@ class Ranked(Order):
 class Preempted(Ranked):
     """The process of the highest rank has all turns, but for a few points."""
 
-    def __init__(self, rng: random.Random, commands: Sequence[str]) -> None:
+    def __init__(self, rng: random.Random, commands: Sequence[str], stops: Sequence[Requests] = ()) -> None:
         super().__init__(rng)
         places = list(range(len(commands)))
-        if rng.random() < 0.4:  # else as they are given
+        if not stops and rng.random() < 0.4:  # else as they are given
             rng.shuffle(places)
         self._ranks = {place: 1.0 - at / len(places) for at, place in enumerate(places)}
         self._lowest = 0.0
         self._seen: dict[tuple[int, str, bool], int] = {}
         self._points: dict[tuple[int, str, bool, int], Point] = {}
+        if stops:
+            for place, requests in enumerate(stops):
+                self._add(place, (requests,), "stop", UNTIL_THE_OTHERS_ENDED)
+            return
         if rng.random() < 0.6:  # the first stops within its work, and often the second within its own
             for place in places[: 1 + (rng.random() < 0.6)]:
                 self._add(place, _aimed_at(commands[place]), "stop", UNTIL_THE_OTHERS_ENDED)
@@ -115,7 +121,7 @@ class Preempted(Ranked):
             seconds = rng.choice(_PAUSES_SECONDS) if rng.random() < 0.2 else UNTIL_THE_OTHERS_ENDED
             self._add(place, _of(commands[place]), how, seconds)
 
-    def _add(self, place: int, requests: Sequence[tuple[str, bool, int]], how: str, seconds: float) -> None:
+    def _add(self, place: int, requests: Sequence[Requests], how: str, seconds: float) -> None:
         record, writes, most = self.rng.choice(requests)
         self._points[place, record, writes, 1 + int(self.rng.random() * most)] = Point(place, how, seconds)
 
@@ -141,16 +147,16 @@ class Preempted(Ranked):
             stop(strand, point.how == "stop", point.seconds)
 
 
-def _of(command: str) -> Sequence[tuple[str, bool, int]]:
+def _of(command: str) -> Sequence[Requests]:
     word = command.partition(" ")[0]
     return _OF_PRUNES if word == "prune" else _OF_PEOPLE if word in _PEOPLE else _OF_RELEASES
 
 
-def _aimed_at(command: str) -> Sequence[tuple[str, bool, int]]:
+def _aimed_at(command: str) -> Sequence[Requests]:
     word = command.partition(" ")[0]
     return _AIMED_AT_PRUNES if word == "prune" else _AIMED_AT_PEOPLE if word in _PEOPLE else _AIMED_AT_RELEASES
 
 
-def order_of(kind: str, rng: random.Random, commands: Sequence[str]) -> Order:
+def order_of(kind: str, rng: random.Random, commands: Sequence[str], stops: Sequence[Requests]) -> Order:
     """Return an order by its name: fair, ranked, preempted."""
-    return Preempted(rng, commands) if kind == "preempted" else Ranked(rng) if kind == "ranked" else Order(rng)
+    return Preempted(rng, commands, stops) if kind == "preempted" else Ranked(rng) if kind == "ranked" else Order(rng)

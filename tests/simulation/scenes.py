@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tests.simulation.orders import Requests
 from tests.simulation.scheduler import Disturbances
 from tests.simulation.whole_flows import FLOWS
 
@@ -19,6 +20,7 @@ class Case(NamedTuple):
     disturbances: Disturbances
     order: str  # of turns: fair, ranked, preempted
     beginning: str  # state of the workspace
+    stops: Sequence[Requests] = ()  # before which the first commands stand still; none: drawn from all
 
 
 _FLOWS = tuple(FLOWS)
@@ -31,6 +33,7 @@ _HOLDS = ("hold", "hold again", "lift")
 _PERSONS = (*_ROLLBACKS, *_HOLDS)
 
 _OFTEN = {"four releases": 0.45, "passed over": 0.12, "announced": 0.18, "gone back": 0.1, "held": 0.15}
+_PLAIN = {"four releases": 1.0}
 _ANNOUNCED = {"four releases": 0.3, "announced": 0.5, "passed over": 0.2}
 
 Group = tuple[Sequence[str], Sequence[int]]  # commands, and the numbers of them of which one is drawn
@@ -42,9 +45,34 @@ class Meeting(NamedTuple):
     share: float  # of all interleavings, about
     groups: Sequence[Group]
     beginnings: Mapping[str, float] = _OFTEN  # states of the workspace, and their shares
+    stops: Sequence[Requests] = ()  # of the first commands; they come in this order, and each goes on in it
 
 
+# The shortest stories in which one missing step breaks a promise.
+_STORIES = (
+    # A second process of a run looks for the release just before the first one makes it.
+    Meeting(0.04, ((("run",), (1,)), (("run again",), (1,))), _PLAIN, (("release", True, 1), ("pointer", False, 2))),
+    # The pointer moves and comes back while a command is about to announce its number.
+    Meeting(
+        0.03,
+        ((("refresh", "other run"), (1,)), (("run",), (1,)), (("rollback to 4",), (1,))),
+        _PLAIN,
+        (("pointer", True, 1),),
+    ),
+    # A prune has decided to delete what a person goes back to.
+    Meeting(0.03, ((("prune",), (1,)), (("rollback to 2",), (1,))), _PLAIN, (("mark", True, 2), ("pointer", True, 3))),
+    # A prune has decided to delete what is needed again after a rollback, and loses its locks.
+    Meeting(
+        0.05,
+        ((("prune",), (1,)), (("rollback to 4",), (1,)), (("refresh",), (1,))),
+        {"gone back": 1.0},
+        (("mark", True, 3),),
+    ),
+    # A prune marks the number of a release that is about to be made.
+    Meeting(0.02, ((("refresh", "run"), (1,)), (("prune",), (1,))), _PLAIN, (("release", True, 1),)),
+)
 _MEETINGS = (
+    *_STORIES,
     Meeting(0.13, ((_RELEASING, (1, 2)), ((*_PERSONS, "settle", "reader"), (1, 1, 2)))),
     Meeting(0.06, ((_RELEASING, (1,)), (_RELEASING, (1,)), (_ROLLBACKS, (1,)))),
     Meeting(0.07, ((_RELEASING, (1,)), (("run", "refresh"), (1,)), (("rollback", "rollback to 4"), (1,)))),
@@ -83,6 +111,7 @@ def case_of(seed: int) -> Case:
         failures=rng.choice((0.0, 0.0, 0.0, 0.0, 0.03)) if of_bucket else 0.0,
         within_turns=rng.choice((100, 300) if long else (40, 80)),
     )
-    order = rng.choices(("fair", "ranked", "preempted"), (0.1, 0.1, 0.8))[0]
+    stops = meeting.stops if rng.random() < 0.9 else ()
+    order = "preempted" if stops else rng.choices(("fair", "ranked", "preempted"), (0.1, 0.1, 0.8))[0]
     beginning = rng.choices([*meeting.beginnings], [*meeting.beginnings.values()])[0]
-    return Case(seed, rules, tuple(dict.fromkeys(commands)), disturbances, order, beginning)
+    return Case(seed, rules, tuple(dict.fromkeys(commands)), disturbances, order, beginning, stops)

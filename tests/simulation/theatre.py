@@ -75,7 +75,7 @@ class Theatre:
         lease._seen.clear()
         rng = random.Random(case.seed)
         workspace = beginning(case.beginning)
-        order = order_of(case.order, rng, case.commands)
+        order = order_of(case.order, rng, case.commands, case.stops)
         objects, scheduler = workspace.objects.copy(), Scheduler(rng, case.disturbances, order, tracing)
         objects.scheduler, objects.all_are_turns = scheduler, not _FLOWS.isdisjoint(case.commands)
         apart = 0.01 if case.order == "preempted" else 1.0  # seconds: there the order decides who begins
@@ -83,8 +83,9 @@ class Theatre:
         with self.clock.of(scheduler), opened(objects, case.rules, FencedRunner) as store:
             world = World(workspace, objects, store)
             invariants = Invariants(objects, scheduler, begin_of(workspace.objects))
-            for name in case.commands:
-                start(world, scheduler, name, rng.choice(machines), rng.random() * apart)
+            moments = [rng.random() * apart for _ in case.commands]
+            for name, moment in zip(case.commands, sorted(moments) if case.stops else moments, strict=True):
+                start(world, scheduler, name, rng.choice(machines), moment)
             scheduler.run()
             if not scheduler.violation:
                 come_to_rest(world, scheduler, invariants, machines[0])
