@@ -27,7 +27,7 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
     the next call deletes the rest.
 
     Raises:
-        Conflict: a process works on a lineage of the workspace; nothing was deleted.
+        Conflict: a process works on a lineage of the workspace, or made a release meanwhile; nothing was deleted.
         StoreError: a record that decides on the needed folders is not readable; nothing was deleted.
     """
     if keep < 1:
@@ -36,9 +36,11 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
     if dry_run:
         return _plan(store, keep, reach)
     with _locked(store, reach.lineages, warn):
+        _unmark_current(store)
+        following = releases.last(store) + 1  # before the releases are read: one that is made later is not in the plan
         reach = find_reach(store, keep)  # again, since work may have finished before the locks were taken
         plan = _plan(store, keep, reach)
-        _mark(store, plan)
+        _mark(store, plan, following)
         # Notes that shards are done go before the shards.
         for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):
             _delete(CheckedStore(store, lambda _: confirm_lineages()), folder)
@@ -60,20 +62,30 @@ def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None])
         yield
 
 
-def _mark(store: Store, plan: PrunePlan) -> None:
+def _unmark_current(store: Store) -> None:
+    """Remove a mark of the current release: the prune that wrote it died before it looked at the pointer."""
+    _, pointer = releases.read_pointer(store)
+    if pointer is not None and releases.is_pruned(store, pointer.release):
+        releases.unmark_pruned(store, [pointer.release])
+
+
+def _mark(store: Store, plan: PrunePlan, following: int) -> None:
     """Mark the releases and runs that will lose files, and the next free number.
 
     A process that stood still while it lost its lineage may still make a release of files that are deleted now, or
     remove a mark that it read before; it does not remove a new one.
 
+    Args:
+        following: the free number when the plan was begun.
+
     Raises:
         Conflict: a rollback made one of the releases current at the same moment, or a release was made.
     """
-    following = releases.last(store) + 1
     if plan.folders and following > 1:
+        free = not releases.is_pruned(store, following)
         releases.mark_pruned(store, [following])
         if releases.is_made(store, following):
-            releases.unmark_pruned(store, [following])
+            releases.unmark_pruned(store, [following] if free else [])
             raise Conflict(f"release {following} was made meanwhile; nothing was deleted; try again")
     whole = set(plan.releases) - releases.pruned(store)
     releases.mark_pruned(store, plan.releases)

@@ -59,7 +59,6 @@ class Invariants:
         self.sealed, self.created, self.needed_by = {**begin.sealed}, {**begin.created}, {**begin.needed_by}
         self.terms: dict[str, tuple[int, str]] = {}  # of each lock, and its holder
         self.taken_by: dict[str, str] = {}  # lock -> the process that holds it, or did last
-        self.superseded: set[str] = set()  # processes that lost a lock; what they still make may be pruned at once
         self.moved_by = ""  # the process that last moved the pointer to a release, or a hold
         self.lost: set[int] = set()  # releases that lost files, or will
         self.late: set[int] = set()  # releases that were made after a prune marked their number, and have the mark
@@ -195,7 +194,6 @@ class Invariants:
             self._broken(f"release {number} was made, and its number is not announced")
         if PRUNED_RELEASE.key(number=number) in self.objects.files:
             self.late.add(number)
-        if number in self.late or self._process() in self.superseded:
             self.lost.add(number)
 
     def _term_rose(self, key: str, data: bytes | None) -> None:
@@ -210,7 +208,6 @@ class Invariants:
         if term == before and record.get("owner", "") != holder:
             self._broken(f"the holder of {key} changed, and the term {term} did not")
         if term > before:
-            self.superseded.add(self.taken_by.get(key, ""))
             self.taken_by[key] = self._process()
         self.terms[key] = term, record.get("owner", "")
 

@@ -28,7 +28,8 @@ def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, mac
     if "new items" in _names(disturbed):
         follow.append("whole refresh")
     again = [name for name in ("refresh", "refresh more") if name in _names(disturbed)]
-    for name in [*follow, "settle", *again]:
+    prunes = [name for name in ("prune", "prune less") if name in _names(disturbed) - ended]
+    for name in [*follow, "settle", *again, *prunes]:
         process = start(world, scheduler, name, machine, QUIET_SECONDS)
         scheduler.run()
         if process.error is not None:

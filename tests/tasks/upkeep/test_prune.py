@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import PRUNED_RELEASE, RESULT
+from tasks.contracts.workspace import PRUNED_RELEASE, RELEASE, RESULT
 from tasks.foundation.errors import CodeError, ConfigError, StoreError, SupersededError
 from tasks.planning.mined_release import mined_release
 from tasks.planning.next_run import plan_run
@@ -30,7 +31,7 @@ from tasks.runs.plan import planned_runs, save_plan
 from tasks.runs.results import read_result
 from tasks.runs.rollback import rollback
 from tasks.upkeep.prune import prune
-from tasks.upkeep.prune_plan import PrunePlan
+from tasks.upkeep.prune_plan import PrunePlan, plan_prune
 from tests.support.fakes.fake_runner import (
     FakeRunner,
     commit_files,
@@ -490,6 +491,27 @@ def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner, moved):
         pruned(disturbed)
     assert releases.pruned(store) == set()
     assert rollback(store, 1).number == 1
+
+
+def test_a_release_that_was_made_after_the_plan_was_begun_stops_the_prune(store, runner, monkeypatch):
+    planned = plan_prune
+
+    def make(*arguments: Any) -> PrunePlan:
+        made = releases.read(store, 6)
+        store.create(RELEASE.key(number=7), made.model_copy(update={"number": 7}).to_json())
+        return planned(*arguments)
+
+    monkeypatch.setattr("tasks.upkeep.prune.plan_prune", make)
+    with pytest.raises(Conflict, match="release 7 was made meanwhile; nothing was deleted"):
+        pruned(store)
+    assert not releases.is_pruned(store, 7)
+    assert releases.pruned(store) == set()
+
+
+def test_a_mark_that_a_killed_prune_left_on_the_current_release_is_removed(store, runner):
+    releases.mark_pruned(store, [6])
+    assert 6 in pruned(store).kept
+    assert not releases.is_pruned(store, 6)
 
 
 def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):
