@@ -138,10 +138,6 @@ MUTANTS: Mapping[str, Mutant] = {
     "prune does not look for an announced rollback": Mutant(
         MARK, "{pointer.release, pointer.going_to}", "{pointer.release}"
     ),
-    "prune looks for the free number after its plan": Mutant(
-        PRUNE, "_mark(store, plan, following)", "_mark(store, plan, releases.last(store) + 1)"
-    ),
-    "prune leaves the mark of the current release": Mutant(PRUNE, "_unmark_current(store)", "pass"),
     "prune does not mark the free number": Mutant(MARK, "if plan.folders and following > 1:", "if False:"),
     "prune keeps no undecided release": Mutant(KEPT, ", *pointer.undecided}", "}"),
     "prune keeps no target of a rollback": Mutant(KEPT, "pointer.going_to, *", "*"),

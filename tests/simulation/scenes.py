@@ -68,6 +68,14 @@ _STORIES = (
         {"gone back": 1.0},
         (("mark", True, 3),),
     ),
+    # A prune marks the number and deletes the files of a release that stands still before it looks for the mark. Its
+    # number is announced, so the pointer that a person moved meanwhile does not stop it.
+    Meeting(
+        0.03,
+        ((("refresh", "refresh more"), (1,)), (_TO_ANOTHER_MODEL, (1,)), (("prune",), (1,))),
+        {"announced": 1.0},
+        (("mark", False, 1),),
+    ),
     # A prune marks the number of a release that is about to be made.
     Meeting(0.02, ((("refresh", "run"), (1,)), (("prune",), (1,))), _PLAIN, (("release", True, 1),)),
 )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.planes.source import ROOT
 
-INTERLEAVINGS = 4000  # about 45 seconds of one processor
+INTERLEAVINGS = 3500  # about 45 seconds of one processor
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
