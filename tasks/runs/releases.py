@@ -253,7 +253,7 @@ def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
 
 
 def swap_pointer(store: Store, pointer: Pointer, expected: bytes | None) -> bytes:
-    """Replace the pointer while it still has the bytes `expected`; None: while there is none. Return its new bytes.
+    """Replace the pointer if its bytes are still `expected`, and return the new ones. None: there is no pointer yet.
 
     No earlier pointer had them: one that moved and came back would look unmoved to a process that read
     it before.

@@ -83,7 +83,7 @@ class Objects:
 
 
 class InlineExecutor:
-    """In place of a thread pool: a simulated process has no threads but those that the scheduler knows."""
+    """A thread pool that does its work at once: the scheduler knows all threads of a simulated process."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
     def __enter__(self) -> InlineExecutor:

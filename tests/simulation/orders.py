@@ -64,7 +64,7 @@ def shared_record(key: str) -> str:
 
 
 class Order:
-    """Chooses the next strand among those that are ready. This one is fair."""
+    """The order of turns: this one gives each ready strand the same chance."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

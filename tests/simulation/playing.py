@@ -31,7 +31,7 @@ class Played(NamedTuple):
 
 
 def play(theatre: Theatre, seeds: Iterable[int], seconds: float) -> Played:
-    """Play the interleavings of these seeds, but no longer than so many seconds of the processor."""
+    """Play the interleavings of these seeds, up to a number of seconds of processor time."""
     began, turns, count, broken = time.process_time(), 0, 0, None
     for seed in seeds:
         outcome = theatre.play(case_of(seed))
@@ -62,7 +62,11 @@ def play_by(theatre: Theatre, processes: int, seeds: range, seconds: float) -> P
 
 
 def find_mutants(theatre: Theatre, names: Sequence[str], seconds: float, processes: int) -> bool:
-    """Play with each fault planted, at most so long; print a line for each. Return False if one was missed."""
+    """Plant one fault after the other, play, and print a line for each; return False if one was missed.
+
+    Args:
+        seconds: of processor time, the most for one fault.
+    """
 
     def look(name: str) -> tuple[str, Played, str]:
         with planted(name):

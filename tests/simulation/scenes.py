@@ -59,9 +59,9 @@ _STORIES = (
         _PLAIN,
         (("pointer", True, 1),),
     ),
-    # A prune has decided to delete what a person goes back to.
+    # A person goes back to a release that is in the plan of a prune.
     Meeting(0.03, ((("prune",), (1,)), (("rollback to 2",), (1,))), _PLAIN, (("mark", True, 2), ("pointer", True, 3))),
-    # A prune has decided to delete what is needed again after a rollback, and loses its locks.
+    # A prune loses its locks after it made its plan, and a rollback needs files of that plan again.
     Meeting(
         0.05,
         ((("prune",), (1,)), (("rollback to 4",), (1,)), (("refresh",), (1,))),

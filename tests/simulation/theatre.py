@@ -51,7 +51,7 @@ class Theatre:
     def open(self) -> Iterator[Theatre]:
         """Put the clock and the thread pools in place inside the block."""
         logging.disable(logging.CRITICAL)
-        copy_of("", {})  # the folder of copies belongs to this process, and those that are forked from it use it
+        copy_of("", {})  # makes the folder of copies before processes are forked, which share it
         with contextlib.ExitStack() as held:
             held.callback(logging.disable, logging.NOTSET)
             for name in BEGINNINGS:
@@ -65,7 +65,7 @@ class Theatre:
                 held.enter_context(patch.object(module, "threading", self.clock))
             held.enter_context(without_prefect())
             gc.collect()
-            gc.freeze()  # what was imported: each collection would go through all of it
+            gc.freeze()  # else each collection goes through all imported modules
             yield self
 
     def play(self, case: Case, tracing: bool = False) -> Outcome:
