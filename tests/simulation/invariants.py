@@ -106,6 +106,7 @@ class Invariants:
         elif data is None and (found := PRUNED_RELEASE.match(key)):
             numbers = [found["number"]]
             self.late.discard(found["number"])
+            self.lost.discard(found["number"])  # its run made its files again
         for number in numbers:
             self._whole(number)
 
