@@ -208,13 +208,14 @@ def near_form(unknown: Sequence[str], feed: pa.ChunkedArray) -> NearForm | None:
     for difference, change in _CHANGES.items():
         if found := _found(tried, change(tried), feed, change(feed), difference, _ALIKE):
             return found
-    return _listed(tried, feed) or _affixed(tried, feed)
+    return _listed(tried, feed) or _affixed(tried, feed) or _varied(tried, feed)
 
 
 def _plain(pattern: str, instead: str) -> _Change:
     return lambda ids: pc.replace_substring_regex(ids, pattern, instead)
 
 
+_SIGN = r"[\s_\-./:#|]"  # between the parts of an id
 _ZEROS = "zeros before the number"
 # Named in the order of trying: the first that finds enough is the difference.
 _CHANGES: dict[str, _Change] = {
@@ -224,7 +225,7 @@ _CHANGES: dict[str, _Change] = {
     "zeros before a number in the id": _plain(r"(^|\D)0+(\d)", r"\1\2"),
     "a decimal point after the number": _plain(r"\.0+$", ""),
     "blanks, case, zeros or invisible characters": plain_ids,
-    "signs between its parts": lambda ids: pc.utf8_lower(pc.replace_substring_regex(ids, r"[\s_\-./:]", "")),
+    "signs between its parts": lambda ids: pc.utf8_lower(pc.replace_substring_regex(ids, _SIGN, "")),
 }
 
 
@@ -285,6 +286,17 @@ def _affixed(tried: pa.ChunkedArray, feed: pa.ChunkedArray) -> NearForm | None:
         zeros = _CHANGES[_ZEROS]
         if found := _found(tried, zeros(logged), feed, zeros(fed), f"{difference}, and {_ZEROS}", _ALIKE):
             return found
+    return None
+
+
+def _varied(tried: pa.ChunkedArray, feed: pa.ChunkedArray) -> NearForm | None:
+    """Return the form of a part beside a sign that differs from id to id, such as a size or a language."""
+    for place, pattern in (("last", rf"^(.+){_SIGN}[^{_SIGN[1:]}+$"), ("first", rf"^([^{_SIGN[1:]}+){_SIGN}.+$")):
+        change = _plain(pattern, r"\1")
+        for logged, fed, side in ((change(tried), feed, "log"), (tried, change(feed), "feed")):
+            difference = f"a varying part behind the {place} sign of each id in the {side}"
+            if found := _found(tried, logged, feed, fed, difference, _ALIKE):
+                return found
     return None
 
 

@@ -91,6 +91,16 @@ def test_a_log_of_other_ids_is_named_and_refused_before_a_run(store: DirectorySt
         (lambda each: each[1:-2].lstrip("0"), '"P" before and "EN" after each id in the feed, and zeros', "alike"),
         (lambda each: each[1:], '"P" before each id in the feed', "alike"),
         (lambda each: each[1:-2], '"P" before and "EN" after each id in the feed', "alike"),
+        (
+            lambda each: f"{each}-{'SML'[int(each[-3]) % 3]}",
+            "a varying part behind the last sign of each id in the log",
+            "alike",
+        ),
+        (
+            lambda each: f"{each}/{'SML'[int(each[-3]) % 3]}-{each[3:5]}",
+            "a varying part behind the first sign of each id in the log",
+            "alike",
+        ),
         (lambda each: f"{each}|{IDS[0]}", "several ids in one value", "--explode"),
         (lambda each: json.dumps([each]), "several ids in one value", "--explode"),
         (lambda each: f"['{each}', '{IDS[3]}']", "several ids in one value", "--explode"),
@@ -114,6 +124,14 @@ def test_numbers_are_told_from_codes_with_zeros_and_points(store: DirectoryStore
         assert difference in found.difference
         assert found.known_as == "100"
     assert near_form(["x", "y"], pa.chunked_array([numbers])) is None
+
+
+def test_a_feed_of_variants_is_told_from_a_log_of_products() -> None:
+    variants = [f"{each}_{size}" for each in IDS for size in ("S", "M", "XL")]
+    found = near_form(IDS[:50], pa.chunked_array([variants]))
+    assert found is not None
+    assert found.difference == "a varying part behind the last sign of each id in the feed"
+    assert (found.example, found.known_as) == (IDS[0], f"{IDS[0]}_S")
 
 
 def test_a_large_log_and_a_long_history_of_feeds_are_sampled(
