@@ -146,8 +146,8 @@ class Run:
 
     @property
     def unfinished(self) -> bool:
-        """True if the run was neither released nor rejected."""
-        return self.release is None and not self.rejected
+        """True if the run was neither released nor rejected; also if its release was late, and so never served."""
+        return (self.release is None or self.release.number in self.snapshot.late) and not self.rejected
 
     @functools.cached_property
     def state(self) -> RunState:

@@ -93,12 +93,24 @@ class Snapshot:
     @functools.cached_property
     def held(self) -> frozenset[int]:
         """Numbers of the releases that wait until a hold is lifted; none if the pointer can't be read."""
+        return frozenset(self._undecided) if self._undecided and self.hold else frozenset()
+
+    @functools.cached_property
+    def late(self) -> frozenset[int]:
+        """Numbers that a prune marked before their releases were made: these never served, and their runs go on.
+
+        None if the pointer can't be read.
+        """
+        return frozenset(number for number in self._undecided if releases.is_pruned(self.store, number))
+
+    @property
+    def _undecided(self) -> tuple[int, ...]:
         try:
-            return frozenset(self.pointer.undecided) if self.pointer is not None and self.hold else frozenset()
+            return self.pointer.undecided if self.pointer is not None else ()
         except StoreError:
             if self.strict:
                 raise
-            return frozenset()
+            return ()
 
     @functools.cached_property
     def releases_of_runs(self) -> Mapping[str, Release]:

@@ -63,7 +63,7 @@ def find_reach(store: Store, keep: int) -> Reach:
     folders: set[str] = set()
     heads: dict[str, _Head] = {}
     whole = {release.run_key for release in kept}
-    released = {release.run_key for release in snapshot.releases}
+    released = {release.run_key for release in snapshot.releases if release.number not in snapshot.late}
     passed = {each.branch: each.run_key for each in experiments.passed(store) if each.run_key not in released}
     for name in names - passed.keys():
         head = lineage.head(store, name)

@@ -28,6 +28,7 @@ from tasks.planning.next_run import plan_run
 from tasks.planning.rivals import begun_with, compared_with
 from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import planned_runs, save_plan
+from tasks.runs.releases import Numbered
 from tasks.runs.results import read_result
 from tasks.runs.rollback import rollback
 from tasks.upkeep.prune import prune
@@ -323,6 +324,23 @@ def test_an_unfinished_run_goes_on_where_it_stopped(store, runner):
     runner.specs.clear()
     assert carry_out(plan_run(store, small_config())).released is not None
     assert runner.stages == ["release"]
+
+
+def test_a_run_whose_release_was_made_after_a_prune_marked_its_number_keeps_its_files(store, runner, monkeypatch):
+    """It stood still before it made the release, which never served; the same command goes on."""
+
+    def marked(number: int) -> Numbered:
+        releases.mark_pruned(store, [number])
+        return Numbered(number=number)
+
+    with monkeypatch.context() as late:
+        late.setattr("tasks.runs.adding_releases.Numbered", marked)
+        with pytest.raises(SupersededError, match=r"release 7 .* run the same command again"):
+            carry_out(plan_run(store, small_config()))
+    pruned(store, keep=1)
+    done = carry_out(plan_run(store, small_config()))
+    assert (done.released, done.released and done.released.number) == (releases.current(store), 7)
+    assert not releases.is_pruned(store, 7)
 
 
 def test_an_unfinished_refresh_goes_on_though_a_prune_took_the_release_whose_files_it_names(any_store, monkeypatch):
