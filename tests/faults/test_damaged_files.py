@@ -1,4 +1,4 @@
-"""Files of a released workspace: damaged in one byte, cut off, deleted. What a reader says, and how the work goes on.
+"""Files of a released workspace: damaged in one byte, cut in half, deleted. What a reader says, and how the work goes on.
 
 Readers compare the bytes that they load, so no damage is served. A refresh or a run ends by itself, or names the one
 file that a person must bring back. `make proofs` takes every kind of file; here are those that releases name on.
@@ -43,14 +43,14 @@ KNOWN = {f"i{number:03d}" for number in range(served.ITEMS)} | {"new-1", "new-2"
 
 
 def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
+    content = bytearray(path.read_bytes() or b"0")  # a lock's file is empty
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "flipped": flipped,
-    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "gone": Path.unlink,
 }
 
