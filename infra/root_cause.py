@@ -46,14 +46,6 @@ class LogTail:
 CONSEQUENCES = {FailureClass.HOST, FailureClass.HANG, FailureClass.CANCELLED, FailureClass.CODE}
 
 
-def too_long(spec: JobSpec) -> str:
-    """Return the message of a stage that was ended by its time limit."""
-    return (
-        f"{spec.stage}: ran for longer than batch.attempt_seconds = {spec.config.batch.attempt_seconds} and was ended; "
-        "raise it if the work needs longer"
-    )
-
-
 class Ending(Record):
     """`ending.json` of an attempt that failed in a container, with the cause that its launcher found."""
 

@@ -94,10 +94,6 @@ class BatchConfig(Record):
         description="rendezvous timeout of a job's nodes, in seconds: machines start minutes apart, and each pulls an "
         "image of more than 20 GB",
     )
-    keep_seconds: Annotated[int, Field(ge=0, le=600)] = Field(
-        description="seconds that a finished job of health, warmup or train waits with its machines for the run's next "
-        "stage; 0: each stage is a job of its own"
-    )
     cpu_instance: str | None = Field(
         description="instance type of a node of cpu_queue, for its price; null: the cost is not known"
     )

@@ -13,7 +13,6 @@ from prefect.settings import PREFECT_UI_URL
 from flows.presentation.run.pages import links, make_stage_page
 from flows.presentation.run.report import write_run_report
 from flows.running.packing import pack_past
-from infra.handover import let_go
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import REPORT
@@ -64,8 +63,6 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
             yield recorded
     except BaseException as error:
         failure = classify(error)
-        if failure is not FailureClass.SUPERSEDED:  # else another process goes on with the run's jobs
-            _let_jobs_go(store, plan)
         state = RunState.CANCELLED if failure is FailureClass.CANCELLED else RunState.FAILED
         try:
             invocations.end(store, invocation, state, failure, str(error))
@@ -74,20 +71,9 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
         _report(store, plan, invocation)
         pack_past(store)
         raise
-    _let_jobs_go(store, plan)
     invocations.end(store, invocation, recorded.run.reached)
     _report(store, plan, invocation)
     pack_past(store)
-
-
-def _let_jobs_go(store: Store, plan: RunPlan) -> None:
-    """End the jobs on AWS Batch that wait for another stage of the run."""
-    if plan.config.batch.keep_seconds == 0:
-        return
-    try:
-        let_go(store, plan.run_key)
-    except (OSError, StoreError) as error:
-        logger().warning("jobs of run %s still wait for another stage, and end soon: %s", plan.run_key, error)
 
 
 def _report(store: Store, plan: RunPlan, invocation: Invocation) -> None:

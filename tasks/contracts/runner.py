@@ -10,7 +10,6 @@ from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 
 _MARK = "@progress "
-_STAGE_MARK = "@stage "
 
 
 class Progress(Record):
@@ -35,16 +34,6 @@ def parse(line: str) -> Progress | None:
         return Progress.model_validate(json.loads(line.removeprefix(_MARK)))
     except ValueError:
         return None
-
-
-def announce(prefix: str) -> None:
-    """Print the folder of the attempt whose lines follow; empty: none. For jobs that do several stages."""
-    print(f"{_STAGE_MARK}{prefix}", flush=True)
-
-
-def announced(line: str) -> str | None:
-    """Return the folder that `announce` printed; None for any other line."""
-    return line.removeprefix(_STAGE_MARK) if line.startswith(_STAGE_MARK) else None
 
 
 class BatchAttempt(Record):

@@ -83,16 +83,8 @@ CLAIM = Kind(
     EXISTS, Kept.always,
 )
 OWNER = Kind(
-    "owner", "runs/{run}/{stage}/attempt-{attempt:d}/owner.json", "the job's id",
+    "owner", "runs/{run}/{stage}/attempt-{attempt:d}/owner.json", "Owner",
     "on AWS Batch, the launcher of the job that took the attempt", EXISTS, Kept.always,
-)
-FINISHED = Kind(
-    "finished stage", "runs/{run}/{stage}/attempt-{attempt:d}/finished.json", "Finished",
-    "on AWS Batch, the launcher of a job that waits for another stage", EXISTS, Kept.always,
-)
-NEXT = Kind(
-    "next stage of a job", "runs/{run}/{stage}/attempt-{attempt:d}/next.json", "Next",
-    "on AWS Batch, the next stage's task, or the launcher that ends the job", EXISTS, Kept.always,
 )
 WAITER = Kind(
     "waiter", "runs/{run}/{stage}/attempt-{attempt:d}/waiter.json", "Lease",

@@ -38,7 +38,7 @@ def test_the_queues_and_definitions_of_the_default_configuration_exist(own: Batc
     assert queues[ACCELERATOR_QUEUE]["schedulingPolicyArn"].startswith("arn:aws:batch:")
     found = own.batch.describe_job_definitions(status="ACTIVE")["jobDefinitions"]
     assert {one["jobDefinitionName"]: one["type"] for one in found} == {
-        f"millrace-{stage}": "multinode" if stage in ("health", "warmup", "train", "evaluate", "nodes") else "container"
+        f"millrace-{stage}": "multinode" if stage in ("health", "warmup", "train", "evaluate") else "container"
         for stage in STAGES
     }
 

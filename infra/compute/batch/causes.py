@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from infra.compute.batch.job import HOST_LOST, NOT_TAKEN, definition_of
+from infra.compute.batch.job import HOST_LOST, definition_of
 from infra.compute.batch.job_detail import BY_QUEUE, Run
-from infra.root_cause import CONSEQUENCES, Ending, classify_death, ending_key, too_long
+from infra.root_cause import CONSEQUENCES, Ending, classify_death, ending_key
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import FailureClass
@@ -70,7 +70,11 @@ def _cause_by_batch(spec: JobSpec, run: Run, ended_for: str | None, image: str) 
     if run.status_reason.startswith(HOST_LOST):
         return Cause(FailureClass.HOST, f"{spec.stage}: the machine was lost: {run.status_reason}")
     if TIMED_OUT in (run.status_reason, run.reason):
-        return Cause(FailureClass.HANG, too_long(spec))
+        return Cause(
+            FailureClass.HANG,
+            f"{spec.stage}: ran for longer than batch.attempt_seconds = {spec.config.batch.attempt_seconds} and was "
+            "ended; raise it if the work needs longer",
+        )
     if _NO_MEMORY in run.reason:
         return Cause(
             FailureClass.OOM,
@@ -99,6 +103,4 @@ def _ended(spec: JobSpec, why: str) -> Cause:
         return Cause(FailureClass.CAPACITY, f"{spec.stage}: {why.removeprefix('CAPACITY: ')}")
     if BY_QUEUE in why:
         return Cause(FailureClass.CAPACITY, f"{spec.stage}: no machine within the time that the queue allows: {why}")
-    if why == NOT_TAKEN:
-        return Cause(FailureClass.HOST, f"{spec.stage}: {why} in time and was ended")
     return Cause(FailureClass.CANCELLED, f"{spec.stage}: the job was ended: {why or 'no reason was given'}")

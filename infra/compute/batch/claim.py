@@ -7,7 +7,6 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from infra.handover import find_owner
 from infra.store.base import Conflict, Store
 from infra.store.records import find_with_bytes
 from tasks.foundation.records import Record
@@ -15,6 +14,7 @@ from tasks.foundation.records import Record
 State = Literal["claimed", "submitted", "ending", "over"]
 
 _FILE = "job.json"
+_OWNER = "owner.json"
 _ORDER: tuple[State, ...] = get_args(State)
 _ROUNDS = 5
 
@@ -29,6 +29,12 @@ class Claim(Record):
     queue: str
     flow_run: str = Field(description="id of the Prefect flow run; empty outside of one")
     claimed_at: str = Field(description="ISO 8601 in UTC")
+
+
+class Owner(Record):
+    """`owner.json` of an attempt: the job that runs it, written by its launcher, in case two were submitted."""
+
+    job: str = Field(description="id of the job")
 
 
 def read_claim(store: Store, prefix: str) -> Claim | None:
@@ -84,9 +90,11 @@ def claims_below(store: Store, prefix: str) -> dict[str, Claim]:
 
 
 def owner_of(store: Store, prefix: str) -> str | None:
-    """Return the id of the job whose containers have begun the attempt; None if no job has."""
-    owner = find_owner(store, prefix)
-    return owner.job if owner else None
+    """Return the id of the job whose containers have begun the attempt; None if none has, or the file is damaged."""
+    try:
+        return Owner.model_validate_json(store.read(f"{prefix}/{_OWNER}")).job
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _read(store: Store, prefix: str) -> tuple[bytes | None, Claim | None]:

@@ -11,7 +11,6 @@ from infra.compute.batch.api import Api
 from infra.compute.batch.claim import advance, read_claim
 from infra.compute.batch.job import TAG, find_jobs
 from infra.compute.batch.job_detail import JobDetail
-from infra.handover import attempts_of_job, find_handed
 from infra.store.base import Store
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.stages import Chore, Stage
@@ -31,14 +30,13 @@ def end_and_wait(api: Api, store: Store, prefix: str, reason: str, seconds: floa
     claim = advance(store, prefix, "ending")
     if claim is None or claim.state == "over":
         return True
-    job_id = claim.job_id or find_handed(store, prefix)  # handed over, but not recorded yet
-    if job_id is None:
+    if claim.job_id is None:
         found = find_jobs(api, claim.queue, claim.name, at_most=seconds / 4)
         if not found and seconds / 4 < batch_job.VISIBILITY_SECONDS:
             return False  # a job may still show up
     else:
         found = api.named(claim.queue, claim.name)
-    ids = list(dict.fromkeys([*filter(None, [job_id]), *(job.id for job in found)]))
+    ids = list(dict.fromkeys([*filter(None, [claim.job_id]), *(job.id for job in found)]))
     known = api.describe(ids)
     left = [job_id for job_id in ids if job_id not in known or not known[job_id].over]  # new ones may not be shown yet
     for job_id in left:
@@ -75,13 +73,12 @@ def live_jobs(api: Api, queues: Iterable[str]) -> list[JobDetail]:
 
 
 def end_job(api: Api, store: Store, job: JobDetail, reason: str) -> None:
-    """Ask AWS Batch to end a job. First mark the claims on it, so that no process waits for it again.
+    """Ask AWS Batch to end a job. First mark its claim, so that no process waits for it again.
 
     Raises:
         ConfigError, HostError, StoreError: AWS Batch or the workspace could not be asked.
     """
-    first = attempt_prefix_of(job)
-    for prefix in attempts_of_job(store, first) if first is not None else []:
+    if (prefix := attempt_prefix_of(job)) is not None:
         claim = read_claim(store, prefix)
         if claim is not None and job.id == (claim.job_id or job.id):
             advance(store, prefix, "ending", job.id)

@@ -14,7 +14,6 @@ from configs.schema.compute import BatchConfig
 from infra.compute.batch.api import Api, Backoff, Definition, MaybeAccepted, NotAccepted, Queue
 from infra.compute.batch.claim import owner_of
 from infra.compute.batch.job_detail import JobDetail
-from infra.handover import may_share
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec, address
 from tasks.contracts.stages import WORKS, Layout, Stage, Work
@@ -23,7 +22,6 @@ from tasks.foundation.errors import POLICIES, ConfigError, FailureClass
 
 VISIBILITY_SECONDS = 30.0  # an accepted job appears in listings within this time
 _LOOK_EVERY_SECONDS = 1.0
-NOT_TAKEN = "the job did not take the stage that it was handed"
 TWIN = "a second job of the same name; the other one keeps running"
 
 
@@ -176,17 +174,7 @@ def definition_of(stage: Work, batch: BatchConfig) -> str:
         name = batch.accelerator_definition
     else:
         name = batch.definition
-    shared = batch.keep_seconds > 0 and stage.traits.layout is Layout.nodes
-    return name.replace("{stage}", stage.traits.layout.value if shared else stage.value)
-
-
-def attempt_seconds(spec: JobSpec) -> int:
-    """Return the longest try of a job in seconds: of all stages that it may do, each with its wait."""
-    batch, stages = spec.config.batch, list(Stage)
-    if not isinstance(spec.stage, Stage) or not may_share(spec):
-        return batch.attempt_seconds
-    left = [stage for stage in stages[stages.index(spec.stage) :] if stage.traits.layout is Layout.nodes]
-    return len(left) * (batch.attempt_seconds + batch.keep_seconds)
+    return name.replace("{stage}", stage.value)
 
 
 def job_name(spec: JobSpec) -> str:
@@ -232,7 +220,7 @@ def submission(
         "jobQueue": queue.name,
         "jobDefinition": f"{definition.name}:{definition.revision}",
         "retryStrategy": {"attempts": min(tries, MOST_ATTEMPTS), "evaluateOnExit": evaluate_on_exit()},
-        "timeout": {"attemptDurationSeconds": attempt_seconds(spec)},
+        "timeout": {"attemptDurationSeconds": batch.attempt_seconds},
         "tags": tags_of(spec, workspace, flow_run),
         "propagateTags": True,
     }

@@ -24,8 +24,6 @@ class _Stream:
     name: str
     label: str
     last: int | None  # lines to show at the first look; None: all
-    ours: bool  # its lines are of this stage, not of another in the same job
-    ended: bool = False  # this stage's lines are over
     token: str = ""
     news_at: float = field(
         default_factory=time.monotonic
@@ -39,21 +37,10 @@ class LogFollower:
     Args:
         group: the log group; None: the logs can't be read from here.
         found_again: the job was started earlier; only the end of its log until now is shown.
-        prefix: folder of the attempt, by which a job that does several stages announces its lines.
-        handed_over: the job began with another stage.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        group: str | None,
-        listener: Listener,
-        found_again: bool,
-        prefix: str = "",
-        handed_over: bool = False,
-    ) -> None:
-        self.group, self._prefix = group, prefix
-        self._ours = found_again or not handed_over
+    def __init__(self, api: Api, group: str | None, listener: Listener, found_again: bool) -> None:
+        self.group = group
         self._api, self._listener, self._found_again = api, listener, found_again
         self._streams: dict[str, _Stream] = {}
         self._readable, self._said = group is not None, False
@@ -65,9 +52,7 @@ class LogFollower:
         last = CAUGHT_UP_LINES if self._found_again else None
         self._found_again = False
         known = self._streams
-        self._streams = {
-            name: known.get(name) or _Stream(name, label, last, self._ours) for name, label in labels.items()
-        } | known
+        self._streams = {name: known.get(name) or _Stream(name, label, last) for name, label in labels.items()} | known
         now = time.monotonic()
         for name in live:
             self._streams[name].news_at = now
@@ -82,24 +67,19 @@ class LogFollower:
         for stream in due[:AT_ONCE]:
             self._read(stream)
 
-    @property
-    def ended(self) -> bool:
-        """True once the launchers of all containers announced the end of the stage."""
-        return bool(self._streams) and all(stream.ended for stream in self._streams.values())
-
     def tail(self, name: str) -> tuple[str, ...]:
         """Return the last lines of a stream, followed or not."""
         stream = self._streams.get(name)
         if stream and stream.tail:
             return tuple(stream.tail)
         lines, _ = self._page(name, "", TAIL_LINES) if name else ((), "")
-        return tuple(line for line in lines if line and runner.parse(line) is None and runner.announced(line) is None)
+        return tuple(line for line in lines if line and runner.parse(line) is None)
 
     def _read(self, stream: _Stream) -> None:
         for _ in range(_PAGES_A_LOOK):
             self._api.policy.pulse()
             lines, token = self._page(stream.name, stream.token, stream.last if not stream.token else None)
-            for line in self._since_announced(lines):
+            for line in lines:
                 self._pass_on(stream, line)
             if lines:
                 stream.news_at = time.monotonic()
@@ -107,18 +87,8 @@ class LogFollower:
                 break
             stream.token = token
 
-    def _since_announced(self, lines: Sequence[str]) -> Sequence[str]:
-        """Return the lines from the stage's announcement on, if it is among them."""
-        at = next((at for at, line in enumerate(lines) if runner.announced(line) == self._prefix), 0)
-        return lines[at:]
-
     def _pass_on(self, stream: _Stream, line: str) -> None:
-        if (prefix := runner.announced(line)) is not None:
-            stream.ended = stream.ended or (stream.ours and prefix != self._prefix)
-            stream.ours = prefix == self._prefix
-        elif not stream.ours:
-            return
-        elif (found := runner.parse(line)) is not None:
+        if (found := runner.parse(line)) is not None:
             self._listener.progress(found)
         elif line:
             stream.tail.append(line)

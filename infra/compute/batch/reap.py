@@ -15,7 +15,6 @@ from infra.compute.batch.end_jobs import attempt_prefix_of, end_job, flow_run_of
 from infra.compute.batch.job import WORKSPACE_TAG, queues_of, tag_value
 from infra.compute.batch.job_detail import JobDetail
 from infra.compute.batch.waiter_lease import find_lease_end
-from infra.handover import attempts_of_job
 from infra.store.base import Store
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import StageError
@@ -95,8 +94,7 @@ def _judge(store: Store, job: JobDetail, now: float, grace: float, ask_prefect: 
     if not _is_of(store, job):
         return False, f"it belongs to another workspace, {job.tags.get(WORKSPACE_TAG, 'which is not named')}"
     prefix = attempt_prefix_of(job)
-    given = attempts_of_job(store, prefix) if prefix else []  # a job may do several stages
-    attended = max((find_lease_end(store, one) for one in given), default=0.0)  # 0: no process ever waited
+    attended = find_lease_end(store, prefix) if prefix else 0.0  # 0: no process ever waited
     if attended > now:
         return False, "a process waits for it"
     run = _flow_run(flow_run_of(job)) if ask_prefect and flow_run_of(job) else None

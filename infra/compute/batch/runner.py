@@ -17,9 +17,8 @@ from infra.compute.batch.job import (
     submit,
 )
 from infra.compute.batch.job_detail import JobDetail
-from infra.compute.batch.kept_jobs import hand_over, handed_to
 from infra.compute.batch.waiter_lease import WaiterLease
-from infra.compute.batch.watch import NotTaken, Watch
+from infra.compute.batch.watch import Watch
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import Waiter
@@ -54,12 +53,7 @@ class BatchRunner:
         try:
             with WaiterLease(self.store, spec.job_prefix) as lease:
                 watches.append(self._begin(api, spec, waiter, tries))
-                try:
-                    watches[0].wait(lease)
-                except NotTaken:
-                    waiter.log(f"{spec.stage}: job {watches[0].job_id} ended before it took the stage")
-                    watches.insert(0, self._begin_anew(api, spec, waiter, tries))
-                    watches[0].wait(lease)
+                watches[0].wait(lease)
         except BaseException as error:
             if isinstance(error, CancelledError) or not isinstance(error, Exception):
                 self._end(api, spec, waiter, watches, error)
@@ -80,39 +74,12 @@ class BatchRunner:
             if claim is None:
                 self._end_earlier(api, spec)
                 self._claim(spec, waiter)
-            if (job_id := hand_over(api, self.store, spec)) is not None:
-                waiter.log(f"{spec.stage}: goes on in job {job_id}, which waits with its machines")
-            else:
-                job_id = self._submit(api, spec, waiter, tries, *target, look_first=found_again)
-            self._record_job(spec, job_id)
-        handed_over = handed_to(self.store, spec) == job_id
-        return self._watch(api, spec, waiter, job_id, definition, found_again, handed_over)
-
-    def _begin_anew(self, api: Api, spec: JobSpec, waiter: Waiter, tries: int) -> Watch:
-        """Submit a job for a stage that a living job did not take, or find it."""
-        definition = api.definition(definition_of(spec.stage, spec.config.batch))
-        target = check_queue(api, spec.stage, spec.config.batch, definition)
-        job_id = self._submit(api, spec, waiter, tries, *target, look_first=True)
-        self._record_job(spec, job_id)
-        return self._watch(api, spec, waiter, job_id, definition, False, False)
-
-    def _record_job(self, spec: JobSpec, job_id: str) -> None:
-        claim = advance(self.store, spec.job_prefix, "submitted", job_id)
-        if claim is None or claim.state != "submitted":
-            raise _given_up(spec)  # another process ended it during the submission
-
-    def _watch(
-        self,
-        api: Api,
-        spec: JobSpec,
-        waiter: Waiter,
-        job_id: str,
-        definition: Definition | None,
-        found_again: bool,
-        handed_over: bool,
-    ) -> Watch:
+            job_id = self._submit(api, spec, waiter, tries, *target, look_first=found_again)
+            claim = advance(self.store, spec.job_prefix, "submitted", job_id)
+            if claim is None or claim.state != "submitted":
+                raise _given_up(spec)  # another process ended it during the submission
         group = definition.log_group if definition else LOG_GROUP
-        return Watch(api, self.store, spec, waiter, job_id, group, self._capacity_seconds, found_again, handed_over)
+        return Watch(api, self.store, spec, waiter, job_id, group, self._capacity_seconds, found_again)
 
     def _claim(self, spec: JobSpec, waiter: Waiter) -> None:
         now = dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")

@@ -1,6 +1,5 @@
 """Watch a job until it is over: pass on state, logs and attempts, and end a job that waits too long for a machine."""
 
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -9,28 +8,20 @@ from dataclasses import InitVar, dataclass, replace
 from infra.compute.batch.api import JOBS_AT_ONCE, Api
 from infra.compute.batch.attempts import BatchAttempts, JobPart, streams_of
 from infra.compute.batch.claim import advance, owner_of
-from infra.compute.batch.job import NOT_TAKEN, TWIN, layout_of, nodes_of
+from infra.compute.batch.job import TWIN, layout_of, nodes_of
 from infra.compute.batch.job_detail import ON_MACHINE, JobDetail, add_main_node
 from infra.compute.batch.logs import LogFollower
-from infra.compute.batch.turns import Turn
 from infra.compute.batch.waiter_lease import WaiterLease
-from infra.handover import may_share
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Layout
-from tasks.foundation.errors import ERRORS, HostError, StageError, StoreError
+from tasks.foundation.errors import ERRORS, HostError, StageError
 
 LAST_LOOKS = (0.5, 1.0)  # seconds before each last look at the logs: the last lines come late
 UNKNOWN_SECONDS = 120.0  # an accepted job may be missing in answers until then
 STRAGGLER_SECONDS = 10.0  # parts of an ended job may still be shown as running until then
 _SHORTEST, _LONGEST = 0.3, 5.0  # seconds between two looks
-TAKE_SECONDS = 60.0  # a running job's time to take a stage: its launcher looks twice a second
-_FILE_SECONDS = 1.0  # between two looks for the record of a finished stage
-
-
-class NotTaken(Exception):
-    """A living job ended before it took the stage that it was handed."""
 
 
 @dataclass(eq=False)
@@ -45,11 +36,9 @@ class Watch:
     log_group: InitVar[str | None]
     capacity_seconds: float
     found_again: InitVar[bool]
-    handed_over: InitVar[bool] = False
 
-    def __post_init__(self, log_group: str | None, found_again: bool, handed_over: bool) -> None:
-        self._logs = LogFollower(self.api, log_group, self.waiter, found_again, self.spec.job_prefix, handed_over)
-        self._turn = Turn(handed_over)
+    def __post_init__(self, log_group: str | None, found_again: bool) -> None:
+        self._logs = LogFollower(self.api, log_group, self.waiter, found_again)
         self._began = time.monotonic()
         self._turn_to(self.job_id)
 
@@ -59,19 +48,13 @@ class Watch:
         Raises:
             StageError: the job's last attempt failed; its class is the attempt's failure class.
             HostError: AWS Batch gives no answer, or does not know the job.
-            NotTaken: the job ended before it took the stage; nothing was reported.
         """
         job, parts = self._until_over(lease)
-        if self._turn.is_awaited and (not job.asked_to_end or job.status_reason == NOT_TAKEN):
-            raise NotTaken
         for pause in LAST_LOOKS:
-            if self._turn.finished is not None and self._logs.ended:
-                break
             self.api.policy.sleep(pause)
             self._logs.look()
         self._report_attempts(parts)
-        if self._turn.finished is None:
-            self._end_twins(job)
+        self._end_twins(job)
         advance(self.store, self.spec.job_prefix, "over")
         if job.status != "SUCCEEDED":
             raise self._failure(job, parts)
@@ -89,7 +72,6 @@ class Watch:
         self._state = ""
         self._waiting_since: float | None = None
         self._asked_to_end = False
-        self._running_since: float | None = None
 
     def _until_over(self, lease: WaiterLease) -> tuple[JobDetail, Sequence[JobPart]]:
         seen_at, over_at = time.monotonic(), None
@@ -110,7 +92,6 @@ class Watch:
                     return job, parts
                 self._report_attempts(parts)
                 self._check_capacity(job, parts)
-                self._check_taking(job)
             elif now - seen_at > UNKNOWN_SECONDS:
                 advance(self.store, self.spec.job_prefix, "ending")
                 raise HostError(
@@ -118,31 +99,9 @@ class Watch:
                     "jobs some days after their end"
                 )
             lease.keep()
-            self._sleep(self._pause())
-
-    def _sleep(self, seconds: float) -> None:
-        """Sleep, and end early if the job has finished the stage but waits for another."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self.api.policy.sleep(min(left, _FILE_SECONDS) if may_share(self.spec) else left)
-            if may_share(self.spec):
-                self._look_at_turn()
-                if self._turn.finished is not None:
-                    return
-
-    def _look_at_turn(self) -> None:
-        with contextlib.suppress(OSError, StoreError):  # looked at again; a job's end needs no file
-            self._turn = self._turn.look(self.store, self.spec.job_prefix, self.job_id)
+            self.api.policy.sleep(self._pause())
 
     def _describe(self) -> tuple[JobDetail | None, Sequence[JobPart]]:
-        """Return the job and its parts, in this stage's turn if the job does several."""
-        job, parts = self._describe_whole()
-        if job is None or not may_share(self.spec):
-            return job, parts
-        self._look_at_turn()
-        return self._turn.of(job), self._turn.parts(parts, self._tries.boots)
-
-    def _describe_whole(self) -> tuple[JobDetail | None, Sequence[JobPart]]:
         """Return the job and its parts; no parts until AWS Batch shows all of them."""
         count, layout = nodes_of(self.spec), layout_of(self.spec)
         mark = {Layout.single: "", Layout.array: ":", Layout.nodes: "#"}[layout]
@@ -163,8 +122,6 @@ class Watch:
         """Log the state of the job when it has changed."""
         counts = Counter(part.detail.status for part in parts) or Counter([job.status])
         hosts = sorted({one.now.host for part in parts for one in (*part.nodes, part.detail) if one.now.host})
-        if self._turn.finished is not None:
-            return  # it waits for another stage
         state = f"job {job.name} ({job.id}) is "
         state += job.status if len(counts) == 1 else ", ".join(f"{status} {n}" for status, n in sorted(counts.items()))
         if set(counts) <= {"SUBMITTED", "PENDING", "RUNNABLE"}:
@@ -177,7 +134,7 @@ class Watch:
             self.waiter.log(state)
 
     def _report_attempts(self, parts: Sequence[JobPart]) -> None:
-        for one in () if self._turn.is_awaited else self._tries.see(parts, time.time()):
+        for one in self._tries.see(parts, time.time()):
             if one.failure is not None:
                 self.waiter.log(f"{self.spec.stage}: attempt {one.attempt} ended with {one.failure}: {one.message}")
             self.waiter.tried(one)
@@ -204,16 +161,6 @@ class Watch:
             self.api.terminate(job.id, why)
             self._asked_to_end = True
 
-    def _check_taking(self, job: JobDetail) -> None:
-        """End a job that runs but does not take the stage that it was handed."""
-        if not self._turn.is_awaited or job.status != "RUNNING":
-            self._running_since = None
-            return
-        self._running_since = self._running_since or time.monotonic()
-        if time.monotonic() - self._running_since > TAKE_SECONDS and not self._asked_to_end:
-            self.api.terminate(job.id, NOT_TAKEN)
-            self._asked_to_end = True
-
     def _turned_to_owner(self, job: JobDetail, parts: Sequence[JobPart]) -> bool:
         """Switch to another job of the same name if it owns the attempt; return True if so.
 
@@ -227,7 +174,6 @@ class Watch:
         self.waiter.log(f"job {owner} owns the attempt already; job {job.id} is ended, and job {owner} is waited for")
         advance(self.store, self.spec.job_prefix, "submitted", owner)
         self.api.terminate(job.id, TWIN)
-        self._turn = Turn(handed_over=False)
         self._turn_to(owner)
         return True
 

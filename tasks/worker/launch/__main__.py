@@ -13,18 +13,19 @@ import sys
 import time
 import urllib.request
 
-from infra.handover import key_of
 from infra.root_cause import Ending, ending_key
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.jobs import JobSpec, cut_address
+from tasks.contracts.jobs import JobSpec, address, cut_address
 from tasks.contracts.stages import Chore, Stage
+from tasks.contracts.workspace import SPEC
 from tasks.foundation.errors import POLICIES, StoreError, classify, from_exit_code
-from tasks.runs.host_records import given_up
-from tasks.worker.launch.attempt import claim_attempt, spec_of_try
-from tasks.worker.launch.container_position import ContainerPosition
-from tasks.worker.launch.processes import StopSignals
-from tasks.worker.launch.turns import Turns
+from tasks.runs.host_records import excluded, given_up
+from tasks.worker.launch.attempt import claim_attempt, spec_of_try, write_spec
+from tasks.worker.launch.child_node import ChildNode
+from tasks.worker.launch.container_position import ContainerPosition, check_position
+from tasks.worker.launch.main_node import MainNode
+from tasks.worker.launch.processes import StopSignals, Workers, torchrun_command, torchrun_environment
 from tasks.worker.process.job import read_spec
 
 HOLD_SECONDS = 120.0  # a machine ends within this time; meanwhile it gets no other job
@@ -123,22 +124,56 @@ def main() -> int:
         return _fail(error)
     host = this_host()
     ending = None
-    named = key if spec.attempt == spec.submitted_as else key_of(spec)  # a later try has a spec of its own
-    turns = Turns(position, store, spec, named, host, signals, started_at)
+    named = key if spec.attempt == spec.submitted_as else f"{SPEC.of(spec)}#{spec.sha256}"  # a later try has its own
     try:
-        code, ending = turns.run()
+        code, ending = launch(position, store, spec, address(store.uri, named), host, signals, started_at)
     except Exception as error:
         code = POLICIES[classify(error)].exit_code
-        if position.is_main and not turns.waits:
+        if position.is_main:
             ending = Ending(failure=classify(error), message=_text(error), node=position.index, at=time.time())
         else:
             _fail(error)
     why = termination_reason(store, host, started_at, code)
     if ending is not None:
-        _end(store, turns.spec, position, ending.model_copy(update={"leaves": why is not None}))
+        _end(store, spec, position, ending.model_copy(update={"leaves": why is not None}))
     if why is not None:
         terminate_machine(host, why, signals)
     return code
+
+
+def launch(
+    position: ContainerPosition,
+    store: Store,
+    spec: JobSpec,
+    uri: str,
+    host: str,
+    signals: StopSignals,
+    started_at: float,
+) -> tuple[int, Ending | None]:
+    """Run this node's workers; return the exit code and, on the main node, the job's failure.
+
+    Args:
+        uri: address of the workers' spec.
+        started_at: begin of this process, in seconds since the epoch.
+
+    Raises:
+        ConfigError: the job's size does not fit the spec.
+        StageError: see `ChildNode.run` and `MainNode.run`.
+    """
+    check_position(position, spec)
+    unfit = excluded(store, host, time.time()) or ""
+    command = torchrun_command(position, spec, uri)
+    environment = torchrun_environment(position, spec, host, started_at)
+
+    def start() -> Workers:
+        return Workers(command, environment)
+
+    join_seconds = spec.config.batch.rendezvous_timeout_seconds
+    if not position.is_main:
+        return ChildNode(position, spec, host, signals, unfit, start, join_seconds).run(), None
+    write_spec(store, spec)
+    ending = MainNode(position, store, spec, host, signals, unfit, start, join_seconds).run()
+    return (0 if ending is None else POLICIES[ending.failure].exit_code), ending
 
 
 def _end(store: Store, spec: JobSpec, position: ContainerPosition, ending: Ending) -> None:

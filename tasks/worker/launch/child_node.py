@@ -4,8 +4,6 @@ import select
 import time
 from collections.abc import Callable
 
-from infra.handover import may_share
-from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError, HostError, StageError
 from tasks.worker.launch.container_position import ContainerPosition
@@ -33,7 +31,7 @@ class ChildNode:
         host: str,
         signals: StopSignals,
         unfit: str,
-        start: Callable[[str], Workers],
+        start: Callable[[], Workers],
         rendezvous_timeout_seconds: float,
     ) -> None:
         self._position, self._spec, self._signals, self._start = position, spec, signals, start
@@ -52,10 +50,8 @@ class ChildNode:
         """
         link = self._join()
         try:
-            after: Welcome | int = self._wait_for_welcome(link)
-            while isinstance(after, Welcome):
-                after = self._watch(link, after)
-            return after
+            code = self._wait_for_welcome(link)
+            return self._watch(link) if code is None else code
         finally:
             link.close()
 
@@ -73,22 +69,21 @@ class ChildNode:
         link.send(self._hello)
         return link
 
-    def _wait_for_welcome(self, link: Link) -> Welcome | int:
-        """Return the welcome once all nodes are connected, or the exit code of a job that ends earlier."""
+    def _wait_for_welcome(self, link: Link) -> int | None:
+        """Return None once all nodes are connected, or the exit code of a job that ends earlier."""
         while True:
             self._wait(link)
             for message in link.receive():
                 if isinstance(message, JobEnd):
                     return message.code
                 if isinstance(message, Welcome):
-                    return message
+                    return None
             self._stop_if_signalled()
             if (lost := self._lost(link)) is not None:
                 raise lost
 
-    def _watch(self, link: Link, welcome: Welcome) -> Welcome | int:
-        """Run the workers of one stage; return the welcome to the next one, or the job's exit code."""
-        workers = self._start(welcome.spec)
+    def _watch(self, link: Link) -> int:
+        workers = self._start()
         end: int | None = None  # the job's exit code, once known
         why: StageError | None = None  # this node's error if the main node sends nothing
         terminating_since = None
@@ -97,15 +92,11 @@ class ChildNode:
             while True:
                 self._wait(link)
                 for message in link.receive():
-                    if isinstance(message, Welcome):
-                        return message
                     if isinstance(message, JobEnd):
                         end = message.code
                         workers.ask_to_end(GRACE_SECONDS)
                 report = workers.poll()
                 if report is not None and not reported:
-                    if may_share(self._spec):
-                        runner.announce("")
                     link.send(WorkersEnded(report=report))
                     reported = True
                 if self._signals.count and terminating_since is None:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from infra.handover import may_share
-from infra.root_cause import CONSEQUENCES, Ending, root_cause, too_long
+from infra.root_cause import CONSEQUENCES, Ending, root_cause
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import (
@@ -51,11 +50,6 @@ def record_faulty_host(store: Store, spec: JobSpec, ending: Ending, host: str | 
         print(f"the record of host {host} could not be written: {error}", file=sys.stderr, flush=True)
 
 
-def end_job(children: Children, ending: Ending | None) -> None:
-    """Tell the child nodes how the job ended."""
-    children.send(JobEnd(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
-
-
 GRACE_SECONDS = 10.0  # for workers to end after others ended
 SAVE_SECONDS = 25.0  # for workers to save a checkpoint; a container gets 30 s from SIGTERM to SIGKILL
 TICK_SECONDS = 0.1
@@ -83,7 +77,7 @@ class MainNode:
         host: str,
         signals: StopSignals,
         unfit: str,
-        start: Callable[[str], Workers],
+        start: Callable[[], Workers],
         rendezvous_timeout_seconds: float,
     ) -> None:
         self._position, self._store, self._spec, self._signals, self._start = position, store, spec, signals, start
@@ -93,30 +87,30 @@ class MainNode:
         # A failure that did not start in the workers.
         self._failure = JobFailure(position.index, HostError(unfit)) if unfit else None
         self._workers_failed = False
-        # AWS Batch knows the time limit of a stage with a job of its own.
-        self._ends = time.monotonic() + spec.config.batch.attempt_seconds if may_share(spec) else float("inf")
 
-    def run(self, children: Children, named: str = "") -> Ending | None:
-        """Run the stage on all nodes to its end; return its failure, or None after success.
+    def run(self) -> Ending | None:
+        """Run the job to its end; return its failure, or None after success.
 
-        Args:
-            named: key of the spec with its SHA-256; empty: the nodes were started with it.
+        Raises:
+            HostError: the port for the other nodes is taken.
         """
-        reports = self._gather_and_watch(children, named)
-        ending = self._judge(reports)
-        if ending is not None:
-            hosts = {self._position.index: self._host, **{node: one.host for node, one in children.nodes.items()}}
-            # Before nodes decide to terminate:
-            record_faulty_host(self._store, self._spec, ending, hosts.get(ending.node))
-        return ending
+        with Children(self._position, self._timeout_seconds) as children:
+            reports = self._gather_and_watch(children)
+            ending = self._judge(reports)
+            if ending is not None:
+                hosts = {self._position.index: self._host, **{node: one.host for node, one in children.nodes.items()}}
+                # Before nodes decide to terminate:
+                record_faulty_host(self._store, self._spec, ending, hosts.get(ending.node))
+            children.send(JobEnd(code=ERRORS[ending.failure]().policy.exit_code if ending else 0))
+            return ending
 
-    def _gather_and_watch(self, children: Children, named: str) -> dict[int, Report | None]:
+    def _gather_and_watch(self, children: Children) -> dict[int, Report | None]:
         """Return each node's report on its workers' end, None if they did not end; empty if no workers started."""
         self._gather(children)
         if self._failure is not None:
             return {}
-        children.send(Welcome(spec=named))
-        workers = self._start(named)
+        children.send(Welcome())
+        workers = self._start()
         try:
             self._watch(children, workers)
         finally:
@@ -176,8 +170,6 @@ class MainNode:
             )
         if self._failure is None and (lost := children.lost()):
             self._failure = JobFailure(lost[0], HostError(lost[1]))
-        if self._failure is None and time.monotonic() > self._ends:
-            self._failure = JobFailure(self._position.index, HangError(too_long(self._spec)))
 
     def _judge(self, reports: dict[int, Report | None]) -> Ending | None:
         if reports and all(report is not None and report.succeeded for report in reports.values()):

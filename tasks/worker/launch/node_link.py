@@ -34,10 +34,9 @@ class Hello(Record):
 
 
 class Welcome(Record):
-    """To all children, once all are connected and at each later stage of the job: the workers may start."""
+    """To all children, once all are connected: the workers may start."""
 
     kind: Literal["welcome"] = "welcome"
-    spec: str = Field(default="", description="key of the stage's spec, `#` and its SHA-256; empty: as submitted")
 
 
 class Heartbeat(Record):
@@ -205,16 +204,6 @@ class Children:
     def send(self, message: Message) -> None:
         for child in self.nodes.values():
             child.link.send(message)
-
-    def begin(self) -> None:
-        """Forget the ends of workers, before another stage."""
-        for child in self.nodes.values():
-            child.report = None
-
-    @property
-    def broken(self) -> bool:
-        """True if a child node was lost, or is being ended."""
-        return self.lost() is not None or any(child.terminating for child in self.nodes.values())
 
     def lost(self) -> tuple[int, str] | None:
         """Return a node that was lost before it reported its workers' end, and a sentence about it."""

@@ -153,14 +153,14 @@ def sigterm(scene: Scene) -> CommandResult:
     command = scene.start()
     scene.in_training(command)
     command.send(signal.SIGTERM)
-    return _resumed(scene, cancelled_then_run_again(scene, command, "SIGTERM"))
+    return _resumed(scene, _cancelled_then_run_again(scene, command, "SIGTERM"))
 
 
 def flow_run_cancelled(scene: Scene) -> CommandResult:
     command = scene.start()
     scene.in_training(command)
     scene.cancel_flow_run()
-    return _resumed(scene, cancelled_then_run_again(scene, command, "the flow run was cancelled"))
+    return _resumed(scene, _cancelled_then_run_again(scene, command, "the flow run was cancelled"))
 
 
 def killed_and_reaped(scene: Scene) -> CommandResult:
@@ -228,13 +228,13 @@ def _outage(scene: Scene, begin: Callable[[], None]) -> Iterator[None]:
         ender.join()
 
 
-def cancelled_then_run_again(scene: Scene, command: Command, why: str, *settings: str) -> CommandResult:
+def _cancelled_then_run_again(scene: Scene, command: Command, why: str) -> CommandResult:
     """Wait for the first command, which says why it ended and leaves nothing behind, and run it again."""
     stopped = command.finish()
     assert stopped.code == 76, f"the run that was stopped ended with {stopped.code}: {stopped.err}"
     assert why in stopped.err, stopped.err
     assert not [life for life in scene.batch.lives() if life.stopped is None], "its job goes on"
-    return scene.run(*settings)
+    return scene.run()
 
 
 def _host_lost(scene: Scene, node: int) -> CommandResult:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tasks.contracts.stages import Stage
 from tests.benchmarks.disturbed.cloud import CloudScene
 from tests.benchmarks.disturbed.judge import RELEASED
-from tests.benchmarks.faults import acts, kept_acts, server_acts
+from tests.benchmarks.faults import acts, server_acts
 from tests.support.processes.command import CommandResult
 
 FROM_TRAINING_ON = tuple(Stage)[3:]
@@ -18,7 +18,6 @@ AWS = "AWS Batch"
 MACHINES = "Machines"
 STORE = "S3"
 ORCHESTRATOR = "The orchestrator"
-KEPT = "A job for several stages"
 SERVER = "The Prefect server"
 PEOPLE = "People"
 ABOUT = {
@@ -31,8 +30,6 @@ ABOUT = {
     ORCHESTRATOR: """The process that runs the flow, `millrace run` or a deployment's, ends before its jobs do. The next
         run finds the job again, or continues from its last checkpoint. A killed process holds its lineage for up to a
         minute more; the next one waits for that.""",
-    KEPT: """With `batch.keep_seconds` the job of the training waits for the evaluation, which goes on in it. A fault
-        before the hand-over costs the waiting job at most; one after it is the fault of the stage at work.""",
     SERVER: """No stage needs it. While it is away the stage that runs goes on; then the command says "the Prefect
         server at ... does not answer; waiting for it, and what is finished is kept". A server that `millrace` started
         itself it starts again, on the same port. One behind `PREFECT_API_URL` it waits for, 75 s. If it is back by
@@ -66,7 +63,6 @@ _SERVER_AWAY = tuple(
         ("never back; ends as SERVER, run again", server_acts.server_gone(stage)),
     )
 )
-_TWO = (Stage.train, Stage.evaluate)
 UNDISTURBED = Case(NOTHING, "none", CloudScene.run, jobs=4, stages=FROM_TRAINING_ON)
 CASES = (
     Case(AWS, f"every call is throttled (429) for {acts.OUTAGE_SECONDS:.0f} s", acts.throttled, jobs=1),
@@ -105,21 +101,6 @@ CASES = (
          attempts="train CANCELLED, done", jobs=2),
     Case(ORCHESTRATOR, "killed with -9, not run again, `millrace reap` ends its job; run again", acts.killed_and_reaped,
          attempts="train HOST, done", jobs=2),
-    Case(KEPT, "none; one job for both stages", kept_acts.undisturbed, jobs=1, stages=_TWO),
-    Case(KEPT, "the main node's host is lost in the second stage", kept_acts.host_lost(0),
-         attempts="evaluate HOST, done", jobs=1, stages=_TWO),
-    Case(KEPT, "the other node's host is lost in the second stage", kept_acts.host_lost(1),
-         attempts="evaluate HOST, done", jobs=1, stages=_TWO),
-    Case(KEPT, "the main node's host is lost while the job waits", kept_acts.host_lost_in_wait, stages=_TWO),
-    Case(KEPT, "`millrace run` is killed with -9 while the job waits; run again", kept_acts.killed_in_wait,
-         stages=_TWO),
-    Case(KEPT, "it is killed with -9 in the second stage; run again", kept_acts.killed_after, jobs=1, stages=_TWO),
-    Case(KEPT, "SIGTERM in the second stage; run again", kept_acts.sigterm_after,
-         attempts="evaluate CANCELLED, done", jobs=2, stages=_TWO),
-    Case(KEPT, "killed with -9 while the job waits, and `millrace reap` ends it; run again",
-         kept_acts.killed_in_wait_and_reaped, jobs=2, stages=_TWO),
-    Case(KEPT, "each file of the hand-over is refused twice, and once written without a reply",
-         kept_acts.store_falters, jobs=1, stages=_TWO),
     Case(SERVER, "its own server is killed during training", server_acts.own_server_killed, jobs=1),
     *_SERVER_AWAY,
     Case(PEOPLE, "AWS Batch does not accept the credentials", acts.credentials_refused,

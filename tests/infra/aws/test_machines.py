@@ -69,13 +69,13 @@ def test_a_stack_needs_no_more_than_cloudformation_takes() -> None:
 def test_each_stage_has_one_definition_and_there_are_no_others() -> None:
     name = load_config().batch.definition
     expected = {name.format(stage=stage): "multinode" if stage in ON_NODES else "container" for stage in STAGES}
-    expected |= {"millrace-nodes": "multinode", "millrace-reap": "container", "millrace-cpu-infer": "container"}
+    expected |= {"millrace-reap": "container", "millrace-cpu-infer": "container"}
     assert {name: definition["type"] for name, definition in definitions().items()} == expected
 
 
 def test_other_machines_have_definitions_of_their_own() -> None:
     more = definitions(InferType="inf2.xlarge", GpuType="p4d.24xlarge").keys() - definitions().keys()
-    assert more == {"millrace-inferentia-infer", *(f"millrace-gpu-{stage}" for stage in (*COMPUTES, "nodes"))}
+    assert more == {"millrace-inferentia-infer", *(f"millrace-gpu-{stage}" for stage in COMPUTES)}
     queues = made("AWS::Batch::JobQueue", InferType="inf2.xlarge", GpuType="p4d.24xlarge")
     names = {one["JobQueueName"]: one["ComputeEnvironmentOrder"][0]["ComputeEnvironment"] for one in queues.values()}
     assert (names["millrace-infer"], names["millrace-gpu"]) == ("InferEnvironment", "GpuEnvironment")

@@ -17,19 +17,16 @@ from tests.support.cloud.template import resources
 
 _ROOT = Path(__file__).resolve().parents[3]
 STAGES = (
-    *(
-        "validate",
-        "health",
-        "warmup",
-        "train",
-        "evaluate",
-        "nodes",
-        "infer",
-        "release",
-        "import-checkpoint",
-        "publish",
-        "cpu-infer",
-    ),
+    "validate",
+    "health",
+    "warmup",
+    "train",
+    "evaluate",
+    "infer",
+    "release",
+    "import-checkpoint",
+    "publish",
+    "cpu-infer",
 )
 CPU_QUEUE, ACCELERATOR_QUEUE = "millrace-cpu", "millrace-accelerator"
 _SECONDS = 30.0

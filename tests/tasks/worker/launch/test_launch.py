@@ -17,7 +17,7 @@ from tasks.contracts import runner
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs.host_records import exclude
-from tasks.worker.launch import turns
+from tasks.worker.launch import __main__ as launcher
 from tasks.worker.launch.container_position import ContainerPosition
 from tasks.worker.launch.processes import StopSignals
 from tests.support.fakes.stand_ins import health_spec, is_running, replace_health
@@ -264,13 +264,13 @@ def test_nodes_wait_for_each_other_as_long_as_their_images_may_take(store, monke
         def __init__(self, *given):
             waits.append(given[-1])
 
-        def run(self, *given): ...
+        def run(self): ...
 
     spec = health_spec(store, 2, *settings)
     for node, kind in enumerate(("MainNode", "ChildNode")):
-        monkeypatch.setattr(turns, kind, Node)
+        monkeypatch.setattr(launcher, kind, Node)
         position = ContainerPosition("job", 1, node, 2, "127.0.0.1", None)
-        turns.Turns(position, store, spec, "key", "i-1", StopSignals(), 0.0).run()
+        launcher.launch(position, store, spec, "uri", "i-1", StopSignals(), 0.0)
     assert waits == [seconds, seconds]
 
 

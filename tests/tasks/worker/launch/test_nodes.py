@@ -12,14 +12,13 @@ from typing import TypeVar
 
 import pytest
 
-from infra.root_cause import Ending
 from infra.store.directory import DirectoryStore
 from tasks.contracts.results import Phases, WorkerFailure
 from tasks.foundation.errors import CancelledError, HostError
 from tasks.foundation.records import Record
 from tasks.worker.launch.child_node import ChildNode
 from tasks.worker.launch.container_position import ContainerPosition
-from tasks.worker.launch.main_node import MainNode, end_job
+from tasks.worker.launch.main_node import MainNode
 from tasks.worker.launch.node_link import Children, Hello, JobEnd, Link, Terminating, Welcome, WorkersEnded, connect
 from tasks.worker.launch.processes import Report, StopSignals, Workers
 from tasks.worker.launch.torchrun import AgentReport
@@ -51,7 +50,7 @@ def position() -> ContainerPosition:
 
 def starter(program: str):
     environment = {"PATH": "", "PYTHONUNBUFFERED": "1"}
-    return lambda named: Workers([sys.executable, "-S", "-c", program], environment)
+    return lambda: Workers([sys.executable, "-S", "-c", program], environment)
 
 
 @pytest.fixture
@@ -96,13 +95,7 @@ class Main:
             position, store, spec, "i-0", signals or StopSignals(), "", starter(program), rendezvous_timeout_seconds
         )
         self.position, self.links = position, links
-        self.result = in_background(lambda: self.run(node))
-
-    def run(self, node: MainNode) -> Ending | None:
-        with Children(self.position, 1) as children:
-            ending = node.run(children)
-            end_job(children, ending)
-            return ending
+        self.result = in_background(node.run)
 
     def join(self, **changes) -> Link:
         link = until(lambda: connect(self.position, 1))
@@ -279,17 +272,6 @@ def test_a_second_sigterm_kills_workers_that_ignore_the_first(position, store, l
     signals.count = 2
     assert main.ending().failure == "CANCELLED"
     assert time.monotonic() - began < 5
-
-
-def test_a_stage_of_a_job_with_several_has_the_time_of_an_attempt(position, store):
-    spec = health_spec(store, 1, "batch.keep_seconds=9", "batch.attempt_seconds=60")
-    alone = dataclasses.replace(position, nodes=1)
-    node = MainNode(alone, store, spec, "i-0", StopSignals(), "", starter(NEVER_ENDS), 1.0)
-    node._ends = time.monotonic() + 0.3
-    with Children(alone, 1) as children:
-        ending = node.run(children)
-    assert ending is not None
-    assert (ending.failure, "batch.attempt_seconds = 60" in ending.message) == ("HANG", True)
 
 
 def test_a_taken_port_is_host(position, store, links):
