@@ -57,7 +57,8 @@ def run(job: Job) -> PublishOutcome:
         loaded = _load(target, table, release) if table != before else 0
         index = target.index(table)
         quality = check_index(target, table, index, release, job.config.publish.min_recall, served=table == before)
-        keep = set(target.tables()) - set(names) | {table}
+        there = set(target.tables())  # before the swap: a later one is another publication's
+        keep = there - set(names) | {table}
         if table != before or target.owner() != owner:
             if _overtaken(job.store, inputs):
                 return _left_alone(release, before)
@@ -66,7 +67,7 @@ def run(job: Job) -> PublishOutcome:
             target.serve(table, owner)
         if table != before:
             keep = _kept(keep, {table, before}, job.store, inputs.release)
-        dropped = _drop(target, keep)
+        dropped = _drop(target, there - keep, table)
     return PublishOutcome(
         table=table,
         served_before=before,
@@ -189,14 +190,19 @@ def _kept(there: set[str], served: set[str | None], store: Store, release: int) 
     return kept
 
 
-def _drop(target: Target, keep: set[str]) -> tuple[str, ...]:
-    """Drop all tables except `keep`; an error is only printed: the publication has succeeded all the same."""
+def _drop(target: Target, tables: set[str], served: str) -> tuple[str, ...]:
+    """Drop tables; an error is only printed: the publication has succeeded all the same.
+
+    If this process stood still, another publication may have swapped consumers to one of them, and drops the old ones.
+    """
     dropped = []
     try:
-        for table in target.tables():
-            if table not in keep:
-                target.drop(table)
-                dropped.append(table)
+        for table in sorted(tables):
+            if target.serving() != served:
+                print(f"old tables were not dropped: another publication took the place of {served}", flush=True)
+                break
+            target.drop(table)
+            dropped.append(table)
     except StoreError as error:
         print(f"an old table was not dropped: {error}", flush=True)
     return tuple(dropped)

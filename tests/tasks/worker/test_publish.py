@@ -16,6 +16,7 @@ from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.results import StageResult
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker import publish
+from tasks.worker.export.targets import open_target
 from tests.support.cloud.s3 import S3Server
 from tests.support.fakes.fake_runner import small_config
 from tests.support.workspace.publications import publish_job, publish_spec
@@ -81,6 +82,27 @@ def test_an_old_table_that_can_not_be_dropped_does_not_undo_the_swap(store, conf
     assert (outcome.table or "").startswith("look_r3_")
     assert outcome.dropped == ()
     assert "an old table was not dropped: a reader holds it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("later", [4, 1], ids=["a new table", "back to an old one"])
+def test_a_publication_that_stood_still_after_its_swap_drops_nothing_that_a_later_one_serves(
+    store, config, tmp_path, monkeypatch, later
+):
+    releases = [write_release(store, number) for number in (1, 2, 3, 4)]
+    for release in releases[:2]:
+        publish.run(publish_job(store, config, release, only_current=False))
+    watched = Watched.instead_of_targets(monkeypatch)
+
+    def meanwhile() -> None:
+        monkeypatch.setattr(publish, "open_target", open_target)
+        publish.run(publish_job(store, config, releases[later - 1], only_current=False))
+
+    watched.after["serve"] = meanwhile
+    publish.run(publish_job(store, config, releases[2], only_current=False))
+    database = lancedb.connect(tmp_path / "lancedb")
+    (now,) = database.open_table("look").to_arrow().to_pylist()
+    assert now["table"].startswith(f"look_r{later}_")
+    assert database.open_table(now["table"]).count_rows() == 24
 
 
 def test_items_that_are_equally_near_are_equally_right(store, config):
