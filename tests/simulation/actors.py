@@ -9,6 +9,7 @@ from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import adding_releases, holds, releases
 from tasks.runs.rollback import rollback
 from tasks.upkeep import prune
+from tests.simulation import targets
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Machine, Process, Scheduler
 from tests.simulation.whole_flows import FLOWS
@@ -16,11 +17,12 @@ from tests.simulation.workspaces import NEW_ITEMS, OTHER, Ready, Workspace
 
 
 class World(NamedTuple):
-    """The workspace of one interleaving."""
+    """The workspace of one interleaving, and the service that its releases are published to."""
 
     workspace: Workspace
     objects: Objects
     store: Any
+    target: targets.SimulatedTarget
 
 
 Command = Callable[[World], object]
@@ -90,6 +92,7 @@ COMMANDS: dict[str, Command] = {
     "prune": lambda world: prune.prune(world.store, 1, False, _nobody),
     "prune less": lambda world: prune.prune(world.store, 2, False, _nobody),
     "reader": _read,
+    **{name: lambda world, act=act: act(world.store) for name, act in targets.COMMANDS.items()},
     **{name: lambda world, flow=flow: flow(world.store) for name, flow in FLOWS.items()},
 }
 

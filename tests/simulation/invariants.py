@@ -56,6 +56,7 @@ class Invariants:
         self.objects, self.scheduler = objects, scheduler
         self.pointer = self._json(_CURRENT)
         self.left: set[int] = set()  # releases that served and do no more
+        self.left_at: dict[int, int] = {}  # the turn in which each was left last
         self.sealed, self.created, self.needed_by = {**begin.sealed}, {**begin.created}, {**begin.needed_by}
         self.terms: dict[str, tuple[int, str]] = {}  # of each lock, and its holder
         self.taken_by: dict[str, str] = {}  # lock -> the process that holds it, or did last
@@ -126,6 +127,7 @@ class Invariants:
             self._forgotten(before, who)
             return
         self.left.add(before["release"])
+        self.left_at[before["release"]] = self.scheduler.turns
         if who in PERSONS:
             self.left.discard(now)
             return

@@ -32,6 +32,7 @@ AGAIN, UNMARK = "tasks.runs.adding_releases:_decide_again", "tasks.runs.adding_r
 ROLLBACK, GO, ANNOUNCED = "tasks.runs.rollback:rollback", "tasks.runs.rollback:_go", "tasks.runs.rollback:_announced"
 MOVED, HOLD = "tasks.runs.holds:_moved", "tasks.runs.holds:hold"
 PRUNE, MARK = "tasks.upkeep.prune:prune", "tasks.upkeep.prune:_mark"
+PUBLISHED = "tasks.worker.publish:run"
 KEPT = "tasks.upkeep.reach:_kept_releases"
 REACH = "tasks.upkeep.reach:find_reach"
 TAKE, REPLACE, LEFT = (
@@ -144,7 +145,15 @@ MUTANTS: Mapping[str, Mutant] = {
     "prune forgets unfinished runs": Mutant(
         REACH, "folders |= _of_unfinished(store, run_key, plan, keys[run_key])", "pass"
     ),
+    "prune forgets a run whose release was late": Mutant(REACH, " if release.number not in snapshot.late", ""),
     "prune does not confirm its locks": Mutant(PRUNE, "lambda _: confirm_lineages()", "lambda _: None"),
+    # Targets
+    "a publication does not look for a rollback again": Mutant(
+        PUBLISHED, "            if _overtaken(job.store, inputs):", "            if False:"
+    ),
+    "a publication drops what a later one serves": Mutant(
+        "tasks.worker.publish:_drop", "if target.serving() != served:", "if False:"
+    ),
     # Locks
     "a held lease is taken": Mutant(TAKE, "if _is_held(self._store, self._key, raw, there, self._clock):", "if False:"),
     "a new holder has the same term": Mutant(TAKE, '"term": there.term + 1', '"term": there.term'),

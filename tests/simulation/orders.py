@@ -18,8 +18,22 @@ if TYPE_CHECKING:
     from tests.simulation.scheduler import Process, Strand
 
 WRITES = frozenset(
-    ("put if", "put", "del if", "delete", "copy", "link", "rename", "compare", "unlink", "move")
-)  # a compare is a swap's look and its write
+    (
+        "put if",
+        "put",
+        "del if",
+        "delete",
+        "copy",
+        "link",
+        "rename",
+        "compare",
+        "unlink",
+        "move",
+        "load",
+        "serve",
+        "drop",
+    )
+)  # a compare is a swap's look and its write; the last three are of a target
 UNTIL_THE_OTHERS_ENDED = float("inf")
 _PAUSES_SECONDS = (70.0, 200.0)  # a lease lives for 60
 
@@ -60,6 +74,8 @@ def shared_record(key: str) -> str:
         return "pointer" if key == "releases/CURRENT" else "mark" if ".pruned.json" in key else "release"
     if key.startswith(".locks"):
         return "lock"
+    if key.startswith("target "):
+        return "target"
     return "number" if key.endswith("/release/number.json") else ""
 
 

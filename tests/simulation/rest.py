@@ -5,7 +5,9 @@ from __future__ import annotations
 from infra.store.base import Conflict, InUse
 from infra.store.manifest import read_fact
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.runs import releases
+from tasks.runs import releases, served_targets
+from tasks.worker.export.target import release_of
+from tests.simulation import targets
 from tests.simulation.actors import World, start
 from tests.simulation.invariants import PERSONS, Invariants
 from tests.simulation.scheduler import Machine, Process, Scheduler
@@ -29,7 +31,8 @@ def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, mac
         follow.append("whole refresh")
     again = [name for name in ("refresh", "refresh more") if name in _names(disturbed)]
     prunes = [name for name in ("prune", "prune less") if name in _names(disturbed) - ended]
-    for name in [*follow, "settle", *again, *prunes]:
+    publish = ["publish"] if _names(disturbed) & targets.COMMANDS.keys() else []
+    for name in [*follow, "settle", *again, *prunes, *publish]:
         process = start(world, scheduler, name, machine, QUIET_SECONDS)
         scheduler.run()
         if process.error is not None:
@@ -40,6 +43,8 @@ def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, mac
         if releases.is_made(world.store, number) and not releases.is_pruned(world.store, number):
             scheduler.fail(f"release {number} still waits for a decision")
     names = _names(disturbed)
+    if publish:
+        _target_serves(world, scheduler)
     for name in again:
         _refresh_was_decided(world, scheduler, name)
     went_back = any(name.startswith("rollback") for name in names)
@@ -68,6 +73,15 @@ def _new_items_are_released(world: World, scheduler: Scheduler) -> None:
     sources = read_fact(world.store, current.catalogue.prefix, "sources", list[str])
     if f"items/{FEED}/v{FEED_VERSION}" not in sources:
         scheduler.fail(f"release {current.number} serves without the items that came in before the last refresh")
+
+
+def _target_serves(world: World, scheduler: Scheduler) -> None:
+    """The last publication left the current release in the target, and its record says so."""
+    current, noted = releases.current(world.store), served_targets.of_target(world.store, targets.NAME)
+    number = release_of(world.target.served[0])
+    if current is None or number != current.number or noted is None or noted.release != number:
+        told = f"its record says {noted and noted.release}"
+        scheduler.fail(f"the target serves release {number}, {told}, and current is {current and current.number}")
 
 
 def _judge(scheduler: Scheduler, process: Process, invariants: Invariants) -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tests.simulation import targets
 from tests.simulation.orders import Requests
 from tests.simulation.scheduler import Disturbances
 from tests.simulation.whole_flows import FLOWS
@@ -30,6 +31,7 @@ _PRUNES = ("prune", "prune less")
 _TO_ANOTHER_MODEL = ("rollback", "rollback to 1")
 _ROLLBACKS = ("rollback", "rollback to 1", "rollback to 2", "rollback to 3", "rollback to 4")
 _HOLDS = ("hold", "hold again", "lift")
+_PUBLISHING = tuple(targets.COMMANDS)
 _PERSONS = (*_ROLLBACKS, *_HOLDS)
 
 _OFTEN = {"four releases": 0.45, "passed over": 0.12, "announced": 0.18, "gone back": 0.1, "held": 0.15}
@@ -76,6 +78,17 @@ _STORIES = (
         {"announced": 1.0},
         (("mark", False, 1),),
     ),
+    # A prune marks the number of a run that stands still before it makes its release; another one comes after that.
+    Meeting(
+        0.01,
+        ((("run",), (1,)), (("prune less",), (1,)), (("prune",), (1,))),
+        _PLAIN,
+        (("release", True, 1), ("lock", True, 1)),
+    ),
+    # A publication stands still before it drops an old table, to which a person goes back meanwhile.
+    Meeting(0.02, ((("publish",), (1,)), (("rollback to 2 and publish",), (1,))), _PLAIN, (("target", True, 4),)),
+    # A person goes back while a publication loads its table.
+    Meeting(0.01, ((("publish",), (1,)), (_TO_ANOTHER_MODEL, (1,))), _PLAIN, (("target", True, 2),)),
     # A prune marks the number of a release that is about to be made.
     Meeting(0.02, ((("refresh", "run"), (1,)), (("prune",), (1,))), _PLAIN, (("release", True, 1),)),
 )
@@ -98,6 +111,7 @@ _MEETINGS = (
     Meeting(0.02, ((("prune",), (1,)), (_ROLLBACKS, (1,)), (_RELEASING, (1,)))),
     Meeting(0.06, ((("prune",), (1,)), (("rollback to 2",), (1,)))),
     Meeting(0.02, ((_PRUNES, (1, 2)), ((*_RELEASING, *_PERSONS, "reader"), (1, 1, 2)))),
+    Meeting(0.02, ((_PUBLISHING, (1, 2)), ((*_RELEASING, *_ROLLBACKS, "prune"), (1, 1, 2)))),
     Meeting(0.005, ((_FLOWS, (1, 2)), (("run", *_FLOWS, *_PERSONS, "prune", "reader"), (1, 1, 2)))),
 )
 

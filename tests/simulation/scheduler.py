@@ -21,6 +21,7 @@ from tests.simulation.orders import UNTIL_THE_OTHERS_ENDED, WRITES, Order
 START = 1_800_000_000.0  # seconds since 1970
 MOST_TURNS = 20_000  # of one interleaving; the longest that ends takes a fifth of it
 LONG_SECONDS = 1e6  # a sleep that something ends
+LONGEST_STILL_SECONDS = 3600.0  # a publication waits for another one for as long as that takes
 _WAITING_SECONDS = 1e5  # one that sleeps for longer waits for another one
 _LEASE_SECONDS = 65.0  # it lives for 60
 _PAUSES_SECONDS = (1.0, 30.0, 70.0, 200.0)  # a lease lives for 60
@@ -270,7 +271,8 @@ class Scheduler:
         """Let one go on that stands still until the others ended, if they did, or wait for it."""
         mains = [each for each in self._strands if each.main]
         still = [each for each in mains if each.stands_still]
-        if not still or any(each.wakes_latest_at < self.time + _WAITING_SECONDS for each in mains):
+        waited_for = any(each.still_since < self.time - LONGEST_STILL_SECONDS for each in still)
+        if not still or not (waited_for or all(each.wakes_latest_at >= self.time + _WAITING_SECONDS for each in mains)):
             return False
         first = self.rng.random() < 0.7
         woken = min(still, key=lambda strand: strand.still_since) if first else self.rng.choice(still)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from unittest.mock import patch
 
+import tasks.publish
 from infra.store import lease, s3_store, s3_upload, waiting
 from tasks.foundation.clock import keep_time_by
 from tasks.running import lineage_hold
@@ -25,6 +26,7 @@ from tests.simulation.orders import order_of
 from tests.simulation.rest import come_to_rest
 from tests.simulation.scenes import Case
 from tests.simulation.scheduler import Machine, Scheduler
+from tests.simulation.targets import Service, SimulatedTarget
 from tests.simulation.whole_flows import FLOWS, FencedRunner
 from tests.simulation.without_prefect import without_prefect
 from tests.simulation.workspaces import opened
@@ -45,7 +47,7 @@ class Theatre:
     """This process as the place of simulations: its clock and its thread pools are simulated ones."""
 
     def __init__(self) -> None:
-        self.clock = SimulatedClock()
+        self.clock, self.service = SimulatedClock(), Service()
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Theatre]:
@@ -58,12 +60,14 @@ class Theatre:
                 beginning(name)  # by the true clock
             held.enter_context(keep_time_by(self.clock))
             held.enter_context(patch.object(waiting, "POLL_SECONDS", POLL_SECONDS))
+            held.enter_context(patch.object(tasks.publish, "ASK_SECONDS", POLL_SECONDS))
             for module in (s3_store, s3_upload, packs):
                 held.enter_context(patch.object(module, "ThreadPoolExecutor", InlineExecutor))
             held.enter_context(remembering())
             for module in (lease, lineage_hold):
                 held.enter_context(patch.object(module, "threading", self.clock))
             held.enter_context(without_prefect())
+            held.enter_context(self.service.open())
             gc.collect()
             gc.freeze()  # else each collection goes through all imported modules
             yield self
@@ -81,8 +85,9 @@ class Theatre:
         apart = 0.01 if case.order == "preempted" else 1.0  # seconds: there the order decides who begins
         machines = (Machine("one", 1000.0), Machine("two", 50_000.0))
         with self.clock.of(scheduler), opened(objects, case.rules, FencedRunner) as store:
-            world = World(workspace, objects, store)
             invariants = Invariants(objects, scheduler, begin_of(workspace.objects))
+            self.service.target = SimulatedTarget(store, objects, invariants.left_at)
+            world = World(workspace, objects, store, self.service.target)
             moments = [rng.random() * apart for _ in case.commands]
             for name, moment in zip(case.commands, sorted(moments) if case.stops else moments, strict=True):
                 start(world, scheduler, name, rng.choice(machines), moment)

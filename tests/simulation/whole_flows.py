@@ -8,8 +8,10 @@ from typing import Any
 from flows.pipeline import pipeline
 from flows.refresh import refresh
 from infra.store.fence import FencedStore
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import Inputs, JobSpec, PublishInputs
+from tasks.contracts.outcomes import Outcome
 from tasks.contracts.runner import Waiter
+from tests.simulation.targets import publish_by_worker
 from tests.simulation.workspaces import SPANS
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
 
@@ -26,6 +28,11 @@ class FencedRunner(FakeRunner):
         waiter.pulse()
         super().run(spec, waiter, tries)
         waiter.pulse()
+
+    def _outcome(self, spec: JobSpec, inputs: Inputs) -> Outcome:
+        if isinstance(inputs, PublishInputs):
+            return publish_by_worker(self.store, spec)
+        return super()._outcome(spec, inputs)
 
 
 def _items(store: Any) -> None:
