@@ -54,7 +54,10 @@ def find(spans: Sequence[SpanRef], name: str) -> SpanRef:
             return span
     names = [span.name for span in spans]
     near = sorted(difflib.get_close_matches(name, names, n=3)) or names[-3:]
-    raise ConfigError(f"span {name!r} was not ingested; near it: {', '.join(near)} (of {len(names)} spans)")
+    raise ConfigError(
+        f"span {name!r} was not ingested; near it: {', '.join(near)} (of {len(names)} spans); ingest it again, or "
+        "name one of them"
+    )
 
 
 def latest_versions(store: Store, prefix: str) -> dict[str, int]:

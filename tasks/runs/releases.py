@@ -49,7 +49,12 @@ def current(store: Store) -> Release | None:
         StoreError: the pointer or the release is not readable, or the pointer is gone; names the file and the way out.
     """
     _, pointer = read_pointer(store)
-    return read(store, pointer.release) if pointer else _none_yet(store)
+    if pointer is None:
+        return _none_yet(store)
+    key = RELEASE.key(number=pointer.release)
+    if (release := find_record(store, key, Release, _WAY_OUT)) is None:
+        raise StoreError(f"{store.uri}/{key} is gone, and {CURRENT} names it; {_WAY_OUT}")
+    return release
 
 
 def _none_yet(store: Store) -> None:

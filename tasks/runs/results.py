@@ -28,6 +28,8 @@ from tasks.contracts.workspace import CATALOGUE, CHANGED, RESULT, SPEC, VECTORS,
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record, decides
 
+_JUDGED_AGAIN = "move the file away, and give the same command again: the run is judged once more"
+
 
 class UnusableResult(StoreError):
     """A stage has a result, but it can't be read or belongs to other work."""
@@ -112,7 +114,7 @@ def read_judgement(store: Store, run_key: str) -> Judgement | None:
     Raises:
         UnusableResult: the file is damaged; names it.
     """
-    return find_record(store, VERDICTS.key(run=run_key), Judgement, error=UnusableResult)
+    return find_record(store, VERDICTS.key(run=run_key), Judgement, _JUDGED_AGAIN, UnusableResult)
 
 
 def change_judgement(
