@@ -99,7 +99,7 @@ class Snapshot:
     def late(self) -> frozenset[int]:
         """Numbers that a prune marked before their releases were made: these never served, and their runs go on.
 
-        None if the pointer can't be read.
+        Empty if the pointer can't be read.
         """
         return frozenset(number for number in self._undecided if releases.is_pruned(self.store, number))
 
