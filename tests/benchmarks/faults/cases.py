@@ -36,8 +36,8 @@ ABOUT = {
         then, the command says "the Prefect server answers again, after ... s" and goes on; else it ends as SERVER,
         within two minutes of the end of the stage, and says: "start the server again, and run the same command; it
         goes on after the last finished stage". The rows with "never" do so.""",
-    PEOPLE: """A setting is wrong, or access is denied. Such a failure is not retried. The run ends with one sentence, which
-        names the fault and the place to correct.""",
+    PEOPLE: """A setting is wrong, or access is denied. Such a failure is not retried. The run ends with one sentence,
+        which names the fault and the place to correct.""",
 }
 
 
