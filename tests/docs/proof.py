@@ -33,6 +33,7 @@ STATEMENTS = {
     ),
     "no new graph": Statement("ran", "Training meets no graph that warmup has not compiled"),
     "same numbers on XLA": Statement("ran", "PyTorch/XLA gives the losses and metrics of `cpu`"),
+    "same numbers on a GPU": Statement("ran", "One NVIDIA GPU gives the losses of `cpu` within 0.1 % (an H200)"),
     "shared evaluation": Statement("ran", "All workers share an evaluation, and its numbers are those of one worker"),
     "place of a worker": Statement("ran", "A runtime that sees other workers than torchrun started is refused"),
     "variables": Statement("ran", "Each preset sets its variables and compiler flags, and no others"),
@@ -76,7 +77,9 @@ STATEMENTS = {
     "training on Trainium": Statement(
         "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
     ),
-    "training on GPUs": Statement("unproven", "NVIDIA GPUs train, evaluate and embed, and give the numbers of `cpu`"),
+    "parity of a GPU": Statement(
+        "unproven", "`millrace parity` finds the metrics of `cuda` equal to those of `cpu`; several GPUs train together"
+    ),
     "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
     "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),
 }

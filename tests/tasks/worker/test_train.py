@@ -299,6 +299,7 @@ def test_cuda_without_a_gpu_is_a_config_error(tmp_path: Path):
     assert not store.list("lineages")
 
 
+@pytest.mark.shows("same numbers on a GPU")
 @pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU for accelerator: cuda")
 def test_cuda_trains_like_the_cpu(trained: Trained, tmp_path: Path):
     store, rows = make_workspace(tmp_path)
