@@ -9,7 +9,7 @@ from configs.schema.config import Config
 from tasks.contracts.evaluation import ByQueries, Override, Verdict
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, ReleasedRef, RowsRef, SpanRef
 from tasks.foundation.clock import Moment
-from tasks.foundation.records import Record
+from tasks.foundation.records import Record, SealedRecord
 
 
 class RunState(StrEnum):
@@ -72,7 +72,7 @@ class Hold(Record):
         return f"Releases are held since {since} UTC by {self.by}: {self.reason.rstrip('.')}."
 
 
-class Release(Record):
+class Release(SealedRecord):
     """`releases/<n>.json`: a model version with the vectors of every live item, made by exactly that model."""
 
     version: Literal[1] = 1
