@@ -54,7 +54,7 @@ def test_a_damaged_release_names_the_file(store, damage):
 def test_a_changed_letter_of_a_release_is_found_and_a_file_without_a_hash_is_read(store):
     add(store, "a")
     raw, made = store.read("releases/1.json"), releases.read(store, 1)
-    assert raw.index(b'"sha256": ') > raw.index(b'"libraries": ')  # the last key
+    assert raw.rindex(b'"sha256": ') > raw.index(b'"libraries": ')  # the last key
     store.write("releases/1.json", raw.replace(b'"run_key": "a"', b'"run_key": "b"'))
     with pytest.raises(StoreError, match=r"releases/1\.json is not a valid release: file: its bytes were changed"):
         releases.current(store)
