@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
+from tasks.foundation.disks import not_utf8
 from tasks.foundation.errors import ConfigError, StoreError
 
 _ALMOST_A_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:(?!//)")
@@ -59,6 +60,8 @@ def _directory(uri: str) -> Store:
         raise ConfigError(f"workspace: this can be no path ({error.strerror}); name another: {uri}") from error
     except RuntimeError as error:  # links in a circle, or ~ of nobody
         raise ConfigError(f"workspace {uri!r}: {str(error).rstrip('.')}; mend that, or name another") from error
+    if problem := not_utf8(root):
+        raise ConfigError(f"workspace: {problem}")
     if not there.is_dir():
         raise ConfigError(f"workspace {uri!r}: {there} is a file; a workspace is a folder, so name another")
     if there == root and not os.access(root, os.R_OK | os.X_OK):

@@ -1,8 +1,9 @@
-"""Explain errors of disks: the one that is full or read-only, and a temporary folder that somebody deleted."""
+"""Explain errors of disks: full or read-only ones, a temporary folder that somebody deleted, paths no library opens."""
 
 import errno
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -33,6 +34,19 @@ def cause_of(error: BaseException, temporary: Path) -> BaseException:
     return HostError(
         f"somebody deleted the temporary folder {temporary} during the work ({type(error).__name__}: {said}): keep "
         "programs that clean up away from it, or set TMPDIR to another folder; then run the same command again"
+    )
+
+
+def not_utf8(path: Path) -> str:
+    """Return the reason and the way out for a path that Arrow, DuckDB and safetensors can't open, or an empty text."""
+    try:
+        if os.fsencode(path) == str(path).encode():
+            return ""
+    except UnicodeEncodeError:  # bytes that are no letters in this locale
+        pass
+    return (
+        f"the libraries that read Parquet files and weights take paths in UTF-8 alone, and in this process's locale "
+        f"({sys.getfilesystemencoding()}) {path} is none; set LC_ALL=C.UTF-8, or name a folder in ASCII letters"
     )
 
 

@@ -8,6 +8,7 @@ from configs.schema.config import Config
 from tasks.data.encoder_weights import check_weights
 from tasks.data.encoders import TextShape, check_direction, kind_of, positions_for_text
 from tasks.data.pretrained import Described, describe, read_settings, text_shape
+from tasks.foundation.disks import not_utf8
 from tasks.foundation.errors import ConfigError
 
 _FILES = ("config.json", "tokenizer.json")
@@ -53,6 +54,8 @@ def describe_encoder(config: Config, folder: Path) -> tuple[Described, TextShape
     """Return a folder's description, and the way from a text to its vector. Checks and raises as `check_encoder`."""
     if not folder.is_dir():
         raise ConfigError(f"model.pretrained: there is no folder {folder}; give a local Hugging Face model folder")
+    if problem := not_utf8(folder):
+        raise ConfigError(f"model.pretrained: {problem}")
     described = describe(folder)
     shape, encoder = text_shape(config.model, described), described.encoder
     if shape.prompts.by_entity and config.features.entity is None:

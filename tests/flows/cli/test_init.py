@@ -33,7 +33,7 @@ def started(capsys: Capture, *arguments: str) -> tuple[Config, dict[str, Any]]:
     assert all(len(line) <= 120 for line in text.splitlines() if not line.strip().startswith("#"))
     config = load_config("millrace.yaml")
     for command in output["commands"]:
-        assert f"\n{command}\n" in Path("MILLRACE.md").read_text()
+        assert f"\n{command}\n" in Path("MILLRACE.md").read_text("utf-8")
         words = shlex.split(command)[1:]
         if words[0] == "ingest":
             done = call(capsys, *words)

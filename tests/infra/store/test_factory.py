@@ -26,6 +26,7 @@ def test_a_file_is_no_workspace_and_holds_none(tmp_path: Path, below: str) -> No
         ("gs://bucket", "unknown scheme 'gs'"),
         ("S3://bucket", "unknown scheme 'S3'"),
         ("s3://", "expected s3://bucket/prefix"),
+        ("m\udcf6bel", r"paths in UTF-8 alone.*m.+bel is none; set LC_ALL=C.UTF-8, or name a folder in ASCII"),
     ],
 )
 def test_a_name_that_is_no_workspace_is_refused(uri: str, message: str) -> None:

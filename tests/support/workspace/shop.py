@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,10 @@ from tests.support.processes.command import CommandResult
 
 SPANS = ("2026-01", "2026-02", "2026-03")
 COLUMNS = "id=query_id,query=query,item=product,item_id=product_id,label=bought"
-AWKWARD = "a #1 'w' %20 [ü] {x}: y"  # a folder name that is legal, and cut by whoever splits, quotes or expands it
+_LETTER = "ü" if sys.getfilesystemencoding() == "utf-8" else "u"  # another locale's workspace has a path in ASCII
+AWKWARD = (
+    f"a #1 'w' %20 [{_LETTER}] {{x}}: y"  # a folder name that is legal, and cut by whoever splits, quotes or expands it
+)
 _WITH_MANIFEST = re.compile(r"(spans/[^/]+/v\d+|lineages/[^/]+/step-\d+|models/[^/]+|vectors/[^/]+/[^/]+)/")
 STAGES = ["validate", "health", "warmup", "train", "evaluate", "infer", "release"]
 

@@ -192,7 +192,7 @@ def test_a_delimiter_is_found_in_the_file_and_said(
         ["2026-01-02", "c", "Pot, big", "2"],
     ]
     source = tmp_path / "input.csv"
-    source.write_text("\ufeff" + "\r\n".join(delimiter.join(cells) for cells in lines))
+    source.write_text("\ufeff" + "\r\n".join(delimiter.join(cells) for cells in lines), "utf-8")
     summary = run(store, source, Format.csv, mapping={"query": "text", "item": "title"})
     assert summary.notes == (f"fields are separated by {name}, as the first lines show",)
     assert rows_of(store, "2026-01")["item"].to_pylist() == ["Lamp", "Pot, big"]

@@ -32,6 +32,8 @@ def test_what_can_not_be_printed_does_not_change_the_exit_code(
 ) -> None:
     script = f"set -o pipefail; {MILLRACE} {words} {streams}"
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "-c", script.encode()], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert said in done.stdout + done.stderr
