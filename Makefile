@@ -73,7 +73,8 @@ fuzz: install
 	FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest tests/fuzz
 
 # docs/simulation.md: commands that work on one workspace at once, under one scheduler, until a promise is broken. Also
-# with each planted fault in turn (MUTANTS=1), and with each command killed before each of its writes (CRASHES=1).
+# with each planted fault in turn (MUTANTS=1), with each command killed before each of its writes (CRASHES=1), and years
+# of hours that follow one another (YEARS=2).
 # On all processors; SECONDS are of each one's time. make simulate SECONDS=600, or INTERLEAVINGS=1000000 FIRST=50000
 SECONDS ?= 300
 FIRST ?= 0
@@ -81,6 +82,7 @@ simulate: install
 	$(BIN)/python -m tests.simulation --seconds $(SECONDS) --first $(FIRST) $(if $(INTERLEAVINGS),--interleavings $(INTERLEAVINGS)) \
 	  $(if $(MUTANTS),--mutants)
 	$(if $(CRASHES),$(BIN)/python -m tests.simulation crash-points)
+	$(if $(YEARS),$(BIN)/python -m tests.simulation year --years $(YEARS))
 
 # Writes the copies of the source in docs/ and configs/: settings and their schema, folders, error codes, proofs.
 docs: install

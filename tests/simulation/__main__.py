@@ -1,6 +1,6 @@
-"""`python -m tests.simulation`: interleavings (`playing`); with `crash-points` as first word: kills before each write.
+"""`python -m tests.simulation`: interleavings (`playing`); as first word, `year`: 8,760 hours; `crash-points`: kills.
 
-Both begin in a new process: sets have one order there, as a seed needs, and no library asks the network for anything.
+All begin in a new process: sets have one order there, as a seed needs, and no library asks the network for anything.
 """
 
 import os
@@ -13,5 +13,7 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "DO_NOT_TRACK": "1",
 }
-module, words = ("crash_points", sys.argv[2:]) if sys.argv[1:2] == ["crash-points"] else ("playing", sys.argv[1:])
+OTHERS = {"crash-points": "crash_points", "year": "year"}
+first = sys.argv[1] if len(sys.argv) > 1 else ""
+module, words = (OTHERS[first], sys.argv[2:]) if first in OTHERS else ("playing", sys.argv[1:])
 os.execve(sys.executable, [sys.executable, "-m", f"tests.simulation.{module}", *words], {**os.environ, **ENVIRONMENT})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tasks.contracts.runs import Release
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import adding_releases, holds, releases
 from tasks.runs.rollback import rollback
@@ -28,16 +29,20 @@ class World(NamedTuple):
 Command = Callable[[World], object]
 
 
-def _run(world: World, name: str, lineage: str) -> None:
+def run(world: World, ready: Ready, lineage: str = "main") -> None:
     """A run whose stages are done, as the end of `tasks/release.py`."""
     store = world.store
     with hold_lineage(store, f"lineages/{lineage}.run", _nobody):
         adding_releases.settle(store)
-        adding_releases.add(store, **world.workspace.runs[name].arguments)
+        adding_releases.add(store, **ready.arguments)
 
 
-def _refresh(world: World, items: str) -> None:
-    """A refresh whose workers write its outputs at once, as `flows/refresh.py`."""
+def refresh(world: World, ready_for: Callable[[Release], Ready]) -> None:
+    """A refresh whose workers write its outputs at once, as `flows/refresh.py`.
+
+    Args:
+        ready_for: returns the work for a release that is current.
+    """
     store = world.store
     if releases.hold_of(store) is not None:
         return
@@ -45,7 +50,7 @@ def _refresh(world: World, items: str) -> None:
     with hold_lineage(store, "lineages/main.refresh", _nobody, patience_seconds=0.0):
         current = releases.current(store)
         assert current is not None
-        ready = world.workspace.refreshes[items, current.model.version]
+        ready = ready_for(current)
         made = releases.of_run(store, ready.arguments["run_key"])
         if made is not None and (made.number == current.number or releases.was_left(store, made.number)):
             return
@@ -64,6 +69,14 @@ def _write(world: World, ready: Ready) -> None:
             world.objects.put(key, data)
 
 
+def _run(world: World, name: str, lineage: str = "main") -> None:
+    run(world, world.workspace.runs[name], lineage)
+
+
+def _refresh(world: World, items: str) -> None:
+    refresh(world, lambda current: world.workspace.refreshes[items, current.model.version])
+
+
 def _read(world: World) -> None:
     """A reader of all releases, who then looks at the holder of the lineage."""
     for each in releases.history(world.store):
@@ -77,8 +90,8 @@ def _nobody(_: str) -> None:
 
 
 COMMANDS: dict[str, Command] = {
-    "run": lambda world: _run(world, "run", "main"),
-    "run again": lambda world: _run(world, "run", "main"),
+    "run": lambda world: _run(world, "run"),
+    "run again": lambda world: _run(world, "run"),
     "other run": lambda world: _run(world, "other run", OTHER),
     "refresh": lambda world: _refresh(world, NEW_ITEMS[0]),
     "refresh again": lambda world: _refresh(world, NEW_ITEMS[0]),

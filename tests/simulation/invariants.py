@@ -219,7 +219,7 @@ class Invariants:
         for number in self.needed_by.get(key, ()):
             if number in self.lost:
                 continue
-            if who == "prune" and number == max(set(self._numbers()) - self.lost):
+            if who == "prune" and number == next(each for each in reversed(self._numbers()) if each not in self.lost):
                 self._broken(f"{who} deleted {key} of release {number}, the newest that had its files")
             self.lost.add(number)
 

@@ -49,7 +49,7 @@ def play_by(theatre: Theatre, processes: int, seeds: range, seconds: float) -> P
         return play(theatre, seeds, seconds)
     shares = [lambda share=share: play(theatre, seeds[share::processes], seconds) for share in range(processes)]
     done: list[Played] = []
-    for played in _each_in_a_process(shares):
+    for played in each_in_a_process(shares):
         done.append(played)
         if played.broken is not None:
             break
@@ -77,7 +77,7 @@ def find_mutants(theatre: Theatre, names: Sequence[str], seconds: float, process
     shares = [lambda share=share: [look(name) for name in share] for share in ([name] for name in names)]
     all_found = True
     for begin in range(0, len(shares), processes):
-        for looked in _each_in_a_process(shares[begin : begin + processes]):
+        for looked in each_in_a_process(shares[begin : begin + processes]):
             for name, played, found in looked:
                 seed = "" if played.broken is None else f"seed {played.broken}: "
                 print(f"| {name} | {played.interleavings:,} | {played.seconds:.1f} | {seed}{found} |", flush=True)
@@ -93,7 +93,7 @@ def again(theatre: Theatre, seed: int) -> Outcome:
     return outcome
 
 
-def _each_in_a_process(works: Sequence[Callable[[], Any]]) -> Iterable[Any]:
+def each_in_a_process(works: Sequence[Callable[[], Any]]) -> Iterable[Any]:
     """Yield the results as they come, each of a process of its own; end the processes that are left."""
     context = multiprocessing.get_context("fork")  # what this one has read and made is there
     results: Any = context.SimpleQueue()

@@ -20,7 +20,7 @@ QUIET_SECONDS = 130.0  # before each command at rest: leases of killed holders h
 def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, machine: Machine) -> None:
     """Lift a hold, give each command that ended with an error once more, decide what waits: nothing is left then."""
     for process in scheduler.processes:
-        _judge(scheduler, process, invariants)
+        judge(scheduler, process, invariants)
     disturbed = [*scheduler.processes]
     scheduler.calm_down()
     pointer = _pointer(world)
@@ -44,7 +44,7 @@ def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, mac
             scheduler.fail(f"release {number} still waits for a decision")
     names = _names(disturbed)
     if publish:
-        _target_serves(world, scheduler)
+        target_serves(world, scheduler)
     for name in again:
         _refresh_was_decided(world, scheduler, name)
     went_back = any(name.startswith("rollback") for name in names)
@@ -75,7 +75,7 @@ def _new_items_are_released(world: World, scheduler: Scheduler) -> None:
         scheduler.fail(f"release {current.number} serves without the items that came in before the last refresh")
 
 
-def _target_serves(world: World, scheduler: Scheduler) -> None:
+def target_serves(world: World, scheduler: Scheduler) -> None:
     """The last publication left the current release in the target, and its record says so."""
     current, noted = releases.current(world.store), served_targets.of_target(world.store, targets.NAME)
     number = release_of(world.target.served[0])
@@ -84,7 +84,7 @@ def _target_serves(world: World, scheduler: Scheduler) -> None:
         scheduler.fail(f"the target serves release {number}, {told}, and current is {current and current.number}")
 
 
-def _judge(scheduler: Scheduler, process: Process, invariants: Invariants) -> None:
+def judge(scheduler: Scheduler, process: Process, invariants: Invariants) -> None:
     """A command may end with a conflict or a refusal; with an error of the store if one stood still or it failed."""
     if process.error is None or process.dead:
         return

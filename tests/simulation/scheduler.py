@@ -114,10 +114,17 @@ class Disturbances(NamedTuple):
 class Scheduler:
     """Runs processes to their end, in an order of turns. `trace` has the turns if `tracing` is true."""
 
-    def __init__(self, rng: random.Random, disturbances: Disturbances, order: Order, tracing: bool = False) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        disturbances: Disturbances,
+        order: Order,
+        tracing: bool = False,
+        begin: tuple[float, int] = (0.0, 0),  # its time and its turns, if it goes on from another one
+    ) -> None:
         self.rng, self.disturbances, self.order = rng, disturbances, order
-        self.time = 0.0
-        self.turns = 0
+        self.time, self.turns = begin
+        self._most_turns = self.turns + MOST_TURNS
         self.trace: list[Turn] = []
         self.processes: list[Process] = []
         self.violation = ""
@@ -217,7 +224,7 @@ class Scheduler:
     def run(self) -> None:
         """Give turns until all processes have ended, or something is violated."""
         while not self.violation and any(not process.ended for process in self.processes):
-            if self.turns >= MOST_TURNS:
+            if self.turns >= self._most_turns:
                 waiting = [strand.process.name for strand in self._strands if strand.main]
                 self.fail(f"{', '.join(waiting)} did not end within {MOST_TURNS} turns")
                 break
@@ -239,7 +246,7 @@ class Scheduler:
         """Switch to the strand that is next, and return when it is this one's turn again."""
         due = self._due
         is_due = bool(due) and due[0][0] <= self.turns and (not due[0][2] or strand.pending[0] in WRITES)
-        if is_due or self.violation or self.turns >= MOST_TURNS:
+        if is_due or self.violation or self.turns >= self._most_turns:
             self._main.switch()
         elif (following := self._begun()) is not strand:
             following.greenlet.switch()
@@ -307,7 +314,9 @@ class Scheduler:
         """Return turns, disturbances, and if each waits for a process that is about to write: few turns are writes."""
         wanted = self.disturbances
         acts = ["kill"] * wanted.kills + ["pause"] * wanted.pauses + ["jump"] * wanted.jumps
-        return sorted((self.rng.randrange(1, wanted.within_turns), act, self.rng.random() < 0.5) for act in acts)
+        return sorted(
+            (self.turns + self.rng.randrange(1, wanted.within_turns), act, self.rng.random() < 0.5) for act in acts
+        )
 
     def _disturb(self) -> None:
         while self._due and self._due[0][0] <= self.turns:

@@ -9,7 +9,8 @@ import pytest
 
 from tests.planes.source import ROOT
 
-INTERLEAVINGS = 3500  # about 45 seconds of one processor
+INTERLEAVINGS = 3000  # about 40 seconds of one processor
+HOURS = 200  # of a year, with a run and eight prunes: about five seconds
 
 
 def simulate(*words: str) -> subprocess.CompletedProcess[str]:
@@ -25,6 +26,11 @@ def simulate(*words: str) -> subprocess.CompletedProcess[str]:
 
 def test_no_interleaving_breaks_a_promise():
     done = simulate("--interleavings", f"{INTERLEAVINGS}")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+
+
+def test_hours_that_follow_one_another_break_no_promise():
+    done = simulate("year", "--hours", f"{HOURS}")
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
 
