@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator
 import httpx
 from pydantic import Field
 
-from flows.running.events import Event, deliver
+from flows.running import events
+from flows.running.events import Event
 from infra.store.base import Store
 from infra.store.records import find_record, update_record
 from tasks.contracts.workspace import PROBLEM
@@ -72,13 +73,13 @@ def _tell(store: Store, event: Event, before: Standing | None, at: str) -> None:
 def _resolve(store: Store, standing: Standing, at: str) -> None:
     event = standing.event
     over = event.model_copy(update={"event": RESOLVED, "severity": "info", "payload": {"resolves": event.event}})
-    deliver(store, over, f"This is over: {event.sentence}", f"{standing.times}", since=standing.since)
+    events.deliver(store, over, f"This is over: {event.sentence}", f"{standing.times}", since=standing.since)
     _write(store, standing.model_copy(update={"resolved_at": at}))
 
 
 def _send(store: Store, standing: Standing, sentence: str) -> None:
     which = f"{standing.times} {standing.reminders}"  # another watch at the same moment sends the same event
-    deliver(store, standing.event, sentence, which, since=standing.since, reminder=standing.reminders)
+    events.deliver(store, standing.event, sentence, which, since=standing.since, reminder=standing.reminders)
     _write(store, standing)
 
 

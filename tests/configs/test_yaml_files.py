@@ -25,7 +25,10 @@ REFUSED = {
     "a section that is null": ("validate: null", "validate: expected a section with the keys "),
     "suites that are a number": ("validate: {suites: 5}", "validate.suites: expected list of text, got 5"),
     "a suite that is a number": ("validate: {suites: [5]}", "validate.suites: expected the paths of files, got 5"),
-    "a suite without a path": ('validate: {suites: ["\\0"]}', "validate.suites: \0: not readable as YAML"),
+    "a suite without a path": (
+        'validate: {suites: ["\\0"]}',
+        "configuration: validate.suites: \0: not readable as YAML",
+    ),
     "a file without a path": ('extends: "\\ud800"', "extends must be the path of one config file"),
 }
 

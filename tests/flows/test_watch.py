@@ -408,7 +408,7 @@ def test_what_the_server_did_not_take_the_next_watch_sends(store, prefect, monke
     carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
     asked = (f"lineage={lineage}", "freshness.target_hours=48")
     with monkeypatch.context() as away:
-        away.setattr("flows.running.standing_problems.deliver", refuse)
+        away.setattr("flows.running.events.deliver", refuse)
         look(store, *asked, catch_up=False)
     assert store.list("watch") == []
     look(store, *asked, catch_up=False)

@@ -211,8 +211,12 @@ def read(path: Path, form: Form) -> list[tuple[Any, ...]]:
 
 
 def without_quotes(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return [tuple(each.translate({34: None, 92: None}).strip() if isinstance(each, str) else each for each in row)
-            for row in rows]  # fmt: skip
+    """A text of quotes alone is an empty cell to whoever takes them for quotes."""
+
+    def bare(cell: Any) -> Any:
+        return (cell.translate({34: None, 92: None}).strip() or None) if isinstance(cell, str) else cell
+
+    return [tuple(map(bare, row)) for row in rows]
 
 
 TSV = Form(Format.csv, "iso", "plain", Quote.none, "\t", "\n", False, "", False, False)

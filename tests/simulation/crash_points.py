@@ -28,10 +28,9 @@ from tasks.publish import publish_to_all, swap_back
 from tasks.runs import packs, releases
 from tasks.runs.rollback import rollback
 from tasks.upkeep.prune import prune
-from tests.simulation.copies import copy_of
 from tests.simulation.objects import InlineExecutor, Objects
 from tests.simulation.scheduler import START, Killed
-from tests.simulation.stores import RULES
+from tests.simulation.stores import RULES, copy_of
 from tests.simulation.without_prefect import without_prefect
 from tests.simulation.workspaces import opened
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config

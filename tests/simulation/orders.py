@@ -103,7 +103,11 @@ class Ranked(Order):
     def choose(self, ready: Sequence[Strand]) -> Strand:
         if self.rng.random() < 0.1:
             self._ranks[self.rng.choice(ready).process.place] = self.rng.random()
-        return max(ready, key=lambda strand: self._rank(strand.process))
+        return self._first(ready)
+
+    def _first(self, ready: Sequence[Strand]) -> Strand:
+        """A renewal comes first: no system keeps a thread waiting for a lease's minute beside a process that works."""
+        return max(ready, key=lambda strand: (not strand.main, self._rank(strand.process)))
 
     def _rank(self, process: Process) -> float:
         if process.place not in self._ranks:
@@ -142,7 +146,7 @@ class Preempted(Ranked):
         self._points[place, record, writes, 1 + int(self.rng.random() * most)] = Point(place, how, seconds)
 
     def choose(self, ready: Sequence[Strand]) -> Strand:
-        return max(ready, key=lambda strand: (not strand.main, self._rank(strand.process)))
+        return self._first(ready)
 
     def before(self, strand: Strand, what: str, key: str, stop: Callable[[Strand, bool, float], None]) -> None:
         if not strand.main:

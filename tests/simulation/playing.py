@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tests.simulation.copies import make_own_copies
 from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.scenes import case_of
+from tests.simulation.stores import make_own_copies
 from tests.simulation.theatre import Outcome, Theatre
 
 MUTANT_SECONDS = 60.0  # of processor time, within which a planted fault must be found

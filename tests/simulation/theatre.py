@@ -16,9 +16,7 @@ from tasks.foundation.clock import keep_time_by
 from tasks.running import lineage_hold
 from tasks.runs import packs
 from tests.simulation.actors import World, start
-from tests.simulation.beginnings import BEGINNINGS, beginning
 from tests.simulation.clocks import SimulatedClock
-from tests.simulation.copies import copy_of, limit_copies
 from tests.simulation.invariants import Invariants, begin_of
 from tests.simulation.memory import remembering
 from tests.simulation.objects import InlineExecutor
@@ -26,10 +24,11 @@ from tests.simulation.orders import order_of
 from tests.simulation.rest import come_to_rest
 from tests.simulation.scenes import Case
 from tests.simulation.scheduler import Machine, Scheduler
+from tests.simulation.stores import copy_of, limit_copies
 from tests.simulation.targets import Service, SimulatedTarget
 from tests.simulation.whole_flows import FLOWS, FencedRunner
 from tests.simulation.without_prefect import without_prefect
-from tests.simulation.workspaces import opened
+from tests.simulation.workspaces import BEGINNINGS, beginning, opened
 
 POLL_SECONDS = 10.0  # between two looks at a lock; each second of waiting would be turns that decide nothing
 _FLOWS = frozenset(FLOWS)

@@ -1,4 +1,4 @@
-"""A year of one workspace: a refresh an hour, a run a week, a prune a night, publications, and the people on call.
+"""A year of one workspace: a refresh and a watch an hour, a run a week, a prune a night, publications, and people.
 
     python -m tests.simulation year --seed 3
 
@@ -19,26 +19,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+import flows.running.events
+from flows.running.events import Event
 from infra.store import lease
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.runs import adding_releases, holds, releases
 from tasks.runs.rollback import rollback
 from tasks.upkeep import prune
-from tests.simulation import actors, targets
+from tests.simulation import actors, targets, watching
 from tests.simulation.actors import World
-from tests.simulation.beginnings import PLAIN, beginning
-from tests.simulation.copies import limit_copies
 from tests.simulation.invariants import Invariants, begin_of
 from tests.simulation.mutants import MUTANTS, planted
 from tests.simulation.orders import order_of
 from tests.simulation.playing import each_in_a_process
 from tests.simulation.rest import judge, target_serves
 from tests.simulation.scheduler import Disturbances, Machine, Scheduler
+from tests.simulation.stores import limit_copies
 from tests.simulation.theatre import Theatre
+from tests.simulation.watching import Alerts
 from tests.simulation.whole_flows import FencedRunner
-from tests.simulation.workspaces import NEW_ITEMS, Ready, opened, put_all
+from tests.simulation.workspaces import NEW_ITEMS, PLAIN, Ready, beginning, opened, put_all
 
 HOURS = 365 * 24
 WEEK, DAY, HOUR_SECONDS = 168, 24, 3600.0
@@ -73,6 +76,7 @@ class Year:
         self.world = World(self._workspace, objects, store, theatre.service.target)
         self.commands: Counter[str] = Counter()
         self._lift_at = 0
+        self.alerts = Alerts(objects, rng, lambda said: self.scheduler.fail(said))
 
     def hour(self, hour: int) -> None:
         """Do the work of an hour. A broken promise is in `scheduler.violation`."""
@@ -88,7 +92,9 @@ class Year:
     def rest(self, hour: int) -> None:
         """Let each command work alone once more; nothing waits afterwards, and the target serves what is current."""
         store = self.world.store
-        works = {name: self._work(name, hour) for name in ("lift", "settle", "refresh", "prune", "publish")}
+        works = {
+            name: self._work(name, hour, []) for name in ("lift", "settle", "refresh", "prune", "publish", "watch")
+        }
         pointer = releases.read_pointer(store)[1]
         for after, (name, work) in enumerate(works.items()):
             if name != "lift" or (pointer is not None and pointer.hold is not None):
@@ -99,17 +105,26 @@ class Year:
         target_serves(self.world, self.scheduler)
         if waiting := adding_releases.waits(store):
             self.scheduler.fail(f"a release still waits for a decision: {waiting}")
+        if not self.alerts.all_are_over():
+            self.scheduler.fail("the end of a problem was never reported")
         self.invariants.at_end()
 
     def _commands(self, hour: int) -> dict[str, Callable[[], object]]:
         """Return the commands of an hour, in an order that they may begin in."""
-        rng, names = self._rng, ["refresh", "publish"]
+        rng, names = self._rng, ["refresh", "publish", "watch"]
+        found = self.alerts.hour(hour)
         if hour % WEEK == _MIDWEEK:
             put_all(self.world.objects, self._of_week(hour // WEEK).written)
             names += ["run", "run again"] if rng.random() < 0.3 else ["run"]
         if hour % DAY == _NIGHT:
             names.append("prune")
-        for name, share in (("refresh again", 0.15), ("publish again", 0.05), ("reader", 0.05), ("rollback", 0.006)):
+        for name, share in (
+            ("refresh again", 0.15),
+            ("publish again", 0.05),
+            ("watch again", 0.15),
+            ("reader", 0.05),
+            ("rollback", 0.006),
+        ):
             names += [name] if rng.random() < share else []
         if rng.random() < 0.004 and not self._lift_at:
             names.append("hold")
@@ -119,9 +134,9 @@ class Year:
             self._lift_at = 0
         rng.shuffle(names)
         self.commands.update(names)
-        return {name: self._work(name, hour) for name in names}
+        return {name: self._work(name, hour, found) for name in names}
 
-    def _work(self, name: str, hour: int) -> Callable[[], object]:
+    def _work(self, name: str, hour: int, found: list[Event]) -> Callable[[], object]:
         world, store = self.world, self.world.store
         return {
             "refresh": lambda: actors.refresh(world, lambda current: self._of_hour(hour, current)),
@@ -133,6 +148,7 @@ class Year:
             "hold": lambda: holds.hold(store, "why"),
             "lift": lambda: holds.lift(store),
             "settle": lambda: adding_releases.settle(store),
+            "watch": lambda: watching.watch(store, found),
         }[name.partition(" ")[0]]
 
     def _play(
@@ -140,6 +156,8 @@ class Year:
     ) -> None:
         if self.scheduler.violation:
             return
+        for machine in self._machines:
+            machine.ahead = 0.0  # a time server sets it right
         random.seed(self._rng.random())  # of the pauses between requests, in the code under test
         lease._seen.clear()
         limit_copies()
@@ -256,8 +274,11 @@ def play(theatre: Theatre, seed: int, hours: int, traced: int = sys.maxsize) -> 
     """Play the hours of a seed. `traced`: the first hour whose turns are noted."""
     rng = random.Random(seed)
     objects, rules = beginning(PLAIN).objects.copy(), rng.choice(("bucket", "bucket", "directory"))
-    with opened(objects, rules, FencedRunner) as store, contextlib.redirect_stdout(None):
+    with contextlib.ExitStack() as held:
+        store = held.enter_context(opened(objects, rules, FencedRunner))
+        held.enter_context(contextlib.redirect_stdout(None))
         year = Year(theatre, store, objects, rng, rules, traced)
+        held.enter_context(patch.object(flows.running.events, "deliver", year.alerts.deliver))
         hour = 0
         for hour in range(hours):
             year.hour(hour)

@@ -1,7 +1,6 @@
 """Records of a source, and the position of a reader in a file, which errors name."""
 
 import contextlib
-import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -105,7 +104,9 @@ class Cursor:
         """Convert the libraries' errors on damaged files to a DataError."""
         try:
             yield
-        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # an error of the disk; those of bzip2, gzip and Arrow have no number
             # The file is read ahead of the rows, so the position is not exact.
             where = f", row {self.row} or later" if self.row else ""
             raise DataError(

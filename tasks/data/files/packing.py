@@ -49,11 +49,6 @@ class _Zstandard(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            content = self._stream.read(len(buffer))
-        except OSError as error:
-            if error.errno is not None:
-                raise  # an error of the disk, not of the file
-            raise EOFError(str(error)) from error
+        content = self._stream.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)

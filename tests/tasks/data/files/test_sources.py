@@ -179,6 +179,7 @@ BAD = [
     (Format.jsonl, packed(GOOD) + b"garbage", "the compressed data is cut off or damaged"),
     (Format.jsonl, lzma.compress(GOOD * 99)[:-20], "the compressed data is cut off or damaged"),
     (Format.jsonl, bz2.compress(NOISE.encode())[:-20], "the compressed data is cut off or damaged"),
+    (Format.csv, b"BZh" + NOISE.encode(), "the compressed data is cut off or damaged .Invalid data stream"),
     (Format.jsonl, zstandard(NOISE.encode())[:-20], "the compressed data is cut off or damaged"),
     (Format.jsonl, GOOD + b'{"a": 1', "row 2: not JSON"),
     (Format.jsonl, GOOD + b"\n[1, 2]\n", "row 3: a JSON list"),
