@@ -15,7 +15,7 @@ from tests.simulation.objects import Objects
 
 LEAST_HOURS_BETWEEN = 18.0  # two alerts of one problem: it reminds after 23, and clocks jump by two hours each way
 _LONGEST_HOURS = 60  # that a problem stands
-_AWAY = 0.05  # share of the alerts that the server does not accept
+AWAY = 0.05  # share of the alerts that the server does not accept
 
 
 class Alerts:
@@ -26,7 +26,7 @@ class Alerts:
     """
 
     def __init__(self, objects: Objects, rng: random.Random, fail: Callable[[str], None]) -> None:
-        self._objects, self._rng, self._fail = objects, rng, fail
+        self._objects, self._rng, self._fail, self.away = objects, rng, fail, AWAY
         self._stand_until = {"stale": 0, "missed-2027-W01-v1": 0}  # problem -> the hour in which it is over
         self._got: dict[tuple[str, str, str], float] = {}  # problem, event, and which -> when it came first
         self._last: dict[str, tuple[int, float]] = {}  # problem -> how often it began, and its newest alert
@@ -41,7 +41,7 @@ class Alerts:
     def deliver(self, store: Any, event: Event, sentence: str, which: str, **more: Any) -> None:
         """Take an event, as `flows.running.events.deliver` sends it: the server takes two with one id for one."""
         self._objects.turn("post", "events")
-        if self._rng.random() < _AWAY:
+        if self._rng.random() < self.away:
             raise httpx.ConnectError("a simulated server is away")
         key = event.what, event.event, which
         if key in self._got:

@@ -95,6 +95,7 @@ class Year:
         works = {
             name: self._work(name, hour, []) for name in ("lift", "settle", "refresh", "prune", "publish", "watch")
         }
+        self.alerts.away = 0.0
         pointer = releases.read_pointer(store)[1]
         for after, (name, work) in enumerate(works.items()):
             if name != "lift" or (pointer is not None and pointer.hold is not None):
