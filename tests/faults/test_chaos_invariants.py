@@ -49,7 +49,7 @@ def vectors(store: DirectoryStore, items: Sequence[str], model: str) -> None:
 def release(store: DirectoryStore, created_at: str) -> None:
     model = {"version": "m-9", "checkpoint": {"prefix": CHECKPOINT}}
     record = {"model": model, "model_prefix": MODEL, "vectors_prefix": VECTORS, "catalogue": {"prefix": CATALOGUE}}
-    put(store, "releases/2.json", {**record, "created_at": created_at})
+    put(store, "releases/2.json", {**record, "created_at": created_at, "sha256": f"of all, with {created_at}"})
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     folder(made, CATALOGUE, **{"part-0.parquet": parquet(["a", "b"])})
     vectors(made, ["a", "b"], "m-9")
     release(made, "2026-03-01")
-    put(made, "releases/CURRENT", {"release": 2, "newest": 2})
+    put(made, "releases/CURRENT", {"release": 2, "newest": 2, "write": "one"})
     put(made, ATTEMPT, {"ended_at": "2026-03-01", "failure": None})
     return made
 
@@ -132,6 +132,7 @@ def test_each_damage_is_a_sentence(store: DirectoryStore, damage: str) -> None:
 def test_times_locks_and_failed_attempts_are_no_difference(store: DirectoryStore) -> None:
     expected = content(store)
     release(store, "2026-04-01")
+    put(store, "releases/CURRENT", {"release": 2, "newest": 2, "write": "another one"})
     put(store, "runs/r2/train/attempt-0/ledger.json", {"ended_at": "2026-03-01", "failure": "HOST"})
     put(store, "runs/r2/invocations/2.json", {})
     put(store, "tokens/t.lease", {})

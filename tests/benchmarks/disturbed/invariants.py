@@ -17,7 +17,7 @@ from infra.store.base import Store
 # Below runs/ only what is named by its content: records of attempts hold times.
 _TIMELESS = ("spans/", "catalogue/", "tokens/", "negatives/", "lineages/", "models/", "vectors/", "quarantine/")
 _TIMELESS_OF_RUNS = ("validate/rows/", "validate/sides/", "validate/held/", "plan.json")
-_OF_THE_MOMENT = {"created_at"}  # keys of a release
+_OF_THE_MOMENT = {"created_at", "sha256", "write"}  # keys of a release, with the hash over all of it; of the pointer
 
 
 def content(store: Store) -> dict[str, str]:
