@@ -5,7 +5,7 @@ releases and moves the pointer. A release whose files were deleted by `millrace 
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from pydantic import Field
 
@@ -116,10 +116,16 @@ def origin(store: Store, version: str) -> Release | None:
     return next((release for release in with_new_models(store) if release.model.version == version), None)
 
 
-def of_another_model_before(store: Store, serving: Release) -> Release | None:
+def of_another_model_before(
+    store: Store, serving: Release, known: Mapping[int, Release] | None = None, gone: Collection[int] | None = None
+) -> Release | None:
     """Return the newest whole release of another model that was current before a release; None if there is none.
 
     A bad model that was released is refreshed every hour, so the release just before is mostly by the same model.
+
+    Args:
+        known: releases that the caller has read, by number; others are read.
+        gone: the pruned releases, if the caller knows them.
 
     Raises:
         StoreError: a release is not readable; names the file.
@@ -127,8 +133,9 @@ def of_another_model_before(store: Store, serving: Release) -> Release | None:
     brought = origin(store, serving.model.version) or serving  # the refreshes after it are not read
     number = brought.previous
     while number is not None:
-        release = read(store, number)
-        if release.model.version != serving.model.version and not is_pruned(store, number):
+        release = known[number] if known and number in known else read(store, number)
+        of_another = release.model.version != serving.model.version
+        if of_another and not (is_pruned(store, number) if gone is None else number in gone):
             return release
         number = release.previous
     return None

@@ -15,7 +15,7 @@ from tasks.runs import lineage, releases
 from tasks.runs.plan import mark_pruned, planned_runs
 from tasks.runs.snapshot import Snapshot
 from tasks.upkeep.prune_plan import Folder, PrunePlan, plan_prune
-from tasks.upkeep.reach import Reach, find_reach
+from tasks.upkeep.reach import find_reach
 
 _WITH_OUTPUTS = (Stage.validate, Stage.train, Stage.infer, Stage.release)
 
@@ -34,22 +34,17 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
         raise ConfigError(f"--keep {keep}: at least the current release is kept")
     reach = find_reach(store, keep)
     if dry_run:
-        return _plan(store, keep, reach)
+        return plan_prune(store, keep, reach)
     with _locked(store, reach.lineages, warn):
         _unmark_current(store)
         following = releases.last(store) + 1  # before the releases are read: one that is made later is not in the plan
         reach = find_reach(store, keep)  # again, since work may have finished before the locks were taken
-        plan = _plan(store, keep, reach)
+        plan = plan_prune(store, keep, reach)
         _mark(store, plan, following)
         # Notes that shards are done go before the shards.
         for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):
             _delete(CheckedStore(store, lambda _: confirm_lineages()), folder)
     return plan.model_copy(update={"deleted": True})
-
-
-def _plan(store: Store, keep: int, reach: Reach) -> PrunePlan:
-    every = releases.history(store)  # pruned ones too: their files may have been made again
-    return plan_prune(store, keep, reach, {each.number: (each.model_prefix, each.vectors_prefix) for each in every})
 
 
 @contextlib.contextmanager

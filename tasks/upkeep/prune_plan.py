@@ -50,12 +50,8 @@ class PrunePlan(Record):
     deleted: bool = Field(description="false: nothing was deleted (--dry-run)")
 
 
-def plan_prune(store: Store, keep: int, reach: Reach, made: Mapping[int, tuple[str, ...]]) -> PrunePlan:
-    """Return the deletable folders.
-
-    Args:
-        made: number of each release -> the folders of its model and vectors.
-    """
+def plan_prune(store: Store, keep: int, reach: Reach) -> PrunePlan:
+    """Return the deletable folders. Of a pruned release too: they may have been made again."""
     found = [*_folders(store, reach, _named(store, reach))]
     gone = {folder.folder for folder in found}
     totals: dict[Kind, int] = {}
@@ -64,7 +60,7 @@ def plan_prune(store: Store, keep: int, reach: Reach, made: Mapping[int, tuple[s
     return PrunePlan(
         keep=keep,
         kept=tuple(release.number for release in reach.releases),
-        releases=tuple(number for number, prefixes in sorted(made.items()) if gone & set(prefixes)),
+        releases=tuple(number for number, prefixes in sorted(reach.made.items()) if gone & set(prefixes)),
         folders=tuple(found),
         bytes=totals,
         total_bytes=sum(totals.values()),

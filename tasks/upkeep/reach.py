@@ -39,6 +39,7 @@ class Reach(NamedTuple):
     ]  # keys of unfinished runs and of the runs of kept heads and releases: their pages stay complete
     lineages: frozenset[str]
     training: frozenset[str]  # lineages with an unfinished run: the checkpoints made during it stay
+    made: Mapping[int, tuple[str, str]]  # each release, pruned ones too -> the folders of its model and vectors
 
 
 class _Head(NamedTuple):
@@ -100,7 +101,8 @@ def find_reach(store: Store, keep: int) -> Reach:
         if warmed is not None and isinstance(warmed.outcome, WarmupOutcome) and warmed.outcome.compiled is not None:
             folders.add(warmed.outcome.compiled.prefix)
     training = frozenset(plan.config.lineage for plan in plans.values())
-    return Reach(kept, frozenset(folders), frozenset(plans), frozenset(whole), names | training, training)
+    made = {each.number: (each.model_prefix, each.vectors_prefix) for each in snapshot.releases}
+    return Reach(kept, frozenset(folders), frozenset(plans), frozenset(whole), names | training, training, made)
 
 
 def _is_continued(store: Store, name: str) -> bool:
@@ -132,7 +134,8 @@ def _kept_releases(store: Store, snapshot: Snapshot, keep: int) -> tuple[Release
         )
     if pointer is not None:
         serving = releases.read(store, pointer.release)
-        model_before = releases.of_another_model_before(store, serving)
+        known = {release.number: release for release in every}  # a year of refreshes is not read one by one
+        model_before = releases.of_another_model_before(store, serving, known, gone)
         numbers |= {serving.number, serving.previous, pointer.going_to, *pointer.undecided}
         numbers |= {model_before.number} if model_before is not None else set()
     return tuple(release for release in whole if release.number in numbers)

@@ -50,11 +50,11 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 def reach(*folders: str) -> Reach:
     nothing = frozenset[str]()
-    return Reach((), frozenset(folders), nothing, nothing, nothing, nothing)
+    return Reach((), frozenset(folders), nothing, nothing, nothing, nothing, {1: (OLD, OLD), 2: (NEW, NEW)})
 
 
 def pruned(store: Store, *needed: str) -> list[Folder]:
-    plan = plan_prune(store, 1, reach(*needed), {1: (OLD,), 2: (NEW,)})
+    plan = plan_prune(store, 1, reach(*needed))
     for folder in plan.folders:
         prune._delete(store, folder)
     return list(plan.folders)

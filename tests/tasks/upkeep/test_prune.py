@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -547,6 +548,17 @@ def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):
     _, pointer = releases.read_pointer(store)
     assert pointer is not None
     assert pointer.going_to is None
+
+
+def test_a_prune_does_not_walk_back_over_releases_that_were_pruned_before(store, runner, monkeypatch):
+    for _ in range(2):  # the second one finds all releases by other models without files
+        pruned(store)
+    read, real = Counter[str](), store.read
+    monkeypatch.setattr(store, "read", lambda key: read.update([key]) or real(key))
+    pruned(store)
+    of_old_ones = {key: count for key, count in read.items() if RELEASE.match(key) and key < "releases/5.json"}
+    # Before and after it has its locks: once as all records, once as the models that evaluations compare with.
+    assert of_old_ones == {f"releases/{number}.json": 4 for number in range(1, 5)}
 
 
 def test_a_lost_pointer_stops_the_prune_since_nobody_knows_what_serves(store, runner):
