@@ -34,7 +34,7 @@ class SealedRecord(Record):
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
-        """Return the record. Raises ValidationError: it is not valid, or is not what was written."""
+        """Return the record. Raises ValidationError: the JSON is invalid, or its SHA-256 is another one."""
         raw = json_data.encode() if isinstance(json_data, str) else bytes(json_data)
         body, key, rest = raw.rpartition(_SEAL)
         if not key:

@@ -90,7 +90,7 @@ class Year:
             self._has_items_of(hour)
 
     def rest(self, hour: int) -> None:
-        """Let each command work alone once more; nothing waits afterwards, and the target serves what is current."""
+        """Give each command once more, alone. Then no release waits, and the target serves the current one."""
         store = self.world.store
         works = {
             name: self._work(name, hour, []) for name in ("lift", "settle", "refresh", "prune", "publish", "watch")

@@ -1,6 +1,7 @@
 """Records of a source, and the position of a reader in a file, which errors name."""
 
 import contextlib
+import gzip
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from tasks.foundation.errors import DataError
 MAX_ROW_BYTES = 64 * 2**20  # a longer row means another file format, or a quote that is never closed
 FEW_UNREADABLE = 10  # rows that may be set aside in any source
 MOST_UNREADABLE = 0.05  # share of rows; more means another format or dialect
+
+_OF_DAMAGE = (OSError, gzip.BadGzipFile)  # exactly these, without a number: bzip2 and Zstandard raise a bare OSError
 
 
 class SourceRow(NamedTuple):
@@ -105,8 +108,9 @@ class Cursor:
         try:
             yield
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # an error of the disk; those of bzip2, gzip and Arrow have no number
+            # An error of a disk has a number, and one of a connection a class of its own.
+            if isinstance(error, OSError) and (error.errno is not None or type(error) not in _OF_DAMAGE):
+                raise
             # The file is read ahead of the rows, so the position is not exact.
             where = f", row {self.row} or later" if self.row else ""
             raise DataError(

@@ -18,7 +18,7 @@ import pytest
 from tasks.data.files import csv_rows, json_rows
 from tasks.data.files.csv_form import Quote
 from tasks.data.files.csv_rows import CsvOptions
-from tasks.data.files.cursor import Unreadable
+from tasks.data.files.cursor import Cursor, Unread, Unreadable
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
 from tasks.foundation.errors import ConfigError, DataError
@@ -300,6 +300,12 @@ def test_quotes_after_backslashes_are_read(tmp_path: Path) -> None:
 def test_a_column_without_a_name_is_named_by_its_place(tmp_path: Path) -> None:
     (tmp_path / "x").write_text(",q\n0,lamp\n")
     assert read(tmp_path / "x", Format.csv) == [("x", 1, {"column_1": "0", "q": "lamp"})]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("timed out"), ConnectionResetError(), OSError(5, "Input/output error")])
+def test_a_connection_or_disk_that_fails_is_no_damaged_file(error):
+    with pytest.raises(type(error)), Cursor(Path("log.csv"), Format.csv, Unread(None)).explaining():
+        raise error
 
 
 @pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, zstandard, lambda data: packed(packed(data))])
