@@ -19,7 +19,7 @@ from tasks.data.files.exports import Found, find_export
 from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
 from tasks.data.files.nested import flat, likely_lists
-from tasks.data.files.problems import find_problems, suggested_spelling
+from tasks.data.files.problems import find_problems, free_columns, suggested_spelling
 from tasks.data.files.roles import TIME, likely_roles
 from tasks.data.files.shaping import AS_IT_STANDS, Lookup, Shaper, Shaping, find_beside
 from tasks.data.files.sources import SourceReader
@@ -106,7 +106,9 @@ def look(
     mapping = {name: column for name, column in roles.items() if name != TIME}
     unknown = found is not None and shaping.lookup is not None and shaping.lookup.path == UNKNOWN_FILE
     mapping |= {"query": found.query} if found and unknown else {}
-    at = layout is ITEMS or found is not None
+    at = layout is ITEMS or found is not None or not free_columns(columns, roles)  # the last: judgements, as a rule
+    if layout is ROWS and at and first is None:
+        first = last = reader.modified
     told = {**({TIME: ""} if found and at else {}), **({"query": ""} if unknown else {}), **roles}
     problems = find_problems(survey, columns, told, layout is ITEMS, not reader.form.texts_are_values)
     problems += [_unknown_queries(found)] if found and unknown else []

@@ -37,7 +37,7 @@ def find_problems(
         *_missing(roles, columns, feed),
         *_same(roles),
         *_ids(roles, by_name),
-        *(_log_as_feed(survey, roles) if feed else _feed_as_log(roles, by_name, survey)),
+        *(_log_as_feed(survey, roles, columns) if feed else _feed_as_log(roles, by_name, survey)),
         *_swapped(survey, roles, by_name),
         *(() if feed else _lists(survey, roles)),
         *_repeated(survey, roles, by_name, feed),
@@ -69,11 +69,16 @@ def suggested_spelling(
     )
 
 
+def free_columns(columns: Sequence[ColumnFacts], roles: Mapping[str, str]) -> list[str]:
+    """Return the columns that have values and no role."""
+    return [each.name for each in columns if each.common and each.name not in roles.values()]
+
+
 def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: bool) -> Iterator[Problem]:
     for role in _NEEDED[feed]:
         if role in roles or (role == "item" and "item_id" in roles):
             continue
-        free = [each.name for each in columns if each.common and each.name not in roles.values()]
+        free = free_columns(columns, roles)
         option = "--time-column" if role == TIME else f"--map {role}=COLUMN"
         choice = f"; choose one with {option}: {', '.join(free[:8])}" if free else "; the source has no other column"
         others = [each for each in columns if each.name not in roles.values()] if role == TIME else []
@@ -83,7 +88,9 @@ def _missing(roles: Mapping[str, str], columns: Sequence[ColumnFacts], feed: boo
             yield Problem(kind="missing", column=near.name, text=text)
             continue
         if role == TIME:
-            choice += "; if it has none, --at TIME is the time of all records" + ", here that of the file" * feed
+            choice += "; if it has none, --at TIME is the time of all records" + ", here that of the file" * (
+                feed or not free
+            )
         yield Problem(kind="missing", column=None, text=f"no column looks like the {role}{choice}")
     if not feed and "item" not in roles and "item_id" in roles:
         text = (
@@ -172,9 +179,19 @@ def _feed_as_log(roles: Mapping[str, str], columns: Mapping[str, ColumnFacts], s
         yield Problem(kind="swapped", column=query.name, text=text)
 
 
-def _log_as_feed(survey: Survey, roles: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield the problem of a feed whose items have several texts each."""
-    if "id" in roles and "text" in roles and _steady(survey, roles["id"], roles["text"]) < 0.5:
+def _log_as_feed(survey: Survey, roles: Mapping[str, str], columns: Sequence[ColumnFacts]) -> Iterator[Problem]:
+    """Yield the problem of a feed whose items have several texts each: a log, or ids that name groups of items."""
+    if "id" not in roles or "text" not in roles:
+        return
+    groups = survey.ids(roles["id"])
+    names = [each.name for each in columns if each.ids and each.distinct == len(groups) >= _LEAST_ROWS]
+    if names and 2 * len({*groups}) <= len(groups) and _steady(survey, roles["id"], roles["text"], 1) < 0.5:
+        text = (
+            f"column {roles['id']!r}, mapped as id, has {len({*groups})} values in {len(groups):,} records, of which "
+            f"only the newest of each counts; {names[0]!r} differs in each record: map id={names[0]}"
+        )
+        yield Problem(kind="repeated", column=roles["id"], text=text)
+    elif _steady(survey, roles["id"], roles["text"]) < 0.5:
         text = (
             f"most items of {roles['id']!r} have several {roles['text']!r}, of which only the newest counts: this "
             "looks like a log of searches; if it is one: millrace look FILE"
@@ -182,14 +199,18 @@ def _log_as_feed(survey: Survey, roles: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem(kind="swapped", column=roles["text"], text=text)
 
 
-def _steady(survey: Survey, id_column: str, text_column: str) -> float:
-    """Return the share of items with several rows in the sample whose text is the same in all; 0.65 for few items."""
+def _steady(survey: Survey, id_column: str, text_column: str, least: int = _LEAST_ITEMS) -> float:
+    """Return the share of items with several rows in the sample whose text is the same in all.
+
+    Args:
+        least: number of items with several rows; with fewer the share is said to be 0.65.
+    """
     texts: dict[str, list[str | None]] = defaultdict(list)
     for row in survey.sample:
         if (item := cell(row, id_column)) is not None and not is_missing_word(item):
             texts[item].append(cell(row, text_column))
     several = [each for each in texts.values() if len(each) > 1]
-    if len(several) < _LEAST_ITEMS:
+    if len(several) < least:
         return 0.65
     return sum(len({*each}) == 1 for each in several) / len(several)
 

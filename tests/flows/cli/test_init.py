@@ -121,6 +121,15 @@ def test_pairs_without_labels_need_no_head_of_labels(folder: Path, capsys: Captu
     assert (config.schedule.cron, config.schedule.timezone) == ("0 6 * * *", "Europe/Berlin")
 
 
+def test_judgements_without_a_time_get_that_of_their_file(folder: Path, capsys: Capture) -> None:
+    write_lines("log.jsonl", [{k: v for k, v in row.items() if k != "at"} for row in asked(300, grade=[1, 2, 3, 4])])
+    config, output = started(capsys, "log.jsonl")
+    assert "--at" in output["commands"][0]
+    assert config.heads.contrastive is not None
+    assert config.heads.contrastive.positives_only
+    assert any("here that of the file" in each for each in output["problems"])
+
+
 def test_a_log_of_ids_takes_features_and_slices_from_its_feed(folder: Path, capsys: Capture) -> None:
     made = write_id_log(folder)
     assert "their texts: --items FEED" in call(capsys, "init", made.log.name).err

@@ -217,3 +217,16 @@ def test_a_label_that_no_head_reads_is_named(zero: str) -> None:
     assert found
     assert "it is 0 in 20% of the rows, which are trained as hits too" in found.text
     assert unread_label(load_config(Path("configs/demo.yaml")), column) is None
+
+
+def test_an_id_that_names_groups_of_items_is_named_with_the_column_of_ids(tmp_path: Path) -> None:
+    rows = [{"sku": f"A-{n:03}", "brand": "ABC"[n % 3], "title": f"Lamp {n} of brass"} for n in range(60)]
+    path = write_input(tmp_path / "feed.csv", rows, Format.csv)
+    said = problems(look(path, ITEMS, LookOptions(mapping={"id": "brand", "text": "title"})))
+    assert "column 'brand', mapped as id, has 3 values in 60 records" in said["repeated"]
+    assert said["repeated"].endswith("map id=sku")
+    assert "repeated" not in problems(look(path, ITEMS, LookOptions(mapping={"id": "sku", "text": "title"})))
+    changed = [row | {"sku": f"A-{n % 20:03}", "change": f"c-{n}"} for n, row in enumerate(rows)]
+    changed = [row | {"title": f"Lamp {row['sku']} of brass"} for row in changed]  # three records of each item
+    path = write_input(tmp_path / "history.csv", changed, Format.csv)
+    assert "repeated" not in problems(look(path, ITEMS, LookOptions(mapping={"id": "sku", "text": "title"})))
