@@ -71,17 +71,22 @@ def commit(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, 
     Raises:
         Conflict: `prefix` has a complete folder with other content.
     """
-    paths = sorted(path for path in source.rglob("*") if path.is_file())
-    files = tuple(
-        FileEntry(name=p.relative_to(source).as_posix(), bytes=p.stat().st_size, sha256=sha256_of(p)) for p in paths
-    )
+    files = entries_of(source)
     manifest = Manifest(kind=kind, files=files, facts=facts)
     if not _sealed_alike(store, prefix, manifest):
-        for path, entry in zip(paths, files, strict=True):
-            place(store, path, f"{prefix}/{entry.name}")
+        for entry in files:
+            place(store, source / entry.name, f"{prefix}/{entry.name}")
         # A manifest that appeared meanwhile is a late writer's, whose files were replaced.
         settle(store, f"{prefix}/{MANIFEST}", manifest.to_json())
     return manifest
+
+
+def entries_of(source: Path) -> tuple[FileEntry, ...]:
+    """Return the entries of all files below a local folder, sorted by path."""
+    paths = sorted(path for path in source.rglob("*") if path.is_file())
+    return tuple(
+        FileEntry(name=p.relative_to(source).as_posix(), bytes=p.stat().st_size, sha256=sha256_of(p)) for p in paths
+    )
 
 
 def commit_by_content(store: Store, prefix: str, source: Path, kind: str, facts: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ def place(store: Store, source: Path, key: str) -> None:
             return
         except Conflict:
             seen = store.tags(key).get(key)
-            if seen is not None and _holds(store, key, source):
+            if seen is not None and holds(store, key, source):
                 return
     raise _crowded(store, key)
 
@@ -54,7 +54,8 @@ def settle(store: Store, key: str, data: bytes) -> None:
     raise _crowded(store, key)
 
 
-def _holds(store: Store, key: str, source: Path) -> bool:
+def holds(store: Store, key: str, source: Path) -> bool:
+    """Return True if the object has the bytes of a local file."""
     if store.sizes(key.rpartition("/")[0]).get(key) != source.stat().st_size:
         return False
     there = store.local(key)

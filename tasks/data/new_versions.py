@@ -9,8 +9,17 @@ import pyarrow as pa
 from pydantic import Field
 
 from infra.store.base import Store, sha256_of
-from infra.store.manifest import MANIFEST, CorruptFolder, Manifest, commit, open_folder, read_manifest
-from infra.store.placing import place
+from infra.store.manifest import (
+    MANIFEST,
+    CorruptFolder,
+    FileEntry,
+    Manifest,
+    entries_of,
+    open_folder,
+    read_manifest,
+    seal,
+)
+from infra.store.placing import holds, place
 from infra.store.soundness import find_damage, set_apart
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
@@ -130,7 +139,6 @@ def commit_version(store: Store, choice: Choice, version: Version, ids_alone: bo
         place(store, built.folder / name, f"{prefix}/{name}")
     if not span.new:
         return
-    store.delete(prefix)  # leftovers of a killed ingest, without a manifest
     facts = {
         "span": span.name,
         "version": span.version,
@@ -143,12 +151,32 @@ def commit_version(store: Store, choice: Choice, version: Version, ids_alone: bo
     }
     if choice.spelling != PLAIN:
         facts[_SPELLING] = choice.spelling.model_dump(mode="json")
+    files = _placed(store, prefix, built.folder)
+    seal(store, prefix, files, choice.layout.kind, facts)
+    mine = {MANIFEST, *(entry.name for entry in files)}
+    left = {key: tag for key, tag in store.tags(prefix).items() if key.removeprefix(f"{prefix}/") not in mine}
+    if left:  # by ingests that no longer can complete this version
+        store.discard(prefix, left)
+
+
+def _placed(store: Store, prefix: str, source: Path) -> tuple[FileEntry, ...]:
+    """Upload the files of a version, and return their entries. A failure leaves none of them.
+
+    Files that another ingest left there stay: it may only stand still, and yet write its manifest. One of ours of the
+    same name goes beside it, in a folder that is named by its content.
+    """
+    before, files = store.tags(prefix), list[FileEntry]()
     try:
-        commit(store, prefix, built.folder, choice.layout.kind, facts)
+        for entry in entries_of(source):
+            path, key = source / entry.name, f"{prefix}/{entry.name}"
+            if key in before and not holds(store, key, path):
+                entry = entry.model_copy(update={"name": f"{entry.sha256[:16]}/{entry.name}"})
+            place(store, path, f"{prefix}/{entry.name}")
+            files.append(entry)
     except BaseException:
-        if not store.exists(f"{prefix}/{MANIFEST}"):
-            store.delete(prefix)
+        store.discard(prefix, {key: tag for key, tag in store.tags(prefix).items() if key not in before})
         raise
+    return tuple(files)
 
 
 def _same(choice: Choice, built: BuiltSpan, latest: int, manifest: Manifest) -> Version:

@@ -13,7 +13,7 @@ from tasks.upkeep import prune
 from tests.simulation import targets
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Machine, Process, Scheduler
-from tests.simulation.whole_flows import FLOWS
+from tests.simulation.whole_flows import FLOWS, INGESTS
 from tests.simulation.workspaces import NEW_ITEMS, OTHER, Ready, Workspace
 
 
@@ -106,7 +106,7 @@ COMMANDS: dict[str, Command] = {
     "prune less": lambda world: prune.prune(world.store, 2, False, _nobody),
     "reader": _read,
     **{name: lambda world, act=act: act(world.store) for name, act in targets.COMMANDS.items()},
-    **{name: lambda world, flow=flow: flow(world.store) for name, flow in FLOWS.items()},
+    **{name: lambda world, flow=flow: flow(world.store) for name, flow in {**FLOWS, **INGESTS}.items()},
 }
 
 

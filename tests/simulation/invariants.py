@@ -7,6 +7,7 @@ objects themselves, so nothing that the code under test decides takes part.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from tasks.contracts import workspace
 from tasks.contracts.kinds import Kind
 from tasks.contracts.workspace import CURRENT, FENCE, PRUNED_RELEASE, RELEASE
+from tasks.data.span_versions import FEEDS
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Scheduler
 
@@ -110,6 +112,21 @@ class Invariants:
             self.lost.discard(found["number"])  # its run made its files again
         for number in numbers:
             self._whole(number)
+        if key.startswith(("spans/", "items/")):
+            self._version_whole(key.rpartition("/")[0])
+
+    def _version_whole(self, folder: str) -> None:
+        """A complete version of a span or a feed has all of its files, with the bytes that its manifest names."""
+        manifest = _parsed(self._data(f"{folder}/{MANIFEST}"))
+        for entry in manifest["files"] if manifest is not None else ():
+            data = self._data(f"{folder}/{entry['name']}")
+            if data is None or hashlib.sha256(data).hexdigest() != entry["sha256"]:
+                self._broken(f"{folder} is complete, and {entry['name']} is {'gone' if data is None else 'another'}")
+        known = self._json(FEEDS)
+        if known is not None and manifest is not None and folder.startswith("items/"):
+            _, span, version = folder.split("/")
+            if int(version[1:]) > max(known[of].get(span, 0) for of in ("complete", "announced")):
+                self._broken(f"{folder} is complete, and was not announced in {FEEDS}")
 
     def _pointer_moved(self, who: str) -> None:
         before, self.pointer = self.pointer, self._json(_CURRENT)

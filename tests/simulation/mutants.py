@@ -32,6 +32,7 @@ AGAIN, UNMARK = "tasks.runs.adding_releases:_decide_again", "tasks.runs.adding_r
 ROLLBACK, GO, ANNOUNCED = "tasks.runs.rollback:rollback", "tasks.runs.rollback:_go", "tasks.runs.rollback:_announced"
 MOVED, HOLD = "tasks.runs.holds:_moved", "tasks.runs.holds:hold"
 PRUNE, MARK = "tasks.upkeep.prune:prune", "tasks.upkeep.prune:_mark"
+PLACED = "tasks.data.new_versions:_placed"
 PUBLISHED = "tasks.worker.publish:run"
 KEPT = "tasks.upkeep.reach:_kept_releases"
 REACH = "tasks.upkeep.reach:find_reach"
@@ -147,6 +148,19 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "prune forgets a run whose release was late": Mutant(REACH, " if release.number not in snapshot.late", ""),
     "prune does not confirm its locks": Mutant(PRUNE, "lambda _: confirm_lineages()", "lambda _: None"),
+    # Ingest
+    "an ingest does not confirm its lock": Mutant(
+        "tasks.data.ingest:ingest", "lambda _: lock.confirm()", "lambda _: None"
+    ),
+    "an ingest removes what another one left": Mutant(
+        PLACED, "store.tags(prefix), list[FileEntry]()", "store.delete(prefix) or {}, list[FileEntry]()"
+    ),
+    "an ingest takes the place of what another one left": Mutant(
+        PLACED, "if key in before and not", "if False and not"
+    ),
+    "versions of a feed are not announced": Mutant(
+        "tasks.data.span_versions:_swap_feeds", "{**left, **announced}", "left"
+    ),
     # Targets
     "a publication does not look for a rollback again": Mutant(
         PUBLISHED, "            if _overtaken(job.store, inputs):", "            if False:"

@@ -56,6 +56,7 @@ _AIMED_AT_RELEASES = (
 )  # fmt: skip
 _AIMED_AT_PEOPLE = (("pointer", True, 2), ("pointer", True, 2), ("mark", False, 2), ("pointer", False, 3))
 _AIMED_AT_PRUNES = (("lock", True, 1), ("mark", True, 2), ("pointer", False, 8), ("files", True, 5), ("mark", False, 3))
+_OF_INGESTS = (("version", True, 3), ("version", False, 4), ("lock", True, 3), ("lock", False, 3))
 _PEOPLE = ("rollback", "hold", "lift", "settle", "reader")
 
 
@@ -76,6 +77,8 @@ def shared_record(key: str) -> str:
         return "lock"
     if key.startswith("target "):
         return "target"
+    if key.startswith(("spans/", "items/", "packs/feeds")):
+        return "version"
     return "number" if key.endswith("/release/number.json") else ""
 
 
@@ -168,13 +171,20 @@ class Preempted(Ranked):
 
 
 def _of(command: str) -> Sequence[Requests]:
-    word = command.partition(" ")[0]
-    return _OF_PRUNES if word == "prune" else _OF_PEOPLE if word in _PEOPLE else _OF_RELEASES
+    return _by_command(command, _OF_PRUNES, _OF_PEOPLE, _OF_RELEASES)
 
 
 def _aimed_at(command: str) -> Sequence[Requests]:
+    return _by_command(command, _AIMED_AT_PRUNES, _AIMED_AT_PEOPLE, _AIMED_AT_RELEASES)
+
+
+def _by_command(
+    command: str, prunes: Sequence[Requests], people: Sequence[Requests], releases: Sequence[Requests]
+) -> Sequence[Requests]:
     word = command.partition(" ")[0]
-    return _AIMED_AT_PRUNES if word == "prune" else _AIMED_AT_PEOPLE if word in _PEOPLE else _AIMED_AT_RELEASES
+    if word == "ingest":
+        return _OF_INGESTS
+    return prunes if word == "prune" else people if word in _PEOPLE else releases
 
 
 def order_of(kind: str, rng: random.Random, commands: Sequence[str], stops: Sequence[Requests]) -> Order:

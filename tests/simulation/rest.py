@@ -11,7 +11,7 @@ from tests.simulation import targets
 from tests.simulation.actors import World, start
 from tests.simulation.invariants import PERSONS, Invariants
 from tests.simulation.scheduler import Machine, Process, Scheduler
-from tests.simulation.whole_flows import FEED, FEED_VERSION, FLOWS
+from tests.simulation.whole_flows import FEED, FEED_VERSION, FLOWS, INGESTS, lost_records
 from tests.simulation.workspaces import NEW_ITEMS, SPANS
 
 QUIET_SECONDS = 130.0  # before each command at rest: leases of killed holders have ended
@@ -26,7 +26,9 @@ def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, mac
     pointer = _pointer(world)
     follow = ["lift"] if pointer is not None and pointer.hold is not None else []
     ended = {process.command for process in disturbed if process.ended and process.error is None}
-    follow += [name for name in ("run", "run again", "other run", *FLOWS) if name in _names(disturbed) - ended]
+    follow += [
+        name for name in ("run", "run again", "other run", *FLOWS, *INGESTS) if name in _names(disturbed) - ended
+    ]
     if "new items" in _names(disturbed):
         follow.append("whole refresh")
     again = [name for name in ("refresh", "refresh more") if name in _names(disturbed)]
@@ -47,6 +49,8 @@ def come_to_rest(world: World, scheduler: Scheduler, invariants: Invariants, mac
         target_serves(world, scheduler)
     for name in again:
         _refresh_was_decided(world, scheduler, name)
+    if (ingested := names & INGESTS.keys()) and (lost := lost_records(world.objects, world.store, ingested)):
+        scheduler.fail(lost)
     went_back = any(name.startswith("rollback") for name in names)
     if not went_back and "new items" in names:
         _new_items_are_released(world, scheduler)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tests.simulation import targets
 from tests.simulation.orders import Requests
 from tests.simulation.scheduler import Disturbances
-from tests.simulation.whole_flows import FLOWS
+from tests.simulation.whole_flows import FLOWS, INGESTS
 
 
 class Case(NamedTuple):
@@ -24,6 +24,7 @@ class Case(NamedTuple):
     stops: Sequence[Requests] = ()  # before which the first commands stand still; none: drawn from all
 
 
+_INGESTS = tuple(INGESTS)
 _FLOWS = tuple(FLOWS)
 _RUNS = ("run", "run again")
 _RELEASING = (*_RUNS, "other run", "refresh", "refresh again", "refresh more")
@@ -89,6 +90,13 @@ _STORIES = (
     Meeting(0.02, ((("publish",), (1,)), (("rollback to 2 and publish",), (1,))), _PLAIN, (("target", True, 4),)),
     # A person goes back while a publication loads its table.
     Meeting(0.01, ((("publish",), (1,)), (_TO_ANOTHER_MODEL, (1,))), _PLAIN, (("target", True, 2),)),
+    # An ingest stands still before it completes a version, and goes on in the middle of another one's.
+    Meeting(
+        0.02,
+        ((("ingest", "ingest items"), (1,)), (("ingest more", "ingest more items"), (2,))),
+        _PLAIN,
+        (("version", True, 3), ("version", True, 3), ("version", True, 3)),
+    ),
     # A prune marks the number of a release that is about to be made.
     Meeting(0.02, ((("refresh", "run"), (1,)), (("prune",), (1,))), _PLAIN, (("release", True, 1),)),
 )
@@ -112,6 +120,7 @@ _MEETINGS = (
     Meeting(0.06, ((("prune",), (1,)), (("rollback to 2",), (1,)))),
     Meeting(0.02, ((_PRUNES, (1, 2)), ((*_RELEASING, *_PERSONS, "reader"), (1, 1, 2)))),
     Meeting(0.02, ((_PUBLISHING, (1, 2)), ((*_RELEASING, *_ROLLBACKS, "prune"), (1, 1, 2)))),
+    Meeting(0.02, ((_INGESTS, (2, 3)), ((*_PERSONS, "prune", "reader"), (0, 1))), _PLAIN),
     Meeting(0.005, ((_FLOWS, (1, 2)), (("run", *_FLOWS, *_PERSONS, "prune", "reader"), (1, 1, 2)))),
 )
 

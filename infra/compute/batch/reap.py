@@ -3,7 +3,6 @@
 A job outlives its orchestrator on purpose, so that running the span again finds it. An abandoned job costs money.
 """
 
-import time
 from typing import Any, Literal
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from infra.compute.batch.job_detail import JobDetail
 from infra.compute.batch.waiter_lease import find_lease_end
 from infra.store.base import Store
 from tasks.contracts.stages import Stage, compute_of
+from tasks.foundation.clock import seconds
 from tasks.foundation.errors import StageError
 from tasks.foundation.records import Record
 
@@ -56,7 +56,7 @@ def reap(
     """
     if not _on_batch(config):
         return ReapReport(queues=(), grace_minutes=grace_minutes, jobs=())
-    api, now, grace = Api.connect(WaitPolicy()), time.time(), 60 * grace_minutes
+    api, now, grace = Api.connect(WaitPolicy()), seconds(), 60 * grace_minutes
     examined = []
     for job in live_jobs(api, queues_of(config.batch)):
         try:

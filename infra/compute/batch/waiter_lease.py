@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from types import TracebackType
 
 from infra.store.base import Store
 from infra.store.lease import TTL_SECONDS, Lease, LeaseInUse, hold, seconds_left
 from infra.store.records import find_record
+from tasks.foundation.clock import seconds, uptime
 
 _FILE = "waiter.json"
 _TRY_AGAIN_SECONDS = 5.0
@@ -34,9 +34,9 @@ class WaiterLease:
 
     def keep(self) -> None:
         """Take the lease if this process doesn't hold it yet. Call this every few seconds."""
-        if time.monotonic() < self._next:
+        if uptime() < self._next:
             return
-        self._next = time.monotonic() + _TRY_AGAIN_SECONDS
+        self._next = uptime() + _TRY_AGAIN_SECONDS
         with contextlib.suppress(LeaseInUse):
             self._stack.enter_context(hold(self._store, self._key, TTL_SECONDS))
             self._next = float("inf")
@@ -55,4 +55,4 @@ def find_lease_end(store: Store, prefix: str) -> float:
     if lease is None:
         return 0.0
     left = seconds_left(store, key, lease)
-    return lease.expires_at if left is None else time.time() + left
+    return lease.expires_at if left is None else seconds() + left
