@@ -20,6 +20,7 @@ from flows.running.undecided import take_up_undecided
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from infra.store.fitness import require_fit
+from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.infer import infer
@@ -139,7 +140,7 @@ def _planned(
         Conflict: another process refreshes this lineage.
         OverBudget: the refresh is planned to cost more than is left of a budget.
     """
-    with hold_lineage(store, f"lineages/{config.lineage}.refresh", logger().warning):
+    with hold_lineage(store, lineage_lock(config.lineage, "refresh"), logger().warning):
         planned = plan_refresh(store, config, trained_on, waiting)
         announce_budgets(store, planned.plan, require_budget(store, planned.plan))
         yield planned

@@ -10,6 +10,7 @@ from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
 from infra.store.placing import place
 from tasks.contracts.jobs import ImportInputs, stage_prefix
+from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Chore, compute_of
@@ -44,7 +45,7 @@ def import_checkpoint(store: Store, config: Config, file: Path, span: str | None
         StageError: a worker failed, with its failure class.
     """
     path = _existing(file)
-    with hold_lineage(store, f"lineages/{config.lineage}.run", logger().warning):
+    with hold_lineage(store, lineage_lock(config.lineage), logger().warning):
         plan = plan_import(store, config, span)
         checksum = sha256_of(path)
         _check_begun_with(store, plan, checksum)

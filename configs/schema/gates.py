@@ -122,7 +122,7 @@ class GateConfig(Record):
         chosen = self.rows != "holdout" or self.queries != "all" or self.slice is not None or self.span is not None
         if not self.of_rows and (chosen or self.confidence is not None or self.min_rows):
             raise ValueError(
-                f"{self.metric} is one number of all vectors; its gate takes no rows, queries, slice, span, "
-                "confidence, min_rows"
+                f"{self.metric} is computed over all vectors at once: remove rows, queries, slice, span, confidence "
+                "and min_rows from its gate"
             )
         return self

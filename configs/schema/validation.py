@@ -179,7 +179,7 @@ class BeforeConfig(Record):
     )
     again: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
-        description="share of rows whose query and item are in the span before too, minus the same share of that span",
+        description="repeated share: rows also in the span before, minus that span's own share",
     )
     value: Bounds = Field(
         default=Bounds(warn=0.02, stop=0.25),

@@ -145,7 +145,7 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
 
 
 def loaded(name: str) -> Any:
-    """Return a command of a module that was imported; with those whose names begin with its name, if there are any."""
+    """Return a command of an imported module, with its subcommands: `backfill` with `backfill list`."""
     others = {
         title.removeprefix(f"{name} "): each.call for title, each in COMMANDS.items() if title.startswith(f"{name} ")
     }

@@ -33,8 +33,8 @@ class Setting(Record):
     decides: bool = Field(description="true: another value makes another run, since it can change the model or vectors")
     value: Any = Field(description="value in force with --config and --set; null also if the key has none of its own")
     origin: str | None = Field(
-        description="file and line, or option, that sets the value; schema: none does; null: the key has no value of "
-        "its own: it is a section, below one that is null, or in a list or map"
+        description="source of the value: file:line, an option, or `schema` (its default); null: a section, or a key "
+        "in a null section, a list or a map"
     )
 
 

@@ -12,6 +12,7 @@ from flows.presentation.model import ended_as
 from flows.presentation.wording import dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
+from tasks.contracts.kinds import LINEAGES, lineage_of
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import Phases
@@ -136,10 +137,10 @@ def status(store: Store) -> StatusOutput:
     released = {run.run_key for run in runs if run.release is not None}
     tried = {each.branch: each for each in experiments.read_all(store) if each.run_key not in released}
     apart = {each.run_key for each in tried.values()}
-    names = sorted({key.split("/")[1] for key in store.list("lineages")} - tried.keys())
+    names = sorted({lineage_of(key) for key in store.list(LINEAGES)} - tried.keys())
     last = {name: lineage.head(store, name) for name in names}
     # A branch without a training run of its own has only inherited checkpoints.
-    heads = {name: head for name, head in last.items() if head and head[0].prefix.startswith(f"lineages/{name}/")}
+    heads = {name: head for name, head in last.items() if head and head[0].lineage == name}
     seen = {name: consumed(head) for name, head in heads.items()}
     left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
     config = last_config(runs, apart)

@@ -45,7 +45,7 @@ def changes_section(changes: Changes) -> Section:
 
 
 def sentences(changes: Changes) -> Iterator[str]:
-    """Yield the changes of the model, of model and catalogue together, of the catalogue, and of the hits."""
+    """Yield sentences about the model, model and catalogue together, the catalogue, and the search results."""
     if changes.same_model:
         embedded = plural(changes.new_items + changes.changed_items, "item")
         yield (

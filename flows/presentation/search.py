@@ -34,7 +34,7 @@ class Asked(NamedTuple):
     compared: int | None = None
 
 
-class Side(NamedTuple):
+class SearchedRelease(NamedTuple):
     """A release, and its answer or the reason of a failure; neither without a query."""
 
     release: Release
@@ -59,8 +59,8 @@ class _Form(NamedTuple):
 def search_html(
     workspace: str,
     asked: Asked,
-    current: Side | None,
-    compared: Side | None,
+    current: SearchedRelease | None,
+    compared: SearchedRelease | None,
     others: Sequence[Release],
     trouble: Sequence[str],
 ) -> bytes:
@@ -107,7 +107,7 @@ def _label(release: Release) -> str:
     return f"release {release.number}: {release.span.name}, {how} {moment(release.created_at)[:10]}"
 
 
-def _section(side: Side, current: bool, before: Side | None) -> Section:
+def _section(side: SearchedRelease, current: bool, before: SearchedRelease | None) -> Section:
     """Return the hits of a release, each with its place in the other release's hits, if compared."""
     release = side.release
     title, name = f"Release {release.number}{', the current one' * current}", f"release-{release.number}"
@@ -122,7 +122,7 @@ def _section(side: Side, current: bool, before: Side | None) -> Section:
     return Section(title, facts, id=name, tables=(_hits(side.answer.hits, earlier, before),))
 
 
-def _hits(hits: Sequence[Hit], earlier: Sequence[Hit] | None, before: Side | None) -> Table:
+def _hits(hits: Sequence[Hit], earlier: Sequence[Hit] | None, before: SearchedRelease | None) -> Table:
     places = {hit.item_id: place for place, hit in enumerate(earlier or (), start=1)}
     compared = (f"in {before.release.number}",) if earlier is not None and before else ()
     rows = [

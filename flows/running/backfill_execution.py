@@ -16,6 +16,7 @@ from infra.store.base import Conflict, Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan, SpanPlan
 from tasks.backfill.backfill_state import BackfillState, State, adopt, check_not_overtaken, locks, run_of
+from tasks.contracts.kinds import lineage_lock
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ERRORS, FailureClass, classify
 from tasks.running.lineage_lock import hold_lineage
@@ -96,7 +97,7 @@ def executing(store: Store, plan: BackfillPlan) -> Iterator[BackfillExecution]:
     """
     with contextlib.ExitStack() as locked:
         for name in locks(plan):
-            lock = hold_lineage(store, f"lineages/{name}.run", logger().warning)
+            lock = hold_lineage(store, lineage_lock(name), logger().warning)
             locked.enter_context(lock if name == plan.branch else lineage_turn(store, name))
         if plan.branch is not None:
             begin(store, plan.branch, plan.on, plan.base)

@@ -17,7 +17,7 @@ from flows.running.lost_runs import set_silent_run_crashed
 from infra.store.base import Store
 from tasks.monitoring import restarts
 from tasks.monitoring.freshness import FreshnessReport
-from tasks.monitoring.restarts import PAUSES, Start, Starts
+from tasks.monitoring.restarts import PAUSES, StartedRun, Starts
 from tasks.running.stage_output import logger
 from tasks.runs.invocations import Invocation
 from tasks.runs.run import Run
@@ -77,13 +77,13 @@ def _start(store: Store, report: FreshnessReport, known: Starts, number: int, pa
         return f"Missed spans wait: no deployment {PIPELINE} (millrace deploy makes it); by hand: {by_hand}"
     except PrefectHTTPStatusError as error:
         return f"Missed spans wait: {PIPELINE} could not be started: {error}"
-    restarts.add(store, report.lineage, known, Start(number=number, flow_run=str(run.id), at=report.at))
+    restarts.add(store, report.lineage, known, StartedRun(number=number, flow_run=str(run.id), at=report.at))
     state = run.state.name if run.state else "unknown"
     before = " and the spans missed before it" if report.missed[:-1] else ""
     return f"A run of {PIPELINE} takes {known.span}{before}; it is {state}."
 
 
-def _state(start: Start) -> State | None:
+def _state(start: StartedRun) -> State | None:
     """Return the state of a started run; None if the server does not know it any more."""
     try:
         with get_client(sync_client=True) as client:
@@ -92,7 +92,7 @@ def _state(start: Start) -> State | None:
         return None
 
 
-def _invoked_since(invoked: Sequence[Invocation], start: Start) -> bool:
+def _invoked_since(invoked: Sequence[Invocation], start: StartedRun) -> bool:
     return any(one.began_at > start.at and one.flow_run != start.flow_run for one in invoked)
 
 

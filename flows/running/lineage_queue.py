@@ -16,6 +16,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
 from infra.store.base import Store
+from tasks.contracts.kinds import lineage_lock
 from tasks.foundation import clock
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import StageOutput, logger
@@ -38,7 +39,7 @@ def lineage_turn(store: Store, lineage: str, patience_seconds: float | None = No
         Conflict: a process outside the queue still works on the lineage after the wait.
         CancelledError: the flow run was cancelled while it waited.
     """
-    key = f"lineages/{lineage}.run"
+    key = lineage_lock(lineage)
     with contextlib.ExitStack() as held:
         if flow_run.id:
             _wait(held, store, key, queue_name(lineage))

@@ -187,7 +187,7 @@ def fork_worker(libraries: Libraries, words: Sequence[str], environment: Mapping
 
 
 def _forks_here() -> bool:
-    """Return False also on a Linux whose kernel, or whose container, has no file descriptors of processes."""
+    """Return True on Linux with pidfd_open: a kernel from 5.3 on, and no container that blocks it."""
     if sys.platform != "linux":
         return False
     try:

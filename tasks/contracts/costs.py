@@ -148,7 +148,7 @@ class RunCost(Record):
     unknown: tuple[str, ...] = Field(description="sentences: figures that are not known, and why")
 
 
-class Choice(Record):
+class MachinePlan(Record):
     """A run on a number of machines."""
 
     instance: str | None = Field(description="instance type of the training; null: the configuration names none")
@@ -165,7 +165,7 @@ class CostPlan(Record):
     rows: int = Field(description="ingested rows of the window")
     batch_rows: int = Field(description="rows of the global batch, the same on any number of machines")
     deadline_hours: float = Field(description="freshness.deadline_hours")
-    choices: tuple[Choice, ...] = Field(description="the run on each number of machines, in the order asked for")
+    choices: tuple[MachinePlan, ...] = Field(description="the run on each number of machines, in the order asked for")
     cheapest: int | None = Field(description="nodes of the cheapest choice; null: no cost is known")
     fewest_in_time: int | None = Field(description="nodes of the smallest choice within the deadline; null: none")
 

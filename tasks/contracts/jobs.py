@@ -150,7 +150,7 @@ class Carried(Record):
 
     release: ReleasedRef
     metrics: dict[str, float] = Field(description="metrics of holdout queries against all vectors")
-    unsearched: int = Field(description="items that have changed since these were measured")
+    unsearched: int = Field(description="items changed since the measurements")
 
 
 class ReleaseInputs(Record):

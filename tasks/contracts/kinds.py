@@ -15,6 +15,7 @@ _RUN = "runs/{run}"  # also stands for the folder of a refresh or a publication
 REFRESH = "refresh-"  # prefix of a refresh's run key
 PUBLICATION = "publish-"  # prefix of a publication's run key
 ROOTS = ("runs", "refreshes", "publications")
+LINEAGES = "lineages"
 
 
 def is_refresh(run_key: str) -> bool:
@@ -27,6 +28,33 @@ def run_folder(run_key: str) -> str:
     if is_refresh(run_key):
         return f"refreshes/{run_key}"
     return f"publications/{run_key}" if run_key.startswith(PUBLICATION) else f"runs/{run_key}"
+
+
+def run_of(key: str) -> str:
+    """Return the run of a key below its folder: `4f2a` of `runs/4f2a/plan.json`."""
+    return _second_part(key, ROOTS)
+
+
+def lineage_of(key: str) -> str:
+    """Return the lineage of a key below its folder: `main` of `lineages/main/step-00000060/state.json`."""
+    return _second_part(key, (LINEAGES,))
+
+
+def lineage_folder(lineage: str) -> str:
+    """Return the folder of a lineage's checkpoints and records."""
+    return f"{LINEAGES}/{lineage}"
+
+
+def lineage_lock(lineage: str, work: str = "run") -> str:
+    """Return the name of a lineage's lock for runs, or for other `work`: `refresh`."""
+    return f"{LINEAGES}/{lineage}.{work}"
+
+
+def _second_part(key: str, roots: tuple[str, ...]) -> str:
+    root, _, rest = key.partition("/")
+    if root not in roots or not rest:
+        raise ValueError(f"{key} is not below {' or '.join(roots)}")
+    return rest.partition("/")[0]
 
 
 class Kept(enum.StrEnum):

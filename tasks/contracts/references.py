@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from tasks.contracts.kinds import lineage_of, run_of
 from tasks.contracts.workspace import COMPILED, FEED, SPAN
 from tasks.foundation.records import Record
 
@@ -30,11 +31,16 @@ class RowsRef(Record):
         description="folder with the near-duplicates that are left out of training or holdout; null: not searched",
     )
     share: float | None = Field(
-        default=None, description="`evaluate.holdout_share` at its validation; null: as in the configuration"
+        default=None, description="holdout share when the rows were split; null: the configuration's"
     )
     held: str | None = Field(
         default=None, description="folder of the held-out rows and of all pairs; null: not written yet"
     )
+
+    @property
+    def run_key(self) -> str:
+        """The run that validated the rows, and trained on them."""
+        return run_of(self.prefix)
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -77,6 +83,11 @@ class CheckpointRef(Record):
     prefix: str
     step: int
     sha256: str
+
+    @property
+    def lineage(self) -> str:
+        """The lineage, or the branch, that the checkpoint lies in."""
+        return lineage_of(self.prefix)
 
 
 class CompileRef(Record):

@@ -40,8 +40,8 @@ class RunPlan(Record):
     run_key: str
     span: SpanRef
     window: tuple[SpanRef, ...] = Field(
-        description="spans that this run trains on, oldest first, ending with `span`; of a refresh the spans that wait "
-        "for their training, whose items it embeds"
+        description="spans to train on, oldest first, ending with `span`; for a refresh: untrained spans whose items "
+        "are embedded"
     )
     history: tuple[RowsRef, ...] = Field(description="rows that the lineage trained on before")
     parent: CheckpointRef | None

@@ -93,8 +93,8 @@ class Changes(Record):
     new: tuple[ListedItem, ...] = Field(description="sample of the new items")
     gone: tuple[ListedItem, ...] = Field(description="sample of the gone items")
     wins: tuple[QueryChange, ...] = Field(
-        description="queries whose item, which both releases hold, gained most, the largest gain first"
+        description="queries with the largest rise in rank of an item that both releases hold, largest first"
     )
     losses: tuple[QueryChange, ...] = Field(
-        description="queries whose item lost most, likewise, the largest loss first"
+        description="queries with the largest drop in rank of such an item, largest first"
     )

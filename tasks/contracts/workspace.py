@@ -139,7 +139,7 @@ PROBE = Kind(
     "probe", "runs/{run}/health/attempt-{attempt:d}/probe-rank{rank:d}/", "nothing", "health", NEVER, Kept.done,
 )
 MINED_RELEASE = Kind(
-    "release to mine", "runs/{run}/train/mined_release.json", "Choice", "warmup, train: their tasks", EXISTS,
+    "release to mine", "runs/{run}/train/mined_release.json", "MiningSource", "warmup, train: their tasks", EXISTS,
     Kept.always,
 )
 TENSORBOARD = Kind(

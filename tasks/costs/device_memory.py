@@ -160,7 +160,7 @@ def _measured(store: Store, plan: RunPlan, place: Place) -> tuple[float | None, 
     """Return the peak of the lineage's last run, and its key; None for each if it had another model or batch."""
     if not plan.history:
         return None, None
-    run = Run(Snapshot(store), plan.history[-1].prefix.split("/")[1])
+    run = Run(Snapshot(store), plan.history[-1].run_key)
     outcome = run.outcome(Stage.warmup)
     if run.plan is None or not isinstance(outcome, WarmupOutcome) or _kind(run.plan.config) != _kind(plan.config):
         return None, None

@@ -48,7 +48,7 @@ def failure_model(store: Store, config: Config, node_hours_between: float | None
     """
     head = lineage.head(store, on_active(store, config).lineage)
     snapshot = Snapshot(store)
-    keys = list(dict.fromkeys(rows.prefix.split("/")[1] for rows in head[1].consumed))[-RUNS:] if head else []
+    keys = list(dict.fromkeys(rows.run_key for rows in head[1].consumed))[-RUNS:] if head else []
     runs = [Run(snapshot, key) for key in keys]
     ended = [one for run in runs for one in run.stage(Stage.train).attempts if one.ended_at is not None]
     failed = [one for one in ended if one.failure is not None and POLICIES[one.failure].loses_work]

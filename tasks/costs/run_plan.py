@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from infra.store.base import Store
-from tasks.contracts.costs import Choice, CostPlan
+from tasks.contracts.costs import CostPlan, MachinePlan
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.costs.places import Asked, Place, place_of
@@ -33,7 +33,7 @@ def plan_costs(store: Store, plan: RunPlan, instance: str | None = None, nodes: 
         _check(place, number)
         cost = run_cost(store, plan, amounts, asked)
         in_time = None if cost.seconds is None else cost.seconds <= limit * 3600
-        choices.append(Choice(instance=place.instance, nodes=place.machines, cost=cost, in_time=in_time))
+        choices.append(MachinePlan(instance=place.instance, nodes=place.machines, cost=cost, in_time=in_time))
     return CostPlan(
         run_key=plan.run_key,
         span=plan.span.name,
@@ -54,6 +54,6 @@ def _check(place: Place, number: int | None) -> None:
         )
 
 
-def _cheapest(choices: Iterable[Choice]) -> int | None:
+def _cheapest(choices: Iterable[MachinePlan]) -> int | None:
     priced = [(each.cost.dollars, each.nodes) for each in choices if each.cost.dollars is not None]
     return min(priced)[1] if priced else None

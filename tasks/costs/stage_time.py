@@ -1,6 +1,6 @@
 """Seconds and dollars of a stage, by the workspace's own ledger: phases, operations of the encoder, rows.
 
-Only successful attempts count, so an estimate assumes no failures. Without an attempt, fixed_costs.py answers.
+Only successful attempts count, so an estimate assumes no failures. Without one, tasks/costs/published.py answers.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ def past(snapshot: Snapshot, history: Sequence[RowsRef], refreshes: bool = False
     """
     if refreshes and (keys := _released(snapshot.store, refreshes=True)):
         return _past([Run(snapshot, key) for key in keys])
-    keys = list(dict.fromkeys(rows.prefix.split("/")[1] for rows in history))[-ATTEMPTS:]
+    keys = list(dict.fromkeys(rows.run_key for rows in history))[-ATTEMPTS:]
     runs = [Run(snapshot, key) for key in keys]
     if not {record.stage for run in runs for record in run.attempts if record.failure is None} >= set(Stage):
         runs += [Run(snapshot, key) for key in _released(snapshot.store) if key not in keys]

@@ -20,7 +20,7 @@ from tasks.foundation.clock import now
 from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find
 from tasks.planning.next_run import plan_run
 from tasks.planning.skips import spans_to_train
-from tasks.planning.start import Start, consumed, find_start, on_active
+from tasks.planning.start import Origin, consumed, find_start, on_active
 from tasks.planning.waiting import after, position
 from tasks.runs import branches, releases
 from tasks.runs.plan import NothingToDo, listed, rows_of
@@ -59,7 +59,7 @@ def decide(store: Store, config: Config, span: str | None = None) -> Decision:
     return made.model_copy(update={"overruled": known.overruled}) if known is not None else made
 
 
-def _case(store: Store, config: Config, active: Config, start: Start, span: str | None) -> _Case:
+def _case(store: Store, config: Config, active: Config, start: Origin, span: str | None) -> _Case:
     trained = consumed(start.head)
     waits = after(spans_to_train(store, active.lineage), consumed(start.parent))
     coming = span_after(max((*waits, *trained), key=position).name) if trained else None
@@ -79,7 +79,7 @@ def _case(store: Store, config: Config, active: Config, start: Start, span: str 
     return _Case(SpanRef(name=coming, version=1), (*(each.name for each in waits), coming), rows, (), True)
 
 
-def _decided(store: Store, config: Config, active: Config, start: Start, case: _Case) -> Decision:
+def _decided(store: Store, config: Config, active: Config, start: Origin, case: _Case) -> Decision:
     rule, snapshot = config.decide, Snapshot(store)
     state = start.head[1] if start.head is not None else None
     runs = list(newest_runs(snapshot, state, rule.scores)) if state is not None else []
@@ -211,7 +211,7 @@ def _perhaps_longer(rule: DecideConfig, more: float | None, costs: _Costs, said:
 
 
 def _extra(costs: _Costs, action: Action, instead: Action) -> float | None:
-    """Return the dollars that an answer costs more than another; None if a price is not known, or it costs no more."""
+    """Return the extra dollars of one action over another; None if a price is not known, or there are none."""
     this, other = costs[action][1], costs[instead][1]
     return this - other if this is not None and other is not None and this > other else None
 

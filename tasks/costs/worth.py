@@ -25,7 +25,7 @@ _MOST_RUNS = 3  # runs to read for each score that is wanted: some measured none
 
 def newest_runs(snapshot: Snapshot, state: CheckpointState, most: int) -> Iterator[Run]:
     """Yield the runs that trained a lineage, newest first, until they may hold `most` scores."""
-    keys = dict.fromkeys(rows.prefix.split("/")[1] for rows in reversed(state.consumed))
+    keys = dict.fromkeys(rows.run_key for rows in reversed(state.consumed))
     for key in list(keys)[: most * _MOST_RUNS]:
         yield Run(snapshot, key)
 

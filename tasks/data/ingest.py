@@ -44,7 +44,7 @@ from tasks.data.join import Join, join_of, join_problem
 from tasks.data.known_spans import Known
 from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map, taken_apart
-from tasks.data.new_versions import Choice, IngestedSpan, choose_versions, commit_version
+from tasks.data.new_versions import IngestedSpan, VersionContext, choose_versions, commit_version
 from tasks.data.rows import ITEM_ID, has_ids_alone
 from tasks.data.source_spans import SetAside, build_spans, spool_rows
 from tasks.data.span_versions import list_feeds, list_spans, noted
@@ -170,7 +170,7 @@ def ingest(
             held = CheckedStore(store, lambda _: lock.confirm())
             if layout is ROWS:
                 _refuse_other_kinds(store, span)
-            choice = Choice(store, layout, options.known, scratch, options.spelling)
+            choice = VersionContext(store, layout, options.known, scratch, options.spelling)
             chosen = choose_versions(choice, built, spools, canonicaliser, items)
             numbers = {version.span.name: version.span.version for version in chosen}
             with noted(held, numbers) if layout is ITEMS else contextlib.nullcontext():

@@ -50,7 +50,7 @@ class IngestedSpan(Record):
     )
 
 
-class Choice(NamedTuple):
+class VersionContext(NamedTuple):
     """Context for choosing span versions: workspace, kind of source, the person's choices, folder for merged rows."""
 
     store: Store
@@ -82,7 +82,7 @@ def _known(built: BuiltSpan, number: int, rows: int) -> Version:
 
 
 def choose_versions(
-    choice: Choice, built: Sequence[BuiltSpan], spools: Spools, canonicaliser: Canonicaliser, items: ItemTexts
+    choice: VersionContext, built: Sequence[BuiltSpan], spools: Spools, canonicaliser: Canonicaliser, items: ItemTexts
 ) -> list[Version]:
     """Return a version of each span, in the same order; nothing is written to the workspace.
 
@@ -119,7 +119,7 @@ def choose_versions(
     return versions
 
 
-def _refuse_mixed(choice: Choice, name: str, before: bool, now: bool) -> None:
+def _refuse_mixed(choice: VersionContext, name: str, before: bool, now: bool) -> None:
     """Refuse to merge rows of ids alone with rows that have texts."""
     if choice.known is Known.merge and before != now:
         here, there = ("ids alone", "texts") if now else ("texts", "ids alone")
@@ -129,7 +129,7 @@ def _refuse_mixed(choice: Choice, name: str, before: bool, now: bool) -> None:
         )
 
 
-def commit_version(store: Store, choice: Choice, version: Version, ids_alone: bool = False) -> None:
+def commit_version(store: Store, choice: VersionContext, version: Version, ids_alone: bool = False) -> None:
     """Write a version, unless the workspace has it."""
     span, built, lost = version
     prefix = _prefix(choice.layout, span.name, span.version)
@@ -179,7 +179,7 @@ def _placed(store: Store, prefix: str, source: Path) -> tuple[FileEntry, ...]:
     return tuple(files)
 
 
-def _same(choice: Choice, built: BuiltSpan, latest: int, manifest: Manifest) -> Version:
+def _same(choice: VersionContext, built: BuiltSpan, latest: int, manifest: Manifest) -> Version:
     """Return the version of these very rows. If files of it are damaged, those built now take their place.
 
     Another version of a library may write the same rows in other bytes: then they become the next version.
@@ -194,7 +194,12 @@ def _same(choice: Choice, built: BuiltSpan, latest: int, manifest: Manifest) -> 
 
 
 def _changed(
-    choice: Choice, built: BuiltSpan, latest: int, spools: Spools, canonicaliser: Canonicaliser, items: ItemTexts
+    choice: VersionContext,
+    built: BuiltSpan,
+    latest: int,
+    spools: Spools,
+    canonicaliser: Canonicaliser,
+    items: ItemTexts,
 ) -> Version:
     """Return the version after `latest`; or `latest` if its rows are equal apart from order or types."""
     scratch = choice.scratch / f"{built.name}-merged"

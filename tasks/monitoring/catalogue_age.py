@@ -78,6 +78,6 @@ def _waiting(snapshot: Snapshot, source: RowsRef | FeedRef) -> WaitingSource:
     if isinstance(source, FeedRef):
         facts = read_manifest(snapshot.store, source.prefix).facts
         return WaitingSource(source=source.prefix, records=facts["rows"], since=facts.get("ingested_at"))
-    attempts = Run(snapshot, source.prefix.split("/")[1]).stage(Stage.train).attempts
+    attempts = Run(snapshot, source.run_key).stage(Stage.train).attempts
     trained = [each.ended_at for each in attempts if each.ended_at is not None]
     return WaitingSource(source=source.prefix, records=source.rows, since=max(trained, default=None))

@@ -177,7 +177,7 @@ def _due(store: Store, config: Config, at: dt.datetime) -> str | None:
 
 
 def _current(seen: Survey) -> list[Invocation]:
-    """Return the invocations that count: the last one of each span, or of the run that trained it, unless released."""
+    """Return the last invocation of each unreleased span, or of the run that trained it."""
     last = {one.span: one.run_key for one in seen.invocations} | dict(seen.trained_by)
     return [
         one

@@ -20,7 +20,7 @@ DAY = dt.timedelta(days=1)
 _WAY_OUT = "move the file away"
 
 
-class Start(Record):
+class StartedRun(Record):
     """One run that the watch started."""
 
     number: int = Field(ge=1, description="number of the planned invocation; part of the idempotency key")
@@ -33,7 +33,7 @@ class Starts(Record):
 
     span: str
     version: int
-    starts: tuple[Start, ...]
+    starts: tuple[StartedRun, ...]
 
 
 class Turn(NamedTuple):
@@ -43,7 +43,7 @@ class Turn(NamedTuple):
     given_up: bool
 
 
-def turn(starts: Sequence[Start], ended: dt.datetime | None, at: dt.datetime) -> Turn:
+def turn(starts: Sequence[StartedRun], ended: dt.datetime | None, at: dt.datetime) -> Turn:
     """Return the time of the next allowed start; `ended` is the end of the last run, None without one."""
     recent = [moment for start in starts if at - (moment := dt.datetime.fromisoformat(start.at)) < DAY]
     if len(recent) >= len(PAUSES):
@@ -61,7 +61,7 @@ def read(store: Store, lineage: str, span: str, version: int) -> Starts:
     return read_record(store, key, Starts, _WAY_OUT)
 
 
-def add(store: Store, lineage: str, before: Starts, start: Start) -> None:
+def add(store: Store, lineage: str, before: Starts, start: StartedRun) -> None:
     """Record a start; the watch calls it only for a run that is not on record yet."""
     key = _key(lineage, before.span, before.version)
 

@@ -106,7 +106,7 @@ def survey(snapshot: Snapshot, name: str, due: str | None) -> Survey:
     left_out = skips(store, name)
     head = lineage.head(store, continues)
     consumed = head[1].consumed if head else ()
-    trained_by = {rows.span.name: rows.prefix.split("/")[1] for rows in consumed}
+    trained_by = {rows.span.name: rows.run_key for rows in consumed}
     found = Survey(
         lineage=name,
         continues=continues,
@@ -185,7 +185,7 @@ def _run_of(seen: Survey, span: str, asked: Invocation | None) -> str | None:
 
 
 def _calendar(arrived: Sequence[str], due: str | None) -> list[str]:
-    """Return the spans that arrived, and those between the first of them and the last due one that did not.
+    """Return all spans from the first that arrived to the last due one, missing ones too.
 
     A hole of more than LONGEST_HOLE spans is a wrong date, not missing data: it is left out.
     """

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from configs.prices import cost_of, merged
 from configs.schema.prices import Charge
 from infra.store.base import Conflict, Store
-from tasks.contracts.kinds import is_refresh
+from tasks.contracts.kinds import is_refresh, run_of
 from tasks.contracts.outcomes import InferOutcome, Outcome
 from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
@@ -182,7 +182,7 @@ def _months(store: Store, keys: Sequence[str] | None = None) -> dict[str, tuple[
 
 
 def _begun(store: Store) -> set[str]:
-    return {key.split("/")[1] for root in ("refreshes", "publications") for key in store.list(root)}
+    return {run_of(key) for root in ("refreshes", "publications") for key in store.list(root)}
 
 
 def _read(store: Store, run_keys: Collection[str]) -> Work:

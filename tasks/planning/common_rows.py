@@ -35,7 +35,7 @@ class Evaluated(NamedTuple):
         return self.outcome.whole_items or self.outcome.corpus_items
 
 
-class Side(NamedTuple):
+class ComparedModel(NamedTuple):
     """One model's answers to the common rows."""
 
     rows: RowResults
@@ -65,7 +65,9 @@ def read_evaluated(store: Store, label: str, run: Run) -> Evaluated | None:
     return Evaluated(label, run, outcome, read_row_results(store, outcome.rows_key), roles)
 
 
-def common_rows(store: Store, a: Evaluated, b: Evaluated) -> tuple[tuple[Side, Side], str | None, str, list[str]]:
+def common_rows(
+    store: Store, a: Evaluated, b: Evaluated
+) -> tuple[tuple[ComparedModel, ComparedModel], str | None, str, list[str]]:
     """Return both models' answers to the same rows, the run that measured both, the ranked items, and notes."""
     for base, other in ((b, a), (a, b)):
         role = base.roles.get(other.version or "")
@@ -74,13 +76,13 @@ def common_rows(store: Store, a: Evaluated, b: Evaluated) -> tuple[tuple[Side, S
         at = np.flatnonzero(~base.rows.golden)
         met = None if role is Role.challenger else role
         rows, among, notes = _met_in(base, role)
-        own, its = Side(rows, Role.challenger, met, at), Side(rows, role, met, at)
+        own, its = ComparedModel(rows, Role.challenger, met, at), ComparedModel(rows, role, met, at)
         if met is None:
             notes.append(f"{a.label} and {b.label} are the same model, {a.version}.")
         sides = (its, own) if base is b else (own, its)
         return sides, base.run.run_key, among, notes
     at_a, at_b = _common(a.rows, b.rows)
-    sides = Side(a.rows, Role.challenger, None, at_a), Side(b.rows, Role.challenger, None, at_b)
+    sides = ComparedModel(a.rows, Role.challenger, None, at_a), ComparedModel(b.rows, Role.challenger, None, at_b)
     notes = []
     if not len(at_a):
         notes.append(

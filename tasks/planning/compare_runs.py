@@ -30,7 +30,7 @@ from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutc
 from tasks.contracts.stages import Stage
 from tasks.data.holdout import held_texts
 from tasks.foundation.errors import StoreError
-from tasks.planning.common_rows import Evaluated, Side, common_rows, held_out, read_evaluated
+from tasks.planning.common_rows import ComparedModel, Evaluated, common_rows, held_out, read_evaluated
 from tasks.planning.rivals import ranking_metric
 from tasks.quality.answers import Answers, measure, truths
 from tasks.quality.intervals import Term, error_of
@@ -162,7 +162,7 @@ def _other_metrics(a: Evaluated, b: Evaluated) -> Iterator[str]:
             yield f"{other.label} gives no {', '.join(alone)}, so these are not compared."
 
 
-def _metrics(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[ComparedMetric]:
+def _metrics(a: Evaluated, b: Evaluated, sides: tuple[ComparedModel, ComparedModel]) -> Iterator[ComparedMetric]:
     """Yield each metric; a ranking metric on unseen queries first, then on seen ones, then on all."""
     every = np.ones(len(sides[0].at), dtype=bool)
     unseen = sides[0].rows.unseen[sides[0].at] & sides[1].rows.unseen[sides[1].at]
@@ -176,7 +176,7 @@ def _metrics(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[C
                     yield found
 
 
-def _slices(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[ComparedSlice]:
+def _slices(a: Evaluated, b: Evaluated, sides: tuple[ComparedModel, ComparedModel]) -> Iterator[ComparedSlice]:
     """Yield the slices of `evaluate.slices` of the second run, by its first ranking gate's metric."""
     plan, (_, side) = b.run.plan, sides
     if plan is None or not a.rows.ranks or not b.rows.ranks:
@@ -192,7 +192,7 @@ def _slices(a: Evaluated, b: Evaluated, sides: tuple[Side, Side]) -> Iterator[Co
 
 
 def _measure(
-    metric: str, sides: tuple[Side, Side], among: np.ndarray, queries: AnyQueries = "all"
+    metric: str, sides: tuple[ComparedModel, ComparedModel], among: np.ndarray, queries: AnyQueries = "all"
 ) -> ComparedMetric | None:
     """Return a metric over the rows of a mask, bool (common rows,); None if it is undefined."""
     a, b = sides
@@ -224,7 +224,7 @@ def _measure(
 
 
 def _queries(
-    store: Store, of: Evaluated, sides: tuple[Side, Side]
+    store: Store, of: Evaluated, sides: tuple[ComparedModel, ComparedModel]
 ) -> tuple[tuple[ComparedQuery, ...], tuple[ComparedQuery, ...]]:
     """Return the queries that lost and that won most, by the change of the reciprocal rank.
 

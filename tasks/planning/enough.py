@@ -253,7 +253,7 @@ def _earlier_queries(store: Store, history: Sequence[RowsRef], rule: HoldoutRule
 
 def _last_judgement(store: Store, history: Sequence[RowsRef]) -> Judgement | None:
     """Return the judgement of the lineage's last run; None without a readable one."""
-    return Run(Snapshot(store), history[-1].prefix.split("/")[1]).judgement if history else None
+    return Run(Snapshot(store), history[-1].run_key).judgement if history else None
 
 
 def _unknown_items(store: Store, plan: RunPlan, golden: Sequence[GoldenRow]) -> list[str] | None:

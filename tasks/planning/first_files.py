@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from configs.load import BASE
-from tasks.planning.first_settings import Choice, to_yaml
+from tasks.planning.first_settings import ProposedSetting, to_yaml
 
 SETTINGS, COMMANDS = "millrace.yaml", "MILLRACE.md"
 SCHEMA = BASE.with_name("millrace.schema.json")
 _WIDTH = 118  # characters of a line with its comment
 
 
-def settings_text(choices: Sequence[Choice], about: Sequence[str], gates: Sequence[str]) -> str:
+def settings_text(choices: Sequence[ProposedSetting], about: Sequence[str], gates: Sequence[str]) -> str:
     """Return the settings as YAML, each with its reason as a comment.
 
     Args:
@@ -61,14 +61,14 @@ def existing_files(folder: Path) -> list[Path]:
 
 def _lines(tree: dict[str, Any], indent: str) -> Iterator[str]:
     for name, value in tree.items():
-        if isinstance(value, Choice):
+        if isinstance(value, ProposedSetting):
             yield from _setting(name, value, indent)
         else:
             yield f"{indent}{name}:"
             yield from _lines(value, f"{indent}  ")
 
 
-def _setting(name: str, choice: Choice, indent: str) -> Iterator[str]:
+def _setting(name: str, choice: ProposedSetting, indent: str) -> Iterator[str]:
     line, reason = f"{indent}{name}: {to_yaml(choice.value)}", _one_line(choice.reason)
     if len(line) + len(reason) + 4 <= _WIDTH:
         yield f"{line}  # {reason}" if reason else line
@@ -80,7 +80,7 @@ def _setting(name: str, choice: Choice, indent: str) -> Iterator[str]:
         return
     yield f"{indent}{name}:"
     for key, value in choice.value.items():
-        yield from _setting(to_yaml(key), Choice(key, value, ""), f"{indent}  ")
+        yield from _setting(to_yaml(key), ProposedSetting(key, value, ""), f"{indent}  ")
 
 
 def _comments(gates: Sequence[str], indent: str) -> list[str]:

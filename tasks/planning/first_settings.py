@@ -38,7 +38,7 @@ _CATEGORIES, _SLICES = 50, 12  # most distinct values of a categorical feature, 
 _NAME_CHARS = 40  # in the middle of a column of names
 
 
-class Choice(NamedTuple):
+class ProposedSetting(NamedTuple):
     """A setting, and its reason."""
 
     key: str  # with dots
@@ -78,7 +78,7 @@ class FirstData(NamedTuple):
         return next((each for each in source.columns if each.name == name), None)
 
 
-def first_settings(data: FirstData) -> list[Choice]:
+def first_settings(data: FirstData) -> list[ProposedSetting]:
     """Return the settings in the order of the schema."""
     query, item = (_tokens(data, data.column(role)) for role in ("query", "item"))
     return [
@@ -88,8 +88,10 @@ def first_settings(data: FirstData) -> list[Choice]:
         *_heads(data),
         *_train(data, query, item),
         *_evaluate(data),
-        Choice("infer.max_tokens", max(query, item), "as in training"),
-        Choice("infer.sequence_tokens", max(64, query, item), "texts are packed into sequences of this length"),
+        ProposedSetting("infer.max_tokens", max(query, item), "as in training"),
+        ProposedSetting(
+            "infer.sequence_tokens", max(64, query, item), "texts are packed into sequences of this length"
+        ),
         *_operation(data),
     ]
 
@@ -122,7 +124,7 @@ def _tokens(data: FirstData, column: ColumnFacts | None) -> int:
     return min(next((each for each in _TOKENS if each >= tokens), most), most)
 
 
-def _features(data: FirstData) -> Iterator[Choice]:
+def _features(data: FirstData) -> Iterator[ProposedSetting]:
     if data.feed is None or data.pretrained is not None:
         return
     for kind, what, fits in (("numeric", "numbers", _is_number), ("categorical", "names", _is_category)):
@@ -130,84 +132,94 @@ def _features(data: FirstData) -> Iterator[Choice]:
         if _rows_have_texts(data):
             found = [each.name for each in _free(data.log) if fits(data.log, each) and each.name in found]
         if found:
-            yield Choice(f"features.{kind}", found, f"{what} of the feed, read with an item's text")
+            yield ProposedSetting(f"features.{kind}", found, f"{what} of the feed, read with an item's text")
 
 
-def _validate(data: FirstData) -> Iterator[Choice]:
+def _validate(data: FirstData) -> Iterator[ProposedSetting]:
     if data.log.rows / data.spans < _SMALL_SPAN:
-        yield Choice("validate.small_spans", "merge", f"a quiet {data.span} is trained together with the next one")
-    yield from (Choice(f"validate.{key}", value, reason) for key, value, reason in data.labels.validate)
+        yield ProposedSetting(
+            "validate.small_spans", "merge", f"a quiet {data.span} is trained together with the next one"
+        )
+    yield from (ProposedSetting(f"validate.{key}", value, reason) for key, value, reason in data.labels.validate)
 
 
-def _model(data: FirstData, longest: int) -> Iterator[Choice]:
+def _model(data: FirstData, longest: int) -> Iterator[ProposedSetting]:
     if data.pretrained is not None:
-        yield Choice("model.pretrained", data.pretrained, "the encoder that the first training begins with")
+        yield ProposedSetting("model.pretrained", data.pretrained, "the encoder that the first training begins with")
         return
     size = {"vocab_size": 4000, "hidden_size": 96, "layers": 2, "attention_heads": 4, "intermediate_size": 384}
     reason = "a small new encoder: enough for short texts, minutes on two cores; or pretrained: FOLDER"
-    yield Choice("model.scratch", size | {"max_tokens": longest}, reason)
-    yield Choice("model.embedding_width", 64, "numbers in a vector")
+    yield ProposedSetting("model.scratch", size | {"max_tokens": longest}, reason)
+    yield ProposedSetting("model.embedding_width", 64, "numbers in a vector")
     if any(True for _ in _features(data)):
         kind = {"kind": "both", "deep_widths": [96]}
-        yield Choice("model.interaction", kind, "reads the features; kind: none reads texts alone")
+        yield ProposedSetting("model.interaction", kind, "reads the features; kind: none reads texts alone")
 
 
-def _heads(data: FirstData) -> Iterator[Choice]:
+def _heads(data: FirstData) -> Iterator[ProposedSetting]:
     if data.pretrained is None:
-        yield Choice("heads.contrastive.scale", 10.0, "a new encoder learns more than at 20")
+        yield ProposedSetting("heads.contrastive.scale", 10.0, "a new encoder learns more than at 20")
     if data.labels.positives_only:
-        yield Choice(
+        yield ProposedSetting(
             "heads.contrastive.positives_only", True, "rows that the labels call bad, or do not call good, are no hits"
         )
     if data.labels.classification:
         reason = "the labels of both classes: learnt with a little weight, and read by positives_only"
-        yield Choice("heads.classification", data.labels.classification, reason)
+        yield ProposedSetting("heads.classification", data.labels.classification, reason)
 
 
-def _train(data: FirstData, query: int, item: int) -> Iterator[Choice]:
+def _train(data: FirstData, query: int, item: int) -> Iterator[ProposedSetting]:
     each = data.pairs / data.spans
     batch = 128 if each >= 500 else 64 if each >= 200 else 32
     scratch = data.pretrained is None
     if data.labels.weighted:
-        yield Choice("train.row_weight", "event_weight", "the weights of validate.events")
+        yield ProposedSetting("train.row_weight", "event_weight", "the weights of validate.events")
     if scratch or batch != 64:
         reason = f"about {each:,.0f} pairs a {data.span}: enough of them in a step, and several steps"
-        yield Choice("train.batch_rows", batch, reason)
-    yield Choice("train.max_tokens", {"query": query, "item": item}, "by the lengths of the texts; longer ones are cut")
-    yield Choice("train.sequence_tokens", max(64, query, item), "several short texts share a sequence")
+        yield ProposedSetting("train.batch_rows", batch, reason)
+    yield ProposedSetting(
+        "train.max_tokens", {"query": query, "item": item}, "by the lengths of the texts; longer ones are cut"
+    )
+    yield ProposedSetting("train.sequence_tokens", max(64, query, item), "several short texts share a sequence")
     if not scratch:
-        yield Choice("train.epochs", 2, "passes over a run's rows")
+        yield ProposedSetting("train.epochs", 2, "passes over a run's rows")
         return
     epochs = math.ceil(_WANTED_STEPS * batch / max(data.pairs, 1))
     epochs = 1 if data.pairs > 500_000 else 2 if data.pairs > 100_000 else min(max(epochs, 4), 12)
-    yield Choice("train.epochs", epochs, f"about {math.ceil(data.pairs / batch) * epochs:,} steps over the whole log")
-    yield Choice("train.learning_rate", 2e-3, "new weights; pretrained ones learn at 5e-5")
-    yield Choice("train.warmup_steps", 20, "steps until the rate is reached")
-    yield Choice("train.replay", 0.2, f"a fifth of the pairs are from earlier spans: a {data.span} alone is little")
-    yield Choice("train.averaging", {"ema_half_life_steps": 20}, "weights averaged over steps vary less")
+    yield ProposedSetting(
+        "train.epochs", epochs, f"about {math.ceil(data.pairs / batch) * epochs:,} steps over the whole log"
+    )
+    yield ProposedSetting("train.learning_rate", 2e-3, "new weights; pretrained ones learn at 5e-5")
+    yield ProposedSetting("train.warmup_steps", 20, "steps until the rate is reached")
+    yield ProposedSetting(
+        "train.replay", 0.2, f"a fifth of the pairs are from earlier spans: a {data.span} alone is little"
+    )
+    yield ProposedSetting("train.averaging", {"ema_half_life_steps": 20}, "weights averaged over steps vary less")
 
 
-def _evaluate(data: FirstData) -> Iterator[Choice]:
+def _evaluate(data: FirstData) -> Iterator[ProposedSetting]:
     share = next((each for each in (0.1, 0.15) if each * data.pairs >= _WANTED_PAIRS), 0.2)
     if share != 0.1:
         reason = f"about {share * data.pairs:,.0f} of {data.pairs:,} pairs judge each model, and are never trained on"
-        yield Choice("evaluate.holdout_share", share, reason)
+        yield ProposedSetting("evaluate.holdout_share", share, reason)
     sources = [data.log, *([data.feed] if data.feed and not _rows_have_texts(data) else [])]
     found = [each.name for source in sources for each in _free(source) if _is_category(source, each, _SLICES)]
     slices = [name for name in dict.fromkeys(found) if name not in data.labels.columns]
     if slices:
-        yield Choice("evaluate.slices", slices, "metrics of each value are shown as well")
+        yield ProposedSetting("evaluate.slices", slices, "metrics of each value are shown as well")
 
 
-def _operation(data: FirstData) -> Iterator[Choice]:
+def _operation(data: FirstData) -> Iterator[ProposedSetting]:
     if _CRONS[data.span] != _CRONS[SpanKind.week]:
-        yield Choice("schedule.cron", _CRONS[data.span], f"after the end of each {data.span}, for millrace deploy")
+        yield ProposedSetting(
+            "schedule.cron", _CRONS[data.span], f"after the end of each {data.span}, for millrace deploy"
+        )
     if data.timezone != "UTC":
-        yield Choice("schedule.timezone", data.timezone, "of the schedule")
+        yield ProposedSetting("schedule.timezone", data.timezone, "of the schedule")
     if data.span is not SpanKind.week:
         hours = 48.0 if data.span is SpanKind.day else 24.0 * (_DAYS[data.span] + 14)
         reason = f"age of the released data: a {data.span}, and {'a day' if hours == 48 else 'two weeks'} for its run"
-        yield Choice("freshness.target_hours", hours, reason)
+        yield ProposedSetting("freshness.target_hours", hours, reason)
 
 
 def _rows_have_texts(data: FirstData) -> bool:

@@ -18,7 +18,7 @@ from tasks.runs import releases
 _WAY_OUT = "restore it from a backup, or move it away: the run then takes the current release"
 
 
-class Choice(Record):
+class MiningSource(Record):
     """`runs/<run key>/train/mined_release.json`."""
 
     release: MinedRelease | None = Field(description="release to mine; null: no release with all items existed")
@@ -36,13 +36,13 @@ def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
     key = MINED_RELEASE.key(run=plan.run_key)
     if not store.exists(key):
         with contextlib.suppress(Conflict):  # another process was faster
-            store.create(key, Choice(release=_current(store)).to_json())
-    return read_record(store, key, Choice, _WAY_OUT).release
+            store.create(key, MiningSource(release=_current(store)).to_json())
+    return read_record(store, key, MiningSource, _WAY_OUT).release
 
 
 def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
     """Return the recorded release that a run mines; None if it mines none or has not chosen yet. Raises StoreError."""
-    choice = find_record(store, MINED_RELEASE.key(run=run_key), Choice, _WAY_OUT)
+    choice = find_record(store, MINED_RELEASE.key(run=run_key), MiningSource, _WAY_OUT)
     return choice.release if choice is not None else None
 
 

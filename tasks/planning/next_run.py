@@ -18,7 +18,7 @@ from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning import decisions
 from tasks.planning.skips import skips
-from tasks.planning.start import Start, consumed, find_start, on_active, plan_from
+from tasks.planning.start import Origin, consumed, find_start, on_active, plan_from
 from tasks.planning.waiting import after, first_windows, position, windows
 from tasks.runs import lineage
 from tasks.runs.plan import BACKFILL, NEW_LINEAGE, NothingToDo, listed, plan_window, read_plan, run_key
@@ -132,7 +132,7 @@ def _first_window(store: Store, config: Config, spans: Sequence[SpanRef], wanted
 
 
 def _next_window(
-    store: Store, config: Config, spans: Sequence[SpanRef], start: Start, wanted: SpanRef | None
+    store: Store, config: Config, spans: Sequence[SpanRef], start: Origin, wanted: SpanRef | None
 ) -> Sequence[SpanRef]:
     """Return the spans of the next run: the rejected models' spans, and the next window after the head.
 
@@ -159,7 +159,7 @@ def _next_window(
 def _not_next(
     store: Store,
     config: Config,
-    start: Start,
+    start: Origin,
     later: list[SpanRef],
     following: list[SpanRef] | None,
     wanted: SpanRef,
@@ -201,7 +201,7 @@ def _waits(store: Store, config: Config, spans: Sequence[SpanRef]) -> str:
     )
 
 
-def _nothing_left(config: Config, spans: Sequence[SpanRef], start: Start) -> str:
+def _nothing_left(config: Config, spans: Sequence[SpanRef], start: Origin) -> str:
     """Return the message that nothing is left, with the late spans and the spans of rejected models."""
     watermark = max(consumed(start.head), key=position)
     text = f"nothing to do: lineage {config.lineage} has trained all spans up to {watermark.name}"

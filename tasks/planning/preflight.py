@@ -230,7 +230,7 @@ def unread_settings(store: Store, plan: RunPlan) -> list[str]:
     names = [name for name in ("pretrained", "scratch") if getattr(model, name) is not None]
     begun = "imported weights"
     if plan.history:
-        first = Run(Snapshot(store), plan.history[0].prefix.split("/")[1]).plan
+        first = Run(Snapshot(store), plan.history[0].run_key).plan
         if first is None or (first.config.model.pretrained, first.config.model.scratch) == (
             model.pretrained,
             model.scratch,

@@ -104,7 +104,7 @@ def compared_with(store: Store, config: Config, challenger: ModelRef | None = No
         release
         for release in every
         if (challenger is None or release.model.version != challenger.version)
-        and root_of(release.model.checkpoint.prefix.split("/")[1]) == own
+        and root_of(release.model.checkpoint.lineage) == own
     ]
     chosen: dict[Role, Release] = {}
     if (previous := _previous(store, challenger)) is not None:

@@ -76,7 +76,7 @@ def require_arrived(store: Store, span: str) -> str:
 
 
 def run_of(store: Store, config: Config, span: str) -> str:
-    """Return the span whose run trained `span`: itself, or a later one if that run trained several.
+    """Return the last span of the run that trained `span`.
 
     Raises:
         StoreError: a checkpoint, or the record of a branch, is not readable.

@@ -24,7 +24,7 @@ _AFTER = "-after-"  # in the name of a branch that replaces rejected models
 Checkpoint = tuple[CheckpointRef, CheckpointState]
 
 
-class Start(NamedTuple):
+class Origin(NamedTuple):
     """The last checkpoint of a lineage, and the parent of its next run; None: a new model."""
 
     head: Checkpoint | None
@@ -50,7 +50,7 @@ def on_active(store: Store, config: Config) -> Config:
     return config.model_copy(update={"lineage": branches.active(store, config.lineage)})
 
 
-def find_start(store: Store, config: Config) -> Start:
+def find_start(store: Store, config: Config) -> Origin:
     """Return the start of the next run of `config.lineage`, which must be the active branch.
 
     The newest judgement of a model counts: a rejected model that was released later is accepted.
@@ -60,8 +60,8 @@ def find_start(store: Store, config: Config) -> Start:
     """
     head = lineage.head(store, config.lineage)
     if head is None or config.train.after_rejection == "challenger" or not is_rejected(store, head):
-        return Start(head, head)
-    return Start(head, last_accepted(store, config.lineage))
+        return Origin(head, head)
+    return Origin(head, last_accepted(store, config.lineage))
 
 
 def last_accepted(store: Store, name: str) -> Checkpoint | None:
@@ -94,7 +94,7 @@ def consumed(checkpoint: Checkpoint | None) -> tuple[SpanRef, ...]:
     return tuple(rows.span for rows in checkpoint[1].consumed) if checkpoint is not None else ()
 
 
-def plan_from(store: Store, config: Config, start: Start, window: Sequence[SpanRef]) -> RunPlan:
+def plan_from(store: Store, config: Config, start: Origin, window: Sequence[SpanRef]) -> RunPlan:
     """Plan the run over `window` from `start`, on a branch if it goes back. The branch's name is a hash of both.
 
     Raises:
@@ -113,7 +113,7 @@ def plan_from(store: Store, config: Config, start: Start, window: Sequence[SpanR
     work = run_key(config.model_copy(update={"lineage": root}), window, parent)
     name = hashlib.sha256(f"{start.head[0].sha256} {work}".encode()).hexdigest()[:8]
     on_branch = config.model_copy(update={"lineage": f"{root}{_AFTER}{name}"})
-    of = parent.prefix.split("/")[1] if parent is not None else root
+    of = parent.lineage if parent is not None else root
     branch = BranchStart(of=of, instead_of=config.lineage, again=start.rejected)
     return plan_window(store, on_branch, window, start.parent, branch)
 

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from infra.store.base import Conflict, Store
 from infra.store.records import update_record
+from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import INVOCATION
 from tasks.foundation.clock import Moment, now
@@ -98,7 +99,7 @@ def is_held(store: Store, lineage: str) -> bool:
     Takes no lock. Also True if the lock can't be read, so that no run is reported lost without proof.
     """
     try:
-        return store.peek(f"lineages/{lineage}.run") is not None
+        return store.peek(lineage_lock(lineage)) is not None
     except (OSError, StoreError):
         return True
 

@@ -14,6 +14,7 @@ from configs.prices import basis_of
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import HealthInputs, TrainInputs, WarmupInputs
+from tasks.contracts.kinds import lineage_folder, lineage_lock
 from tasks.contracts.outcomes import Check, HealthOutcome, TrainOutcome, WarmupOutcome
 from tasks.contracts.references import CheckpointRef, CompileRef, RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
@@ -72,13 +73,13 @@ def deep_findings(store: Store, config: Config) -> Iterator[Finding]:
     plans = [_plan(store, settings(config, f"{key}-{workers}", workers)) for workers in sizes(config)]
     try:
         for plan in plans:
-            with hold_lineage(store, f"lineages/{plan.run_key}.run", logger().warning):
+            with hold_lineage(store, lineage_lock(plan.run_key), logger().warning):
                 passed = yield from _jobs(store, plan)
             if not passed:
                 break
     finally:
         for plan in plans:
-            store.delete(f"lineages/{plan.run_key}")
+            store.delete(lineage_folder(plan.run_key))
     attempts = [one for plan in plans for each in (plan, _after(plan)) for one in ledger.records(store, each.run_key)]
     summed = ledger.totals(attempts, 0)
     cost = "cost unknown" if summed.cost is None else f"${summed.cost:.2f}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from infra.store.base import Conflict, Store
 from infra.store.checked import CheckedStore
 from infra.store.manifest import MANIFEST, PRUNED, retire
+from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
@@ -53,7 +54,7 @@ def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None])
     with contextlib.ExitStack() as held:
         for name in sorted(lineages):
             for what in ("run", "refresh"):
-                held.enter_context(hold_lineage(store, f"lineages/{name}.{what}", warn, patience_seconds=0.0))
+                held.enter_context(hold_lineage(store, lineage_lock(name, what), warn, patience_seconds=0.0))
         yield
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, PRUNED, MissingFolder, read_fact, read_manifest
 from tasks.contracts import workspace
-from tasks.contracts.kinds import Kept
+from tasks.contracts.kinds import Kept, lineage_of, run_of
 from tasks.foundation.records import Record
 from tasks.runs.lineage import STATE
 from tasks.upkeep.reach import Reach
@@ -111,7 +111,7 @@ def _candidates(store: Store, reach: Reach) -> Iterator[Folder]:
         if set(sizes) <= {f"{folder}/{STATE}", f"{folder}/{PRUNED}"}:
             continue
         complete = f"{folder}/{MANIFEST}" in sizes and read_manifest(store, folder).facts.get("complete") is not False
-        if complete or folder.split("/")[1] not in reach.training:
+        if complete or lineage_of(folder) not in reach.training:
             yield _folder("checkpoints", folder, sizes)
     runs = {**store.sizes("runs"), **store.sizes("refreshes")}
     yield from _of_runs(runs, reach)
@@ -125,7 +125,7 @@ def _is_compiled(store: Store, folder: str, sizes: Mapping[str, int]) -> bool:
 
 def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
     for folder, below in _grouped(sizes, *_OF_A_RUN).items():
-        run_key = folder.split("/")[1]
+        run_key = run_of(folder)
         if workspace.PLAN.key(run=run_key) not in sizes or run_key in reach.unfinished:
             continue
         if workspace.ROWS.match(f"{folder}/{MANIFEST}") or run_key not in reach.runs:
@@ -137,7 +137,7 @@ def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Fol
     for folder, sizes in _grouped(store.sizes("tokens"), workspace.TOKENS).items():
         if f"{folder}/{MANIFEST}" in sizes:  # else they may still be written
             rows = read_fact(store, folder, "of", str)
-            run_key = rows.split("/")[1]
+            run_key = run_of(rows)
             needed = run_key in reach.runs or workspace.PLAN.key(run=run_key) not in runs
             if not needed or f"{rows}/{MANIFEST}" not in runs:
                 yield _folder("tokens", folder, sizes)

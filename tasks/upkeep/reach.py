@@ -12,7 +12,7 @@ from infra.store.records import read_record
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.contracts.jobs import InferInputs, JobSpec
-from tasks.contracts.kinds import is_refresh
+from tasks.contracts.kinds import LINEAGES, is_refresh, lineage_of, run_of
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
@@ -60,7 +60,7 @@ def find_reach(store: Store, keep: int) -> Reach:
     snapshot = Snapshot(store)
     keys = _by_run(store)
     kept = _kept_releases(store, snapshot, keep)
-    names = frozenset(key.split("/")[1] for key in store.list("lineages"))
+    names = frozenset(lineage_of(key) for key in store.list(LINEAGES))
     folders: set[str] = set()
     heads: dict[str, _Head] = {}
     whole = {release.run_key for release in kept}
@@ -77,7 +77,7 @@ def find_reach(store: Store, keep: int) -> Reach:
         if head is not None:
             ref, state = head
             folders |= _of_rows(state.consumed)
-            by_span = {rows.span.name: rows.prefix.split("/")[1] for rows in state.consumed}
+            by_span = {rows.span.name: rows.run_key for rows in state.consumed}
             heads[name] = _Head(state.run_key, by_span)
             if is_rejected(store, head) and not _is_continued(store, name):
                 continue
@@ -114,7 +114,7 @@ def _by_run(store: Store) -> dict[str, list[str]]:
     """Return the keys of runs and refreshes with a plan, by run key; the sides of a comparison have no plan."""
     found: dict[str, list[str]] = {}
     for key in (*store.list("runs"), *store.list("refreshes")):
-        found.setdefault(key.split("/")[1], []).append(key)
+        found.setdefault(run_of(key), []).append(key)
     return {run_key: keys for run_key, keys in found.items() if PLAN.key(run=run_key) in keys}
 
 

@@ -14,6 +14,7 @@ from configs.load import with_overrides
 from configs.schema.compute import ACCELERATORS
 from configs.schema.config import Config
 from infra.store.base import Store
+from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage, compute_of
@@ -29,7 +30,7 @@ OWN_KEYS = (
 _NOT_WORK = ("cost.", "retry.", "health.")  # a side with another price is the same training
 
 
-class Side(NamedTuple):
+class SideSettings(NamedTuple):
     """A name, and the settings over the common configuration, as `key=value`."""
 
     name: str
@@ -69,10 +70,10 @@ class SideRuns(NamedTuple):
     @property
     def lock(self) -> str:
         """Key of the lock that comparisons of the same work hold, because they share rows and maybe a side."""
-        return f"lineages/{self.common.config.lineage}.run"
+        return lineage_lock(self.common.config.lineage)
 
 
-def read_side(text: str) -> Side:
+def read_side(text: str) -> SideSettings:
     """Return a side written as `NAME[:key=value,...]`.
 
     The first word of the name is the accelerator if it names one, as in `cpu`, or in
@@ -97,11 +98,11 @@ def read_side(text: str) -> Side:
             )
     first = name.split()[0]
     if first in ACCELERATORS and "accelerator" not in keys:
-        return Side(name, (f"accelerator={first}", *settings))
+        return SideSettings(name, (f"accelerator={first}", *settings))
     if not settings:
         known = ", ".join(ACCELERATORS)
         raise ConfigError(f"unknown accelerator {name!r}; known are {known}; other sides need settings: NAME:key=value")
-    return Side(name, settings)
+    return SideSettings(name, settings)
 
 
 def plan_sides(store: Store, config: Config, span: str, sides: Sequence[str], seeds: int = 1) -> SideRuns:
@@ -124,7 +125,7 @@ def plan_sides(store: Store, config: Config, span: str, sides: Sequence[str], se
     neutral = with_settings(work, accelerator=ACCELERATORS[0])
     name = f"{config.lineage}-sides-{neutral.run_key[:8]}"
     seen: list[str] = []
-    planned: list[tuple[Side, str, Config]] = []
+    planned: list[tuple[SideSettings, str, Config]] = []
     for side in read:
         own = _on_gpus(with_overrides(neutral.config, side.settings))
         digest = _digest(neutral.config, own)
@@ -140,7 +141,7 @@ def plan_sides(store: Store, config: Config, span: str, sides: Sequence[str], se
     )
 
 
-def _runs(work: RunPlan, planned: Sequence[tuple[Side, str, Config]], seeds: int) -> Iterator[SideRun]:
+def _runs(work: RunPlan, planned: Sequence[tuple[SideSettings, str, Config]], seeds: int) -> Iterator[SideRun]:
     for place in range(seeds):
         for side, lineage, own in planned:
             seed = own.seed + place

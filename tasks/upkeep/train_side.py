@@ -3,6 +3,7 @@
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.kinds import lineage_folder
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.running.stage import run_stage, stage_task
@@ -29,4 +30,4 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
 
 def drop_checkpoints(store: Store, side: RunPlan) -> None:
     """Delete the checkpoints of one side; its result keeps the measurements."""
-    store.delete(f"lineages/{side.config.lineage}")
+    store.delete(lineage_folder(side.config.lineage))

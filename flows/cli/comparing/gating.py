@@ -15,6 +15,7 @@ from flows.presentation.stages.evaluate import answered, by_human, gates
 from flows.presentation.wording import NONE
 from infra.store.base import Store
 from tasks.contracts.evaluation import Override, Verdict, refused
+from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.runs import RunState
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -78,7 +79,7 @@ def gate(
         raise ConfigError("give --override NAME and --reason TEXT together: both are recorded with the release")
     plan = plan_again(store, run_key, options.config_file, options.overrides)
     run_key = plan.run_key
-    with hold_lineage(store, f"lineages/{branches.root(store, plan.config.lineage)}.run", note):
+    with hold_lineage(store, lineage_lock(branches.root(store, plan.config.lineage)), note):
         judgement = judge_again(store, plan)
         if override is not None and reason is not None:
             judgement = let_pass(store, plan, judgement, override, reason)

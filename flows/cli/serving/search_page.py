@@ -17,7 +17,7 @@ from flows.presentation.search import (
     TO_RELEASES,
     TO_SEARCH,
     Asked,
-    Side,
+    SearchedRelease,
     search_html,
     to_map,
 )
@@ -54,8 +54,8 @@ class SearchPages:
             return search_html(self._store.uri, asked, None, None, (), trouble)
         number = asked.compared if asked.compared is not None else current.previous
         others = self._others(current, number, trouble)
-        compared = next((Side(release) for release in others if release.number == number), None)
-        now = Side(current)
+        compared = next((SearchedRelease(release) for release in others if release.number == number), None)
+        now = SearchedRelease(current)
         if asked.text:
             asked_of = [side.release for side in (now, compared) if side is not None]
             first, *second = self._searchers.ask(asked_of, asked.text, asked.k)
@@ -187,7 +187,7 @@ def _whole(given: Mapping[str, str], name: str, most: int, trouble: list[str]) -
     return None
 
 
-def _answered(side: Side, answer: Answer | StageError) -> Side:
+def _answered(side: SearchedRelease, answer: Answer | StageError) -> SearchedRelease:
     if isinstance(answer, StageError):
         return side._replace(trouble=f"It can't be searched: {answer}")
     return side._replace(answer=answer)

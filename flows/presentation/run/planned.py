@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from flows.presentation.model import Cell, Section, facts, table
 from flows.presentation.wording import NONE, count, dollars, duration, plural, share
-from tasks.contracts.costs import Choice, CostPlan, RunCost, TrainingSpeed, TrainMemory
+from tasks.contracts.costs import CostPlan, MachinePlan, RunCost, TrainingSpeed, TrainMemory
 from tasks.runs.planned import against
 from tasks.runs.run import Run
 
@@ -80,7 +80,7 @@ def memory(found: TrainMemory) -> str:
     return f"{sentence}; more than there is: {found.way_out}" if found.is_short else sentence
 
 
-def _where(choice: Choice) -> str:
+def _where(choice: MachinePlan) -> str:
     return f" on {choice.nodes} x {choice.instance}" if choice.instance else ""
 
 

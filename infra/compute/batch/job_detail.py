@@ -12,7 +12,7 @@ ON_MACHINE = ("STARTING", "RUNNING")
 
 @dataclass(frozen=True)
 class Run:
-    """One container, of an ended attempt or the current one. None or empty: not known."""
+    """A container of one attempt, finished or running. None or empty: not known."""
 
     started_at: float | None = None
     stopped_at: float | None = None

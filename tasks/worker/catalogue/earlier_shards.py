@@ -1,4 +1,4 @@
-"""The shards of earlier vectors that new vectors name, of partitions whose items have not changed."""
+"""Reused shards: a manifest of new vectors points to the old shard of each unchanged partition."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ShardNote(Record):
     attempt: int
     worker: int
     vectors: int
-    reused: int = Field(description="from earlier vectors of the same model")
+    reused: int = Field(description="vectors copied from an earlier release of the same model")
     width: int
     bad: tuple[BadItem, ...]
     ids_sha256: str = Field(description="over the item ids, one on each line")

@@ -39,7 +39,7 @@ class Replaced(NamedTuple):
 
 
 class Base(NamedTuple):
-    """An earlier catalogue, the sources that it lacks, and its feeds of which other versions are sources now."""
+    """A catalogue to build on: the sources to add, and the feeds that were replaced since."""
 
     ref: CatalogueRef
     left: Sources

@@ -9,6 +9,7 @@ from configs.schema.model import Prompts
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import MAIN, ByQueries
 from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.workspace import MODEL
 from tasks.data.encoders import entity_names
 from tasks.worker.export.head import label_scoring_code, scoring_code
 from tasks.worker.training.checkpoint import ModelParts
@@ -66,9 +67,9 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
             f"A missing or unknown value is allowed. Features of queries: {with_queries}; others are ignored there.",
         ]  # fmt: skip
     if parts.model.classifier is not None:
-        lines += ["", *_scoring(parts, f"models/{version}")]
+        lines += ["", *_scoring(parts, MODEL.key(version=version))]
     for name in parts.model.shape.label_heads:
-        lines += ["", *_label_scoring(parts, name, f"models/{version}")]
+        lines += ["", *_label_scoring(parts, name, MODEL.key(version=version))]
     if inputs.metrics:
         lines += ["", *_measured(inputs.metrics, inputs.by_queries)]
     for override in inputs.overrides:

@@ -48,9 +48,7 @@ def check_content(target: Target, table: str, release: ReleaseVectors) -> None:
     if (count := target.count(table)) != release.count:
         raise DamagedTable(f"{where}: {count} rows, but the release has {release.count} vectors")
     if others := target.count_other_models(table, release.model_version):
-        raise DamagedTable(
-            f"{where}: {others} of {count} vectors are not by the release's model {release.model_version}"
-        )
+        raise DamagedTable(f"{where}: {others} of {count} vectors come from another model than {release.model_version}")
     numbers = np.random.default_rng().choice(release.count, min(SAMPLED_ITEMS, release.count), replace=False)
     expected = release.sample(np.sort(numbers))
     item_ids, texts = expected[ITEM_ID].to_pylist(), expected[TEXT].to_pylist()

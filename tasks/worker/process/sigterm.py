@@ -45,7 +45,7 @@ def runner_is_gone() -> bool:
 
 
 def _is_ending(pid: int) -> bool:
-    """Return True for a process that ends: if it has threads, it is its children's parent until the last one ends."""
+    """Return True if a process is exiting: until its last thread ends, it stays its children's parent."""
     try:
         flags = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[6])
     except OSError:

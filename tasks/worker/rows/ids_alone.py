@@ -25,7 +25,7 @@ _SHOWN = 3  # ids in a sentence
 
 
 class FilledSpan(NamedTuple):
-    """The files of a span whose rows have texts now; `unknown` has the rows whose item's text the feed lacks."""
+    """A span's rows with texts filled in; `unknown` has the rows of items whose text the feed lacks."""
 
     parts: list[ParquetPart]
     unknown: Path | None

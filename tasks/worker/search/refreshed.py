@@ -1,4 +1,4 @@
-"""The proof of a refresh, of its changed shards alone. The others are the files of the release that it refreshes.
+"""Check a refresh: only its new shards; the others are the files of the release before.
 
 Until one in a hundred items has changed, holdout queries do not search all vectors again.
 """

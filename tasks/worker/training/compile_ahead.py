@@ -236,12 +236,13 @@ def _torchrun_options(rank: Rank) -> list[str]:
 
 
 def _found(before: CacheContents, key: str, accelerator: Accelerator) -> str:
+    where = COMPILED.key(key=key)
     if not before.complete:
-        return f"compile/{key}: {len(before.graphs)} graphs are there; compiling the rest"
+        return f"{where}: {len(before.graphs)} graphs are there; compiling the rest"
     if accelerator.reads_graphs:
-        return f"compile/{key}: all {len(before.graphs)} graphs are there; nothing to compile"
+        return f"{where}: all {len(before.graphs)} graphs are there; nothing to compile"
     return (
-        f"compile/{key}: all {len(before.graphs)} graphs are known, but this runtime can't read compiled graphs back "
+        f"{where}: all {len(before.graphs)} graphs are known, but this runtime can't read compiled graphs back "
         "and compiles them again; none may be new"
     )
 

@@ -29,8 +29,8 @@ BASE = {
         ({"confidence": 0.5}, "greater than 0.5"),
         ({"confidence": 95}, "less than 1"),
         ({"metric": "loss", "width": 8}, "only ranking metrics are measured by width: recall@1, recall@10"),
-        ({"metric": "effective_rank", "confidence": 0.9}, "one number of all vectors"),
-        ({"metric": "effective_rank", "slice": "locale"}, "one number of all vectors"),
+        ({"metric": "effective_rank", "confidence": 0.9}, "computed over all vectors"),
+        ({"metric": "effective_rank", "slice": "locale"}, "computed over all vectors"),
     ],
 )
 def test_what_can_not_be_judged_is_refused(changes: dict[str, Any], message: str) -> None:

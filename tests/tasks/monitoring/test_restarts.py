@@ -4,15 +4,15 @@ import datetime as dt
 
 import pytest
 
-from tasks.monitoring.restarts import Start, turn
+from tasks.monitoring.restarts import StartedRun, turn
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
 
-def starts(*hours: float) -> list[Start]:
+def starts(*hours: float) -> list[StartedRun]:
     """Starts so many hours after noon."""
     moments = [(NOON + dt.timedelta(hours=each)).isoformat() for each in hours]
-    return [Start(number=number, flow_run="f", at=moment) for number, moment in enumerate(moments, 1)]
+    return [StartedRun(number=number, flow_run="f", at=moment) for number, moment in enumerate(moments, 1)]
 
 
 @pytest.mark.parametrize(
