@@ -4,10 +4,10 @@ from prefect import flow
 
 from flows.running.announcing import announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
-from flows.running.ended_states import ended, show_rejection
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.recorded_invocation import record_invocation
+from flows.running.span_flow import ended, show_rejection
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
 from tasks.evaluate import evaluate

@@ -13,9 +13,9 @@ from configs.schema.compute import AcceleratorName
 from flows.presentation.parity import publish
 from flows.presentation.parity_curves import draw
 from flows.running.cancelling import cancellable, end_jobs
-from flows.running.ended_states import show_rejection
 from flows.running.parameters import ConfigFile, Overrides, SpanName, Workspace
 from flows.running.sides import train_sides
+from flows.running.span_flow import show_rejection
 from infra.store.factory import open_store
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger

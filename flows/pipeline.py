@@ -15,10 +15,10 @@ from flows.deciding import follow_decision
 from flows.refresh import refresh_after_rejection
 from flows.running.announcing import announce_budgets, announce_plan, announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
-from flows.running.ended_states import ended, show_rejection
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
 from flows.running.recorded_invocation import record_invocation
+from flows.running.span_flow import ended, show_rejection
 from flows.running.undecided import take_up_undecided
 from infra.store.base import Store
 from infra.store.factory import open_store

@@ -12,10 +12,10 @@ from configs.schema.config import Config
 from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_budgets, announce_rejection, announce_release
 from flows.running.cancelling import cancellable, end_jobs
-from flows.running.ended_states import show_rejection
 from flows.running.janitors import end_dead_janitors, newest_only
 from flows.running.packing import sum_up_refreshes
 from flows.running.parameters import ConfigFile, Overrides, Workspace
+from flows.running.span_flow import show_rejection
 from flows.running.undecided import take_up_undecided
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store

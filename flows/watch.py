@@ -10,9 +10,8 @@ from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.running.catch_up import start_again
+from flows.running.catch_up import set_lost_runs_crashed, start_again
 from flows.running.janitors import LONGEST_SECONDS, end_dead_janitors, newest_only
-from flows.running.lost_runs import set_lost_runs_crashed
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.watch_events import send_events
 from flows.running.watch_page import publish

@@ -13,7 +13,7 @@ from tasks.contracts.workspace import RESULT
 from tasks.planning.golden_set import store_golden_set
 from tasks.planning.judge_run import judge_evaluation
 from tasks.planning.rivals import begun_with, rivals_for
-from tasks.quality.fall import CHAMPION_BEFORE
+from tasks.quality.fall_parts import CHAMPION_BEFORE
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 from tasks.runs import releases

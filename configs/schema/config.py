@@ -11,7 +11,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from configs.schema.compute import AcceleratorName, BatchConfig, CompilerConfig, Compute, RetryConfig
-from configs.schema.metrics import METRICS
+from configs.schema.gates import METRICS
 from configs.schema.model import FeaturesConfig, ModelConfig
 from configs.schema.operations import DecideConfig, FreshnessConfig, LinksConfig, ScheduleConfig
 from configs.schema.prices import CostConfig

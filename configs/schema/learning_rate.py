@@ -2,8 +2,7 @@
 
 import math
 
-from configs.schema.retention import DecayConfig
-from configs.schema.training import TrainConfig
+from configs.schema.training import DecayConfig, TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:

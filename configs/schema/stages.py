@@ -5,8 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from configs.schema.compute import Compute, MachineConfig, Positive
-from configs.schema.gates import GateConfig
-from configs.schema.metrics import METRICS, Family, names_of
+from configs.schema.gates import METRICS, Family, GateConfig, names_of
 from tasks.foundation.records import Record, beside
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -26,7 +26,7 @@ from infra.store.base import Store
 from infra.work_pool import worker_command
 from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.foundation.records import Record
-from tasks.monitoring.schedule import check_schedule, next_fire
+from tasks.monitoring.deadlines import check_schedule, next_fire
 from tasks.planning.scheduled_span import due_span
 
 HOME = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.costs.run_cost import run_cost
 from tasks.foundation.records import Record
 from tasks.monitoring.budgets import require_budget
-from tasks.monitoring.schedule import next_fire
+from tasks.monitoring.deadlines import next_fire
 from tasks.planning.enough import Enough, enough
 from tasks.planning.next_run import plan_run
 from tasks.planning.preflight import check_idle, check_plan, unread_settings

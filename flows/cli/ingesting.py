@@ -8,11 +8,9 @@ import typer
 
 import tasks.data.ingest
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import say, show_table
-from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.options import DETECTED, Reading, RunOptions, spans
 from flows.cli.terminal.progress_bars import display
-from flows.cli.terminal.reading import DETECTED, Reading
 from flows.presentation.wording import plural
 from infra.store.base import Store
 from infra.store.fitness import require_fit

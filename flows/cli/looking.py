@@ -9,9 +9,8 @@ import typer
 import tasks.data.look
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
-from flows.cli.terminal.options import RunOptions, workspace_words
+from flows.cli.terminal.options import DETECTED, Reading, RunOptions, workspace_words
 from flows.cli.terminal.progress_bars import display
-from flows.cli.terminal.reading import DETECTED, Reading
 from flows.presentation.wording import plural
 from tasks.contracts.profiles import Shared
 from tasks.contracts.spans import SpanKind, kind_of

@@ -5,13 +5,12 @@ from typing import Annotated
 import typer
 
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import show
-from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.options import RunOptions, spans
 from flows.presentation import terminal
 from flows.presentation.run.planned import costs
 from tasks.contracts.costs import CostPlan
-from tasks.costs.run_plan import plan_costs
+from tasks.costs.run_cost import plan_costs
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
 

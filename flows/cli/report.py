@@ -11,8 +11,7 @@ from configs.prices import read_prices
 from configs.schema.prices import PriceList
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import spans
-from flows.cli.terminal.options import write
+from flows.cli.terminal.options import spans, write
 from flows.presentation import terminal
 from flows.presentation.run.report import run_html, run_page
 from flows.presentation.run.short import shortened_page

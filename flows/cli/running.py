@@ -13,9 +13,8 @@ from flows.cli.flow_runs import run_flow
 from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import note, say, show_table
-from flows.cli.terminal.options import RunOptions, workspace_words
+from flows.cli.terminal.options import RunOptions, spans, workspace_words
 from flows.presentation import queries, terminal
 from flows.presentation.model import Section
 from flows.presentation.stages import evaluate
@@ -38,7 +37,7 @@ from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Refusal, read_result
 from tasks.runs.run import Run
-from tasks.runs.wholeness import set_damaged_apart
+from tasks.runs.snapshot import set_damaged_apart
 
 
 class RunOutput(Record):

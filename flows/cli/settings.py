@@ -12,8 +12,8 @@ from configs.keys import EACH, NAME, NO_DEFAULT, Key, all_keys
 from configs.load import BASE, check_key, load_config
 from configs.origins import InForce, in_force
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import setting_keys
 from flows.cli.terminal.console import note, say
+from flows.cli.terminal.options import setting_keys
 from flows.presentation.wording import NONE
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record

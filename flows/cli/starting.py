@@ -14,9 +14,8 @@ import tasks.data.look
 from configs.load import load_config
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say
-from flows.cli.terminal.options import workspace_words, write_all
+from flows.cli.terminal.options import DETECTED, Reading, workspace_words, write_all
 from flows.cli.terminal.progress_bars import display
-from flows.cli.terminal.reading import DETECTED, Reading
 from infra.store.base import Store
 from infra.store.fitness import require_fit
 from tasks.contracts.spans import SpanKind, kind_of, last_over

@@ -1,12 +1,12 @@
-"""Refuse a place that can't hold a workspace, before the first stage: an hour of training later it would cost more."""
+"""Refuse a place that can not hold a workspace before the first stage, by requests under a scratch key."""
 
 import os
 import shlex
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from infra.store.base import Store
+from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore, flush
 from infra.store.unfinished import PREFIX, temporary_file
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError, classify
@@ -75,3 +75,31 @@ def _lacks(root: Path, does: str, error: OSError) -> str:
         f"the file system of {root} can't {does}: {error.strerror}. A workspace needs that; use a local disk, or "
         "another file system of the table in docs/operations.md"
     )
+
+
+def find_broken_guarantee(store: Store, key: str) -> str:
+    """Return the broken guarantee of the store; empty if it keeps all. The caller deletes `key`.
+
+    Raises:
+        StoreError, OSError: an operation failed.
+    """
+    store.create(key, b"1")
+    if store.read(key) != b"1":
+        return "an object reads differently than it was written"
+    if succeeds(lambda: store.create(key, b"2")):
+        return "an existing object was created again"
+    store.swap(key, b"2", expected=b"1")
+    if store.read(key) != b"2" or key not in store.list(key.rpartition("/")[0]):
+        return "a swapped object is not read or listed as swapped"
+    if succeeds(lambda: store.swap(key, b"3", expected=b"1")):
+        return "an object was swapped although it had changed"
+    return ""
+
+
+def succeeds(act: Callable[[], None]) -> bool:
+    """Return True if a conditional operation succeeds, False for a Conflict."""
+    try:
+        act()
+    except Conflict:
+        return False
+    return True

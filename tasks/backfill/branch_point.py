@@ -8,8 +8,8 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.planning.next_run import position
 from tasks.planning.start import consumed, is_rejected
-from tasks.planning.waiting import position
 from tasks.runs.plan import listed, read_plan
 
 Chain = list[tuple[CheckpointRef, CheckpointState]]

@@ -1,4 +1,4 @@
-"""Plan backfills: the finished spans, the spans to train again, and the reasons.
+"""Plan backfills: the finished spans, the spans to train again in windows, and the reasons.
 
 It writes nothing. Planning the same backfill again gives the same id, with less work left.
 """
@@ -13,12 +13,13 @@ from infra.store.base import Store
 from tasks.backfill.backfill_estimate import estimate_backfill
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, Action, BackfillPlan, SpanPlan
 from tasks.backfill.branch_point import Chain, count_before, find_branch_point
-from tasks.backfill.windows import windows
+from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.costs.stage_time import past
+from tasks.data import span_versions
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.preflight import check_window
@@ -28,6 +29,69 @@ from tasks.runs.branches import branch_of
 from tasks.runs.plan import listed, run_key
 from tasks.runs.results import Judgement, UnusableResult, read_judgement
 from tasks.runs.snapshot import Snapshot
+
+
+def windows(
+    spans: Sequence[SpanRef], states: Sequence[CheckpointState], first: str, last: str, lineage: str
+) -> list[tuple[SpanRef, ...]]:
+    """Return the windows of the runs from `first` to `last`, oldest first, with the newest version of each span.
+
+    Args:
+        spans: all ingested spans, oldest first.
+        states: the lineage's checkpoints, in order.
+
+    Raises:
+        ConfigError: the range is empty, or skips spans that must be trained first; names a possible range.
+    """
+    if not spans:
+        raise ConfigError("the workspace has no spans, so there is nothing to backfill; start with: millrace look FILE")
+    names = [span.name for span in spans]
+    start, end = (spans.index(span_versions.find(spans, name)) for name in (first, last))
+    if start > end:
+        raise ConfigError(f"--from {first} is later than --to {last}; did you mean --from {last} --to {first}?")
+    ranges = _ranges(names, states)
+    if not ranges:
+        return [tuple(spans[: start + 1]), *((span,) for span in spans[start + 1 : end + 1])]
+    oldest, newest = ranges[0][0], max(last for _, last in ranges)
+    if end < oldest:
+        raise ConfigError(
+            f"lineage {lineage} starts with {names[oldest]}, and the range from {first} to {last} is before it: a "
+            f"model of this range alone would not know the later spans; extend the range to --to "
+            f"{names[ranges[0][1]]} or later, or start a new lineage: --set lineage=NAME"
+        )
+    if gap := names[newest + 1 : start]:
+        raise ConfigError(
+            f"lineage {lineage} is trained up to {names[newest]}, and {listed(gap)} would be skipped before {first}; "
+            f"spans are trained in order, so start with --from {gap[0]}"
+        )
+    several = [(begin, until) for begin, until in ranges if begin < until]
+    if several and several[0][0] == oldest and start < oldest:
+        several[0] = (start, several[0][1])  # spans that arrived before the first run's range join it
+    for begin, until in several:
+        if begin <= end < until:
+            raise ConfigError(
+                f"lineage {lineage} trained {names[begin]} to {names[until]} together in one run, so "
+                f"no run ends with {last}; extend the range to --to {names[until]}"
+            )
+        if begin < start <= until:
+            start = begin
+    found: list[tuple[SpanRef, ...]] = []
+    while start <= end:
+        until = next((until for begin, until in several if begin == start), start)
+        found.append(tuple(spans[start : until + 1]))
+        start = until + 1
+    return found
+
+
+def _ranges(names: Sequence[str], states: Sequence[CheckpointState]) -> list[tuple[int, int]]:
+    """Return each run's first and last trained span, as indices of `names`; skipped spans are left out."""
+    found, before = [], 0
+    for state in states:
+        new = [names.index(rows.span.name) for rows in state.consumed[before:] if rows.span.name in names]
+        before = len(state.consumed)
+        if new:
+            found.append((min(new), max(new)))
+    return found
 
 
 def plan_backfill(

@@ -14,10 +14,10 @@ from tasks.contracts.costs import TrainMemory
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
-from tasks.costs.places import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
 from tasks.costs.published import GIB
+from tasks.costs.stage_time import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
 from tasks.foundation.free_memory import free_host_bytes
-from tasks.planning.encoder_size import EncoderSize, encoder_size
+from tasks.planning.preflight_encoder import EncoderSize, encoder_size
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 

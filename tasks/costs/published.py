@@ -12,7 +12,7 @@ from configs.wrong_values import explain
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.planning.encoder_size import EncoderSize
+from tasks.planning.preflight_encoder import EncoderSize
 
 PUBLISHED = Path(configs.__file__).with_name("published.yaml")
 GIB = 2**30

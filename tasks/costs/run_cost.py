@@ -1,4 +1,4 @@
-"""Seconds and dollars of a run before it begins, stage by stage, each with the source of its figure.
+"""Seconds and dollars of a run before it begins, stage by stage, and on several numbers of machines.
 
 The one estimator: plans, dry-runs, backfills, deadlines and budgets ask it. It reads records and writes nothing.
 """
@@ -9,32 +9,37 @@ from typing import Literal, NamedTuple
 from configs.prices import price_of, sum_dollars
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.costs import Basis, Exchange, RunCost, StageCost, TrainingSpeed
+from tasks.contracts.costs import Basis, CostPlan, Exchange, MachinePlan, RunCost, StageCost, TrainingSpeed
 from tasks.contracts.kinds import is_refresh
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import REFRESHING, Stage
 from tasks.costs.device_memory import sequences_a_step, train_memory
-from tasks.costs.places import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
 from tasks.costs.published import published
 from tasks.costs.stage_time import (
+    AS_CONFIGURED,
+    Asked,
     Encoding,
     Load,
     Past,
+    Place,
     amount_of,
+    arithmetic_of,
     done_before,
     encoder_operations,
     middle,
     past,
+    place_of,
     scaled,
     sequence_of,
     speeds,
 )
 from tasks.costs.step_time import efficiency, exchange
 from tasks.costs.utilisation import Wanted, published_points, speed_of
-from tasks.planning.encoder_size import EncoderSize, encoder_size
-from tasks.planning.enough import Enough
+from tasks.foundation.errors import ConfigError
+from tasks.planning.enough import Enough, enough
 from tasks.planning.gathered import gathered_bytes
+from tasks.planning.preflight_encoder import EncoderSize, encoder_size
 from tasks.runs.plan import rows_of
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -267,3 +272,50 @@ def _unknown(stages: Sequence[StageCost]) -> Iterator[str]:
 
 def _attempts(number: int) -> str:
     return f"{number} earlier attempt{'s' if number > 1 else ''}"
+
+
+def plan_costs(store: Store, plan: RunPlan, instance: str | None = None, nodes: Sequence[int] = ()) -> CostPlan:
+    """Return the cost of a run on each number of machines; write nothing.
+
+    The global batch stays the same, so that the run takes the same steps on any number of machines.
+
+    Args:
+        instance: instance type of all stages of accelerator_queue; None: as configured.
+        nodes: numbers of machines; empty: as configured.
+
+    Raises:
+        ConfigError: no figures of that instance are known; or the training runs on this machine, which is one.
+        CorruptFolder, MissingFolder: a span is damaged or gone.
+    """
+    amounts, limit = enough(store, plan), plan.config.freshness.deadline_hours
+    choices = []
+    for number in nodes or (None,):
+        asked = Asked(instance, number)
+        place = place_of(plan.config, Stage.train, asked)
+        _check(place, number)
+        cost = run_cost(store, plan, amounts, asked)
+        in_time = None if cost.seconds is None else cost.seconds <= limit * 3600
+        choices.append(MachinePlan(instance=place.instance, nodes=place.machines, cost=cost, in_time=in_time))
+    return CostPlan(
+        run_key=plan.run_key,
+        span=plan.span.name,
+        rows=amounts.rows,
+        batch_rows=plan.config.train.batch_rows,
+        deadline_hours=limit,
+        choices=tuple(choices),
+        cheapest=_cheapest(choices),
+        fewest_in_time=min((each.nodes for each in choices if each.in_time), default=None),
+    )
+
+
+def _check(place: Place, number: int | None) -> None:
+    if number is not None and place.is_local:
+        raise ConfigError(
+            f"the training runs on this machine, so there are no {number} nodes to plan; name their type, as in "
+            "--instance trn1.32xlarge"
+        )
+
+
+def _cheapest(choices: Iterable[MachinePlan]) -> int | None:
+    priced = [(each.cost.dollars, each.nodes) for each in choices if each.cost.dollars is not None]
+    return min(priced)[1] if priced else None

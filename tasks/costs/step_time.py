@@ -8,7 +8,7 @@ import math
 
 from tasks.contracts.costs import Exchange
 from tasks.costs.published import Machine, published
-from tasks.planning.encoder_size import EncoderSize
+from tasks.planning.preflight_encoder import EncoderSize
 
 
 def operations(size: EncoderSize, tokens: float, sequence: int, training: bool) -> float:

@@ -18,10 +18,9 @@ from tasks.costs.stage_time import Load, Past, past
 from tasks.costs.worth import new_items, newest_runs, points_of_more_steps, worth_of_trainings
 from tasks.foundation.clock import now
 from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find
-from tasks.planning.next_run import plan_run
+from tasks.planning.next_run import after, plan_run, position
 from tasks.planning.skips import spans_to_train
 from tasks.planning.start import Origin, consumed, find_start, on_active
-from tasks.planning.waiting import after, position
 from tasks.runs import branches, releases
 from tasks.runs.plan import NothingToDo, listed, rows_of
 from tasks.runs.refreshes import plan_refresh

@@ -23,10 +23,10 @@ from infra.store.checked import CheckedStore, convert_lost_lease
 from infra.store.manifest import read_fact
 from infra.store.scratch import INGEST, scratch_folder
 from infra.store.waiting import wait_for_lock
+from tasks.contracts.evaluation import USUAL_SPANS, few_rows
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, last_day, span_of
-from tasks.contracts.usual_rows import USUAL_SPANS, few_rows
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
 from tasks.data.files.csv_form import Quote, name_of
 from tasks.data.files.csv_rows import CsvOptions

@@ -1,19 +1,22 @@
-"""Find invocations that are late, will be late, or are lost.
+"""Find invocations that are late, will be late, or are lost; the times of a schedule.
 
 The deadline of a run is in its record; its expected end follows from the remaining work and the speeds in the ledger.
+A cron line is read as by cron of Debian, also on days with another offset.
 """
 
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import Literal
+from zoneinfo import ZoneInfo
 
+from cronsim import CronSim, CronSimError
 from pydantic import Field
 
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.costs.run_cost import stage_cost, work_cost
 from tasks.costs.stage_time import Load, past
-from tasks.foundation.errors import FailureClass
+from tasks.foundation.errors import ConfigError, FailureClass
 from tasks.foundation.records import Record
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
@@ -127,4 +130,47 @@ def _clock(run: Run, one: Invocation, at: dt.datetime) -> Clock | None:
         failure=main_cause(one, run.attempts, ended or at) if standing != "on time" else None,
         page=one.page,
         flow_run=one.flow_run,
+    )
+
+
+_SECOND = dt.timedelta(seconds=1)
+
+
+def check_schedule(cron: str, timezone: str) -> None:
+    """Raise ConfigError for a cron line that Prefect does not understand, or this file."""
+    from prefect.server.schemas.schedules import CronSchedule  # a second of loading
+
+    try:
+        CronSchedule(cron=cron, timezone=timezone)
+    except ValueError as error:
+        raise _not_understood(cron) from error
+    next_fire(cron, timezone)
+
+
+def last_fire(cron: str, timezone: str, at: dt.datetime) -> dt.datetime:
+    """Return when the schedule last started a run, in UTC, `at` included.
+
+    Raises:
+        ConfigError: the cron line is not understood, or names a date that never comes, as the 30th of February.
+    """
+    return next(_times(cron, timezone, at + _SECOND, back=True)).astimezone(dt.UTC)
+
+
+def next_fire(cron: str, timezone: str) -> dt.datetime:
+    """Return the next start of the schedule. Raises as `last_fire`."""
+    return next(_times(cron, timezone, dt.datetime.now(dt.UTC), back=False))
+
+
+def _times(cron: str, timezone: str, since: dt.datetime, back: bool) -> CronSim:
+    local = since.astimezone(dt.UTC).replace(microsecond=0).astimezone(ZoneInfo(timezone))
+    try:
+        return CronSim(cron, local, reverse=back)
+    except CronSimError as error:
+        raise _not_understood(cron) from error
+
+
+def _not_understood(cron: str) -> ConfigError:
+    return ConfigError(
+        f"schedule.cron {cron!r} is not a cron line: minute, hour, day of the month, month, day of the week, "
+        "as in '0 6 * * 1'"
     )

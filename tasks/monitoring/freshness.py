@@ -14,17 +14,16 @@ from pydantic import Field
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import read_fact
+from tasks.contracts.evaluation import USUAL_SPANS, FewRows, few_rows
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Hold
 from tasks.contracts.spans import first_day, in_order
-from tasks.contracts.usual_rows import USUAL_SPANS, FewRows, few_rows
 from tasks.foundation.clock import old
 from tasks.foundation.errors import DataError, StoreError
 from tasks.foundation.records import Record
 from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
-from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks
+from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks, last_fire
 from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held_up_by, may_pass
-from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import SpanRow, Survey, postponed, span_end, span_rows, survey
 from tasks.planning import scheduled_span
 from tasks.runs.invocations import Invocation, is_held

@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from tasks.contracts.evaluation import FewRows
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import after, first_day
-from tasks.contracts.usual_rows import FewRows
 from tasks.foundation.clock import old
 from tasks.foundation.errors import POLICIES
 from tasks.foundation.records import Record

@@ -18,11 +18,10 @@ from configs.schema.gates import GateConfig
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest, read_manifest
 from tasks.contracts.checkpoints import QUERY_AND_ITEM, HoldoutRule
-from tasks.contracts.evaluation import Role, Verdict
+from tasks.contracts.evaluation import FewRows, Role, Verdict, few_rows
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.contracts.usual_rows import FewRows, few_rows
 from tasks.data.events import with_labels
 from tasks.data.files.places import source_path
 from tasks.data.holdout import held_out, trainable, unseen

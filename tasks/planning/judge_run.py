@@ -20,8 +20,7 @@ from tasks.planning import forward_score
 from tasks.quality import verdicts
 from tasks.quality.common_items import CommonItems
 from tasks.quality.comparisons import Measured
-from tasks.quality.fall import judge_falls
-from tasks.quality.fall_parts import judge_parts
+from tasks.quality.fall_parts import judge_falls, judge_parts
 from tasks.quality.label_metrics import without_skill
 from tasks.quality.row_metrics import area_by_chance
 from tasks.quality.row_results import RowResults, read_row_results

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from configs.schema.config import Config
-from configs.schema.metrics import METRICS, Family
+from configs.schema.gates import METRICS, Family
 from infra.store.base import Store
 from infra.store.manifest import MissingFolder, read_manifest
 from tasks.contracts.evaluation import MAIN, Role

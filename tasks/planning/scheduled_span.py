@@ -10,9 +10,9 @@ from infra.store.base import Store
 from tasks.contracts.spans import SpanKind, first_day, kind_of, last_over
 from tasks.data import span_versions
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.planning.next_run import after, windows
 from tasks.planning.skips import spans_to_train
 from tasks.planning.start import consumed, on_active
-from tasks.planning.waiting import after, windows
 from tasks.runs import branches, lineage
 
 

@@ -3,10 +3,9 @@
 import numpy as np
 
 from tasks.contracts.evaluation import MAIN, ByQueries, PartMetrics, Role
-from tasks.quality.answers import answers_of
 from tasks.quality.intervals import interval_of
 from tasks.quality.row_results import RowResults
-from tasks.quality.selection import counting
+from tasks.quality.selection import answers_of, counting
 
 
 def metrics_by_queries(results: RowResults) -> dict[Role, ByQueries]:

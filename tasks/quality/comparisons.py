@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from configs.schema.gates import NEWEST, GateConfig
-from configs.schema.metrics import METRICS, Family, least_competitors
+from configs.schema.gates import METRICS, NEWEST, Family, GateConfig, least_competitors
 from tasks.contracts.evaluation import Role
-from tasks.quality.answers import Answers, answers_of, measure
 from tasks.quality.common_items import CommonItems
 from tasks.quality.intervals import Error, Term, error_of, within_shares
 from tasks.quality.row_results import RowResults
-from tasks.quality.selection import Part, parts_of
+from tasks.quality.selection import Answers, Part, answers_of, measure, parts_of
 
 
 class Measured(NamedTuple):

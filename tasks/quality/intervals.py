@@ -21,10 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tasks.quality.answers import Answers, measure
-from tasks.quality.calibration import CALIBRATION
-from tasks.quality.label_metrics import LABEL, LabelMetric
+from tasks.quality.label_metrics import CALIBRATION, LABEL, LabelMetric
 from tasks.quality.row_metrics import CLASSIFICATION, NAMED, RANKING
+from tasks.quality.selection import Answers, measure
 
 # Metrics between 0 and 1.
 SHARES = (*RANKING, *NAMED, "auc", "calibration_error", "multiclass_accuracy", "multiclass_macro_f1")

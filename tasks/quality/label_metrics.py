@@ -1,7 +1,7 @@
-"""Metrics of label heads, which predict one of several classes or a number for each row.
+"""Metrics of label heads, which predict a class or a number for each row, and of the probabilities of a classifier.
 
 Each is a function of sums over the rows, so that the same formula gives the influence of each row. `truth` has
-the labels and `says` the predictions: float64 (rows,), classes by number.
+the labels and `says` the predictions: float64 (rows,), classes by number, probabilities of class 1.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from configs.schema.metrics import METRICS
+from configs.schema.gates import METRICS
 
 ROUNDING = 1e-12  # share of a sum of squares below which a spread counts as zero
 
@@ -63,7 +63,7 @@ def _pearson(sums: np.ndarray) -> np.ndarray:
     return (rows * both - first * second) / np.sqrt(known[0] * known[1])
 
 
-# One entry for each metric of the family in configs/schema/metrics.py.
+# One entry for each metric of the family in configs/schema/gates.py.
 LABEL: dict[str, LabelMetric] = {
     "multiclass_accuracy": LabelMetric(_mean_of(lambda truth, says: truth == says), _mean),
     "multiclass_macro_f1": LabelMetric(_class_counts, _macro_f1),
@@ -119,3 +119,41 @@ def without_skill(labels: Mapping[str, np.ndarray]) -> dict[str, float]:
         if len(known):
             found |= label_metrics(head, known, np.full(len(known), SKILLS[head].constant(known)))
     return found
+
+
+BINS = 10  # equally wide
+SMALLEST = 1e-7  # about the resolution of float32 probabilities; a row said 0 that is 1 costs 16 nats
+
+
+def _surprise(truth: np.ndarray, says: np.ndarray) -> np.ndarray:
+    """Return 1 and the surprise of each row's class in nats, (rows, 2)."""
+    of_own = np.clip(np.where(truth == 1, says, 1 - says), SMALLEST, 1)
+    return np.stack([np.ones(len(truth)), -np.log(of_own)], axis=1)
+
+
+def _mean_surprise(sums: np.ndarray) -> np.ndarray:
+    found: np.ndarray = sums[..., 1] / sums[..., 0]
+    return found
+
+
+def _bins(truth: np.ndarray, says: np.ndarray) -> np.ndarray:
+    """Return 1, and in the bin of each row's probability how much the class exceeds it, (rows, 1 + BINS)."""
+    place = np.clip(np.nan_to_num(says * BINS), 0, BINS - 1).astype(np.int64)
+    away = np.zeros((len(truth), BINS))
+    away[np.arange(len(truth)), place] = truth - says
+    return np.hstack([np.ones((len(truth), 1)), away])
+
+
+def _calibration_error(sums: np.ndarray) -> np.ndarray:
+    """Return the expected calibration error (Naeini et al. 2015, section 2; Guo et al. 2017, arXiv:1706.04599).
+
+    The mean over the rows of |share of class 1 - mean probability| in the bin of the row's probability.
+    """
+    found: np.ndarray = np.abs(sums[..., 1:]).sum(axis=-1) / sums[..., 0]
+    return found
+
+
+CALIBRATION: dict[str, LabelMetric] = {
+    "log_loss": LabelMetric(_surprise, _mean_surprise),
+    "calibration_error": LabelMetric(_bins, _calibration_error),
+}

@@ -10,10 +10,10 @@ from statistics import NormalDist
 
 import numpy as np
 
-from configs.schema.metrics import least_competitors
-from tasks.quality.calibration import CALIBRATION
+from configs.schema.gates import least_competitors
+from tasks.quality.label_metrics import CALIBRATION
 
-# One entry for each metric of configs/schema/metrics.py: from ranks to each query's value; the metric is their mean.
+# One entry for each metric of configs/schema/gates.py: from ranks to each query's value; the metric is their mean.
 RANKING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "recall@1": lambda ranks: ranks <= 1,
     "recall@10": lambda ranks: ranks <= 10,

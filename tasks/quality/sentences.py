@@ -2,7 +2,7 @@
 
 import math
 
-from configs.schema.metrics import METRICS, Family
+from configs.schema.gates import METRICS, Family
 from tasks.contracts.evaluation import Answer
 from tasks.quality.comparisons import Comparison
 

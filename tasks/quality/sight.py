@@ -4,8 +4,7 @@ import math
 
 from pydantic import Field
 
-from configs.schema.gates import GateConfig, Severity
-from configs.schema.metrics import METRICS, Family
+from configs.schema.gates import METRICS, Family, GateConfig, Severity
 from tasks.contracts.evaluation import Verdict
 from tasks.foundation.records import Record
 from tasks.quality.intervals import SHARES, Error, scaled, smallest_gap

@@ -54,7 +54,7 @@ def _duplicate_share(vectors: Vectors) -> float:
     return float((texts_of[which] > 1).mean())
 
 
-# One entry for each metric of the family in configs/schema/metrics.py.
+# One entry for each metric of the family in configs/schema/gates.py.
 VECTORS: dict[str, Callable[[Vectors], float]] = {
     "effective_rank": _effective_rank,
     "mean_cosine": _mean_cosine,
@@ -98,7 +98,7 @@ def _neighbour_overlap(ours: Answers, theirs: Answers) -> float | None:
     return float(np.mean([len(np.intersect1d(one, other)) / len(one) for one, other in pairs]))
 
 
-# One entry for each metric of the family in configs/schema/metrics.py; None if undefined.
+# One entry for each metric of the family in configs/schema/gates.py; None if undefined.
 COMPATIBILITY: dict[str, Callable[[Answers, Answers], float | None]] = {
     "same_item_cosine": _same_item_cosine,
     "neighbour_overlap@10": _neighbour_overlap,

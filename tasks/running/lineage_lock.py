@@ -1,7 +1,7 @@
 """The lock of a lineage, safe after its holder was killed or suspended.
 
 A process that was suspended until another one took the lock is refused when it wakes: at the next pulse of its stage
-or before its next write, and its workers at theirs (infra/store/fence.py).
+or before its next write, and its workers at theirs (infra/store/checked.py).
 """
 
 import contextlib

@@ -16,7 +16,7 @@ from tasks.contracts.stages import Stage, compute_of
 from tasks.runs import releases
 from tasks.runs.catalogues import known_items
 from tasks.runs.plan import NothingToDo, read_plan, rows_of
-from tasks.runs.wholeness import find_loss
+from tasks.runs.snapshot import find_loss
 
 
 class Refresh(NamedTuple):

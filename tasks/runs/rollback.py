@@ -19,7 +19,7 @@ from tasks.runs.releases import (
     read_pointer,
     swap_pointer,
 )
-from tasks.runs.wholeness import expect_whole
+from tasks.runs.snapshot import expect_whole
 
 
 def rollback(store: Store, to: int | None = None) -> Release:

@@ -1,8 +1,10 @@
-"""The records of a workspace for readers: one listing, parallel reads, and each record read once.
+"""The records of a workspace for readers, and the files of a release compared with their manifests.
 
-It can't write or lock. A decision takes a new snapshot; none is kept across a stage.
+A snapshot is one listing, parallel reads, and each record read once. It can not write or lock. A decision takes a new
+one; none is kept across a stage.
 """
 
+import contextlib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -10,7 +12,16 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from infra.store.base import Store
+from infra.store.manifest import (
+    CorruptFolder,
+    MissingFolder,
+    check_sizes,
+    expect_manifest,
+    open_files,
+    read_manifest,
+)
 from infra.store.records import first_problem, parse_record
+from infra.store.soundness import find_damage, set_apart
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.workspace import CURRENT, NUMBER, RELEASE
@@ -180,3 +191,48 @@ class Snapshot:
         """Return the records under these keys, read in parallel, without missing or unreadable ones."""
         self.fetch(keys)
         return [record for key in keys if (record := self.read(key, kind)) is not None]
+
+
+def expect_whole(store: Store, release: Release) -> None:
+    """Read the model and the vectors of a release, and compare every file with its checksum.
+
+    Raises:
+        MissingFolder, CorruptFolder: a file or a manifest is gone or damaged; names it.
+    """
+    for prefix, sha256 in _served(release):
+        manifest = check_sizes(store, prefix)
+        expect_manifest(store, prefix, manifest, sha256)
+        open_files(store, prefix, manifest.kind)
+
+
+def find_loss(store: Store, release: Release) -> str | None:
+    """Return a sentence about a lost file of a release, its catalogue included; None if none is known. Reads no file.
+
+    Lost is a file that is gone, has another size, or was set apart because its bytes differ.
+    """
+    for prefix, sha256 in (*_served(release), (release.catalogue.prefix, release.catalogue.sha256)):
+        try:
+            expect_manifest(store, prefix, check_sizes(store, prefix), sha256)
+        except (MissingFolder, CorruptFolder) as error:
+            return str(error)
+    return None
+
+
+def set_damaged_apart(store: Store, release: Release) -> list[str]:
+    """Read every file of a release, its catalogue included, and move damaged ones to quarantine/.
+
+    Returns:
+        A sentence about each damaged file. An unreadable manifest is none: its folder can't be compared.
+    """
+    found: list[str] = []
+    for prefix in (*(prefix for prefix, _ in _served(release)), release.catalogue.prefix):
+        with contextlib.suppress(MissingFolder, CorruptFolder):
+            manifest = read_manifest(store, prefix)
+            damage = find_damage(store, prefix, manifest, manifest.files)
+            set_apart(store, prefix, manifest, damage)
+            found += damage.values()
+    return found
+
+
+def _served(release: Release) -> tuple[tuple[str, str | None], ...]:
+    return (release.model_prefix, release.model_sha256), (release.vectors_prefix, release.vectors_sha256)

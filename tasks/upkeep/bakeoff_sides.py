@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from configs.prices import price_of
 from configs.schema.config import Config
-from configs.schema.metrics import METRICS
+from configs.schema.gates import METRICS
 from infra.store.base import Store
 from tasks.backfill.trying import own_run
 from tasks.contracts.evaluation import main_metric

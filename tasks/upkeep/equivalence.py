@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from configs.schema.gates import GateConfig
-from configs.schema.metrics import METRICS
+from configs.schema.gates import METRICS, GateConfig
 from infra.store.base import Store
 from tasks.contracts.evaluation import (
     QUERY_TRAINED,
@@ -29,11 +28,11 @@ from tasks.contracts.evaluation import (
 )
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.quality.answers import row_values
 from tasks.quality.comparisons import Measured, compare
 from tasks.quality.intervals import Error, rows_needed
 from tasks.quality.row_metrics import RANKING
 from tasks.quality.row_results import RowResults, row_results
+from tasks.quality.selection import row_values
 from tasks.upkeep.sides import Trained
 
 MARGIN = 0.001  # relative difference up to which two qualities are equal

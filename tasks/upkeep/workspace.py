@@ -7,8 +7,7 @@ import uuid
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from infra.store.fitness import require_fit
-from infra.store.probe import find_broken_guarantee, succeeds
+from infra.store.fitness import find_broken_guarantee, require_fit, succeeds
 from tasks.data import span_versions
 from tasks.runs import host_records, releases
 from tasks.upkeep.check import CheckResult

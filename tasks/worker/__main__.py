@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from configs.load import config_hash
+from infra.store.checked import FencedStore
 from infra.store.factory import open_store
-from infra.store.fence import FencedStore
 from tasks.contracts.jobs import cut_address
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.results import StageResult

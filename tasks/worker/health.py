@@ -13,7 +13,7 @@ from pathlib import Path
 from configs.schema.stages import HealthConfig
 from infra.store.base import Store
 from infra.store.factory import scheme_of
-from infra.store.probe import find_broken_guarantee
+from infra.store.fitness import find_broken_guarantee
 from tasks.contracts.outcomes import Check, HealthOutcome
 from tasks.contracts.runner import report
 from tasks.foundation.errors import FailureClass, HostError, StoreError, classify

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from configs.schema.checkpoints import AUTO
 from configs.schema.config import Config
 from configs.schema.learning_rate import learning_rate
+from configs.schema.training import AUTO
 from tasks.contracts.checkpoints import HeadSolved, HoldoutRule, LabelHeadSolved
 from tasks.contracts.evaluation import COMPETITORS, Role
 from tasks.contracts.jobs import TrainInputs
@@ -38,7 +38,7 @@ from tasks.worker.training.compile_cache import graph_use
 from tasks.worker.training.forgetting import average_weights, put_weights
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.known_pairs import KnownPositives, open_known
-from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.loop import LoopRecorder, TrainStep
 from tasks.worker.training.plan import PlanFolder
 from tasks.worker.training.resume import (
     Start,
@@ -50,7 +50,6 @@ from tasks.worker.training.resume import (
     make_start,
     ref_at,
 )
-from tasks.worker.training.step import TrainStep
 from tasks.worker.training.telemetry import StepClock, collect_device_use, measure_device_use
 from tasks.worker.training.training_rows import (
     TrainingRows,

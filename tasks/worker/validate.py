@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 from configs.schema.config import Config
 from infra.store.manifest import open_folder
 from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.evaluation import ENOUGH_SPANS
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef, newest_rows
 from tasks.contracts.runner import report
-from tasks.contracts.usual_rows import ENOUGH_SPANS
 from tasks.contracts.workspace import HELD, SIDES
 from tasks.data.events import with_labels
 from tasks.data.rows import ROWS_KIND, has_ids_alone
@@ -40,6 +40,7 @@ from tasks.worker.rows.columns import joined
 from tasks.worker.rows.counts import WindowCounts
 from tasks.worker.rows.drifts import judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.rows.duplicates import check_left_out, find_sides
+from tasks.worker.rows.holdout_read import judge_before
 from tasks.worker.rows.holdout_write import write_held
 from tasks.worker.rows.ids_alone import FilledSpan
 from tasks.worker.rows.labels import judge_labels
@@ -50,7 +51,6 @@ from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_values
 from tasks.worker.rows.waiting_rows import LateRows, late_tables
-from tasks.worker.rows.window_before import judge_before
 
 
 def run(job: Job) -> ValidateOutcome:

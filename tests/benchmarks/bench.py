@@ -29,8 +29,8 @@ from tasks.data.holdout import split_holdout
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.planning.preflight_encoder import pretrained_folder
-from tasks.quality.answers import Answers, measure
 from tasks.quality.intervals import Term, error_of
+from tasks.quality.selection import Answers, measure
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tests.benchmarks.ingest_memory import peak_memory_mib

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from configs.load import load_config
-from configs.schema.checkpoints import AUTO
+from configs.schema.training import AUTO
 from flows.demo.__main__ import COLUMNS, CONFIG_FILE, ROWS_PER_SPAN, SEED
 from flows.demo.search_log import FIRST_MONTH, write_shop
 from infra.store.directory import DirectoryStore

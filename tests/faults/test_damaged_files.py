@@ -30,7 +30,7 @@ from tasks.runs import releases
 from tasks.runs.plan import NothingToDo
 from tasks.runs.refreshes import plan_refresh
 from tasks.runs.rollback import rollback
-from tasks.runs.wholeness import expect_whole
+from tasks.runs.snapshot import expect_whole
 from tasks.worker.search.index import Index
 from tasks.worker.search.measure import open_released
 from tests.support.fakes.stages import carry_out

@@ -26,7 +26,7 @@ UPLOAD = "infra.store.directory:DirectoryStore.upload"
 CREATE = "infra.store.directory:DirectoryStore.create"
 DELETE = "infra.store.directory:DirectoryStore.delete"
 KILLS = {
-    "before the first step": Kill("tasks.worker.training.step:TrainStep.__call__", 1, "before"),
+    "before the first step": Kill("tasks.worker.training.loop:TrainStep.__call__", 1, "before"),
     "before the first checkpoint": Kill(RECORDED, 2),
     "while the first checkpoint is written": Kill(UPLOAD, 1, about="step-00000003/optimizer.safetensors"),
     "right after the first checkpoint": Kill(COMMITTED, 1),

@@ -20,7 +20,7 @@ from tests.support.processes.ranks import finish, run_ranks, start
 from tests.support.workspace.jobs import make_job, make_workspace, tensors_of, tiny_config, train_model, write_rows
 
 COMMITTED = "tasks.worker.training.checkpoint:commit"
-STEP = "tasks.worker.training.step:TrainStep.__call__"
+STEP = "tasks.worker.training.loop:TrainStep.__call__"
 RESULT = Kill("tasks.worker.train:_agree", 1, "before")
 CANCELLED = POLICIES[FailureClass.CANCELLED].exit_code
 

@@ -18,7 +18,7 @@ from tests.support.processes.kills import Kill, be_told_to_stop, work
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import make_workspace, tiny_config, train_model
 
-STEP = "tasks.worker.training.step:TrainStep.__call__"
+STEP = "tasks.worker.training.loop:TrainStep.__call__"
 LOSSES = "tasks.worker.training.loop:LoopRecorder.losses_if_due"
 CANCELLED = POLICIES[FailureClass.CANCELLED].exit_code
 TWO_WORKERS = "train.workers=2"

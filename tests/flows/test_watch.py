@@ -19,9 +19,8 @@ from prefect.states import Cancelled, Failed, Running
 import flows.watch
 import infra.compute.factory
 from flows.pipeline import pipeline
-from flows.running.lost_runs import LOST
-from flows.running.standing_problems import RESOLVED
-from flows.running.watch_events import CATALOGUE_STALE, GIVEN_UP, LATE, MISSED, STALE, WILL_BE_LATE
+from flows.running.catch_up import LOST
+from flows.running.watch_events import CATALOGUE_STALE, GIVEN_UP, LATE, MISSED, RESOLVED, STALE, WILL_BE_LATE
 from flows.running.watch_page import section
 from flows.watch import watch
 from infra.store.directory import DirectoryStore
@@ -224,7 +223,7 @@ def test_a_run_that_waits_for_a_worker_is_not_started_twice(store, deployed, mon
 
 
 def test_a_start_whose_process_died_at_once_does_not_block_the_next(store, deployed, monkeypatch):
-    monkeypatch.setattr("flows.running.lost_runs.GAP_SECONDS", 2.5)
+    monkeypatch.setattr("flows.running.catch_up.GAP_SECONDS", 2.5)
     ingest(store, recent_span())
     hours_from_now(monkeypatch, 0)
     look(store)
@@ -232,10 +231,10 @@ def test_a_start_whose_process_died_at_once_does_not_block_the_next(store, deplo
     hours_from_now(monkeypatch, 2)
     look(store)
     assert keys(store) == ["i1"], "it may still come"
-    monkeypatch.setattr("flows.running.lost_runs.SILENT", dt.timedelta(0))
+    monkeypatch.setattr("flows.running.catch_up.SILENT", dt.timedelta(0))
     answers = iter([False, True])  # it was between two spans
     with monkeypatch.context() as busy:
-        busy.setattr("flows.running.lost_runs.is_held", lambda store, lineage: next(answers))
+        busy.setattr("flows.running.catch_up.is_held", lambda store, lineage: next(answers))
         look(store)
     assert keys(store) == ["i1"]
     look(store)
@@ -396,7 +395,7 @@ def test_two_watches_at_the_same_moment_send_one_event(store, prefect, monkeypat
         at = dt.datetime.fromisoformat(NOW) + dt.timedelta(minutes=minute)
         set_clock(monkeypatch, at.isoformat())
         with monkeypatch.context() as blind:
-            blind.setattr("flows.running.standing_problems._read", lambda *_: ())
+            blind.setattr("flows.running.watch_events._read", lambda *_: ())
             look(store, f"lineage={lineage}", "freshness.target_hours=48", catch_up=False)
     look(store, f"lineage={lineage}", "freshness.target_hours=4000", catch_up=False)
     assert len(prefect.events(RESOLVED, f"millrace.lineage.{lineage}")) == 1, "the server took the others before"
@@ -474,7 +473,7 @@ def killed_backfill(store: DirectoryStore) -> tuple[FlowRun, FlowRun, FlowRun]:
 
 
 def test_a_lost_run_and_its_parents_are_set_to_crashed(store, monkeypatch):
-    monkeypatch.setattr("flows.running.lost_runs.START_MINUTES", 0.0)
+    monkeypatch.setattr("flows.running.catch_up.START_MINUTES", 0.0)
     parent = shown_running("scheduled")
     child = shown_running("missed before", parent)
     running(store, flow_run=str(child.id))
@@ -493,7 +492,7 @@ def test_a_run_with_a_lock_or_just_started_still_shows_running(store, monkeypatc
     whole, span, _ = killed_backfill(store)
     look(store)
     assert states(run, whole, span) == ["Running", "Running", "Running"]
-    monkeypatch.setattr("flows.running.lost_runs.START_MINUTES", 0.0)
+    monkeypatch.setattr("flows.running.catch_up.START_MINUTES", 0.0)
     (backfill,) = backfill_state.read_all(store)
     with store.lock("lineages/main.run"), store.lock(f"lineages/{backfill.branch}.run"):
         look(store)
@@ -501,7 +500,7 @@ def test_a_run_with_a_lock_or_just_started_still_shows_running(store, monkeypatc
 
 
 def test_a_flow_run_of_another_server_is_ignored(store, monkeypatch):
-    monkeypatch.setattr("flows.running.lost_runs.START_MINUTES", 0.0)
+    monkeypatch.setattr("flows.running.catch_up.START_MINUTES", 0.0)
     running(store, flow_run="8d1c22f0-98c2-4a55-a10b-1d4a3b3ad8f5")
     _, report = look(store)
     assert [clock.lost for clock in report.clocks] == [True]

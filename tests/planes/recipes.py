@@ -17,8 +17,8 @@ import yaml
 
 from configs.load import BASE
 from configs.schema.compute import ACCELERATORS
+from configs.schema.gates import METRICS, Family
 from configs.schema.label_heads import LabelHead
-from configs.schema.metrics import METRICS, Family
 from configs.schema.publishing import KINDS
 from configs.schema.training import HeadsConfig
 from flows.cli.app import MODULES
@@ -142,7 +142,7 @@ def _of_label_head(head: str) -> Iterator[str]:
     if head not in LABEL_TASKS:
         yield f"{about}: add its entry to LABEL_TASKS in tasks/worker/model/label_heads.py"
     if not [name for name, metric in METRICS.items() if metric.head == head and metric.family is Family.label]:
-        yield f"{about}: add a metric of it to METRICS in configs/schema/metrics.py"
+        yield f"{about}: add a metric of it to METRICS in configs/schema/gates.py"
     if head not in SKILLS:
         yield f"{about}: say in SKILLS in tasks/quality/label_metrics.py what tells whether it has learnt"
     yield from _untested(about, head, "tests/tasks/worker/model")

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from flows.pipeline import pipeline
 from flows.refresh import refresh
-from infra.store.fence import FencedStore
+from infra.store.checked import FencedStore
 from tasks.contracts.jobs import Inputs, JobSpec, PublishInputs
 from tasks.contracts.outcomes import Outcome
 from tasks.contracts.runner import Waiter

@@ -9,8 +9,7 @@ from pydantic import Field
 from flows.cli.flow_runs import run_flow
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import spans
-from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.options import RunOptions, spans
 from flows.presentation import bakeoff as presentation
 from flows.presentation import terminal
 from tasks.foundation.records import Record

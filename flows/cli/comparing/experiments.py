@@ -14,9 +14,8 @@ from flows.cli.report import RunReport, StageLine, report_of, stage_lines
 from flows.cli.running import show_stages
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import spans
 from flows.cli.terminal.console import note, say, show_table
-from flows.cli.terminal.options import RunOptions, write
+from flows.cli.terminal.options import RunOptions, spans, write
 from flows.presentation import html, queries, terminal
 from flows.presentation.model import Section, ended_as, table
 from flows.presentation.run.comparison import comparison_page, metrics_table

@@ -8,8 +8,7 @@ from pydantic import Field
 from flows.cli.flow_runs import run_flow
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.completion import spans
-from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.options import RunOptions, spans
 from flows.presentation import parity as presentation
 from flows.presentation import terminal
 from tasks.foundation.records import Record

@@ -12,9 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 
 import typer
 
-from flows.cli.terminal.completion import assignments
-from flows.cli.terminal.options import HERE, RunOptions, existing, found_config
-from flows.cli.terminal.reading import Reading
+from flows.cli.terminal.options import HERE, Reading, RunOptions, assignments, existing, found_config
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.foundation.records import Record

@@ -1,18 +1,25 @@
-"""Workspace and settings of a command, and files that it writes on request."""
+"""Options of several commands: workspace, settings, files to write, reading of a source; words for a shell."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from infra.store.base import Store
 from infra.store.factory import open_store
+from tasks.data.files.csv_form import Quote, parse_delimiter
+from tasks.data.files.csv_rows import CsvOptions
+from tasks.data.files.formats import Format
+from tasks.data.files.nested import parse_explode
+from tasks.data.files.places import source_path
+from tasks.data.files.shaping import Lookup, Shaping, parse_only
+from tasks.data.files.spelling import Spelling, parse_spelling
 from tasks.foundation.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -106,3 +113,81 @@ def write_all(files: Mapping[Path, bytes]) -> None:
                 whole.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"{target} can't be written: {error.strerror or error}") from error
+
+
+class Reading(NamedTuple):
+    """The options as they are given, each with its help."""
+
+    form: Annotated[
+        Format | None, typer.Option("--format", help="Format of the records; default: from the file name.")
+    ] = None
+    delimiter: Annotated[
+        str | None, typer.Option(help="Delimiter of a CSV: comma, semicolon, tab or pipe; default: detected.")
+    ] = None
+    quote: Annotated[
+        Quote | None,
+        typer.Option(help='Quotes of a CSV: double (""), backslash (\\"), none (plain); default: detected.'),
+    ] = None
+    decimal: Annotated[str, typer.Option(help="Decimal sign of numbers in text columns, e.g. in CSV: . or ,")] = "."
+    dayfirst: Annotated[bool, typer.Option("--dayfirst", help="Dates begin with the day, e.g. 20.11.2026.")] = False
+    true: Annotated[str | None, typer.Option("--true", help="Further words for true, as ja,oui.")] = None
+    false: Annotated[str | None, typer.Option("--false", help="More words for false, e.g. nein,non.")] = None
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", help="Rows to read: COLUMN (has a value), or COLUMN=VALUE,VALUE. May be repeated."),
+    ] = None
+    lookup: Annotated[
+        PurePath | None,
+        typer.Option(
+            "--lookup", parser=source_path, metavar="PATH", help="Another file with columns of the rows, found by --by."
+        ),
+    ] = None
+    by: Annotated[str | None, typer.Option("--by", help="Column that the rows and the file of --lookup share.")] = None
+    explode: Annotated[
+        str | None, typer.Option(help="Columns with lists of ids, a row for each id: clicked, or clicked,shown.")
+    ] = None
+
+    @property
+    def shaping(self) -> Shaping:
+        """The rows of a record. Raises ConfigError: an option is not understood, or one of two is missing."""
+        if (self.lookup is None) != (self.by is None):
+            raise ConfigError("--lookup FILE and --by COLUMN belong together: give both, or none")
+        lookup = None if self.lookup is None or self.by is None else Lookup(self.lookup, self.by)
+        return Shaping(parse_explode(self.explode), lookup, parse_only(self.only or ()))
+
+    @property
+    def csv(self) -> CsvOptions:
+        """The delimiter and the quotes. Raises ConfigError: the delimiter is not understood."""
+        return CsvOptions(None if self.delimiter is None else parse_delimiter(self.delimiter), self.quote)
+
+    @property
+    def spelling(self) -> Spelling:
+        """The spelling of numbers, dates and booleans. Raises ConfigError: an option is not understood."""
+        return parse_spelling(self.decimal, self.dayfirst, self.true, self.false)
+
+
+DETECTED = Reading()  # no option is given
+
+
+def spans(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the spans of a workspace that is a folder; of a bucket none, which would take too long."""
+    folder = Path(ctx.params.get("workspace") or "workspace").expanduser() / "spans"
+    return sorted(each.name for each in folder.glob(f"{incomplete}*")) if folder.is_dir() else []
+
+
+def assignments(incomplete: str) -> list[str]:
+    """Return the settings that begin so, as in `train.epochs=`."""
+    return [f"{key}=" for key in _keys(incomplete)]
+
+
+def setting_keys(incomplete: str) -> list[str]:
+    """Return the keys that begin so, as in `train.epochs`."""
+    return list(_keys(incomplete))
+
+
+def _keys(incomplete: str) -> Iterator[str]:
+    from configs.keys import EACH, NAME, all_keys  # not for `--help`
+
+    for key in all_keys(None):
+        if key.path.startswith(incomplete) and not key.is_section and EACH not in key.path and NAME not in key.path:
+            yield key.path

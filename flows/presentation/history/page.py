@@ -1,4 +1,4 @@
-"""The pipeline's history: quality and freshness of the released model, cost of the runs, and reasons of failures."""
+"""The history of the pipeline: releases, quality and freshness of the model that serves, costs, reasons of failures."""
 
 import datetime as dt
 
@@ -9,8 +9,8 @@ from flows.presentation.history import figures
 from flows.presentation.history.forward import forward_figures, forward_section
 from flows.presentation.history.ledger import ledger_section
 from flows.presentation.history.quality import quality
-from flows.presentation.history.releases import releases_section
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
+from flows.presentation.releases import published_as
 from flows.presentation.wording import (
     NONE,
     ON_HOLDOUT,
@@ -32,6 +32,29 @@ from tasks.monitoring.history import PLANS, History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
 from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
+
+
+def releases_section(history: History) -> Section | None:
+    """Return a row for each of the newest releases; None before the first."""
+    if not history.published:
+        return None
+    newest_first, serving = history.published[::-1], history.current.number if history.current else None
+    metric = queries.metric_of(each.by_queries for each in newest_first)
+    columns = ("release", "", "span", "made at", ">vectors", *queries.columns(metric))
+    rows = [
+        (
+            Cell(f"{each.number}, serves", "✓", "good") if each.number == serving else str(each.number),
+            published_as(each.refreshed),
+            each.span.name,
+            moment(each.created_at),
+            count(each.vectors),
+            *queries.cells(each.by_queries, metric),
+        )
+        for each in newest_first
+    ]
+    caption = f"Newest first; metrics {ON_HOLDOUT}, which a refresh takes over from its model"
+    return Section("Releases", id="releases", tables=(table(caption, columns, rows),))
+
 
 MOST_ROWS = 60
 MOST_LETTERS = 240  # characters of a run's message

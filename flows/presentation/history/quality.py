@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from configs.schema.metrics import METRICS, Family
+from configs.schema.gates import METRICS, Family
 from flows.presentation.figures import (
     BLUE,
     GREY,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from configs.schema.metrics import METRICS, Family
+from configs.schema.gates import METRICS, Family
 from flows.presentation.figures import BLUE, GREY, curves
 from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
 from flows.presentation.queries import ALL_QUERIES, OF_QUERIES

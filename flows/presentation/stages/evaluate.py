@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from types import MappingProxyType
 
-from configs.schema.metrics import METRICS, Family, names_of
+from configs.schema.gates import METRICS, Family, names_of
 from flows.presentation import queries
 from flows.presentation.forward import forward_sentence
 from flows.presentation.model import Cell, Section, Table, table

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from configs.schema.checkpoints import AUTO
-from configs.schema.metrics import Family, names_of
+from configs.schema.gates import Family, names_of
+from configs.schema.training import AUTO
 from flows.presentation.figures import curves
 from flows.presentation.model import Cell, Figure, Section, Table, facts, table
 from flows.presentation.stages import compiling

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.data.files.facts import ColumnFacts, Problem, Shape
 from tasks.data.files.flags import column_flags, flags_of, is_named_as_state
-from tasks.data.files.near_times import way_to_write
 from tasks.data.files.nested import looks_like_a_list
 from tasks.data.files.roles import TIME, named_like
 from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, PLACEHOLDERS, TRUE_WORDS
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey, cell
+from tasks.data.files.times import way_to_write
 from tasks.data.files.values import SCIENTIFIC, is_missing_word
 
 _NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}

@@ -11,12 +11,11 @@ from typing import Any
 from tasks.data.files.csv_form import CsvForm
 from tasks.data.files.csv_rows import DETECTED, CsvOptions, read_csv
 from tasks.data.files.cursor import Cursor, SourceRow, TakeUnreadable, Unread
-from tasks.data.files.folders import find_files, refuse_tables, visible
 from tasks.data.files.formats import Format, content_by_magic, format_of, format_of_name
 from tasks.data.files.json_rows import read_jsonl
 from tasks.data.files.packing import plain
 from tasks.data.files.parquet_rows import read_parquet
-from tasks.data.files.places import BUFFER_BYTES, list_source, open_place
+from tasks.data.files.places import BUFFER_BYTES, find_files, list_source, open_place, refuse_tables, visible
 from tasks.data.files.xml_rows import read_xml
 from tasks.foundation.errors import ConfigError, DataError
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from tasks.contracts.profiles import Shared
 from tasks.data.files.facts import ColumnFacts, Shape
-from tasks.data.files.near_times import year_comes_first
 from tasks.data.files.nested import looks_like_a_list, members
 from tasks.data.files.shapes import shape_of
 from tasks.data.files.spelling import Spelling, day_comes_first
+from tasks.data.files.times import year_comes_first
 from tasks.data.files.values import as_text, is_missing, is_missing_word, kind_of, scalar, short, type_of_kinds
 from tasks.foundation.languages import languages
 

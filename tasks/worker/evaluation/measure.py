@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from configs.schema.metrics import least_competitors
+from configs.schema.gates import least_competitors
 from tasks.contracts.evaluation import (
     Role,
     held_of,

@@ -1,4 +1,4 @@
-"""The measured rows: the holdout of all spans, and the golden set."""
+"""The measured rows: the holdout of all spans, sampled above `evaluate.max_rows`, and the golden set."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -16,10 +16,36 @@ from tasks.data.holdout import unseen
 from tasks.data.label_columns import label_classes, label_values, pair_mask
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
-from tasks.worker.evaluation.sample import sample_sizes
 from tasks.worker.model.relevant import hash_queries
 from tasks.worker.process.job import Job
 from tasks.worker.rows.holdout_read import HeldSpan, at_once
+
+
+def sample_sizes(there: Sequence[int], most: int) -> list[int]:
+    """Return the sample size of each span, at most `most` in all; a higher `most` only adds rows.
+
+    The newest span gets up to half, the others share the rest equally; rows that one span lacks go to the others.
+
+    Args:
+        there: holdout rows of each span, oldest first.
+    """
+    *earlier, newest = there
+    own = min(newest, max(most - most // 2, most - sum(earlier)))
+    return [*_shared(earlier, most - own), own]
+
+
+def _shared(there: Sequence[int], rows: int) -> list[int]:
+    """Split `rows` equally, each share at most the span's count; the remainder goes to the last spans."""
+    found, left = [0] * len(there), min(rows, sum(there))
+    while left:
+        wanting = [at for at, count in enumerate(there) if count > found[at]]
+        each, over = divmod(left, len(wanting))
+        for number, at in enumerate(reversed(wanting)):
+            more = min(there[at] - found[at], each + (number < over))
+            found[at] += more
+            left -= more
+    return found
+
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 

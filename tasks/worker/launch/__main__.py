@@ -21,11 +21,18 @@ from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import SPEC
 from tasks.foundation.errors import POLICIES, StoreError, classify, from_exit_code
 from tasks.runs.host_records import excluded, given_up
-from tasks.worker.launch.attempt import claim_attempt, spec_of_try, write_spec
 from tasks.worker.launch.child_node import ChildNode
 from tasks.worker.launch.container_position import ContainerPosition, check_position
 from tasks.worker.launch.main_node import MainNode
-from tasks.worker.launch.processes import StopSignals, Workers, torchrun_command, torchrun_environment
+from tasks.worker.launch.processes import (
+    StopSignals,
+    Workers,
+    claim_attempt,
+    spec_of_try,
+    torchrun_command,
+    torchrun_environment,
+    write_spec,
+)
 from tasks.worker.process.job import read_spec
 
 HOLD_SECONDS = 120.0  # a machine ends within this time; meanwhile it gets no other job

@@ -6,6 +6,7 @@ It knows nothing of devices, workers or files; `build.py` makes a model and `che
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,16 +17,36 @@ from torch import nn
 from torch.func import functional_call
 from transformers import AutoModel, PretrainedConfig
 
+from configs.schema.training import LARGEST_SCALE
 from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.data.encoders import Activation, first_position, kind_of
 from tasks.worker.devices.varlen_attention import offsets_of, takes_lengths
 from tasks.worker.model import unpadded
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.interaction import Interaction
-from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.model_shape import ModelShape, input_width
 from tasks.worker.model.packing import Packing, segments_of
 from tasks.worker.model.unpadded import UnpaddedTexts
+
+# A step of AdamW is about as large as the learning rate, tuned for an encoder. This single number must move farther.
+_PACE = 100.0
+
+
+class LearntScale(nn.Module):
+    """A scale between 1 and LARGEST_SCALE; its weight is a scalar, which weight decay skips."""
+
+    def __init__(self, scale: float) -> None:
+        """Start at `scale`, which lies between the bounds."""
+        super().__init__()
+        share = math.log(scale) / math.log(LARGEST_SCALE)
+        self.logit = nn.Parameter(torch.tensor(math.log(share / (1.0 - share)) / _PACE))
+
+    def forward(self) -> torch.Tensor:
+        """Return the scale, float32 ()."""
+        # The value is _PACE times the weight, but the gradient is not scaled, so that clipping sees its real size.
+        value = self.logit + (_PACE - 1.0) * self.logit.detach()
+        return torch.exp(math.log(LARGEST_SCALE) * torch.sigmoid(value))
+
 
 # Activation functions after a dense layer.
 ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {

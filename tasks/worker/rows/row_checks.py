@@ -15,7 +15,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
-from configs.schema.expectations import Scope
+from configs.schema.validation import Scope
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
 from tasks.contracts.checkpoints import HoldoutRule
@@ -23,7 +23,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.profiles import REASON, SEPARATOR, SPAN
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, last_day
-from tasks.data.ids import NUL
+from tasks.data.canonical import NUL
 from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError

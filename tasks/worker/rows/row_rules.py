@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from configs.schema.config import Config
-from tasks.data.ids import MOST_ID_BYTES
+from tasks.data.canonical import MOST_ID_BYTES
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY
 from tasks.quality.expectations import Expectation, between, not_null
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from configs.schema.expectations import Scope
-from configs.schema.validation import ExpectationConfig
+from configs.schema.validation import ExpectationConfig, Scope
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.quality.expectations import Expectation, Finding, check_arguments, judge

@@ -20,8 +20,7 @@ from tasks.data.items import TEXT
 from tasks.data.label_columns import pair_mask
 from tasks.data.rows import ITEM_ID, ROW_ID
 from tasks.worker.catalogue.choose import choose
-from tasks.worker.search.mine_negatives import Mined
-from tasks.worker.search.released_items import ReleasedItems
+from tasks.worker.search.mine_negatives import Mined, ReleasedItems
 from tasks.worker.training.training_rows import feature_columns
 
 KIND = "negatives"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from configs.schema.checkpoints import interval_of
+from configs.schema.training import interval_of
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, PRUNED, Manifest
 from infra.store.records import read_record

@@ -16,8 +16,8 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from configs.schema.metrics import METRICS
-from configs.schema.retention import KeepBestConfig
+from configs.schema.gates import METRICS
+from configs.schema.training import KeepBestConfig
 from infra.store.base import Store
 from tasks.contracts.checkpoints import CurvePoint, GroupRange, HoldoutRule
 from tasks.contracts.references import RowsRef

@@ -20,9 +20,9 @@ from tasks.worker.process.job import Job
 from tasks.worker.training.batches import BatchShape, make_batch, make_plan
 from tasks.worker.training.checkpoint import CheckpointWriter
 from tasks.worker.training.holdout import judge, sample_holdout
+from tasks.worker.training.loop import TrainStep
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.resume import Start
-from tasks.worker.training.step import TrainStep
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from tasks.data.holdout import read_sides
 from tasks.data.label_columns import label_classes
 from tasks.data.rows import ITEM, QUERY, ROW_ID
 from tasks.planning.preflight_encoder import pretrained_folder
-from tasks.quality.answers import Answers, measure
 from tasks.quality.intervals import Term, error_of
 from tasks.quality.row_metrics import NAMED, classification_metrics
+from tasks.quality.selection import Answers, measure
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank

@@ -8,11 +8,11 @@ import numpy as np
 
 from tasks.contracts.evaluation import Role
 from tasks.foundation.records import Record
-from tasks.quality.answers import Answers, measure
 from tasks.quality.intervals import Term, error_of, estimate
 from tasks.quality.row_metrics import CLASSIFICATION, NAMED
 from tasks.quality.row_metrics import RANKING as RANKING_METRICS
 from tasks.quality.row_results import RowResults
+from tasks.quality.selection import Answers, measure
 
 CONFIDENCE = 0.95
 

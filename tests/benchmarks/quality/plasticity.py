@@ -193,7 +193,7 @@ def _lineage(folder: Path, variant: Variant, plain: Config, seed: int, plan: Pla
         rows = commit_rows(store, f"span-{span:03d}", shop.span(plan.rows, span >= plan.shift), folder)
         if variant.at_the_shift and span < plan.shift:
             continue
-        with patch("tasks.worker.training.step.set_rates", _set_rewarmed) if variant.rewarmed else nullcontext():
+        with patch("tasks.worker.training.loop.set_rates", _set_rewarmed) if variant.rewarmed else nullcontext():
             outcome = train.run(
                 make_job(store, config, TrainInputs(rows=(rows,), history=(), parent=parent), str(span))
             )

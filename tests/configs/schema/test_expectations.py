@@ -1,7 +1,7 @@
 import pytest
 
 from configs.load import load_config
-from configs.schema.expectations import REFUSED, SCOPES
+from configs.schema.validation import REFUSED, SCOPES
 from tasks.foundation.errors import ConfigError
 from tasks.quality.expectations import load_great_expectations
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from infra.store.base import Store
-from infra.store.checked import CheckedStore
-from infra.store.fence import Fence, FencedStore
+from infra.store.checked import CheckedStore, Fence, FencedStore
 from infra.store.manifest import MANIFEST, commit, open_folder, seal
 from infra.store.placing import place
 from tasks.foundation.errors import SupersededError

@@ -17,7 +17,7 @@ from tasks.worker import train
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import Batch
-from tasks.worker.training.step import TrainStep
+from tasks.worker.training.loop import TrainStep
 from tests.support.workspace.jobs import make_job
 
 

@@ -1,4 +1,4 @@
-from tasks.contracts.usual_rows import FewRows, few_rows
+from tasks.contracts.evaluation import FewRows, few_rows
 
 
 def test_a_span_is_compared_with_the_median_of_the_eight_before_it() -> None:

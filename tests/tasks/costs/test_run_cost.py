@@ -10,9 +10,8 @@ import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
-from tasks.costs.places import Asked
-from tasks.costs.run_cost import planned_dollars, run_cost
-from tasks.costs.run_plan import plan_costs
+from tasks.costs.run_cost import plan_costs, planned_dollars, run_cost
+from tasks.costs.stage_time import Asked
 from tasks.foundation.errors import ConfigError
 from tasks.planning.enough import enough
 from tasks.planning.next_run import plan_run

@@ -20,9 +20,9 @@ from tasks.contracts.stages import Stage
 from tasks.costs.weekly import decide
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, HostError
 from tasks.monitoring import span_progress
+from tasks.monitoring.deadlines import last_fire
 from tasks.monitoring.freshness import FreshnessReport, freshness
 from tasks.monitoring.problems import Problem, named, together
-from tasks.monitoring.schedule import last_fire
 from tasks.monitoring.span_progress import ROWS, SpanRow
 from tasks.planning.decisions import Action, overrule
 from tasks.planning.next_run import plan_run

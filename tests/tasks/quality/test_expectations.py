@@ -3,8 +3,7 @@ import math
 import pandas as pd
 import pytest
 
-from configs.schema.expectations import SCOPES
-from configs.schema.validation import ExpectationConfig
+from configs.schema.validation import SCOPES, ExpectationConfig
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.quality.expectations import between, check_arguments, judge, load_great_expectations, not_null
 

@@ -3,7 +3,7 @@ import pytest
 
 from configs.schema.stages import Bounds
 from tasks.contracts.evaluation import GOLDEN, Role
-from tasks.quality.fall import judge_falls
+from tasks.quality.fall_parts import judge_falls
 from tasks.quality.row_results import RowResults
 from tests.support.measures.row_results import row_results
 

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tasks.quality.answers import Answers, measure
-from tasks.quality.calibration import CALIBRATION
 from tasks.quality.intervals import (
     Error,
     Term,
@@ -18,8 +16,9 @@ from tasks.quality.intervals import (
     smallest_gap,
     student,
 )
-from tasks.quality.label_metrics import LABEL
+from tasks.quality.label_metrics import CALIBRATION, LABEL
 from tasks.quality.row_metrics import CLASSIFICATION, NAMED
+from tasks.quality.selection import Answers, measure
 
 FORMULAS: dict[str, Callable[..., float | None]] = {**CLASSIFICATION, **LABEL}
 ROWS = 150

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 
-from tasks.quality.calibration import CALIBRATION
+from tasks.quality.label_metrics import CALIBRATION
 from tasks.quality.row_metrics import classification_metrics, metrics_of, retrieval_metrics
 
 

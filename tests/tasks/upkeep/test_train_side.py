@@ -6,8 +6,7 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.health import health
-from tasks.upkeep.sides import plan_sides
-from tasks.upkeep.train_side import train
+from tasks.upkeep.sides import plan_sides, train
 from tasks.validate import validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import small_config
@@ -37,7 +36,7 @@ def test_a_side_without_its_checkpoint_is_done(store, runner, plan):
 
 def test_a_checkpoint_that_was_not_deleted_in_time_is_deleted_the_next_time(store, runner, plan, monkeypatch):
     with monkeypatch.context() as killed:
-        killed.setattr("tasks.upkeep.train_side.drop_checkpoints", lambda store, plan: None)
+        killed.setattr("tasks.upkeep.sides.drop_checkpoints", lambda store, plan: None)
         trained(plan)
     assert store.list("lineages")
     trained(plan)

@@ -13,7 +13,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 import pytest
 
-from configs.schema.metrics import METRICS, Family, names_of
+from configs.schema.gates import METRICS, Family, names_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role, Verdict

@@ -30,9 +30,8 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import choose_shape, make_batch, make_plan
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts
-from tasks.worker.training.loop import LoopRecorder
+from tasks.worker.training.loop import LoopRecorder, TrainStep
 from tasks.worker.training.optimizer import make_optimizer
-from tasks.worker.training.step import TrainStep
 from tasks.worker.training.training_rows import make_pairs
 from tests.support.workspace.jobs import (
     CLASSIFIER,

@@ -14,8 +14,8 @@ from tasks.foundation.errors import ConfigError
 from tasks.worker import warmup
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.loop import TrainStep
 from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.step import TrainStep
 from tests.support.workspace.jobs import make_job, make_workspace, tiny_config, train_model
 
 Workspace = tuple[DirectoryStore, RowsRef]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli.serving import search_worker, warm_searcher
-from flows.cli.serving.warm_searchers import MOST, WarmSearchers
+from flows.cli.serving.search_page import MOST, WarmSearchers
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer

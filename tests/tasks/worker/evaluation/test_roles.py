@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from configs.schema.metrics import Family, names_of
+from configs.schema.gates import Family, names_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN, Role

@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.worker.evaluation.sample import sample_sizes
+from tasks.worker.evaluation.rows import sample_sizes
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.errors import CancelledError, StoreError
-from tasks.worker.launch.attempt import claim_attempt, spec_of_try, write_spec
 from tasks.worker.launch.container_position import ContainerPosition
+from tasks.worker.launch.processes import claim_attempt, spec_of_try, write_spec
 from tests.support.fakes.stand_ins import health_spec
 
 FIRST = ContainerPosition("job-1", 1, 0, 1, "127.0.0.1", None)

@@ -19,7 +19,7 @@ from tests.support.processes.ranks import finish, run_ranks, start
 from tests.support.workspace.jobs import make_workspace
 
 HANG = POLICIES[FailureClass.HANG].exit_code
-STEP = "tasks.worker.training.step:TrainStep.__call__"
+STEP = "tasks.worker.training.loop:TrainStep.__call__"
 
 
 def start_job(folder: Path, *overrides: str) -> Job:

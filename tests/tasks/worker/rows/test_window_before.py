@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from configs.schema.validation import BeforeConfig
-from tasks.worker.rows.window_before import AGAIN, MISSING, judge_before
+from tasks.worker.rows.holdout_read import AGAIN, MISSING, judge_before
 from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config, with_held
 
 ROWS = 400

@@ -1,6 +1,6 @@
 import pytest
 
-from configs.schema.retention import KeepBestConfig
+from configs.schema.training import KeepBestConfig
 from tasks.contracts.checkpoints import CurvePoint
 from tasks.worker.training.forgetting import best_step, is_out_of_patience
 

@@ -12,8 +12,8 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch, choose_shape, make_batch, make_plan
 from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.loop import GradientCache
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.step import GradientCache
 from tasks.worker.training.training_rows import make_pairs
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config, train_model
 

@@ -14,8 +14,7 @@ from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batch
 from tasks.worker.training.checkpoint_interval import CheckpointInterval
-from tasks.worker.training.loop import LoopRecorder
-from tasks.worker.training.step import TrainStep
+from tasks.worker.training.loop import LoopRecorder, TrainStep
 from tests.support.workspace.jobs import CLASSIFIER, make_job, make_workspace, tiny_config, train_model
 from tests.support.workspace.states import checkpoint_state
 

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from configs.schema.learning_rate import decay_factor, learning_rate
-from configs.schema.retention import DecayConfig
-from configs.schema.training import TrainConfig
+from configs.schema.training import DecayConfig, TrainConfig
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.optimizer import (

@@ -14,8 +14,8 @@ from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import Batches, choose_shape, make_plan
 from tasks.worker.training.build import build_parts
+from tasks.worker.training.loop import TrainStep
 from tasks.worker.training.optimizer import make_optimizer
-from tasks.worker.training.step import TrainStep
 from tasks.worker.training.telemetry import gradient_bytes
 from tasks.worker.training.training_rows import make_pairs
 from tests.support.processes.ranks import run_ranks

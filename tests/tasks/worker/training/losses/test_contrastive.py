@@ -10,9 +10,8 @@ import torch
 
 from configs.schema.training import ContrastiveHead, HeadsConfig
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
-from tasks.worker.model.embedding_model import Texts
+from tasks.worker.model.embedding_model import LearntScale, Texts
 from tasks.worker.model.features import FeatureArrays
-from tasks.worker.model.learnt_scale import LearntScale
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import BatchShape, make_batch
