@@ -28,7 +28,7 @@ class Unit(NamedTuple):
 
 _BENCHMARKS = "tests.benchmarks"
 PROGRAMS = (
-    Unit("faults", ("-m", f"{_BENCHMARKS}.faults"), 30),
+    Unit("faults", ("-m", f"{_BENCHMARKS}.faults"), 30, goes_on=True),
     Unit("traps", ("-m", f"{_BENCHMARKS}.traps"), 30, goes_on=True),
     Unit("chaos", ("-m", f"{_BENCHMARKS}.chaos", "--kills", "10"), 30, goes_on=True),
     Unit("chaos of four actors", ("-m", f"{_BENCHMARKS}.chaos", "--kills", "10", "--actors", "4"), 30, goes_on=True),
