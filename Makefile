@@ -157,7 +157,7 @@ decisions: install
 sides: install
 	$(BIN)/python -m tests.benchmarks.quality.sides --draws $(DRAWS)
 
-# Tables of docs/proofs.md: the pipeline through each fault, on AWS Batch and S3, both emulated here.
+# Tables of docs/proofs.md: the pipeline through each fault, on AWS Batch and S3, both emulated here; resumable.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
 
