@@ -14,7 +14,7 @@ from flows.presentation.release_map import Shown, map_html
 from flows.presentation.run.data_page import data_html
 from flows.presentation.run.report import run_html
 from flows.presentation.run.rows_page import rows_html
-from flows.presentation.search import Asked, Side, search_html
+from flows.presentation.search import Asked, SearchedRelease, search_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.search import Answer
 from tasks.contracts.workspace import CHANGED
@@ -64,7 +64,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     store.write(CHANGED.key(run=current.run_key), CHANGES.to_json())
     changes = SearchPages(store).changes(2)
     assert changes is not None
-    sides = (Side(current, Answer(hits=WIN.after, seconds=0.01)), Side(before, Answer(hits=WIN.before, seconds=0.01)))
+    sides = (
+        SearchedRelease(current, Answer(hits=WIN.after, seconds=0.01)),
+        SearchedRelease(before, Answer(hits=WIN.before, seconds=0.01)),
+    )
     (folder / "profiled").mkdir()
     profiled = write_profiled(folder / "profiled", 40)
     made = {

@@ -58,8 +58,9 @@ SETTINGS = (
     "evaluate.holdout_share=0.3",
     "validate.items.values.warn=null",  # each sale has a price of its own
     "validate.items.unrelated.warn=null",
-    "evaluate.gates=[{metric: mrr@10, direction: higher, threshold: -0.1, baseline: champion, span: each, "
-    "confidence: 0.95, severity: critical}]",
+    # 43 held-out rows: the champion is 0.36 better, by 0.08 at least with 0.95 confidence on one kind of processor.
+    "evaluate.gates=[{metric: mrr@10, direction: higher, threshold: -0.05, baseline: champion, span: each, "
+    "confidence: 0.8, severity: critical}]",
 )
 
 

@@ -236,7 +236,7 @@ def _torchrun_options(rank: Rank) -> list[str]:
 
 
 def _found(before: CacheContents, key: str, accelerator: Accelerator) -> str:
-    where = COMPILED.key(key=key)
+    where = CompileRef(key=key, graphs=0, seconds=0.0).prefix
     if not before.complete:
         return f"{where}: {len(before.graphs)} graphs are there; compiling the rest"
     if accelerator.reads_graphs:

@@ -286,7 +286,7 @@ def test_a_missing_parent_never_starts_over(trained: Trained):
 
 def test_a_span_without_training_rows_is_a_data_error(tmp_path: Path):
     store, rows = make_workspace(tmp_path, rows=3)
-    with pytest.raises(DataError, match="span 2026-01: all 3 rows are held out"):
+    with pytest.raises(DataError, match="span 2026-01: no training rows left: all 3 rows"):
         train_model(store, tiny_config("evaluate.holdout_share=0.999999"), rows)
     assert not store.list("lineages")
 
