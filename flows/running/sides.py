@@ -5,7 +5,8 @@ from typing import ParamSpec, TypeVar
 
 from tasks.health import health
 from tasks.running.stage import StageTask
-from tasks.upkeep.sides import SideRun, SideRuns, Trained, train
+from tasks.upkeep.sides import SideRun, SideRuns, Trained
+from tasks.upkeep.train_side import train
 from tasks.validate import validate
 from tasks.warmup import warmup
 

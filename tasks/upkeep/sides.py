@@ -1,6 +1,6 @@
-"""Sides of a comparison: one span trained from one checkpoint on several machines or precisions, with some seeds.
+"""Sides of a comparison: one span trained from one checkpoint on several machines or precisions, each with some seeds.
 
-They change neither the compared lineage nor the list of runs, and their weights are deleted at once.
+They change neither the compared lineage nor the list of runs. Planning them needs no Prefect; `train_side.py` trains.
 """
 
 import hashlib
@@ -14,15 +14,12 @@ from configs.load import with_overrides
 from configs.schema.compute import ACCELERATORS
 from configs.schema.config import Config
 from infra.store.base import Store
-from infra.store.factory import open_store
-from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.kinds import lineage_folder, lineage_lock
-from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.kinds import lineage_lock
+from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_work
-from tasks.running.stage import run_stage, stage_task
 from tasks.runs.plan import run_key, with_settings
 
 # Keys that a side may set: machines, precision and compiler, which leave lineage, checkpoint and batches the same.
@@ -185,27 +182,3 @@ def _on_gpus(config: Config) -> Config:
             "train": train.model_copy(update={"workers": other.processes_per_node}),
         }
     )
-
-
-@stage_task
-def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> TrainOutcome:
-    """Train one side from the plan's parent; return its losses and holdout curve.
-
-    No run continues from the checkpoint, which is three times the size of the model. It is deleted as soon as the
-    result is recorded, so only one side at a time needs disk. A side with a result is not trained again.
-    """
-    inputs = TrainInputs(
-        rows=validated.rows,
-        history=plan.history,
-        parent=plan.parent,
-        compiled=warm.compiled,
-        golden=validated.golden,
-    )
-    outcome = run_stage(plan, inputs, TrainOutcome, outputs_stay=False)
-    drop_checkpoints(open_store(plan.workspace), plan)
-    return outcome
-
-
-def drop_checkpoints(store: Store, side: RunPlan) -> None:
-    """Delete the checkpoints of one side; its result keeps the measurements."""
-    store.delete(lineage_folder(side.config.lineage))

@@ -21,7 +21,7 @@ from tasks.runs.plan import save_plan
 from tasks.train import train
 from tasks.upkeep.parity_report import ParityReport, compare, with_one_precision
 from tasks.upkeep.sides import Trained, plan_sides
-from tasks.upkeep.sides import train as train_side
+from tasks.upkeep.train_side import train as train_side
 from tasks.validate import validate
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import SPANS, Shop, open_shop

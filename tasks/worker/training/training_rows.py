@@ -250,7 +250,8 @@ def read_training_rows(job: Job, inputs: TrainInputs) -> tuple[TrainingRows, pa.
     if next(iter(training), None) is None:
         rows = sum(ref.rows for ref in inputs.rows)
         raise DataError(
-            f"span {job.spec.span.name}: no training rows left: all {rows} are in the holdout, or near-duplicates of it"
+            f"span {job.spec.span.name}: no training rows left: all {rows} rows are in the holdout, or near-duplicates "
+            "of it"
         )
     return training, _newest_holdout(job, (*inputs.history, *inputs.rows))
 

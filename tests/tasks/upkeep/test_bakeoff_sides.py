@@ -20,7 +20,8 @@ from tasks.runs import ledger
 from tasks.upkeep.bakeoff_report import BakeoffReport
 from tasks.upkeep.bakeoff_sides import mean_and_interval, report_bakeoff
 from tasks.upkeep.equivalence import Finding
-from tasks.upkeep.sides import SideRuns, Trained, plan_sides, train
+from tasks.upkeep.sides import SideRuns, Trained, plan_sides
+from tasks.upkeep.train_side import train
 from tasks.validate import validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import small_config

@@ -11,7 +11,8 @@ from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
 from tasks.upkeep.parity_report import with_one_precision
-from tasks.upkeep.sides import drop_checkpoints, plan_sides, read_side
+from tasks.upkeep.sides import plan_sides, read_side
+from tasks.upkeep.train_side import drop_checkpoints
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.fakes.stages import carry_out
 

@@ -6,7 +6,8 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.health import health
-from tasks.upkeep.sides import plan_sides, train
+from tasks.upkeep.sides import plan_sides
+from tasks.upkeep.train_side import train
 from tasks.validate import validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import small_config
