@@ -83,7 +83,7 @@ def test_of_too_few_queries_no_loss_at_all_is_seen() -> None:
     ("changes", "queries", "words"),
     [
         ({"confidence": None}, 100, "the number alone decides"),
-        ({"metric": "effective_rank", "confidence": None}, 100, "computed over all vectors"),
+        ({"metric": "effective_rank", "confidence": None}, 100, "one number of all vectors"),
         ({"slice": "locale"}, None, "each part has its own rows"),
         ({"min_rows": 200}, 100, "undecided: about 100 queries, and it needs 200 rows"),
         ({}, 0, "undecided: about 0 queries"),
