@@ -1,4 +1,4 @@
-"""Keys of the workspace are built and taken apart in tasks/contracts alone; those of locks also in the stores."""
+"""Keys of the workspace are built and split in tasks/contracts alone; the stores also build the keys of locks."""
 
 from __future__ import annotations
 
