@@ -1,8 +1,8 @@
 """Detect wrong rows in a new span, in all of it, in one part, in labels, or about new items alone.
 
-The first check compares the champion's recall over the whole span. Two of nine categories with inverted labels move it
-by a few points; in their own rows the champion finds nothing. So each value of a slice is judged by itself, and so is the
-relation of the champion's scores to the labels: it falls to chance if the labels belong to other rows.
+The first check compares the champion's recall over the whole span. Two of nine categories with inverted labels move
+it by a few points; in their own rows the champion finds nothing. So each value of a slice is judged by itself, and so
+is the relation of the champion's scores to the labels: it falls to chance if the labels belong to other rows.
 """
 
 from collections.abc import Iterator, Sequence
