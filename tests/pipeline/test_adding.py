@@ -129,7 +129,7 @@ def insert(path: Path, before: str, text: str) -> None:
 def test_a_stage_is_added_by_seven_edits_and_a_metric_by_following_the_messages(copy: Path, tmp_path: Path) -> None:
     contracts, schema = copy / "tasks/contracts", copy / "configs/schema"
     insert(contracts / "stages.py", "\n\nREFRESHING = ", TRAITS)
-    insert(schema / "metrics.py", '    "mrr@10": ', '    "recall@3": Metric(Family.ranking, None),\n')
+    insert(schema / "gates.py", '    "mrr@10": ', '    "recall@3": Metric(Family.ranking, None),\n')
     sentences = run(copy, "-m", "tests.planes.recipes").stdout.splitlines()
     assert [one.partition(": ")[0] for one in sentences] == ["stage polish"] * 7 + ["metric recall@3"] * 2
     for sentence, place in zip(

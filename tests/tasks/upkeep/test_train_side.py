@@ -37,7 +37,7 @@ def test_a_side_without_its_checkpoint_is_done(store, runner, plan):
 
 def test_a_checkpoint_that_was_not_deleted_in_time_is_deleted_the_next_time(store, runner, plan, monkeypatch):
     with monkeypatch.context() as killed:
-        killed.setattr("tasks.upkeep.sides.drop_checkpoints", lambda store, plan: None)
+        killed.setattr("tasks.upkeep.train_side.drop_checkpoints", lambda store, plan: None)
         trained(plan)
     assert store.list("lineages")
     trained(plan)
