@@ -31,3 +31,23 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found | {name.partition(".")[0] for name in found}
+
+
+MODULES = {module_name(path): path for path in source_files(*TOPS)}
+
+
+def folder_of(module: str) -> str:
+    """The folder of a module; a package is named like its folder."""
+    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+@functools.cache
+def folder_edges() -> frozenset[tuple[str, str]]:
+    """Pairs of folders: the first imports from the second."""
+    return frozenset(
+        (folder_of(module), folder_of(name))
+        for module, path in MODULES.items()
+        for name in imports(path)
+        if name in MODULES and name not in TOPS and MODULES[name].read_text().strip()
+        if folder_of(module) != folder_of(name)
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.planes.source import ROOT, TOPS, imports, module_name, source_files
+from tests.planes.source import MODULES, ROOT, TOPS, folder_edges, folder_of, imports, source_files
 
 FEWEST_FILES, MOST_FILES = 3, 24
 # Pairs of folders of which one imports from the other. It only falls, but for a new folder, such as tasks.costs.
@@ -59,12 +59,6 @@ ORDER = """
     tasks.foundation              records and errors
 """
 FOLDERS = [line.split()[0] for line in ORDER.strip().splitlines()]
-MODULES = {module_name(path): path for path in source_files(*TOPS)}
-
-
-def folder_of(module: str) -> str:
-    """A package is named like its folder."""
-    return module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
 
 
 @pytest.mark.parametrize("module", [name for name, path in MODULES.items() if path.read_text().strip()])
@@ -91,13 +85,7 @@ def test_every_folder_has_its_place() -> None:
 
 
 def test_few_folders_import_from_each_other() -> None:
-    found = {
-        (folder_of(module), folder_of(name))
-        for module, path in MODULES.items()
-        for name in imports(path)
-        if name in MODULES and name not in TOPS and MODULES[name].read_text().strip()
-    }
-    edges = {(importer, imported) for importer, imported in found if importer != imported}
+    edges = folder_edges()
     assert len(edges) <= MOST_EDGES, (
         f"{len(edges)} edges between folders: import from a folder that is imported already"
     )

@@ -1,0 +1,95 @@
+"""`python -m tests.planes.table`: the size of the source and of a run's path, in one table.
+
+The path of a run is the import closure of its flow, its pages and its workers, imports within functions included.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from tasks.contracts.stages import Stage
+from tests.planes.source import MODULES, ROOT, TOPS, folder_edges, folder_of, imports
+
+Node = TypeVar("Node", bound=ast.stmt)
+LOADED = "import sys, flows.pipeline; print(*sys.modules)"
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """Measure and value, a line of the table each."""
+    lines = {name: path.read_text().count("\n") for name, path in MODULES.items()}
+    held = [count for name, count in lines.items() if MODULES[name].name != "__init__.py"]
+    statements = [node for path in MODULES.values() for node in _nodes(path, ast.Import, ast.ImportFrom)]
+    functions = [node for path in MODULES.values() for node in _nodes(path, ast.FunctionDef, ast.AsyncFunctionDef)]
+    longest = max(functions, key=_length)
+    edges = folder_edges()
+    path = closure(
+        ["flows.pipeline", *_pages(), "tasks.worker.__main__", *(f"tasks.worker.{stage}" for stage in Stage)]
+    )
+    loaded = [name for name in _loaded() if name in MODULES]
+    costs = [name for name in loaded if name.startswith("tasks.costs")]
+    total = sum(lines.values())
+    yield "source lines", f"{total:,}"
+    yield "files, and the median of lines without `__init__`", f"{len(MODULES)}, {statistics.median(held):.0f}"
+    yield "lines of imports", f"{sum(map(_length, statements)) / total:.1%}"
+    yield "folders with code, edges between them, floors", f"{len(_folders())}, {len(edges)}, {_floors(edges)}"
+    yield "longest function", f"{_length(longest)} lines, {longest.name}"
+    yield "a run's path: files, lines", f"{len(path)}, {sum(lines[name] for name in path):,}"
+    yield "loaded by `import flows.pipeline`: files, lines", f"{len(loaded)}, {sum(lines[name] for name in loaded):,}"
+    yield "of them tasks.costs: lines", f"{sum(lines[name] for name in costs):,}"
+
+
+def closure(start: Iterable[str]) -> set[str]:
+    """The modules that these import, directly or not, and they themselves."""
+    found: set[str] = set()
+    left = list(start)
+    while left:
+        if (name := left.pop()) not in found:
+            found.add(name)
+            left += (imports(MODULES[name]) & MODULES.keys()) - {*TOPS}
+    return found
+
+
+def _folders() -> set[str]:
+    return {folder_of(name) for name, path in MODULES.items() if path.read_text().strip()}
+
+
+def _floors(edges: Iterable[tuple[str, str]]) -> int:
+    """Folders on the longest chain of which each imports from the next."""
+    below: dict[str, set[str]] = {}
+    for importer, imported in edges:
+        below.setdefault(importer, set()).add(imported)
+
+    @functools.cache
+    def height(folder: str) -> int:
+        return 1 + max(map(height, below.get(folder, ())), default=0)
+
+    return max(map(height, below))
+
+
+def _pages() -> list[str]:
+    return [name for name in MODULES if name.startswith("flows.presentation.stages.")]
+
+
+def _loaded() -> list[str]:
+    ran = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
+    return ran.stdout.split()
+
+
+def _nodes(path: Path, *kinds: type[Node]) -> Iterator[Node]:
+    yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds))
+
+
+def _length(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+if __name__ == "__main__":
+    for measure, value in rows():
+        print(f"| {measure} | {value} |")
