@@ -29,10 +29,10 @@ from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, age_seconds, line_of, read_history
 from tasks.monitoring.ledger_report import LedgerReport, at_prices, read_ledger, read_run_ledger
 from tasks.monitoring.prometheus import metrics_text
-from tasks.runs.ledger import Totals
 from tasks.runs.plan import find_run
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import Sums
 
 MOST_LINES = 60
 
@@ -68,9 +68,7 @@ class HistoryOutput(Record):
     release: int | None = Field(description="number of the current release")
     newest_data_seconds: float | None = Field(description="age of the newest data in that release, in seconds")
     target_seconds: float | None = Field(description="greatest age allowed, in seconds")
-    runs_over: int = Field(description="runs that ended and were not cancelled")
-    runs_succeeded: int = Field(description="ended runs with a result; a rejection is a result")
-    totals: Totals
+    totals: Sums = Field(description="sums over all runs")
     runs: tuple[HistoryLine, ...] = Field(description="runs in the order of their start")
     releases: tuple[PublishedLine, ...] = Field(description="newest releases, refreshes included, oldest first")
     forward: tuple[ForwardScore, ...] = Field(description="score of each release on the spans after it, oldest first")
@@ -93,8 +91,9 @@ def show(output: HistoryOutput | LedgerReport, run_key: str | None) -> None:
         say(f"the newest {MOST_LINES} of {len(output.runs)} runs")
     _show_releases(output)
     _show_forward(output.forward[-MOST_LINES:])
-    goodput = share(output.totals.goodput)
-    say(f"{output.runs_succeeded} of {output.runs_over} runs came to a result; goodput {goodput}")
+    summed = output.totals
+    ended = f"{summed.runs_succeeded} of {summed.runs_over} runs came to a result"
+    say(f"{ended}; goodput {share(summed.goodput)}")
     if output.newest_data_seconds is not None and output.target_seconds is not None:
         standing = "beyond" if output.newest_data_seconds > output.target_seconds else "within"
         age, target = duration(output.newest_data_seconds), duration(output.target_seconds)
@@ -150,14 +149,11 @@ def history(
 def _all_runs(store: Store) -> HistoryOutput:
     """Return all runs, by begin, and the sums over them."""
     past = read_history(Snapshot(store))
-    succeeded, over = past.judged_runs
     return HistoryOutput(
         workspace=store.uri,
         release=past.current.number if past.current else None,
         newest_data_seconds=age_seconds(past.current, now()),
         target_seconds=past.target_hours * 3600 if past.target_hours else None,
-        runs_over=over,
-        runs_succeeded=succeeded,
         totals=past.totals,
         runs=tuple(map(_line, past.runs)),
         releases=tuple(map(_published, past.published)),

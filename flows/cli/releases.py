@@ -30,6 +30,7 @@ from tasks.monitoring.work_sums import work_sums
 from tasks.runs.run import read_runs
 from tasks.runs.served_targets import Served
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import sums_of
 
 log = logging.getLogger("millrace")
 
@@ -127,7 +128,7 @@ def _charges(store: Store, made: Sequence[Release]) -> dict[int, Sequence[Charge
     """Return the charges of the run or refresh behind each release, by number: of all its attempts that ended."""
     found: dict[str, Sequence[Charge]] = {}
     with contextlib.suppress(StoreError):  # a damaged file elsewhere makes costs unknown, and hides no release
-        found |= {run.run_key: run.totals.charges for run in read_runs(Snapshot(store), ())}
+        found |= {run.run_key: sums_of(run.attempts).charges for run in read_runs(Snapshot(store), ())}
         found |= {run_key: row.charges for run_key, row in work_sums(store, (), None).rows.items()}
     return {each.number: found.get(each.run_key, ()) for each in made}
 

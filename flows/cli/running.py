@@ -172,7 +172,7 @@ def refresh(
     result = read_result(store, release.run_key, Stage.infer)
     assert result is not None
     assert isinstance(result.outcome, InferOutcome)
-    embedded = result.outcome.vectors - result.outcome.vectors_reused
+    embedded = result.outcome.vectors_made
     return RefreshOutput(
         state="Released",
         sentence=f"release {release.number} has {plural(release.vectors, 'vector')}, {count(embedded)} of them new, by "

@@ -13,7 +13,6 @@ from flows.presentation.wording import dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
 from tasks.contracts.kinds import LINEAGES, lineage_of
-from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import SpanRef
 from tasks.contracts.results import Phases
 from tasks.contracts.runs import Hold, Release
@@ -24,16 +23,16 @@ from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.monitoring.budgets import Budget, budgets_seen
 from tasks.monitoring.history import RunLine, last_config, line_of
-from tasks.monitoring.work_sums import added, work_sums
+from tasks.monitoring.work_sums import work_sums
 from tasks.planning.skips import skips
 from tasks.planning.start import consumed
 from tasks.runs import branches, experiments, lineage
 from tasks.runs.experiments import Experiment
-from tasks.runs.ledger import Totals, totals
 from tasks.runs.releases import newest, no_current, numbers
 from tasks.runs.run import Run, read_attempts, read_runs
 from tasks.runs.served_targets import Served, of_all_targets
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import Sums, sums_of, total
 
 
 class SpanRun(RunLine):
@@ -78,7 +77,7 @@ class StatusOutput(Record):
     budgets: tuple[Budget, ...] = Field(
         default=(), description="budgets of the last run and of this week, in the settings of the last run"
     )
-    totals: Totals = Field(description="sums over all attempts that have ended")
+    totals: Sums = Field(description="sums over all attempts that have ended")
 
 
 def show(output: StatusOutput) -> None:
@@ -144,7 +143,7 @@ def status(store: Store) -> StatusOutput:
     seen = {name: consumed(head) for name, head in heads.items()}
     left_out = {name: skips(store, name) for name in names if branches.branch_of(store, name) is None}
     config = last_config(runs, apart)
-    current, of_runs = snapshot.current, _of_runs(snapshot)
+    current = snapshot.current
     if current is None and numbers(store):
         raise StoreError(no_current(store))
     of_releases = (release.number for release in snapshot.releases_of_runs.values())
@@ -183,7 +182,7 @@ def status(store: Store) -> StatusOutput:
         hold=snapshot.hold,
         targets=of_all_targets(store),
         budgets=budgets_seen(store, config, runs, runs[-1] if runs else None),
-        totals=added(of_runs, others.rows.values(), _vectors(runs)),
+        totals=total([_sides(snapshot, runs), *(run.totals for run in runs), *others.rows.values()]),
     )
 
 
@@ -196,15 +195,12 @@ def _rows(store: Store, span: SpanRef, manifest: Manifest | None) -> int:
     return rows if isinstance(rows, int) else read_fact(store, span.prefix, "rows", int)  # raises with the reason
 
 
-def _of_runs(snapshot: Snapshot) -> Totals:
-    """Return the sums over the attempts of runs, and of sides of comparisons."""
-    return totals(read_attempts(snapshot, (key for files in snapshot.runs.values() for key in files)), 0)
-
-
-def _vectors(runs: Iterable[Run]) -> int:
-    """Return the number of vectors that runs made."""
-    outcomes = (run.outcome(Stage.infer) for run in runs)
-    return sum(one.vectors - one.vectors_reused for one in outcomes if isinstance(one, InferOutcome))
+def _sides(snapshot: Snapshot, runs: Iterable[Run]) -> Sums:
+    """Return the sums over the attempts of sides of comparisons: folders of runs without a plan."""
+    known = {run.run_key for run in runs}
+    return sums_of(
+        read_attempts(snapshot, (key for name, keys in snapshot.runs.items() if name not in known for key in keys))
+    )
 
 
 def _ended(run: SpanRun, newest: int) -> str:

@@ -266,6 +266,10 @@ class InferOutcome(Record):
     ids_sha256: str = Field(description="SHA-256 over the ids of all items with a vector")
 
     @property
+    def vectors_made(self) -> int:
+        return self.vectors - self.vectors_reused
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         return (self.prefix,)
 

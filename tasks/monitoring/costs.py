@@ -129,7 +129,7 @@ def _until(record: LedgerRecord, now: dt.datetime) -> float | None:
 
 def _vectors(runs: Iterable[Run]) -> int:
     made = (run.outcome(Stage.infer) for run in runs)
-    return sum(one.vectors - one.vectors_reused for one in made if isinstance(one, InferOutcome))
+    return sum(one.vectors_made for one in made if isinstance(one, InferOutcome))
 
 
 def _pairs(runs: Iterable[Run]) -> int:

@@ -12,7 +12,6 @@ from pydantic import Field
 from configs.schema.config import Config
 from configs.schema.operations import FreshnessConfig
 from tasks.contracts.evaluation import ForwardScore
-from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
@@ -24,9 +23,9 @@ from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.span_progress import SpanRow, postponed, span_end, span_rows, survey
 from tasks.runs import branches, planned, releases
 from tasks.runs.experiments import read_all
-from tasks.runs.ledger import Totals, totals
 from tasks.runs.run import Run, read_runs
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import Sums, total
 
 T = TypeVar("T")
 
@@ -70,21 +69,9 @@ class History(NamedTuple):
     tried: frozenset[str] = frozenset()  # keys of the runs of experiments
 
     @property
-    def totals(self) -> Totals:
-        """Over all attempts of all runs."""
-        return totals([attempt for run in self.runs for attempt in run.attempts], self.vectors)
-
-    @property
-    def vectors(self) -> int:
-        """The number of vectors that all runs computed; reused ones don't count."""
-        outcomes = (run.outcome(Stage.infer) for run in self.runs)
-        return sum(one.vectors - one.vectors_reused for one in outcomes if isinstance(one, InferOutcome))
-
-    @property
-    def judged_runs(self) -> tuple[int, int]:
-        """The number of runs that ended with a result, and the number that ended without being cancelled."""
-        ended = [run.succeeded for run in self.runs if run.succeeded is not None]
-        return sum(ended), len(ended)
+    def totals(self) -> Sums:
+        """Over all runs."""
+        return total(run.totals for run in self.runs)
 
     @property
     def plan_error(self) -> float | None:

@@ -85,9 +85,8 @@ def _sums(history: History) -> Iterator[Metric]:
     states = [run.state for run in history.runs]
     counts = {state.lower(): states.count(state) for state in RunState}
     yield _by_label(GaugeMetricFamily, "millrace_runs", "Runs by the state that they are in.", "state", counts)
-    succeeded, over = history.judged_runs
     text = "Runs that came to a result, a rejection included, over all that ended and were not cancelled."
-    yield _gauge("millrace_run_success_ratio", text, succeeded / over if over else None)
+    yield _gauge("millrace_run_success_ratio", text, summed.run_success_rate)
 
     attempts = {"OK": summed.succeeded} | {each.value: summed.attempts_by_class.get(each, 0) for each in FailureClass}
     text = "Attempts of stages that ended, by failure class; OK: done."
@@ -108,7 +107,7 @@ def _sums(history: History) -> Iterator[Metric]:
     missing = dict.fromkeys(unpriced(summed.charges), 1.0)
     text = "Machines without a price, for which costs are not known; always 1."
     yield _by_label(GaugeMetricFamily, "millrace_unpriced_machine", text, "instance", missing)
-    yield CounterMetricFamily("millrace_vectors", "Vectors that all runs made.", value=history.vectors)
+    yield CounterMetricFamily("millrace_vectors", "Vectors that all runs made.", value=summed.vectors)
 
 
 def _spans(history: History) -> Metric:

@@ -8,47 +8,41 @@ writes them again.
 import contextlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from configs.prices import cost_of, merged
-from configs.schema.prices import Charge
 from infra.store.base import Conflict, Store
 from tasks.contracts.kinds import is_refresh, run_of
 from tasks.contracts.outcomes import InferOutcome, Outcome
-from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import NUMBER, PACKED_SUMS, RESULT
-from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
-from tasks.monitoring.outages import outages
 from tasks.runs import open_work
-from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.ledger import LedgerRecord
 from tasks.runs.packs import read_all
 from tasks.runs.releases import Numbered
 from tasks.runs.run import Run, ledgers_in
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import Sums, sums_of
 
 _log = logging.getLogger("millrace")
 
 
-class WorkSums(Record):
+class WorkSums(Sums):
     """One refresh, or all publications of a release to a target; the file leaves out zeros and empty fields."""
 
     began_at: str
     release: int | None = Field(default=None, description="release that a refresh made")
-    attempts: int = Field(default=0, description="attempts that ended")
-    running: int = Field(default=0, description="attempts without an end on record")
-    succeeded: int = 0
-    seconds: Phases = Phases()
-    charges: tuple[Charge, ...] = Field(default=(), description="machine-seconds by instance and price")
-    attempts_by_class: dict[FailureClass, int] = Field(default={})
-    seconds_by_class: dict[FailureClass, float] = Field(default={})
-    recoveries: tuple[float, ...] = Field(default=(), description="seconds of each outage that is over")
-    unrecovered: bool = False
-    vectors: int = Field(default=0, description="vectors that were computed, not taken over")
     unreadable: int = Field(default=0, description="records that are left out")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_listed_recoveries(cls, row: Any) -> Any:
+        """Months of version 0.1 list the seconds of each recovery, and count no runs."""
+        if isinstance(row, dict) and isinstance(took := row.get("recoveries", ()), list | tuple) and "runs" not in row:
+            return row | {"runs": 1, "recoveries": len(took), "recovery_seconds": round(sum(took), 3)}
+        return row
 
     @property
     def whole(self) -> bool:
@@ -120,39 +114,6 @@ def sum_up_lost(store: Store, known: Iterable[int], newest: int | None) -> None:
     _write(store, {key: row for key, row in rows.items() if key not in there and row.whole}, {})
 
 
-def added(runs: Totals, others: Iterable[WorkSums], vectors: int) -> Totals:
-    """Add refreshes and publications to the totals of runs; `vectors` is the number made by runs."""
-    others = list(others)
-    phases = {
-        name: round(getattr(runs.seconds, name) + sum(getattr(row.seconds, name) for row in others), 3)
-        for name in Phases.model_fields
-    }
-    seconds, attempts = Phases(**phases), runs.attempts + sum(row.attempts for row in others)
-    succeeded = runs.succeeded + sum(row.succeeded for row in others)
-    charges = merged((*runs.charges, *(each for row in others for each in row.charges)))
-    cost = cost_of(charges) if attempts else None
-    vectors += sum(row.vectors for row in others)
-    counts, walls = dict(runs.attempts_by_class), dict(runs.seconds_by_class)
-    for row in others:
-        for failure, count in row.attempts_by_class.items():
-            counts[failure] = counts.get(failure, 0) + count
-            walls[failure] = round(walls.get(failure, 0.0) + row.seconds_by_class[failure], 3)
-    return Totals(
-        runs=runs.runs + len(others),
-        attempts=attempts,
-        running=runs.running + sum(row.running for row in others),
-        succeeded=succeeded,
-        success_rate=succeeded / attempts if attempts else None,
-        goodput=seconds.productive / seconds.paid if seconds.paid else None,
-        cost=cost,
-        charges=charges,
-        dollars_per_million_vectors=cost / vectors * 1e6 if vectors and cost is not None else None,
-        seconds=seconds,
-        attempts_by_class=counts,
-        seconds_by_class=walls,
-    )
-
-
 def _write(store: Store, rows: Mapping[str, WorkSums], marks: Mapping[str, bytes | None]) -> None:
     """Add rows to their months; then remove the marks that have not changed."""
     months: dict[str, dict[str, WorkSums]] = {}
@@ -161,7 +122,9 @@ def _write(store: Store, rows: Mapping[str, WorkSums], marks: Mapping[str, bytes
     for name, new in months.items():
         key = PACKED_SUMS.key(month=name)
         before, month = _months(store, [key])[key]
-        data = Month(rows=month.rows | new).model_dump_json(exclude_defaults=True).encode()
+        data = (
+            Month(rows=month.rows | new).model_dump_json(exclude_defaults=True, exclude_computed_fields=True).encode()
+        )
         with contextlib.suppress(Conflict):  # another process sums up too; the marks stay for the next
             store.swap(key, data, expected=before)
             for run_key in new:
@@ -204,18 +167,8 @@ def _read(store: Store, run_keys: Collection[str]) -> Work:
 
 
 def _sums(run_key: str, records: Sequence[LedgerRecord], number: Numbered | None, made: Outcome | None) -> WorkSums:
-    summed, (took, left) = totals(records, 0), outages(records)
     return WorkSums(
         began_at=min(record.started_at for record in records),
         release=number.number if number is not None and is_refresh(run_key) else None,
-        attempts=summed.attempts,
-        running=summed.running,
-        succeeded=summed.succeeded,
-        seconds=summed.seconds,
-        charges=summed.charges,
-        attempts_by_class=summed.attempts_by_class,
-        seconds_by_class=summed.seconds_by_class,
-        recoveries=tuple(took),
-        unrecovered=bool(left),
-        vectors=made.vectors - made.vectors_reused if isinstance(made, InferOutcome) else 0,
+        **dict(sums_of(records, made.vectors_made if isinstance(made, InferOutcome) else 0)),
     )

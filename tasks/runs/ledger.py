@@ -5,12 +5,12 @@ attempt closes it, with the times of its last sign of life. Goodput, success rat
 """
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field
 
-from configs.prices import cost_of, merged, price_of, repriced
+from configs.prices import cost_of, price_of, repriced
 from configs.schema.prices import Charge, CostConfig, Price, PriceList
 from infra.root_cause import worker_failures
 from infra.store.base import Store
@@ -93,27 +93,6 @@ class SignOfLife(Record):
     version: Literal[1] = 1
     at: Moment
     seconds: float
-
-
-class Totals(Record):
-    """Sums over ended attempts. A ratio is null while there is nothing to divide by."""
-
-    runs: int
-    attempts: int
-    running: int = Field(description="attempts without an end on record")
-    succeeded: int
-    success_rate: float | None = Field(description="share of attempts that succeeded")
-    goodput: float | None = Field(
-        description="productive seconds as a share of the seconds that machines were held (all but queued)"
-    )
-    cost: float | None = Field(
-        description="cost in dollars; null: no attempt, or the price of an attempt's machines is not known"
-    )
-    charges: tuple[Charge, ...] = Field(description="machine-seconds by instance and price, which the cost adds up")
-    dollars_per_million_vectors: float | None
-    seconds: Phases = Field(description="seconds by phase")
-    attempts_by_class: dict[FailureClass, int]
-    seconds_by_class: dict[FailureClass, float]
 
 
 def begin(store: Store, spec: JobSpec) -> LedgerRecord:
@@ -216,36 +195,6 @@ def records(store: Store, run_key: str | None = None) -> list[LedgerRecord]:
     keys = [key for root in ([run_folder(run_key)] if run_key else ROOTS) for key in store.list(root)]
     found = [read_record(store, key, LedgerRecord, _WAY_OUT) for key in keys if LEDGER.match(key)]
     return sorted(found, key=lambda record: record.started_at)
-
-
-def totals(ledger: Iterable[LedgerRecord], vectors: int) -> Totals:
-    """Return the sums over `ledger`; `vectors` is the number of vectors made for that money."""
-    ledger = list(ledger)
-    ended = [record for record in ledger if record.ended_at is not None]
-    succeeded = sum(record.failure is None for record in ended)
-    seconds = Phases(
-        **{phase: round(sum(getattr(r.seconds, phase) for r in ended), 3) for phase in Phases.model_fields}
-    )
-    charges = merged(record.charge for record in ended)
-    cost = cost_of(charges) if ended else None
-    by_class: dict[FailureClass, list[float]] = {}
-    for record in ended:
-        if record.failure is not None:
-            by_class.setdefault(record.failure, []).append(record.wall_seconds)
-    return Totals(
-        runs=len({record.run_key for record in ledger}),
-        attempts=len(ended),
-        running=len(ledger) - len(ended),
-        succeeded=succeeded,
-        success_rate=succeeded / len(ended) if ended else None,
-        goodput=seconds.productive / seconds.paid if seconds.paid else None,
-        cost=cost,
-        charges=charges,
-        dollars_per_million_vectors=cost / vectors * 1e6 if vectors and cost is not None else None,
-        seconds=seconds,
-        attempts_by_class={failure: len(walls) for failure, walls in by_class.items()},
-        seconds_by_class={failure: round(sum(walls), 3) for failure, walls in by_class.items()},
-    )
 
 
 def _close(

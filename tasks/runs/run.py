@@ -16,9 +16,10 @@ from tasks.contracts.stages import Stage, Work
 from tasks.contracts.workspace import PLAN, RESULT, VERDICTS
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tasks.runs.invocations import Invocation
-from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.ledger import LedgerRecord
 from tasks.runs.results import Judgement
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import Sums, sums_of
 
 
 def ledgers_in(keys: Iterable[str]) -> list[str]:
@@ -254,8 +255,12 @@ class Run:
         return self.judgement.outcome.by_queries.get(Role.challenger) if self.judgement else None
 
     @functools.cached_property
-    def totals(self) -> Totals:
-        return totals(self.attempts, 0)
+    def totals(self) -> Sums:
+        made, ended = self.outcome(Stage.infer), self.succeeded
+        sums = sums_of(self.attempts, made.vectors_made if isinstance(made, InferOutcome) else 0)
+        over = {"runs_over": int(ended is not None), "runs_succeeded": int(bool(ended))}
+        # The last stage may turn out to be done without another attempt, when only its result could not be read.
+        return sums.model_copy(update=over | ({"unrecovered": 0} if ended else {}))
 
     @functools.cached_property
     def wall_seconds(self) -> float:

@@ -26,6 +26,7 @@ from tasks.running.stage import run_stage
 from tasks.running.stage_output import logger
 from tasks.runs import ledger
 from tasks.runs.host_findings import last_findings
+from tasks.runs.sums import sums_of
 from tasks.upkeep.check import Finding, Outcome
 from tasks.upkeep.deep_inputs import settings, write_rows
 
@@ -81,7 +82,7 @@ def deep_findings(store: Store, config: Config) -> Iterator[Finding]:
         for plan in plans:
             store.delete(lineage_folder(plan.run_key))
     attempts = [one for plan in plans for each in (plan, _after(plan)) for one in ledger.records(store, each.run_key)]
-    summed = ledger.totals(attempts, 0)
+    summed = sums_of(attempts)
     cost = "cost unknown" if summed.cost is None else f"${summed.cost:.2f}"
     spent = f"{duration(time.monotonic() - began)}, {cost} ({basis_of(summed.charges)})"
     yield Finding(name="time and price", outcome="ok", found=f"{spent}; records: runs/{key}-*", mend="")

@@ -100,7 +100,7 @@ def main() -> None:
     whole, injected = measured.ledger.whole, by_class(measured.injected)
     recovery = whole.mean_seconds_to_recover
     print(f"seed {asked.seed}, {measured.seconds:.0f} s, {measured.seconds / asked.runs:.1f} s a run")
-    failed = whole.attempts - whole.attempts_succeeded
+    failed = whole.attempts - whole.succeeded
     runs = f"{whole.runs_succeeded} of {whole.runs_over}: {whole.run_success_rate:.1%}"
     rows = {
         "runs that came to a result": runs,

@@ -5,7 +5,8 @@ from flows.presentation.model import Cell, Section, Table, ended_as, facts, stat
 from flows.presentation.run import account
 from flows.presentation.wording import NONE, dollars, duration, moment, plural, share
 from tasks.contracts.results import Phases
-from tasks.monitoring.ledger_report import LedgerReport, LedgerSums
+from tasks.monitoring.ledger_report import LedgerReport
+from tasks.runs.sums import Sums
 
 MOST_WEEKS = 26
 MOST_RUNS = 30
@@ -69,19 +70,19 @@ def run_ledger(report: LedgerReport) -> tuple[Section, ...]:
 _SPENT = (">goodput", ">lost", ">recovery", ">cost")
 
 
-def _spent(sums: LedgerSums) -> tuple[str, ...]:
+def _spent(sums: Sums) -> tuple[str, ...]:
     lost = duration(sums.seconds.lost) if sums.seconds.lost else NONE
     return share(sums.goodput), lost, duration(sums.mean_seconds_to_recover), dollars(sums.cost)
 
 
-def _failed(sums: LedgerSums) -> str:
+def _failed(sums: Sums) -> str:
     """Return the number of failed attempts, as `2 of 7`."""
-    return f"{sums.attempts - sums.attempts_succeeded} of {sums.attempts}"
+    return f"{sums.attempts - sums.succeeded} of {sums.attempts}"
 
 
-def _facts(sums: LedgerSums) -> list[tuple[str, Cell | str]]:
+def _facts(sums: Sums) -> list[tuple[str, Cell | str]]:
     classes = ", ".join(f"{count} {failure}" for failure, count in sums.attempts_by_class.items())
-    tried = f"{sums.attempts_succeeded} of {sums.attempts}; {share(sums.attempt_success_rate)}"
+    tried = f"{sums.succeeded} of {sums.attempts}; {share(sums.success_rate)}"
     recovered = f"{duration(sums.mean_seconds_to_recover)} over {plural(sums.recoveries, 'outage')}"
     still = f"{plural(sums.unrecovered, 'outage')} not over" if sums.unrecovered else ""
     return [
@@ -94,7 +95,7 @@ def _facts(sums: LedgerSums) -> list[tuple[str, Cell | str]]:
     ]
 
 
-def _phases(sums: LedgerSums) -> tuple[Table, ...]:
+def _phases(sums: Sums) -> tuple[Table, ...]:
     if not sums.seconds.total:
         return ()
     rows = []

@@ -30,8 +30,8 @@ from tasks.foundation.errors import POLICIES
 from tasks.monitoring.costs import costs_of
 from tasks.monitoring.history import PLANS, History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
-from tasks.runs.ledger import Totals
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import Sums
 
 
 def releases_section(history: History) -> Section | None:
@@ -98,8 +98,8 @@ def _summary(history: History) -> str:
     return f"{plural(len(states), 'run')}{f' since {first[:10]}' if first else ''}: {counts}."
 
 
-def _tiles(history: History, summed: Totals, at: dt.datetime) -> list[Tile]:
-    succeeded, over = history.judged_runs
+def _tiles(history: History, summed: Sums, at: dt.datetime) -> list[Tile]:
+    succeeded, over = summed.runs_succeeded, summed.runs_over
     current, last = history.current, history.last
     made = f"span {current.span.name}, made {moment(current.created_at)}" if current else "none yet"
     per_million, basis = summed.dollars_per_million_vectors, basis_of(summed.charges)
@@ -186,7 +186,7 @@ def _boxes(history: History, at: dt.datetime) -> list[Section]:
     return boxes
 
 
-def _sections(workspace: str, history: History, summed: Totals, at: dt.datetime) -> list[Section | None]:
+def _sections(workspace: str, history: History, summed: Sums, at: dt.datetime) -> list[Section | None]:
     runs = history.runs
     worked = [run for run in runs if run.attempts and run.wall_seconds]
     if not runs:
@@ -213,7 +213,7 @@ def _sections(workspace: str, history: History, summed: Totals, at: dt.datetime)
     ]
 
 
-def _failures(summed: Totals) -> Section | None:
+def _failures(summed: Sums) -> Section | None:
     if not summed.attempts_by_class:
         return Section("Failures", ("No attempt has failed.",), id="failures") if summed.attempts else None
     rows = [

@@ -16,7 +16,8 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import LEDGER
 from tasks.foundation.errors import POLICIES
 from tasks.runs.host_findings import read_findings
-from tasks.runs.ledger import LedgerRecord, totals
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.sums import sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -42,7 +43,7 @@ def attempts(records: Sequence[LedgerRecord]) -> tuple[Section, ...]:
     if len(records) > 1:
         sums = (seconds(sum(getattr(record.seconds, phase) for record in records)) for phase in met)
         whole = seconds(sum(record.wall_seconds for record in records))
-        rows.append(("all", "", *sums, whole, dollars(totals(records, 0).cost)))
+        rows.append(("all", "", *sums, whole, dollars(sums_of(records).cost)))
     machines = [
         (_name(record), moment(record.started_at), str(record.workers), ", ".join(record.hosts) or record.job or NONE)
         for record in records
@@ -101,12 +102,12 @@ def by_stage(records: Sequence[LedgerRecord], results: Mapping[Stage, StageResul
     for stage in dict.fromkeys(record.stage for record in records):
         own = [record for record in records if record.stage is stage]
         state = Cell("done", "✓", "good") if stage in results else _ended(own[-1])
-        summed = totals(own, 0)
+        summed = sums_of(own)
         phases = (seconds(getattr(summed.seconds, phase)) for phase in PHASES)
         took = duration(sum(record.wall_seconds for record in own))
         rows.append((stage.value, state, str(len(own)), *phases, took, dollars(summed.cost)))
     columns = ("stage", "state", ">attempts", *(f">{phase}" for phase in PHASES), ">in all", ">cost")
-    summed = totals(records, 0)
+    summed = sums_of(records)
     return (
         Section(
             "Time by stage",

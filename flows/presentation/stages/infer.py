@@ -4,13 +4,13 @@ from flows.presentation.model import Section, facts
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, dollars, plural
 from tasks.contracts.outcomes import InferOutcome
-from tasks.runs.ledger import totals
+from tasks.runs.sums import sums_of
 
 
 def section(of: StageFacts) -> Section:
     """Return the vectors, their speed and their price, which includes attempts that failed."""
     value: InferOutcome = of.outcome
-    price = totals(of.attempts, value.vectors).dollars_per_million_vectors
+    price = sums_of(of.attempts, value.vectors).dollars_per_million_vectors
     rows = (
         ("vectors", count(value.vectors)),
         ("width", count(value.width)),

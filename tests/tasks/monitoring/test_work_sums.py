@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from infra.store.directory import DirectoryStore
@@ -9,10 +11,11 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import PACKED_SUMS
 from tasks.foundation.errors import FailureClass, HostError
 from tasks.monitoring.ledger_report import read_ledger
-from tasks.monitoring.work_sums import added, sum_up, sum_up_lost, work_sums
+from tasks.monitoring.work_sums import Month, sum_up, sum_up_lost, work_sums
 from tasks.planning.next_run import plan_run
 from tasks.publish import publish_to_all
 from tasks.runs import ledger, open_work, releases
+from tasks.runs.sums import Sums, sums_of, total
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
 
@@ -40,14 +43,13 @@ def hours(store: DirectoryStore, runner: FakeRunner) -> DirectoryStore:
     return store
 
 
-def sums(store: DirectoryStore) -> ledger.Totals:
-    """All totals but those of runs, as sums say."""
-    return added(ledger.totals((), 0), work_sums(store, [1], 3).rows.values(), 0)
+def sums(store: DirectoryStore) -> Sums:
+    """All sums but those of runs."""
+    return total(work_sums(store, [1], 3).rows.values())
 
 
-def recorded(store: DirectoryStore) -> ledger.Totals:
-    records = [one for one in ledger.records(store) if one.run_key.startswith(("refresh-", "publish-"))]
-    return ledger.totals(records, 60).model_copy(update={"dollars_per_million_vectors": None})
+def recorded(store: DirectoryStore) -> Sums:
+    return sums_of(one for one in ledger.records(store) if one.run_key.startswith(("refresh-", "publish-")))
 
 
 def test_sums_are_those_of_the_records_before_and_after_they_are_packed(hours: DirectoryStore) -> None:
@@ -57,8 +59,7 @@ def test_sums_are_those_of_the_records_before_and_after_they_are_packed(hours: D
         if packed:
             sum_up(hours)
             assert open_work.marked(hours) == []
-        found = sums(hours)
-        assert found.model_copy(update={"dollars_per_million_vectors": None}) == expected
+        assert sums(hours).model_copy(update={"vectors": 0}) == expected
         other = read_ledger(hours).other
         assert other is not None
         assert (other.attempts, other.recoveries, other.unrecovered) == (8, 1, 0)
@@ -99,3 +100,9 @@ def test_an_attempt_that_goes_on_stays_open(hours: DirectoryStore, runner: FakeR
     ledger.begin(hours, spec.model_copy(update={"attempt": 2}))
     sum_up(hours)
     assert (sums(hours).running, open_work.marked(hours)) == (1, [spec.run_key])
+
+
+def test_a_month_that_lists_its_recoveries_is_read() -> None:
+    row = {"began_at": "2026-10-01T00:00:00+00:00", "attempts": 3, "recoveries": [1.5, 2.5], "unrecovered": True}
+    read = Month.model_validate_json(json.dumps({"rows": {"refresh-2-1": row}})).rows["refresh-2-1"]
+    assert (read.runs, read.recoveries, read.recovery_seconds, read.unrecovered) == (1, 2, 4.0, 1)

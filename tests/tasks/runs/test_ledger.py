@@ -13,9 +13,10 @@ from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
 from tasks.foundation.errors import DataError, FailureClass, HostError, StoreError
 from tasks.runs import ledger
-from tasks.runs.ledger import LedgerRecord, Totals, totals
+from tasks.runs.ledger import LedgerRecord
 from tasks.runs.run import Run, StageRun
 from tasks.runs.snapshot import Snapshot
+from tasks.runs.sums import sums_of
 from tests.support.workspace.specs import spec_of
 
 
@@ -130,7 +131,7 @@ def test_each_error_is_recorded_with_its_class(store, error, failure, message):
 def test_a_running_attempt_has_an_open_record(store):
     ledger.begin(store, job())
     assert only(store).ended_at is None
-    assert totals(ledger.records(store), vectors=0).running == 1
+    assert sums_of(ledger.records(store)).running == 1
 
 
 def test_an_abandoned_attempt_is_closed_as_host_with_its_workers_times(store):
@@ -193,39 +194,6 @@ def test_a_damaged_record_is_named(store):
         ledger.records(store)
 
 
-def test_totals_add_up_all_attempts(store):
-    for attempt, (wall, error) in enumerate([(10.0, HostError("a")), (20.0, HostError("b")), (5.0, DataError("c"))], 1):
-        ledger.end(store, ledger.begin(store, job(attempt, price=3.6)), wall, error)
-    done = job(4, price=3.6)
-    record = ledger.begin(store, done)
-    write_result(store, done, Phases(booting=5.0, productive=60.0))
-    ledger.end(store, record, 65.0)
-    ledger.begin(store, job(1, run_key="bbbb"))
-    found = totals(ledger.records(store), vectors=50_000)
-    assert found.cost == pytest.approx(0.1)
-    assert found.dollars_per_million_vectors == pytest.approx(2.0)
-    assert found == Totals(
-        runs=2,
-        attempts=4,
-        running=1,
-        succeeded=1,
-        success_rate=0.25,
-        goodput=0.6,
-        cost=found.cost,
-        charges=found.charges,
-        dollars_per_million_vectors=found.dollars_per_million_vectors,
-        seconds=Phases(booting=5.0, productive=60.0, lost=35.0),
-        attempts_by_class={FailureClass.HOST: 2, FailureClass.DATA: 1},
-        seconds_by_class={FailureClass.HOST: 30.0, FailureClass.DATA: 5.0},
-    )
-
-
-def test_totals_of_nothing_have_no_ratios():
-    nothing = totals([], vectors=0)
-    assert (nothing.success_rate, nothing.goodput, nothing.dollars_per_million_vectors) == (None, None, None)
-    assert nothing.attempts == 0
-
-
 def a_try(attempt: int, failure: FailureClass | None = None, running: float = 20.0) -> BatchAttempt:
     return BatchAttempt(
         attempt=attempt,
@@ -255,7 +223,7 @@ def test_each_try_of_a_rented_machine_is_a_separate_attempt(store):
     assert done.wall_seconds == lost.wall_seconds == 150.0
     assert [lost.cost, done.cost] == [0.5, 0.5]
     assert health(store).last_number == 3
-    assert totals([lost, done], 0).goodput == 0.1  # of 100 s on machines; nobody pays for the 200 s in the queue
+    assert sums_of([lost, done]).goodput == 0.1  # of 100 s on machines; nobody pays for the 200 s in the queue
 
 
 def test_the_tries_of_a_job_follow_each_other_in_time(store):
