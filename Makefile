@@ -157,7 +157,7 @@ decisions: install
 sides: install
 	$(BIN)/python -m tests.benchmarks.quality.sides --draws $(DRAWS)
 
-# Tables of docs/proofs.md: the pipeline through each fault, on AWS Batch and S3, both emulated here; resumable.
+# A table of docs/proofs.md: the pipeline through each fault, on AWS Batch and S3, both emulated here; resumable.
 faults: install
 	$(BIN)/python -m tests.benchmarks.faults
 
@@ -170,7 +170,7 @@ success: install
 	$(BIN)/python -m tests.benchmarks.success
 
 
-# Tables of docs/proofs.md: runs that are killed, stopped and starved at moments drawn by SEED, here and on the emulated cloud; resumable.
+# A table of docs/proofs.md: runs that are killed, stopped and starved at moments drawn by SEED, here and on the emulated cloud; resumable.
 # With ACTORS=4, refreshes, readers and a person work beside each run, and some pauses are longer than a lease.
 KILLS ?= 100
 SEED ?= 1

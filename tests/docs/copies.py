@@ -1,5 +1,6 @@
 """The copies of the source in docs/ and configs/: each module has the file, `PAGE`, and its text, `page()`."""
 
+from tests.benchmarks.traps import page as traps
 from tests.docs import (
     codes,
     configuration,
@@ -15,5 +16,6 @@ from tests.docs import (
 from tests.nightly import ran
 
 COPIES = (
-    codes, configuration, editor_schema, folders, man_page, proof, published, ran, refreshes, stages, workspace_table
+    codes, configuration, editor_schema, folders, man_page, proof, published, ran, refreshes, stages, traps,
+    workspace_table,
 )  # fmt: skip

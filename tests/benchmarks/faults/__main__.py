@@ -50,7 +50,8 @@ def main() -> int:
                     _say(line)
         print(page.tables(rows))
         if not only:
-            put("make faults", page.tables(rows[1:]))  # the first is the undisturbed run
+            page.write(rows[1:])  # the first is the undisturbed run
+            put("make faults", page.tables(page.read()))
     return 0 if well else 1
 
 

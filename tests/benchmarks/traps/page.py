@@ -1,46 +1,51 @@
-"""docs/traps.md: what became of each month."""
+"""docs/traps.md: what became of each month, from outcomes.csv beside this file. `make docs` writes it too."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from tasks.foundation.records import Record
-from tests.benchmarks.traps.months import MONTHS
+from tests.benchmarks.disturbed.page import table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "traps.md"
+OUTCOMES = Path(__file__).with_name("outcomes.csv")
 USUAL = "as usual"
+GATES = "gates"
 
 _HEAD = """# Wrong months, and honest ones
 
-Each line is a month of the demo's shop, ingested after four good ones and run with `configs/demo.yaml`: real workers,
-the whole pipeline. *Stopped*: validate ended the run with DATA. *Rejected*: a gate refused the model, and the champion
-stays. Named are the checks and gates that failed and that do not fail in a month as usual; the ones that stopped the
-month are **bold**. The last column is the share of 400 clean searches of that month whose product is among the first
-ten of all released vectors afterwards. `make traps` makes this page, and
+Each is a month of the demo's shop, ingested after four good ones and run with `configs/demo.yaml`: real workers, the
+whole pipeline. A wrong month is caught by ingest, by a check of validate (DATA), or by gates, which refuse its model;
+the champion stays. `make traps` makes this page and [outcomes.csv](../tests/benchmarks/traps/outcomes.csv), which has
+for each month every check and gate that failed and does not fail in a month as usual, and recall@10: the share of 400
+clean searches of that month whose product is among the first ten of all released vectors afterwards.
 `python -m tests.benchmarks.traps --only NAME` runs one month again.
 
-A *first month* is ingested into an empty workspace: no span is before it, so only what is wrong in any shop is found.
+A *first month* is ingested into an empty workspace, with no span before it.
 """
 
 _UNSEEN = """
 ## Wrong months that no number shows
 
-Some months can be told from honest ones by nobody who has only the rows:
+Nobody who has only the rows can tell these from honest months:
 
-- **A price list that is wrong but plausible.** If each price is 10 % too high, or that of last year, the prices keep
-  their order and their size, as in a sale or with a new price list. `price of known items as before` warns of all three
-  alike. Prices of other items are found (`price related to before`), and so is another power of ten (`unit of price`).
+- **A price list that is wrong but plausible**, as 10 % too high or that of last year: the prices keep their order and
+  their size, as in a sale. `price of known items as before` warns of all three alike. Prices of other items are found
+  (`price related to before`), and so is another power of ten (`unit of price`).
 - **Features that are wrong from the first span on.** Prices in cents are right if they always were.
-- **Ids that are exchanged in the first span**, each for the same other one. An id is only a name, so nothing is lost
-  until the next export has the right ones: then `known items as before` stops that one.
-- **Old rows in place of new ones.** Items and queries of a month long ago may have come back, as in a season. Only the
-  span directly before is compared (`rows new`).
-- **Labels shuffled in the first span.** The head learns nothing and its page says so, but no champion shows that there
+- **Ids that are exchanged in the first span**, each for the same other one. Nothing is lost until the next export has
+  the right ones: then `known items as before` stops that one.
+- **Old rows in place of new ones.** Only the span directly before is compared (`rows new`), since items and queries of
+  a month long ago may come back, as in a season.
+- **Labels shuffled in the first span.** The page says that the head learns nothing, but no champion shows that there
   was something to learn. A slice with fewer than `evaluate.min_slice_rows` rows in the holdout is not judged either.
 - **A few percent of anything.** The limits allow it, and a model hardly changes: the gates measure that.
-- **Less of everything, evenly.** Rows that are missing at random look like a quiet month; `rows as many as before`
-  warns from 60 % on.
-- **What is wrong in the holdout and in the training alike, and changes no distribution**, as clicks that all
-  belong to a similar item of the same kind. The champion loses some points then, which is a warning from 10 % on.
+- **Less of everything, evenly**, which looks like a quiet month; `rows as many as before` warns from 60 % on.
+- **An error in the holdout and in the training alike that changes no distribution**, as clicks that all belong to a
+  similar item of the same kind. The champion loses some points then, which is a warning from 10 % on.
 """
 
 
@@ -61,30 +66,83 @@ class Outcome(Record):
     recall: float | None  # None: nothing is released
 
 
-def page_of(found: Mapping[str, Outcome]) -> tuple[str, bool]:
-    """Return the page, and whether no wrong month was released in silence and no honest one refused."""
-    usual = {each.name for each in found[USUAL].failed}
-    silent = [n for n, o in found.items() if MONTHS[n].wrong and o.state == "Released" and not _new(o, usual)]
-    refused = [n for n, o in found.items() if not MONTHS[n].wrong and o.state != "Released"]
-    parts = [_HEAD]
-    for title, wrong in (("Wrong", True), ("Honest", False)):
-        some = {name: outcome for name, outcome in found.items() if MONTHS[name].wrong is wrong}
-        parts.append(
-            f"\n## {title}: {len(some)}\n\n| month | state | failed, and not as usual | recall@10 |\n|---|---|---|---:|"
-        )
-        parts += [
-            f"| {n} | {o.state} | {_named(o, usual)} | {'-' if o.recall is None else f'{o.recall:.3f}'} |"
-            for n, o in some.items()
+class Row(NamedTuple):
+    """A month in outcomes.csv; names are separated by `; `."""
+
+    month: str
+    kind: str  # wrong or honest
+    state: str
+    caught_by: str  # critical checks and gates
+    warned: str  # other ones
+    recall: str  # empty: nothing is released
+
+    @property
+    def first_catch(self) -> str:
+        """The first check that caught the month, or `gates`."""
+        name = self.caught_by.partition("; ")[0]
+        return GATES if name.startswith("gate ") else f"`{name}`"
+
+    @property
+    def holds(self) -> bool:
+        """True if a wrong month was not released in silence, or an honest one not refused."""
+        if self.kind == "wrong":
+            return self.state != "Released" or bool(self.caught_by or self.warned)
+        return self.state == "Released"
+
+
+def rows_of(found: Mapping[str, Outcome], wrong: Iterable[str]) -> list[Row]:
+    """Return the months, without what fails in a month as usual."""
+    usual, wrong = {each.name for each in found[USUAL].failed}, set(wrong)
+    rows = []
+    for month, outcome in found.items():
+        new = [each for each in outcome.failed if each.name not in usual]
+        critical = "; ".join(each.name for each in new if each.severity == "critical")
+        others = "; ".join(each.name for each in new if each.severity != "critical")
+        recall = "" if outcome.recall is None else f"{outcome.recall:.3f}"
+        rows.append(Row(month, "wrong" if month in wrong else "honest", outcome.state, critical, others, recall))
+    return sorted(rows, key=lambda row: row.kind, reverse=True)
+
+
+def write(rows: Iterable[Row]) -> None:
+    """Write outcomes.csv, wrong months first."""
+    with OUTCOMES.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(rows)
+
+
+def read() -> list[Row]:
+    """Return the months of outcomes.csv."""
+    with OUTCOMES.open(encoding="utf-8", newline="") as file:
+        return [Row(*row) for row in list(csv.reader(file))[1:]]
+
+
+def page() -> str:
+    """Return the page of the months in outcomes.csv."""
+    rows = read()
+    wrong, honest = ([row for row in rows if row.kind == kind] for kind in ("wrong", "honest"))
+    caught: dict[str, list[str]] = {}
+    for row in wrong:
+        if row.state != "Released":
+            caught.setdefault(row.first_catch, []).append(row.month)
+    warned = [_with_warnings(row) for row in wrong if row.state == "Released"]
+    passed = [row for row in honest if row.state == "Released"]
+    recalls = [row.recall for row in passed if row.recall]
+    silent = [row.month for row in wrong if not row.holds]
+    refused = [row.month for row in honest if not row.holds]
+    catches = table(("caught first by", "months"), [(name, "; ".join(months)) for name, months in caught.items()])
+    return "\n".join(
+        [
+            _HEAD,
+            f"## Wrong: {len(wrong)}\n\n{sum(map(len, caught.values()))} are caught:\n\n{catches}\n",
+            f"{len(warned)} are released, with a warning and recall@10: {'; '.join(warned)}.\n",
+            f"## Honest: {len(honest)}\n\n{len(passed)} are released, with a recall@10 of {min(recalls)} to "
+            f"{max(recalls)}: {'; '.join(row.month for row in passed)}.",
+            _UNSEEN,
+            f"Wrong months released in silence: {len(silent)}. Honest months refused: {len(refused)}.\n",
         ]
-    parts.append(_UNSEEN)
-    parts.append(f"Wrong months released in silence: {len(silent)}. Honest months refused: {len(refused)}.\n")
-    return "\n".join(parts), not silent and not refused
+    )
 
 
-def _new(outcome: Outcome, usual: set[str]) -> list[Failed]:
-    return [each for each in outcome.failed if each.name not in usual]
-
-
-def _named(outcome: Outcome, usual: set[str]) -> str:
-    names = [f"**{e.name}**" if e.severity == "critical" else e.name for e in _new(outcome, usual)]
-    return ", ".join(names) or "-"
+def _with_warnings(row: Row) -> str:
+    return f"{row.month} ({row.warned.replace('; ', ', ')}; {row.recall})"

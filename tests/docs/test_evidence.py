@@ -1,0 +1,38 @@
+"""The evidence that programs write into docs/: their data files, and the pages made from these."""
+
+from __future__ import annotations
+
+from tests.benchmarks.chaos.page import Column, cell, in_columns
+from tests.benchmarks.disturbed.page import PAGE
+from tests.benchmarks.faults import page as faults
+from tests.benchmarks.faults.cases import CASES
+from tests.benchmarks.traps.months import MONTHS
+from tests.benchmarks.traps.page import USUAL, Failed, Outcome, read, rows_of
+
+
+def test_every_fault_has_its_row_and_the_page_is_made_from_them() -> None:
+    rows = faults.read()
+    assert [(row.group, row.fault, row.outcome) for row in rows] == [(c.group, c.fault, c.outcome) for c in CASES]
+    assert f"\n{faults.tables(rows)}\n" in PAGE.read_text(encoding="utf-8")
+
+
+def test_every_month_has_its_row() -> None:
+    assert {row.month: row.kind == "wrong" for row in read()} == {name: each.wrong for name, each in MONTHS.items()}
+
+
+def test_a_month_that_is_released_in_silence_is_found() -> None:
+    """As is one whose only warnings are those of a month as usual."""
+    warning, critical = (Failed(name=kind, severity=kind, sentence="") for kind in ("warning", "critical"))
+    found = {
+        USUAL: Outcome(state="Released", failed=(warning,), vectors=1, recall=1.0),
+        "silent": Outcome(state="Released", failed=(warning,), vectors=1, recall=1.0),
+        "caught": Outcome(state="Stopped", failed=(warning, critical), vectors=0, recall=None),
+    }
+    rows = {row.month: row for row in rows_of(found, ("silent", "caught"))}
+    assert {month: row.holds for month, row in rows.items()} == {USUAL: True, "silent": False, "caught": True}
+    assert rows["caught"][3:] == ("critical", "", "")
+
+
+def test_runs_with_violations_are_shown() -> None:
+    text = in_columns([Column("here", "1 of 2", {"conflicts": cell(1, 0, 1, 1)})])
+    assert text == "- 1 of 2\n\n| act | here |\n|---|---:|\n| `conflicts` | 1/0, 1 not, 1 with violations |"
