@@ -10,12 +10,11 @@ from tests.docs import (
     proof,
     published,
     refreshes,
-    stages,
     workspace_table,
 )
 from tests.nightly import ran
 
 COPIES = (
-    codes, configuration, editor_schema, folders, man_page, proof, published, ran, refreshes, stages, traps,
+    codes, configuration, editor_schema, folders, man_page, proof, published, ran, refreshes, traps,
     workspace_table,
 )  # fmt: skip
