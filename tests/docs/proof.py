@@ -1,6 +1,6 @@
-"""The table of docs/accelerators.md: what is stated about AWS and Neuron, and the tests that are marked to show it.
+"""The lists of docs/accelerators.md: what is stated about AWS and Neuron, and the tests that are marked to show it.
 
-A test says `@pytest.mark.shows("name of a statement")`. `make docs` writes the table.
+A test says `@pytest.mark.shows("name of a statement")`. `make docs` writes the lists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "accelerators.md"
-_TABLE = re.compile(r"(<!-- Written by `make docs`[^>]*-->\n\n).*?(?=\n\n)", re.S)
+_LISTS = re.compile(r"(<!-- Written by `make docs`[^>]*-->\n\n).*?(\n\n<!-- end of the lists -->)", re.S)
 
 
 class Statement(NamedTuple):
@@ -86,16 +86,17 @@ STATEMENTS = {
 
 
 def page() -> str:
-    """Return the page with the table as it is now."""
-    lines = ["| statement | | shown by |", "|---|---|---|"]
-    tests = shown_by()
-    for name, statement in STATEMENTS.items():
-        links = ", ".join(
-            f"[{path.name}](../{path})" for path in dict.fromkeys(path for path, _ in tests.get(name, ()))
-        )
-        lines.append(f"| {statement.sentence} | *{statement.proof}* | {links} |")
-    table = "\n".join(lines)
-    return _TABLE.sub(lambda found: found[1] + table, PAGE.read_text())
+    """Return the page with the lists as they are now."""
+    tests, parts = shown_by(), []
+    for proof in ("ran", "emulated", "unproven"):
+        lines = [f"*{proof.capitalize()}*:", ""]
+        for name in (name for name, statement in STATEMENTS.items() if statement.proof == proof):
+            paths = dict.fromkeys(path for path, _ in tests.get(name, ()))
+            links = ", ".join(f"[{path.name}](../{path})" for path in paths)
+            lines.append(f"- {STATEMENTS[name].sentence}{f': {links}' if links else ''}")
+        parts.append("\n".join(lines))
+    joined = "\n\n".join(parts)
+    return _LISTS.sub(lambda found: f"{found[1]}{joined}{found[2]}", PAGE.read_text())
 
 
 def shown_by() -> dict[str, list[tuple[Path, str]]]:
