@@ -45,16 +45,15 @@ def dealt(ran: dict[str, Ran]) -> list[list[Unit]]:
 def page() -> str:
     """Return docs/nightly.md with the table as it is now."""
     ran = read()
-    lines = ["| part | unit | last run | commit | minutes | result |", "|---:|---|---|---|---:|---|"]
+    lines = ["| part | units, each with its last run |", "|---:|---|"]
     for number, part in enumerate(dealt(ran)):
-        for unit in part:
-            last = ran.get(unit.name)
-            cells = (
-                ("-", "-", "-", "not yet")
-                if last is None
-                else (last.date, f"`{last.commit}`", f"{last.minutes:.1f}", last.result)
-            )
-            lines.append(f"| {number} | {unit.name} | {' | '.join(cells)} |")
+        shown = [f"{unit.name}: {_in_words(ran[unit.name])}" for unit in part if unit.name in ran]
+        shown += [unit.name for unit in part if unit.name not in ran]
+        lines.append(f"| {number} | {'; '.join(shown)} |")
     text = PAGE.read_text(encoding="utf-8")
     before, after = text[: text.index(_BEGIN)], text[text.index(_END) :]
     return "\n".join([f"{before}{_BEGIN}", "", *lines, "", after])
+
+
+def _in_words(last: Ran) -> str:
+    return f"{last.result} on {last.date} at `{last.commit}` in {last.minutes:.1f} min"
