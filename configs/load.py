@@ -1,7 +1,6 @@
 """Resolve files and overrides to one `Config`: base.yaml, then one config file, then `key=value`.
 
-A config file may build on another one: its key `extends` holds that file's path, relative to its own folder. An unknown
-key is an error that names the nearest known one.
+Also the origin of each setting in force, and the settings in which two configurations differ.
 """
 
 import hashlib
@@ -13,13 +12,40 @@ from typing import Any, NamedTuple, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from configs.own_suites import take_in
+from configs.keys import explain, misplaced_truths, nearest
 from configs.prices import take_in_prices
 from configs.schema.config import Config
-from configs.wrong_values import explain, misplaced_truths, nearest
-from configs.yaml_files import fault_of, read_yaml, read_yaml_file
+from configs.yaml_files import fault_of, lines_of_keys, read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import holds_password, masked
+
+
+def take_in(tree: dict[str, Any]) -> None:
+    """Move the expectations in the files of `validate.suites` to the front of `validate.expectations`.
+
+    So a resolved configuration can be read on a machine without the files.
+
+    Raises:
+        ConfigError: a file can't be read, or is not a list of expectations; names it.
+    """
+    section = tree["validate"]
+    if not isinstance(section, dict) or not all(isinstance(section[key], list) for key in ("suites", "expectations")):
+        return  # the schema reports the fault
+    read = [entry for name in section["suites"] for entry in _suite(name)]
+    section["expectations"] = [*read, *section["expectations"]]
+    section["suites"] = []
+
+
+def _suite(name: object) -> list[Any]:
+    if not isinstance(name, str):
+        raise ConfigError(f"configuration: validate.suites: expected the paths of files, got {name!r:.50}")
+    entries = read_yaml_file(Path(name), "configuration: validate.suites: ")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigError(
+            f"configuration: validate.suites: {name}: expected a list, as in `- expectation: expect_column_to_exist`"
+        )
+    return entries
+
 
 BASE = Path(__file__).with_name("base.yaml")
 EXTENDS = "extends"
@@ -201,3 +227,77 @@ def _with_passwords(value: Any, key: str = "") -> Iterator[str]:
             yield from _with_passwords(below, f"{key}.{number}")
     elif isinstance(value, str) and "://" in value and holds_password(value):
         yield key
+
+
+SCHEMA = "schema"  # the default of a field that no file and no option sets
+_Path = tuple[str, ...]
+
+
+class InForce(NamedTuple):
+    """The resolved settings as a tree, and their origins by path."""
+
+    tree: dict[str, Any]
+    origins: Mapping[_Path, str]
+
+    def of(self, path: str) -> tuple[Any, str | None]:
+        """Return the value of a key and its origins, as in `configs/demo.yaml:31`; None, None if it has no value."""
+        parts, value = tuple(path.split(".")), self.tree
+        for part in parts:
+            if not isinstance(value, dict) or part not in value:
+                return None, None
+            value = value[part]
+        first_lines: dict[str, str] = {}  # a map may come from several files
+        for key, origin in self.origins.items():
+            if key[: len(parts)] == parts:
+                first_lines.setdefault(origin.rpartition(":")[0] or origin, origin)
+        return value, ", ".join(first_lines.values()) or SCHEMA
+
+
+def in_force(config_file: Path | None = None, overrides: Sequence[str] = ()) -> InForce:
+    """Resolve the settings as `load_config` does, with their origins. Raises ConfigError as it does."""
+    tree = load_config(config_file, overrides).tree()
+    origins: dict[_Path, str] = {}
+    for layer in layers(config_file, overrides):
+        lines = lines_of_keys(layer.path) if layer.path else {}
+        _set(origins, layer.patch, (), layer, lines)
+    return InForce(tree, origins)
+
+
+def _set(origins: dict[_Path, str], patch: Mapping[str, Any], above: _Path, layer: Layer, lines: Mapping) -> None:
+    """Enter the origins of a layer's settings, and forget the earlier origins of the keys above and below them."""
+    for key, value in patch.items():
+        path = (*above, str(key))
+        origins.pop(path, None)  # a value that becomes a section
+        if isinstance(value, Mapping) and value:
+            _set(origins, value, path, layer, lines)
+            continue
+        for old in [each for each in origins if each[: len(path)] == path]:
+            del origins[old]
+        origins[path] = _named(layer, lines.get(path))
+
+
+def _named(layer: Layer, line: int | None) -> str:
+    if layer.path is None:
+        return layer.source
+    name = BASE.name if layer.path == BASE else str(layer.path)
+    return f"{name}:{line}" if line else name
+
+
+def differences(then: Config, now: Config) -> list[str]:
+    """Return the settings that decide a run's model and vectors and differ, as in `train.epochs (1 then, 2 now)`."""
+    return [f"{key} ({old} then, {new} now)" for key, (old, new) in changed(then, now).items()]
+
+
+def changed(then: Config, now: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that `differences` names, by key, with both values; None: there is no such key."""
+    old, new = leaves(then.work()), leaves(now.work())
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    return {key: (old.get(key), new.get(key)) for key in keys}
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the settings of a tree by their dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= leaves(value, f"{path}{key}.") if isinstance(value, dict) and value else {f"{path}{key}": value}
+    return found

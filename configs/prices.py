@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from configs.schema.prices import LOCAL_WORKER, Basis, Charge, CostConfig, Price, PriceList
-from configs.wrong_values import explain
+from configs.keys import explain
+from configs.schema.operations import LOCAL_WORKER, Basis, Charge, CostConfig, Price, PriceList
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 

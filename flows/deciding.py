@@ -7,7 +7,7 @@ from prefect.states import Completed
 
 from configs.schema.config import Config
 from flows.presentation.markdown import page
-from flows.presentation.run.decision import decision_section
+from flows.presentation.run.planned import decision_section
 from flows.refresh import refresh_with
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan

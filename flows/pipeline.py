@@ -13,23 +13,26 @@ from prefect.states import Completed
 from configs.load import load_config
 from flows.deciding import follow_decision
 from flows.refresh import refresh_after_rejection
-from flows.running.announcing import announce_budgets, announce_plan, announce_rejection, announce_release
+from flows.running.announcing import (
+    announce_budgets,
+    announce_plan,
+    announce_rejection,
+    announce_release,
+    take_up_undecided,
+)
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
 from flows.running.recorded_invocation import record_invocation
 from flows.running.span_flow import ended, show_rejection
-from flows.running.undecided import take_up_undecided
 from infra.store.base import Store
-from infra.store.factory import open_store
-from infra.store.fitness import require_fit
+from infra.store.factory import open_store, require_fit
 from tasks.contracts.runs import Release, RunPlan
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer, infer_to_judge
-from tasks.monitoring.budgets import require_budget
-from tasks.planning.next_run import plan_run
-from tasks.planning.scheduled_span import due_span, missed, require_arrived, run_of
+from tasks.monitoring.spending import require_budget
+from tasks.planning.next_run import due_span, missed, plan_run, require_arrived, run_of
 from tasks.planning.start import adopt_branch, next_start
 from tasks.publish import publish_release
 from tasks.release import release

@@ -1,12 +1,15 @@
-"""The reaper as a scheduled flow: end abandoned jobs on AWS Batch."""
+"""The reaper as a scheduled flow: end abandoned jobs on AWS Batch.
+
+Alone, as the entry point of a deployment.
+"""
 
 from prefect import flow
 
-import infra.compute.batch.reap
+import infra.compute.batch.end_jobs
 from configs.load import load_config
 from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, GraceMinutes, Overrides, Workspace
-from infra.compute.batch.reap import GRACE_MINUTES, ReapReport
+from infra.compute.batch.end_jobs import GRACE_MINUTES, ReapReport
 from infra.store.factory import open_store
 from tasks.running.stage_output import logger
 
@@ -28,9 +31,11 @@ def reap(
         grace_minutes: minutes without a waiting process after which a job is ended; until then a new run can take it.
 
     Raises:
-        ConfigError, HostError: as `infra.compute.batch.reap.reap`.
+        ConfigError, HostError: as `infra.compute.batch.end_jobs.reap`.
     """
-    report = infra.compute.batch.reap.reap(open_store(workspace), load_config(config_file, overrides), grace_minutes)
+    report = infra.compute.batch.end_jobs.reap(
+        open_store(workspace), load_config(config_file, overrides), grace_minutes
+    )
     for job in report.jobs:
         logger().info("%s %s (%s): %s", job.action, job.job, job.name, job.why)
     return report

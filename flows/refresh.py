@@ -10,29 +10,27 @@ from prefect.states import Completed
 from configs.load import load_config
 from configs.schema.config import Config
 from flows.presentation.run.pages import make_stage_page
-from flows.running.announcing import announce_budgets, announce_rejection, announce_release
+from flows.running.announcing import announce_budgets, announce_rejection, announce_release, take_up_undecided
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.janitors import end_dead_janitors, newest_only
-from flows.running.packing import sum_up_refreshes
 from flows.running.parameters import ConfigFile, Overrides, Workspace
+from flows.running.recorded_invocation import sum_up_refreshes
 from flows.running.span_flow import show_rejection
-from flows.running.undecided import take_up_undecided
 from infra.store.base import Conflict, Store
-from infra.store.factory import open_store
-from infra.store.fitness import require_fit
+from infra.store.factory import open_store, require_fit
 from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.infer import infer
-from tasks.monitoring.budgets import OverBudget, require_budget
+from tasks.monitoring.spending import OverBudget, require_budget
 from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import override_context
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.runs import releases
+from tasks.runs.catalogues import Refresh, plan_refresh
 from tasks.runs.plan import NothingToDo, save_plan
-from tasks.runs.refreshes import Refresh, plan_refresh
 from tasks.runs.results import Refusal
 from tasks.validate import catalogue_of, validate
 

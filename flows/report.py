@@ -19,8 +19,7 @@ from tasks.monitoring.history import read_history
 from tasks.monitoring.prometheus import METRICS_KEY, metrics_text_of
 from tasks.monitoring.work_sums import sum_up, sum_up_lost
 from tasks.running.stage_output import logger
-from tasks.runs.packs import pack_runs
-from tasks.runs.snapshot import Snapshot
+from tasks.runs.snapshot import Snapshot, pack_runs
 
 
 class Written(Record):

@@ -13,8 +13,7 @@ from configs.load import load_config
 from flows.running.catch_up import set_lost_runs_crashed, start_again
 from flows.running.janitors import LONGEST_SECONDS, end_dead_janitors, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
-from flows.running.watch_events import send_events
-from flows.running.watch_page import publish
+from flows.running.watch_findings import publish, send_events
 from infra.store.factory import open_store
 from tasks.foundation.clock import now
 from tasks.monitoring.freshness import FreshnessReport, freshness

@@ -1,28 +1,112 @@
-"""Run a Prefect server in the background of this machine: started when needed, found again, stopped by pid.
+"""A Prefect server in the background of this machine: started when needed, found again, checked, stopped by pid.
 
-It needs its password, and its CORS settings allow only its own pages. If PREFECT_API_URL is set, that server is used
-and none is started. The server's database is only for display; results are in the workspace.
+It needs its password, made at the first start in a file that only its owner can read, and its CORS settings allow only
+its own pages. If PREFECT_API_URL is set, that server is used and none is started; its operator sets its password in
+PREFECT_API_AUTH_STRING. The server's database is only for display; results are in the workspace.
 """
 
+import base64
 import contextlib
 import fcntl
+import json
 import os
 import re
+import secrets
 import socket
 import sys
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, ValidationError
 
-from infra import background, prefect_password
-from infra.prefect_health import HOST, get_json
+from infra import background
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError, ServerError
 from tasks.foundation.passwords import holds_password, masked
 from tasks.foundation.records import Record
+
+HOST = "127.0.0.1"
+_TIMEOUT_SECONDS = 5.0
+
+
+def answers(url: str) -> bool:
+    """Return True if the Prefect API at `url`, which ends in /api, answers and can use its database."""
+    try:
+        return get_json(f"{url}/health") is True
+    except urllib.error.HTTPError as error:  # it answers, even if it refuses a request without credentials
+        return error.code in (401, 403)
+    except (OSError, ValueError):
+        return False
+
+
+def is_open(url: str) -> bool:
+    """Return True if the Prefect API at `url` shows its settings to anyone, without a password."""
+    try:
+        return "home" in get_json(f"{url}/admin/settings")
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def allowed_origin(url: str, origin: str) -> str | None:
+    """Return the allowed CORS origin of the API at `url`, as it answers a page of `origin`; `*` is any.
+
+    Raises OSError.
+    """
+    headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    try:
+        with _opened(urllib.request.Request(f"{url}/flows/filter", headers=headers, method="OPTIONS")) as answer:
+            return answer.headers["Access-Control-Allow-Origin"]
+    except urllib.error.HTTPError as error:
+        return error.headers["Access-Control-Allow-Origin"]
+
+
+def get_json(url: str, password: str | None = None) -> Any:
+    """Return the JSON at a URL; uses no proxy for the loopback. Raises OSError, ValueError."""
+    token = base64.b64encode((password or "").encode()).decode()
+    request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"} if password else {})
+    with _opened(request) as answer:
+        return json.load(answer)
+
+
+def _opened(request: urllib.request.Request) -> Any:
+    direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in request.full_url else []
+    return urllib.request.build_opener(*direct).open(request, timeout=_TIMEOUT_SECONDS)
+
+
+PASSWORD_FILE = "server.password"
+PASSWORD_OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
+PASSWORD_OF_CLIENT = "PREFECT_API_AUTH_STRING"
+
+
+def file_of_password(home: Path) -> Path:
+    """Return the password's file. It holds `USER:PASSWORD`, and the server's pages ask for all of it."""
+    return home / PASSWORD_FILE
+
+
+def read_password(home: Path) -> str | None:
+    """Return the password; None if no server was started for `home` yet."""
+    try:
+        return file_of_password(home).read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def made_password(home: Path) -> str:
+    """Return the password of a server about to start: the operator's, the earlier one, or a new one."""
+    before = read_password(home)
+    password = os.environ.get(PASSWORD_OF_SERVER) or before or f"millrace:{secrets.token_urlsafe(24)}"
+    if password != before:
+        new = home / f"{PASSWORD_FILE}.{os.getpid()}"
+        new.unlink(missing_ok=True)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(password + "\n")
+        new.replace(file_of_password(home))
+    return password
+
 
 USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
@@ -167,10 +251,10 @@ def client_environment(server: Server) -> dict[str, str]:
     """
     impatient = {name: os.environ.get(name, value) for name, value in _IMPATIENT.items()}
     environment = {**_PRIVATE, **impatient, "PREFECT_API_URL": server.url, "PREFECT_HOME": server.home}
-    own = prefect_password.read(Path(server.home)) if server.url.startswith(_LOOPBACK) else None
-    told = os.environ.get(prefect_password.OF_CLIENT)
+    own = read_password(Path(server.home)) if server.url.startswith(_LOOPBACK) else None
+    told = os.environ.get(PASSWORD_OF_CLIENT)
     if password := (told or own) if server.pid is None else (own or told):
-        environment[prefect_password.OF_CLIENT] = password
+        environment[PASSWORD_OF_CLIENT] = password
     if server.pid is not None:  # a company's proxy can't reach this machine's loopback
         direct = [os.environ.get("NO_PROXY") or os.environ.get("no_proxy", ""), HOST, "localhost"]
         environment["NO_PROXY"] = environment["no_proxy"] = ",".join(filter(None, direct))
@@ -192,7 +276,7 @@ def _elsewhere(url: str, home: Path) -> Server:
     if holds_password(url):
         raise HostError(
             f"PREFECT_API_URL is {masked(url)}: an address is printed and kept, so leave the password out, and set "
-            f"{prefect_password.OF_CLIENT} to USER:PASSWORD"
+            f"{PASSWORD_OF_CLIENT} to USER:PASSWORD"
         )
     try:
         answer = get_json(f"{url}/health")
@@ -210,7 +294,7 @@ def _elsewhere(url: str, home: Path) -> Server:
 
 
 def _server(entry: _Entry, home: Path, started: bool) -> Server:
-    password_file = prefect_password.file_of(home)
+    password_file = file_of_password(home)
     return Server(
         url=entry.url,
         ui_url=entry.url.removesuffix("/api"),
@@ -247,12 +331,12 @@ def _start(home: Path, port: int = USUAL_PORT, seconds: float = START_SECONDS) -
 
 
 def _server_environment(home: Path, port: int) -> dict[str, str]:
-    dropped = ("PREFECT_API_URL", prefect_password.OF_CLIENT)
+    dropped = ("PREFECT_API_URL", PASSWORD_OF_CLIENT)
     return {
         **{name: value for name, value in os.environ.items() if name not in dropped},
         **_PRIVATE,
         **_SERVER,
-        prefect_password.OF_SERVER: prefect_password.made(home),
+        PASSWORD_OF_SERVER: made_password(home),
         # Its pages call 127.0.0.1, even if opened as localhost.
         "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"http://{HOST}:{port},http://localhost:{port}",
         **_without_socks(),
@@ -280,7 +364,7 @@ def _answers(entry: _Entry, home: Path) -> bool:
     try:
         if get_json(f"{entry.url}/health") is not True:
             return False
-        return get_json(f"{entry.url}/admin/settings", prefect_password.read(home))["home"] == str(home)
+        return get_json(f"{entry.url}/admin/settings", read_password(home))["home"] == str(home)
     except (OSError, ValueError):
         return False
 

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.kinds import OfAttempt
-from tasks.contracts.results import WorkerFailure
+from tasks.contracts.outcomes import WorkerFailure
 from tasks.contracts.workspace import ENDING, ENDING_OF_ONE, FAILURE
 from tasks.foundation.errors import ERRORS, FailureClass, StageError, from_exit_code, names_a_class
 from tasks.foundation.neuron_errors import classify_log

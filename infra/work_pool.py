@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from infra import prefect_password
+from infra import prefect_server
 from tasks.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def worker_command(server: Server, pool: str) -> str:
     # Without an address Prefect would start a worker of an empty server of its own.
     words = [f"PREFECT_API_URL={shlex.quote(server.url)}", f"prefect worker start --pool {pool} --limit {WORKER}"]
     if server.password_file is not None:
-        words.insert(0, f'{prefect_password.OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
+        words.insert(0, f'{prefect_server.PASSWORD_OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
     return " ".join(words)
 
 

@@ -10,9 +10,9 @@ from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
-from tasks.planning.golden_set import store_golden_set
-from tasks.planning.judge_run import judge_evaluation
-from tasks.planning.rivals import begun_with, rivals_for
+from tasks.judging.golden_set import store_golden_set
+from tasks.judging.judge_run import judge_evaluation
+from tasks.judging.rivals import begun_with, rivals_for
 from tasks.quality.fall_parts import CHAMPION_BEFORE
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from configs.schema.config import Config
 from infra.store.base import Store, sha256_of
-from infra.store.placing import place
+from infra.store.records import place
 from tasks.contracts.jobs import ImportInputs, stage_prefix
 from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.outcomes import ImportOutcome

@@ -1,7 +1,7 @@
 """Stage infer, control side: embed every item of a catalogue with one model."""
 
 from infra.store.factory import open_store
-from infra.store.soundness import next_folder
+from infra.store.manifest import next_folder
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.references import CatalogueRef, CompileRef, ModelRef

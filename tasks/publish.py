@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from configs.schema.config import Config
-from configs.schema.publishing import AnyTarget
+from configs.schema.stages import AnyTarget
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import PublishInputs

@@ -11,7 +11,7 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.spans import first_day
-from tasks.planning.judge_run import judge_release
+from tasks.judging.judge_run import judge_release
 from tasks.running.lineage_lock import confirm_lineages
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger

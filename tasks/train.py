@@ -5,7 +5,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import RunPlan
-from tasks.planning.mined_release import mined_release
+from tasks.planning.start import mined_release
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 

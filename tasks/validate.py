@@ -11,8 +11,8 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.data.rows import has_ids_alone
 from tasks.data.span_versions import list_feeds
-from tasks.planning.golden_set import store_golden_set
-from tasks.planning.preflight import check_plan
+from tasks.judging.golden_set import store_golden_set
+from tasks.preflight.checks import check_plan
 from tasks.running.stage import run_stage, stage_task, warn_of
 from tasks.runs import catalogues, lineage, releases
 from tasks.runs.results import UnusableResult, read_result

@@ -4,7 +4,7 @@ from infra.store.factory import open_store
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan
-from tasks.planning.mined_release import mined_release
+from tasks.planning.start import mined_release
 from tasks.running.stage import run_stage, stage_task
 
 

@@ -25,8 +25,8 @@ os.environ.pop("PREFECT_API_URL", None)
 os.environ.pop("MILLRACE_CONFIG", None)
 
 from infra.prefect_server import Server
-from infra.store import waiting
-from tasks.foundation.garbage import collect_rarely
+from infra.store import base
+from tasks.foundation.process import collect_rarely
 from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import PrefectServer
 
@@ -64,7 +64,7 @@ def _own_environment() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that another process holds is not waited for."""
-    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(base, "PATIENCE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The typed configuration: every key, its meaning, unit and bounds. Defaults live in base.yaml, not here.
 
 A resolved configuration is one `Config`; it is hashed into the run key and saved with every run. Its sections are in
-model.py, training.py, label_heads.py, stages.py, compute.py, prices.py, operations.py and publishing.py.
+model.py, training.py, stages.py, compute.py and operations.py.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from pydantic import Field, model_validator
 from configs.schema.compute import AcceleratorName, BatchConfig, CompilerConfig, Compute, RetryConfig
 from configs.schema.gates import METRICS
 from configs.schema.model import FeaturesConfig, ModelConfig
-from configs.schema.operations import DecideConfig, FreshnessConfig, LinksConfig, ScheduleConfig
-from configs.schema.prices import CostConfig
-from configs.schema.publishing import PublishConfig
+from configs.schema.operations import CostConfig, DecideConfig, FreshnessConfig, LinksConfig, ScheduleConfig
 from configs.schema.stages import (
     EvaluateConfig,
     HealthConfig,
     InferConfig,
+    PublishConfig,
     ReleaseConfig,
     WarmupConfig,
     WorkersConfig,

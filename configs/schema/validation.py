@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from configs.schema.compute import Positive
 from configs.schema.gates import Severity
-from configs.schema.label_heads import class_name
+from configs.schema.model import class_name
 from configs.schema.stages import Bounds, Share, StageConfig
 from tasks.foundation.records import Record, beside
 

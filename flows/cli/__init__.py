@@ -1,4 +1,7 @@
-"""The command `millrace`: its entry point."""
+"""The command `millrace`: its entry point.
+
+Alone, since pyproject.toml names it.
+"""
 
 import contextlib
 import gc
@@ -8,16 +11,15 @@ from types import FrameType
 from typing import NoReturn
 
 from flows.cli.app import app
-from flows.cli.terminal import streams
-from flows.cli.terminal.ending import explain, leave_soon
+from flows.cli.terminal.ending import explain, finish_streams, leave_soon, let_streams_last
 from tasks.foundation.errors import ConfigError
-from tasks.foundation.garbage import collect_rarely
+from tasks.foundation.process import collect_rarely
 from tasks.running.json_logs import standard_error
 
 
 def main() -> None:
     """Run the command line. Exit with 0, with 2 for a wrong command line, or with the code of the failure's class."""
-    streams.last()
+    let_streams_last()
     collect_rarely()
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.ExitStack() as stack:
@@ -42,7 +44,7 @@ def _require_docstrings() -> None:
 def _leave(code: str | int | None) -> NoReturn:
     if "prefect" in sys.modules and isinstance(code, int | None):
         leave_soon(lambda: code or 0)
-    streams.finish()
+    finish_streams()
     gc.freeze()  # else the interpreter's last collections visit every object
     sys.exit(code)
 

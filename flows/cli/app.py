@@ -6,6 +6,7 @@ Results go to standard output, everything else to standard error, so `--json` pr
 import ast
 import functools
 import importlib
+import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +15,12 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from flows.cli.terminal.command import COMMANDS
-from flows.cli.terminal.extra_words import absent, plain_value, refusal
+from flows.cli.terminal.options import absent, plain_value, refusal
 from tasks.foundation.errors import CancelledError
 
-MODULES = {  # by panel of the help page: command -> the module of this folder that has it
+MODULES = {  # by panel of the help page: command -> the module that has it, of this folder or with its whole name
     "Begin here": {
-        "look": "looking",
+        "look": "ingesting",
         "init": "starting",
         "ingest": "ingesting",
         "run": "running",
@@ -29,14 +30,11 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
     "Work": {
         "plan": "planning",
         "skip": "ingesting",
-        "decide": "deciding",
-        "goodput": "goodput",
+        "decide": "planning",
         "refresh": "running",
-        "gate": "comparing.gating",
+        "gate": "gating",
         "backfill": "backfilling",
-        "try": "comparing.experiments",
-        "bakeoff": "comparing.bakeoff",
-        "parity": "comparing.parity",
+        "try": "experiments",
         "import-checkpoint": "importing",
     },
     "Results": {
@@ -44,24 +42,32 @@ MODULES = {  # by panel of the help page: command -> the module of this folder t
         "releases": "releases",
         "rollback": "releases",
         "hold": "releases",
-        "publish": "publishing",
+        "publish": "releases",
         "diff": "searching",
-        "compare": "comparing.experiments",
+        "compare": "experiments",
         "history": "history",
         "serve": "servers",
     },
+    "Laboratory": {
+        "goodput": "flows.laboratory.goodput",
+        "bakeoff": "flows.laboratory.side_commands",
+        "parity": "flows.laboratory.side_commands",
+    },
     "Operation": {
         "config": "settings",
-        "freshness": "freshness",
+        "freshness": "status",
         "doctor": "doctor",
         "hosts": "upkeep",
         "reap": "upkeep",
         "prune": "upkeep",
-        "deploy": "deploying",
+        "deploy": "servers",
         "up": "servers",
         "down": "servers",
     },
 }
+
+if importlib.util.find_spec("flows.laboratory") is None:  # no run needs that folder: it may be deleted
+    del MODULES["Laboratory"]
 
 RUN = "run"  # the word of a group for the command with its bare name
 
@@ -74,7 +80,7 @@ class _Later(TyperCommand):
         self._title, self._module = name, MODULES[panel][name]
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        importlib.import_module(f"flows.cli.{self._module}")
+        importlib.import_module(module_name(self._module))
         return loaded(self._title).make_context(info_name, args, parent, **extra)
 
 
@@ -144,6 +150,11 @@ def _without_types_of_flags(params: list[Any]) -> list[Any]:
     return params
 
 
+def module_name(entry: str) -> str:
+    """Return the whole name of a module in `MODULES`."""
+    return entry if entry.startswith("flows.") else f"flows.cli.{entry}"
+
+
 def loaded(name: str) -> Any:
     """Return a command of an imported module, with its subcommands: `backfill` with `backfill list`."""
     others = {
@@ -164,7 +175,7 @@ def all_commands() -> dict[str, Any]:
     """Import every command; return it by its words, as in `backfill list`, with its parameters."""
     found: dict[str, Any] = {}
     for name, module in (item for modules in MODULES.values() for item in modules.items()):
-        importlib.import_module(f"flows.cli.{module}")
+        importlib.import_module(module_name(module))
         made = loaded(name)
         parts = {
             f"{name} {word}" if word != RUN else name: each for word, each in getattr(made, "commands", {}).items()
@@ -175,7 +186,8 @@ def all_commands() -> dict[str, Any]:
 
 @functools.cache
 def _docstrings(module: str) -> dict[str, str]:
-    tree = ast.parse((Path(__file__).parent / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    path = Path(__file__).parents[2] / f"{module_name(module).replace('.', '/')}.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
     return {each.name.rstrip("_"): ast.get_docstring(each) or "" for each in functions}  # `try` can't name a function
 
@@ -189,7 +201,7 @@ app = _typer(completion=True, cls=_Commands, no_args_is_help=True)
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from tasks.foundation.code_version import code_version
+        from tasks.foundation.process import code_version
 
         typer.echo(f"millrace {code_version()}")
         raise typer.Exit

@@ -15,10 +15,10 @@ from flows.cli.terminal.options import HERE
 from flows.cli.terminal.progress_bars import display
 from flows.presentation.wording import visible
 from infra.store.factory import open_store
+from tasks.doctor.checks import Finding
+from tasks.doctor.examine import DoctorReport, examine
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.running.context import override_context
-from tasks.upkeep.check import Finding
-from tasks.upkeep.examine import DoctorReport, examine
 
 _NEEDED = ("configuration", "workspace", "store")  # without these no deep check can begin
 _STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
@@ -56,7 +56,7 @@ def doctor(
     report = examine(workspace, config_file, settings or [], new=deep)
     if not deep or any(finding.name in _NEEDED and finding.outcome == "FAIL" for finding in report.findings):
         return report
-    from tasks.upkeep.deep import deep_findings  # only now: Prefect reads the environment when imported
+    from tasks.doctor.deep import deep_findings  # only now: Prefect reads the environment when imported
 
     found: list[Finding] = []
     with display() as listener, override_context(listener=listener):

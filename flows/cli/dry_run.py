@@ -15,13 +15,13 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.costs.run_cost import run_cost
 from tasks.foundation.records import Record
-from tasks.monitoring.budgets import require_budget
 from tasks.monitoring.deadlines import next_fire
-from tasks.planning.enough import Enough, enough
+from tasks.monitoring.spending import require_budget
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_idle, check_plan, unread_settings
+from tasks.preflight.checks import check_idle, check_plan, unread_settings
+from tasks.preflight.enough import Enough, enough
 from tasks.quality.expectations import check_arguments
-from tasks.quality.sight import Sight
+from tasks.quality.verdicts import Sight
 from tasks.runs.plan import NothingToDo
 
 _MOST_HELD = 0.5  # share held out, beyond which less is trained on than measured

@@ -15,10 +15,10 @@ from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import write
 from flows.presentation import queries, terminal
 from flows.presentation.costs import priced
-from flows.presentation.forward import CAPTION, forward_rows
 from flows.presentation.history.ledger import run_ledger, whole_ledger
 from flows.presentation.history.page import history_html
 from flows.presentation.model import Cell, ended_as, state
+from flows.presentation.queries import CAPTION, forward_rows
 from flows.presentation.releases import published_as
 from flows.presentation.wording import ON_HOLDOUT, count, dollars, duration, moment, now, share
 from infra.store.base import Store

@@ -1,36 +1,142 @@
-"""`millrace releases`, `rollback` and `hold`: the releases, and which of them is current."""
+"""`millrace releases`, `rollback`, `hold` and `publish`: the releases, the current one, and what services have."""
 
 import contextlib
+import functools
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 from pydantic import Field
 
-import tasks.runs.holds
 import tasks.runs.releases
 import tasks.runs.rollback
 from configs.prices import basis_of, cost_of
-from configs.schema.prices import Charge
-from flows.cli import publishing
+from configs.schema.config import Config
+from configs.schema.operations import Charge
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
+from flows.cli.terminal.progress_bars import display
 from flows.presentation import queries
-from flows.presentation.wording import dollars, moment
-from infra import prefect_password, prefect_server
+from flows.presentation.run.report import write_run_report
+from flows.presentation.wording import OF_INDEX, WITHOUT_INDEX, dollars, moment, plural
+from infra import prefect_server
 from infra.store.base import Store
 from tasks.contracts.evaluation import MAIN
 from tasks.contracts.runs import Hold, Release
+from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError, HostError, ServerError, StoreError
 from tasks.foundation.records import Record
 from tasks.monitoring.work_sums import work_sums
+from tasks.running.context import override_context
+from tasks.runs import served_targets
 from tasks.runs.run import read_runs
 from tasks.runs.served_targets import Served
 from tasks.runs.snapshot import Snapshot
 from tasks.runs.sums import sums_of
+
+
+class PublishOutput(Record):
+    """`millrace publish`."""
+
+    release: int
+    targets: tuple[Served, ...] = Field(description="state of each target now")
+
+
+def show(output: PublishOutput) -> None:
+    """Print the targets for people."""
+    show_targets(output.targets, output.release)
+
+
+def show_targets(targets: tuple[Served, ...], current: int | None) -> None:
+    """Print a line for each target; one that serves another release than the current one says so."""
+    for each in targets:
+        differs = f"; NOT THE CURRENT RELEASE, {current}: millrace publish" if current != each.release else ""
+        of = OF_INDEX if each.index is not None else WITHOUT_INDEX
+        say(
+            f"target {each.target.name} ({each.target.kind}): release {each.release} in {each.table}, "
+            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f} {of}{differs}"
+        )
+
+
+@command(show)
+def publish(
+    options: RunOptions,
+    number: Annotated[
+        int | None, typer.Option("--release", help="Number of the release; default: the current one.")
+    ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Also publish to a target that another workspace publishes to.")
+    ] = False,
+) -> PublishOutput:
+    """Bring a release to the search services of publish.targets; existing vectors are only checked."""
+    config, store = options.config(), options.store
+    if not config.publish.targets:
+        raise ConfigError("publish.targets is empty: name where to publish to, see docs/publish.md")
+    release = tasks.runs.releases.current(store)
+    if number is not None:
+        release = tasks.runs.releases.read(store, number)
+    if release is None:
+        raise ConfigError(tasks.runs.releases.no_current(store, "to publish"))
+    try:
+        targets = _publish(options, config, release, only_current=number is None, take_over=take_over)
+    finally:
+        if store.exists(REPORT.key(run=release.run_key)):
+            write_run_report(store, release.run_key)  # or it would show outdated targets
+    return PublishOutput(release=release.number, targets=targets)
+
+
+def follow(options: RunOptions, release: Release) -> tuple[Served, ...]:
+    """Let all targets with a published release serve the current one: first swap each, then check all.
+
+    Addresses and names of secrets come from the options, because anyone who may write to the workspace could change
+    its records.
+
+    Raises:
+        ConfigError: the options lack a target; all others were tried.
+        StageError: of the class of the first target that failed.
+    """
+    store, names = options.store, {each.target.name for each in served_targets.of_all_targets(options.store)}
+    if not names:
+        return ()
+    config = options.config()
+    own = tuple(target for target in config.publish.targets if target.name in names)
+    config = config.model_copy(update={"publish": config.publish.model_copy(update={"targets": own})})
+    found = _publish(options, config, release, only_current=True, swap_first=True) if own else ()
+    if left_out := served_targets.left_out(store, config.publish.targets):
+        raise ConfigError(
+            f"release {release.number} is current in {store.uri}, but not everywhere: {' and '.join(left_out)}. Your "
+            "settings have no such target, and no address is taken from the workspace. Swap them too: millrace publish "
+            "--config FILE, with the settings that have them; or forget one that is used no more: delete "
+            "releases/targets/NAME.json"
+        )
+    return found
+
+
+def _publish(
+    options: RunOptions,
+    config: Config,
+    release: Release,
+    only_current: bool,
+    swap_first: bool = False,
+    take_over: bool = False,
+) -> tuple[Served, ...]:
+    store = options.store
+    again = shlex.join(["millrace", "publish", *options.arguments()])
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else each warning shows twice
+
+    from tasks.publish import publish as publish_to_one
+    from tasks.publish import publish_to_all, swap_back  # only now: it imports Prefect, which reads the environment
+
+    with display() as listener, override_context(listener=listener):
+        if swap_first:
+            swap_back(store, config, release)
+        carry_out = functools.partial(publish_to_one.fn, take_over=take_over)
+        return publish_to_all(store, config, release, only_current, again, carry_out)
+
 
 log = logging.getLogger("millrace")
 
@@ -142,7 +248,7 @@ def show_rollback(output: RollbackOutput) -> None:
         say('The next run or refresh may release again. To prevent that: millrace hold --reason "why"')
     else:
         say(output.hold.sentence)
-    publishing.show_targets(output.targets, output.release.number)
+    show_targets(output.targets, output.release.number)
 
 
 @command(show_rollback)
@@ -160,7 +266,7 @@ def rollback(
     release = tasks.runs.rollback.rollback(store, to)
     _announce(store, release, serving)
     hold = tasks.runs.releases.hold_of(store)
-    return RollbackOutput(before=serving, release=release, hold=hold, targets=publishing.follow(options, release))
+    return RollbackOutput(before=serving, release=release, hold=hold, targets=follow(options, release))
 
 
 def show_hold(output: HoldOutput) -> None:
@@ -188,9 +294,9 @@ def hold(
     if off and reason is not None:
         raise ConfigError("hold: give --reason or --off, not both")
     if off:
-        lifted, waiting = tasks.runs.holds.lift(store)
+        lifted, waiting = tasks.runs.rollback.lift(store)
         return HoldOutput(held=False, hold=lifted, waiting=waiting)
-    return HoldOutput(held=True, hold=tasks.runs.holds.hold(store, reason or ""), waiting=())
+    return HoldOutput(held=True, hold=tasks.runs.rollback.hold(store, reason or ""), waiting=())
 
 
 def _announce(store: Store, release: Release, before: Release | None) -> None:
@@ -209,7 +315,7 @@ def _announce(store: Store, release: Release, before: Release | None) -> None:
 
     from flows.running.announcing import announce_rollback
 
-    password = os.environ.get(prefect_password.OF_CLIENT)
+    password = os.environ.get(prefect_server.PASSWORD_OF_CLIENT)
     # In case Prefect was imported before.
     with temporary_settings({PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: password}):
         announce_rollback(store, release, before)

@@ -8,27 +8,24 @@ import typer
 from pydantic import Field
 
 from configs.prices import read_prices
-from configs.schema.prices import PriceList
+from configs.schema.operations import PriceList
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.options import spans, write
 from flows.presentation import terminal
-from flows.presentation.run.report import run_html, run_page
-from flows.presentation.run.short import shortened_page
+from flows.presentation.run.report import run_html, run_page, shortened_page
 from infra.store.base import Store
-from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import ByQueries, Override, Role, SliceMetrics, Verdict
-from tasks.contracts.outcomes import Check, HealthOutcome, TrainOutcome, ValidateOutcome, WarmupOutcome
-from tasks.contracts.references import SpanRef
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import Check, HealthOutcome, StageResult, TrainOutcome, ValidateOutcome, WarmupOutcome
+from tasks.contracts.references import CurvePoint, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.monitoring.costs import Costs, costs_of
 from tasks.monitoring.history import RunLine, line_of
-from tasks.runs.host_findings import last_findings
+from tasks.monitoring.spending import Costs, costs_of
+from tasks.runs.host_records import last_findings
 from tasks.runs.ledger import PricedAttempt
 from tasks.runs.plan import find_run
 from tasks.runs.run import Run, read_run, read_runs

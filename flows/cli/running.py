@@ -20,21 +20,21 @@ from flows.presentation.model import Section
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import NONE, count, plural, seconds
 from infra.store.base import Store
-from infra.store.fitness import require_fit
+from infra.store.factory import require_fit
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.foundation.records import Record
-from tasks.monitoring.budgets import require_budget
+from tasks.monitoring.spending import require_budget
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_plan, unread_settings
 from tasks.planning.start import next_start
+from tasks.preflight.checks import check_plan, unread_settings
 from tasks.running.early_loading import begin_loading
 from tasks.runs import releases
 from tasks.runs.adding_releases import waits
+from tasks.runs.catalogues import plan_refresh
 from tasks.runs.plan import NothingToDo
-from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Refusal, read_result
 from tasks.runs.run import Run
 from tasks.runs.snapshot import set_damaged_apart

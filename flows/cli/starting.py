@@ -17,21 +17,21 @@ from flows.cli.terminal.console import note, say
 from flows.cli.terminal.options import DETECTED, Reading, workspace_words, write_all
 from flows.cli.terminal.progress_bars import display
 from infra.store.base import Store
-from infra.store.fitness import require_fit
+from infra.store.factory import require_fit
 from tasks.contracts.spans import SpanKind, kind_of, last_over
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.facts import SourceFacts
-from tasks.data.files.places import source_path
+from tasks.data.files.sources import source_path
 from tasks.data.look import LookOptions
 from tasks.data.mapping import check_map, parse_map
 from tasks.data.pretrained import describe
 from tasks.data.span_versions import list_spans
+from tasks.first_hour.files import COMMANDS, SETTINGS, commands_text, existing_files, settings_text
+from tasks.first_hour.labels import first_labels
+from tasks.first_hour.settings import FirstData, first_settings, first_span, gates_in_words, to_yaml
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.planning.first_files import COMMANDS, SETTINGS, commands_text, existing_files, settings_text
-from tasks.planning.first_labels import first_labels
-from tasks.planning.first_settings import FirstData, first_settings, first_span, gates_in_words, to_yaml
-from tasks.planning.preflight_encoder import check_encoder, pretrained_folder
+from tasks.preflight.encoder import check_encoder, pretrained_folder
 
 T = TypeVar("T")
 

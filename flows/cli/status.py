@@ -1,33 +1,42 @@
-"""Output of `millrace status`: the spans, the lineages, the current release, and the sums over all attempts."""
+"""`millrace status` and `freshness`: spans, lineages, the current release, the age of its data, sums of attempts."""
 
+import datetime as dt
 from collections.abc import Iterable
 
 from pydantic import Field
 
-from flows.cli.publishing import show_targets
+import tasks.monitoring.freshness
+from configs.load import with_overrides
+from configs.schema.config import Config
+from flows.cli.releases import show_targets
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal.options import RunOptions
 from flows.presentation.costs import priced
 from flows.presentation.model import ended_as
 from flows.presentation.wording import dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
 from tasks.contracts.kinds import LINEAGES, lineage_of
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.references import SpanRef
-from tasks.contracts.results import Phases
 from tasks.contracts.runs import Hold, Release
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.data import span_versions
+from tasks.foundation.clock import now, old
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.monitoring.budgets import Budget, budgets_seen
+from tasks.monitoring.deadlines import Clock
+from tasks.monitoring.freshness import FreshnessReport
 from tasks.monitoring.history import RunLine, last_config, line_of
+from tasks.monitoring.progress import CatalogueAge
+from tasks.monitoring.spending import Budget, budgets_seen
 from tasks.monitoring.work_sums import work_sums
-from tasks.planning.skips import skips
+from tasks.planning.decisions import skips
 from tasks.planning.start import consumed
 from tasks.runs import branches, experiments, lineage
-from tasks.runs.experiments import Experiment
+from tasks.runs.experiments import Experiment, read_all
 from tasks.runs.releases import newest, no_current, numbers
 from tasks.runs.run import Run, read_attempts, read_runs
 from tasks.runs.served_targets import Served, of_all_targets
@@ -80,7 +89,7 @@ class StatusOutput(Record):
     totals: Sums = Field(description="sums over all attempts that have ended")
 
 
-def show(output: StatusOutput) -> None:
+def show_status(output: StatusOutput) -> None:
     """Print the spans, the lineages, the current release, the targets, and the sums."""
     rows = (
         [
@@ -125,7 +134,7 @@ def show(output: StatusOutput) -> None:
         )
 
 
-@command(show)
+@command(show_status)
 def status(store: Store) -> StatusOutput:
     """Show spans, lineages, the current release, and the cost of all attempts."""
     snapshot = Snapshot(store, strict=True)
@@ -222,3 +231,72 @@ def _release(release: Release) -> str:
 def _phases(spent: Phases) -> str:
     parts = [f"{phase} {seconds(value)}" for phase, value in spent.model_dump().items() if value]
     return ", ".join(parts) or "none"
+
+
+ROWS = 31  # newest spans only
+_TIMES = ("arrived_at", "validated_at", "trained_at", "evaluated_at", "embedded_at", "released_at")
+
+
+def show_freshness(report: FreshnessReport) -> None:
+    """Print the report; times are in UTC."""
+    say(f"lineage {report.lineage}{f', on branch {report.continues}' * (report.continues != report.lineage)}")
+    say(_age(report))
+    if report.hold is not None:
+        say(report.hold.sentence)
+    if report.catalogue is not None:
+        say(_catalogue(report.catalogue, report))
+    if report.spans:
+        columns = ("span", "state", "arrived", "validated", "trained", "evaluated", "embedded", "released")
+        rows = [(row.span, row.state, *(_minute(getattr(row, name)) for name in _TIMES)) for row in report.spans]
+        show_table(columns, rows[-ROWS:])
+    if older := report.older + max(0, len(report.spans) - ROWS):
+        say(f"and {older} older")
+    for clock in report.clocks:
+        say(_clock(clock))
+    for problem in report.problems:
+        say(f"{'!' if problem.urgent else '-'} {problem.sentence}")
+        say(f"  {problem.way_out}")
+    if not report.problems:
+        say("nothing is wrong")
+
+
+@command(show_freshness)
+def freshness(options: RunOptions) -> FreshnessReport:
+    """Show the age of the released data, the progress of each span, and everything missing, missed or late.
+
+    Settings come from the last run, as in history and metrics, unless --config names a file.
+    """
+    return tasks.monitoring.freshness.freshness(options.store, _settings(options), dt.datetime.fromisoformat(now()))
+
+
+def _settings(options: RunOptions) -> Config:
+    tried = {each.run_key for each in read_all(options.store)}
+    last = last_config(read_runs(Snapshot(options.store), ()), tried) if not options.named else None
+    return with_overrides(last, options.overrides) if last is not None else options.config()
+
+
+def _age(report: FreshnessReport) -> str:
+    if report.newest is None or report.age_hours is None:
+        return "nothing is released"
+    state = "stale since" if report.stale else "fresh until"
+    return (
+        f"release {report.release} holds data up to {report.newest}, {old(report.age_hours)} old of "
+        f"{old(report.target_hours)} promised; {state} {_minute(report.stale_at)} UTC"
+    )
+
+
+def _catalogue(catalogue: CatalogueAge, report: FreshnessReport) -> str:
+    until = catalogue.complete_until
+    items = f"it holds all items that had arrived by {_minute(until)} UTC" if until else "it holds all known items"
+    waits = f", {old(report.catalogue_age_hours or 0.0)} ago of {old(report.catalogue_target_hours)} promised"
+    return f"{items}{waits if until else ''}; {catalogue.sentence}"
+
+
+def _clock(clock: Clock) -> str:
+    ends = f"ended {_minute(clock.ended_at)}" if clock.ended_at else f"should end {_minute(clock.expected_end) or '?'}"
+    standing = f"{clock.standing}, lost" if clock.lost else f"{clock.standing}, {ends}"
+    return f"run over {clock.span}, attempt {clock.attempt}: {standing}, deadline {_minute(clock.deadline)}"
+
+
+def _minute(moment: str | None) -> str:
+    return moment[5:16].replace("T", " ") if moment else ""

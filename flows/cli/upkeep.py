@@ -8,19 +8,19 @@ from typing import Annotated, Literal
 import typer
 from pydantic import Field
 
-import infra.compute.batch.reap
+import infra.compute.batch.end_jobs
+import tasks.prune.prune
 import tasks.runs.host_records
-import tasks.upkeep.prune
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.presentation.wording import moment, plural
 from infra import prefect_server
-from infra.compute.batch.reap import ReapReport
+from infra.compute.batch.end_jobs import ReapReport
 from infra.store.base import Store
 from tasks.foundation.records import Record
+from tasks.prune.prune_plan import PrunePlan
 from tasks.runs.host_records import HostRecord, Strike
-from tasks.upkeep.prune_plan import PrunePlan
 
 MOST_ROWS = 60
 _UNITS = ("bytes", "KB", "MB", "GB", "TB")
@@ -95,7 +95,9 @@ def reap(
     config, server = options.config(), prefect_server.running(prefect_server.state_home())
     if server is not None:
         os.environ.update(prefect_server.client_environment(server))
-    return infra.compute.batch.reap.reap(options.store, config, grace_minutes, dry_run, ask_prefect=server is not None)
+    return infra.compute.batch.end_jobs.reap(
+        options.store, config, grace_minutes, dry_run, ask_prefect=server is not None
+    )
 
 
 def show_prune(plan: PrunePlan) -> None:
@@ -123,7 +125,7 @@ def prune(
     dry_run: Annotated[bool, typer.Option(help="Only list the folders.", show_default=False)] = False,
 ) -> PrunePlan:
     """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""
-    return tasks.upkeep.prune.prune(store, keep, dry_run, note)
+    return tasks.prune.prune.prune(store, keep, dry_run, note)
 
 
 def _line(record: HostRecord) -> HostLine | None:

@@ -28,7 +28,7 @@ from infra.store.factory import open_store
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import SpanKind, first_day
 from tasks.data.ingest import IngestOptions, ingest
-from tasks.data.known_spans import Known
+from tasks.data.new_versions import Known
 from tasks.data.span_versions import latest_version, list_spans
 from tasks.foundation.errors import HostError
 from tasks.runs.run import Run, read_runs

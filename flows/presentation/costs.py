@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 
 from configs.prices import basis_of
-from configs.schema.prices import Charge
+from configs.schema.operations import Charge
 from flows.presentation.model import Cell, Section, Table, facts, table
 from flows.presentation.wording import NONE, dollars, duration
-from tasks.monitoring.budgets import Budget
-from tasks.monitoring.costs import Costs
+from tasks.monitoring.spending import Budget, Costs
 
 
 def cost_section(costs: Costs) -> tuple[Section, ...]:

@@ -1,4 +1,7 @@
-"""A page as one self-contained HTML file: no script, no external resources."""
+"""A page as one self-contained HTML file: no script, no external resources.
+
+One of the three renderers, each in its file.
+"""
 
 import functools
 import posixpath

@@ -1,13 +1,23 @@
 """Metrics on unseen and on seen queries, always next to each other: columns, cells, a table and a sentence.
 
 A query is unseen if all its rows are held out. A number over both would hide that a model knows its training queries.
+Forward scores too: a release on the span after it, with the previous release.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from flows.presentation.model import Table, table
-from flows.presentation.wording import NONE, count, difference, number, share
-from tasks.contracts.evaluation import MAIN, ByQueries, PartMetrics, Queries, Role, main_metric
+from flows.presentation.wording import MINUS, NONE, count, difference, number, plural, share
+from tasks.contracts.evaluation import (
+    MAIN,
+    ByQueries,
+    ForwardNumbers,
+    ForwardScore,
+    PartMetrics,
+    Queries,
+    Role,
+    main_metric,
+)
 
 OF_QUERIES: dict[Queries, str] = {"unseen": "unseen queries", "seen": "seen queries"}
 ALL_QUERIES = "all held-out queries"
@@ -95,3 +105,54 @@ def _with_interval(part: PartMetrics, metric: str | None) -> str:
     value = number(part.metrics.get(metric or ""))
     bounds = interval(part, metric)
     return value if bounds == NONE else f"{value} ({bounds})"
+
+
+CAPTION = "Each release on the span after it, which it had not seen"
+_COLUMNS = ("span", ">release", "queries", ">rows", ">{metric}", ">release before", ">its {metric}", ">difference",
+            "95 % interval", ">untrained")  # fmt: skip
+
+
+def forward_sentence(score: ForwardScore) -> str:
+    """Return a release's score on the span after it, on unseen and on seen queries."""
+    said = "; ".join(
+        f"{score.metric} on {OF_QUERIES[queries]} {_told(score, numbers)}" for queries, numbers in score.parts.items()
+    )
+    whole = f"{score.metric} {_told(score, score)}"
+    return f"Release {score.release} on span {score.span}, which it had not seen: {said or whole}."
+
+
+def _told(score: ForwardScore, numbers: ForwardNumbers) -> str:
+    found = f"{number(numbers.value)} over {plural(numbers.rows, 'holdout row')}"
+    if score.previous is not None and numbers.previous_value is not None:
+        bounds = f", 95 % interval {forward_interval(numbers)}" if numbers.low is not None else ""
+        gain = difference(numbers.value, numbers.previous_value)
+        found += f", the release before it, {score.previous}, {number(numbers.previous_value)} ({gain}{bounds})"
+    return found if numbers.untrained is None else f"{found}, untrained {number(numbers.untrained)}"
+
+
+def forward_interval(numbers: ForwardNumbers) -> str:
+    """Return the bounds of the difference to the release before."""
+    if numbers.low is None or numbers.high is None:
+        return NONE
+    return " to ".join(f"{bound:+.4f}".replace("-", MINUS) for bound in (numbers.low, numbers.high))
+
+
+def forward_rows(scores: Sequence[ForwardScore]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns of a table, as `table` takes them, and a row for each part of each score; at least one."""
+    rows = [
+        [
+            score.span,
+            str(score.release),
+            OF_QUERIES[queries],
+            count(numbers.rows),
+            number(numbers.value),
+            str(score.previous or NONE),
+            number(numbers.previous_value),
+            difference(numbers.value, numbers.previous_value),
+            forward_interval(numbers),
+            number(numbers.untrained),
+        ]
+        for score in scores
+        for queries, numbers in score.parts.items()
+    ]
+    return [name.format(metric=scores[0].metric) for name in _COLUMNS], rows

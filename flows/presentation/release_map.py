@@ -8,8 +8,8 @@ from flows.presentation.figures import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, S
 from flows.presentation.model import Cell, Page, Section, table
 from flows.presentation.search import CHANGES, MAP, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_RELEASES, TO_SEARCH
 from flows.presentation.wording import count, plural, share
-from tasks.contracts.maps import MappedItem, Moves, ReleaseMap
 from tasks.contracts.runs import Release
+from tasks.contracts.search import MappedItem, Moves, ReleaseMap
 
 WIDTH, MARGIN = 960, 26  # pixels
 HIGHEST = 760

@@ -1,20 +1,24 @@
 """Announce the plan of a run, and after the last stage or a rollback the fate of the model.
 
-An announcement of a model's fate never fails the caller.
+An announcement of a model's fate never fails the caller. Waiting releases, of a killed run or made while releases were
+held, are decided and announced too.
 """
 
 import contextlib
 from collections.abc import Iterable, Iterator
 
+from configs.schema.config import Config
+from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import plural
-from flows.running.events import send_once
-from flows.running.release_events import made, near_budget, rejected, rolled_back
+from flows.running.events import model_rejected, near_budget, release_made, release_rolled_back, send_once
 from infra.store.base import Store
 from tasks.contracts.runs import Release, RunPlan
-from tasks.monitoring.budgets import Budget
+from tasks.monitoring.spending import Budget
 from tasks.planning.start import unfinished_before
+from tasks.publish import publish_release
 from tasks.running.stage_output import logger
 from tasks.runs import releases
+from tasks.runs.adding_releases import settle
 from tasks.runs.plan import listed, read_plan
 from tasks.runs.results import Judgement, Refusal
 
@@ -48,7 +52,7 @@ def announce_release(store: Store, plan: RunPlan, release: Release) -> None:
     """Send the event of a release, once for each release."""
     with _only_logged(f"release {release.number}"):
         serving = releases.current(store)
-        send_once(store, made(release, serving.number if serving else None, plan.config.lineage))
+        send_once(store, release_made(release, serving.number if serving else None, plan.config.lineage))
 
 
 def announce_rejection(store: Store, plan: RunPlan, judged: Judgement | Refusal, following: str = "") -> None:
@@ -56,13 +60,13 @@ def announce_rejection(store: Store, plan: RunPlan, judged: Judgement | Refusal,
     if following:
         logger().warning("%s was rejected. %s", plan.span.name, following)
     with _only_logged(f"the rejection of {plan.span.name}"):
-        send_once(store, rejected(plan, judged, following))
+        send_once(store, model_rejected(plan, judged, following))
 
 
 def announce_rollback(store: Store, release: Release, before: Release | None) -> None:
     """Send the event of a rollback from a command, each time."""
     with _only_logged(f"the rollback to release {release.number}"):
-        send_once(store, rolled_back(release, before, read_plan(store, release.run_key).config.lineage))
+        send_once(store, release_rolled_back(release, before, read_plan(store, release.run_key).config.lineage))
 
 
 @contextlib.contextmanager
@@ -71,3 +75,23 @@ def _only_logged(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         logger().warning("%s is not announced: %s", what, error)
+
+
+def take_up_undecided(store: Store, config: Config) -> None:
+    """Decide waiting releases; announce the one that becomes current, and publish it to the targets of `config`.
+
+    Nothing is decided while releases are held.
+
+    Raises:
+        StageError: a target failed, with the class of the first one; or a record is not readable.
+    """
+    made = settle(store)
+    if made is None:
+        return
+    logger().warning("release %d of span %s waited for a decision, and is current now", made.number, made.span.name)
+    plan = read_plan(store, made.run_key)
+    plan = plan.model_copy(update={"config": plan.config.model_copy(update={"publish": config.publish})})
+    announce_release(store, plan, made)
+    publish_release(store, plan, made)
+    if made.refreshed is None:
+        write_run_report(store, made.run_key)  # it said that the release waits

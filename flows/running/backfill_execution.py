@@ -7,11 +7,10 @@ from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
 from flows.running.backfill_page import StatusPage
-from flows.running.child_runs import started_by_tag
+from flows.running.child_runs import SpanRunPool, started_by_tag
 from flows.running.lineage_queue import lineage_turn
 from flows.running.recorded_invocation import page_of
 from flows.running.span_flow import backfill_span
-from flows.running.span_run_pool import SpanRunPool
 from infra.store.base import Conflict, Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan, SpanPlan

@@ -1,27 +1,32 @@
-"""The status of a backfill: its record in the workspace, a table and a progress bar in the Prefect UI.
+"""A backfill in the Prefect UI: its record as a table and a progress bar; its pause, resume and cancel buttons.
 
-The spans' threads report changes; only the main thread writes the record and the pages.
+The spans' threads report changes; only the main thread writes the record and the pages. The backfill reads the state of
+its flow run every few seconds (flows/running/child_runs.py), whether the UI's buttons or a command set it.
 """
 
 import json
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import UUID
 
 from prefect import get_client
 from prefect.artifacts import create_progress_artifact, create_table_artifact
 from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.client.schemas.objects import State
+from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus
+from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
+from prefect.states import Cancelling, Paused
 
 from flows.presentation.markdown import text
 from infra.store.base import Store
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
 from tasks.backfill.backfill_state import BackfillState, planned
-from tasks.contracts.runner import Progress
-from tasks.foundation.errors import classify
+from tasks.contracts.jobs import Progress
+from tasks.foundation.errors import ConfigError, classify
 from tasks.running.context import stage_context
 from tasks.running.stage_output import logger
 
@@ -154,3 +159,39 @@ def _tag(plan: BackfillPlan) -> None:
 
 def _key(plan: BackfillPlan) -> str:
     return f"backfill-{plan.lineage}"
+
+
+def control_flow_run(flow_run: UUID, action: Literal["pause", "resume", "cancel"]) -> str:
+    """Set the flow run's state for the action; return its effect in a sentence.
+
+    Raises:
+        ConfigError: the server does not know the flow run, or its state does not allow the action.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            state = client.read_flow_run(flow_run).state
+        except ObjectNotFound as error:
+            raise ConfigError(
+                f"this Prefect server does not know flow run {flow_run}; set PREFECT_API_URL to its server"
+            ) from error
+        if state is None or state.is_final():
+            how = state.name if state else "without a state"
+            raise ConfigError(
+                f"its flow run is {how}, so it does not run; to continue with the rest, start the same backfill again"
+            )
+        match action:
+            case "pause":
+                _accepted(client.set_flow_run_state(flow_run, Paused(name="Paused")), action, state)
+                return "it is paused; each running stage ends, and no other stage starts until it is resumed"
+            case "resume":
+                _accepted(client.resume_flow_run(flow_run), action, state)
+                return "it continues"
+            case "cancel":
+                _accepted(client.set_flow_run_state(flow_run, Cancelling()), action, state)
+                return "it is being cancelled; finished stages are kept"
+
+
+def _accepted(result: OrchestrationResult[Any], action: str, state: State[Any]) -> None:
+    if result.status != SetStateStatus.ACCEPT:
+        why = getattr(result.details, "reason", None) or "the server refused"
+        raise ConfigError(f"can't {action} it now: its flow run is {state.name}; {why}")

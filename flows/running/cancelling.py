@@ -54,7 +54,7 @@ def cancellable(body: Callable[P, R]) -> Callable[P, R]:
 
 def end_jobs(flow: Flow[..., Any], flow_run: FlowRun, state: State) -> None:
     """End the jobs of a cancelled flow run on AWS Batch. A hook: the Prefect worker runs it in another process."""
-    from infra.compute.batch.reap import end_jobs_of
+    from infra.compute.batch.end_jobs import end_jobs_of
 
     parameters = flow_run.parameters
     config_file, overrides = parameters.get("config_file"), parameters.get("overrides") or ()

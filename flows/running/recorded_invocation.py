@@ -1,4 +1,7 @@
-"""One invocation of a run in the Prefect UI and in the workspace: its name, pages, record and report."""
+"""One invocation of a run in the Prefect UI and in the workspace: its name, pages, record and report.
+
+The records of ended runs are packed by month, so that long histories need few reads.
+"""
 
 import contextlib
 import functools
@@ -12,22 +15,38 @@ from prefect.settings import PREFECT_UI_URL
 
 from flows.presentation.run.pages import links, make_stage_page
 from flows.presentation.run.report import write_run_report
-from flows.running.packing import pack_past
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import REPORT
 from tasks.costs.run_cost import run_cost
 from tasks.foundation.errors import FailureClass, StoreError, classify
+from tasks.monitoring.work_sums import sum_up
 from tasks.running import json_logs
 from tasks.running.context import override_context
 from tasks.running.stage_output import logger
 from tasks.runs import invocations
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.planned import record as record_plan
-from tasks.runs.publications import of_release
-from tasks.runs.run import Run
-from tasks.runs.snapshot import Snapshot
+from tasks.runs.run import Run, record_plan
+from tasks.runs.served_targets import of_release
+from tasks.runs.snapshot import Snapshot, pack_runs
+
+
+def pack_past(store: Store) -> None:
+    """Pack the records of ended runs, and summarise refreshes and publications."""
+    try:
+        pack_runs(store)
+        sum_up(store)
+    except (OSError, StoreError) as error:
+        logger().warning("the records of runs that are over were not packed: %s", error)
+
+
+def sum_up_refreshes(store: Store) -> None:
+    """Summarise refreshes and publications."""
+    try:
+        sum_up(store)
+    except (OSError, StoreError) as error:
+        logger().warning("the refreshes that are over were not added up: %s", error)
 
 
 class RecordedInvocation:

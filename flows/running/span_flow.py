@@ -12,8 +12,8 @@ from flows.presentation.model import ended_as
 from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_budgets, announce_rejection, announce_release
 from flows.running.cancelling import cancellable
+from flows.running.child_runs import current_span_run
 from flows.running.recorded_invocation import record_invocation
-from flows.running.span_run_pool import current_span_run
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
@@ -22,7 +22,7 @@ from tasks.contracts.stages import BackfillPhase, Stage
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
 from tasks.infer import infer, infer_to_judge
-from tasks.monitoring.budgets import require_budget
+from tasks.monitoring.spending import require_budget
 from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import override_context

@@ -1,8 +1,11 @@
-"""Makes the runner of a stage: this machine or AWS Batch."""
+"""Makes the runner of a stage: this machine or AWS Batch.
+
+Alone, so that each is loaded only where a stage runs on it.
+"""
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.runner import Runner
+from tasks.contracts.jobs import Runner
 from tasks.contracts.stages import Work, compute_of
 
 

@@ -1,29 +1,236 @@
 """Run stages as processes on this machine, one per worker, with torchrun's environment variables.
 
 The workers die with the runner: a killed orchestrator leaves no processes behind. If one worker fails, the others are
-ended, and the earliest error is raised.
+ended, and the earliest error is raised. On Linux, workers are forked from parents that have loaded their libraries
+(tasks/worker/warm_parent.py) and serve all stages of this process; a fork with Apple's libraries is not safe.
 """
 
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
 import os
 import queue
+import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from configs.schema.config import Config
-from infra import prefect_password
-from infra.compute.warm_parents import ForkedWorker, begin, fork_worker
+from infra import prefect_server
 from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
-from infra.store.scratch import ATTEMPT, scratch_folder
-from tasks.contracts import runner
-from tasks.contracts.jobs import JobSpec, ValidateInputs, address
-from tasks.contracts.runner import Waiter
+from infra.store.temporary import ATTEMPT, scratch_folder
+from tasks.contracts.jobs import JobSpec, ValidateInputs, Waiter, address, parse_progress
 from tasks.contracts.stages import REFRESHING, Libraries, Stage, Work, compute_of, workers_of
 from tasks.contracts.workspace import SPEC
+
+# Variables that no library reads while it is imported, or that `QUIET` sets; a worker gets its own values. All others
+# decide which warm parent a worker is forked from.
+_OF_A_WORKER = ("MASTER_PORT", "TMPDIR", "NO_PROXY", "no_proxy", "DO_NOT_TRACK")
+_OF_OURS = ("MILLRACE_", "PREFECT_", "PYTEST_")
+_OF_A_RANK = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+)  # threads are bound to the rank's cores when OpenMP is loaded
+_POLL_SECONDS = 0.01
+_ROOM = 1000 * "-"  # for the command that `ps` shows for a worker
+
+
+class ForkedWorker:
+    """A worker's process, with the part of `subprocess.Popen` that the runner uses."""
+
+    def __init__(self, parent: _WarmParent, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Ask the warm parent for the worker. Raises OSError: the parent has ended, or the environment is too large."""
+        self._parent = parent
+        self._pidfd: int | None = None
+        self._code: int | None = None
+        read_end, write_end = os.pipe()
+        self.stdout: IO[str] = os.fdopen(read_end, errors="replace", encoding="utf-8")
+        self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._news.setblocking(False)  # Python 3.11's recv_fds ignores MSG_DONTWAIT
+        try:
+            parent.request({"words": words, "environment": environment}, [write_end, theirs.fileno()])
+        except OSError:
+            self.stdout.close()
+            self._news.close()
+            raise
+        finally:
+            os.close(write_end)
+            theirs.close()
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative after a signal; None while it runs. See `subprocess.Popen.poll`."""
+        while self._code is None:
+            try:
+                message, descriptors, _, _ = socket.recv_fds(self._news, 64, 1)
+            except BlockingIOError:
+                return None
+            except ConnectionError:
+                message, descriptors = b"", []
+            if descriptors:
+                self._pidfd = descriptors[0]
+            elif message:
+                self._finish(int(message))
+            elif self._pidfd is None or select.select([self._pidfd], [], [], 0)[0]:
+                self._finish(-signal.SIGKILL)  # the parent was killed, and the worker with it
+            else:
+                return None
+        return self._code
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a forked worker", timeout)
+            time.sleep(_POLL_SECONDS)
+        return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.poll() is not None:
+            return
+        if self._pidfd is None:  # not begun: its parent still loads libraries, or hangs
+            self._parent.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _finish(self, code: int) -> None:
+        self._code = code
+        self._news.close()
+        self._parent.workers.discard(self)
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+
+class _WarmParent:
+    def __init__(self, libraries: Libraries, environment: Mapping[str, str], refresh: bool) -> None:
+        self.refresh = refresh
+        self.workers: set[ForkedWorker] = set()  # still running
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.callback(self._channel.close)
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "tasks.worker.warm_parent", str(theirs.fileno()), libraries),
+                    *("refresh" if refresh else "run", _ROOM),
+                ],
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a library that can't be loaded fails again in the worker, into its log
+            )
+            unless_started.pop_all()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def request(self, request: Mapping[str, object], descriptors: list[int]) -> None:
+        """Ask for a worker. Raises OSError: the process has ended, or the request is too large for a message."""
+        socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
+
+    def kill(self) -> None:
+        """End the process, which may still load libraries, and its workers with it."""
+        self._process.kill()
+        self._channel.close()
+        self._process.wait()
+
+
+_Key = tuple[Libraries, tuple[tuple[str, str], ...]]
+_parents: dict[_Key, _WarmParent] = {}
+_lock = threading.Lock()  # a backfill runs several stages at a time
+
+
+def begin_parents(libraries: Libraries, environment: Mapping[str, str], refresh: bool) -> None:
+    """Start the warm parent of later workers with these libraries and variables, unless it runs already.
+
+    Args:
+        refresh: load only the modules that a refresh needs; a later call without it replaces the idle parent.
+    """
+    if _forks_here():
+        with _lock, contextlib.suppress(OSError):
+            parent = _parent_with(libraries, environment, refresh)
+            if parent.refresh and not refresh and not parent.workers:
+                parent.kill()
+                _parent_with(libraries, environment, refresh)
+
+
+def fork_worker(libraries: Libraries, words: Sequence[str], environment: Mapping[str, str]) -> ForkedWorker | None:
+    """Return a worker of `python -m tasks.worker WORDS`, forked from a warm parent; None if this machine has no forks.
+
+    Unless `begin` has started the warm parent, the first call does; it takes as long to load as a worker would.
+
+    Args:
+        environment: the worker's variables.
+    """
+    if not _forks_here():
+        return None
+    with _lock:
+        try:
+            parent = _parent_with(libraries, environment, refresh=False)
+            worker = ForkedWorker(parent, words, environment)
+        except OSError:
+            return None
+        parent.workers.add(worker)
+        return worker
+
+
+def _forks_here() -> bool:
+    """Return True on Linux with pidfd_open: a kernel from 5.3 on, and no container that blocks it."""
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
+
+
+def _varies(name: str) -> bool:
+    return name in _OF_A_WORKER or name.startswith(_OF_OURS)
+
+
+def _parent_with(libraries: Libraries, environment: Mapping[str, str], refresh: bool) -> _WarmParent:
+    lasting = {name: value for name, value in environment.items() if not _varies(name)}
+    key = (libraries, (*sorted(lasting.items()), ("", str(Path.cwd()))))
+    for other, parent in list(_parents.items()):
+        if not parent.alive or (not parent.workers and _machine(other) != _machine(key)):
+            _parents.pop(other).kill()
+    if key not in _parents:
+        _parents[key] = _WarmParent(libraries, environment, refresh)
+    return _parents[key]
+
+
+def _machine(key: _Key) -> tuple[tuple[str, str], ...]:
+    return tuple(one for one in key[1] if one[0] not in _OF_A_RANK)
+
+
+@atexit.register
+def end_parents() -> None:
+    """End the warm parents, and their workers with them."""
+    while _parents:
+        _parents.popitem()[1].kill()
+
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_SECONDS = 10.0
@@ -85,7 +292,7 @@ def begin_warm_parents(config: Config, refresh: bool = False) -> None:
         if libraries and libraries not in begun and compute_of(config, stage) == "local":
             begun.add(libraries)
             for environment in _environments(workers_of(config, stage)):
-                begin(libraries, environment, refresh)
+                begin_parents(libraries, environment, refresh)
 
 
 def _libraries(config: Config, work: Work) -> Libraries | None:
@@ -99,7 +306,7 @@ def _environments(workers: int, scratch: Path | None = None) -> list[dict[str, s
     The password of the Prefect server is left out: a worker never needs it, and it runs the code of models.
     """
     shared = {
-        **{name: value for name, value in os.environ.items() if name != prefect_password.OF_CLIENT},
+        **{name: value for name, value in os.environ.items() if name != prefect_server.PASSWORD_OF_CLIENT},
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",  # as -P, for child processes
@@ -137,7 +344,7 @@ def _relay(processes: list[Process], waiter: Waiter, tail: LogTail) -> None:
             continue
         if line is None:
             open_streams -= 1
-        elif (found := runner.parse(line)) is not None:
+        elif (found := parse_progress(line)) is not None:
             waiter.progress(found)
         elif line:
             tail.append(line)

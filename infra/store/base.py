@@ -1,4 +1,4 @@
-"""The workspace as a store of objects under slash-separated keys.
+"""The workspace as a store of objects under slash-separated keys, and a limited wait for one of its locks.
 
 The store only knows bytes, conditional writes and folders of files. `infra/store/manifest.py` decides when a folder
 is complete.
@@ -6,10 +6,11 @@ is complete.
 
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tasks.foundation.clock import sleep, uptime
 from tasks.foundation.errors import FailureClass, StoreError
 
 
@@ -84,3 +85,46 @@ def sha256_of(path: Path) -> str:
     """Return the hex SHA-256 of a file, read in pieces."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+PATIENCE_SECONDS = 600.0
+POLL_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def wait_for_lock(
+    store: Store,
+    key: str,
+    say: Callable[[str], None],
+    patience_seconds: float | None = None,
+    sleep: Callable[[float], None] = sleep,
+) -> Iterator[Lock]:
+    """Wait for the lock `key` and hold it inside the block.
+
+    Args:
+        say: called once with a sentence about the holder and the longest wait.
+        patience_seconds: longest wait; None: PATIENCE_SECONDS.
+
+    Raises:
+        Conflict: another process still holds it after that; InUse, a Conflict, names the holder.
+    """
+    patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
+    until, said = uptime() + patience, False
+    with contextlib.ExitStack() as held:
+        while True:
+            try:
+                lock = held.enter_context(store.lock(key))
+                break
+            except Conflict as error:  # or it just changed hands
+                left = until - uptime()
+                if left <= 0:
+                    raise
+                if not said and isinstance(error, InUse):
+                    say(f"{store.uri}/{key} is in use by {error.holder}; waiting for it, at most {_words(patience)}")
+                    said = True
+            sleep(min(POLL_SECONDS, left))
+        yield lock
+
+
+def _words(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} s"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.store import kernel_lock
 from infra.store.base import Conflict, Holder, Lock, ReadOnlyError
-from infra.store.unfinished import PREFIX, temporary_file
+from infra.store.temporary import PREFIX, temporary_file
 from tasks.foundation.errors import StoreError
 
 _READS = 10  # tries: many FUSE mounts find nothing for a moment while another version takes the place of a file

@@ -18,13 +18,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.manager import TransferManager
 
+from infra.store.aws import LOST, MISSING, EndpointBusy, code_of, convert_errors, patient_client, retry_conflicts
 from infra.store.base import Conflict, Holder, Lock
-from infra.store.credentials import EndpointBusy, code_of, patient_client
 from infra.store.lease import TTL_SECONDS, LostLease, hold, look
-from infra.store.s3_errors import LOST, MISSING, convert_errors, retry_conflicts
-from infra.store.s3_mirror import Object, mirror_of
-from infra.store.s3_stream import CUT_OFF, ObjectStream
-from infra.store.s3_upload import AT_ONCE, upload
+from infra.store.s3_transfers import AT_ONCE, CUT_OFF, Object, ObjectStream, mirror_of, upload
 from tasks.foundation.errors import ConfigError, StoreError
 
 KEYS_AT_ONCE = 1000  # S3's limit for one list or delete request

@@ -5,11 +5,10 @@ An experiment is a backfill of the stages train and evaluate with a name. Its re
 
 import contextlib
 
-from configs.differences import changed
+from configs.load import changed
 from configs.schema.config import Config
 from infra.store.base import Conflict, Store
-from infra.store.placing import settle
-from infra.store.records import read_record
+from infra.store.records import read_record, settle
 from tasks.backfill.backfill_plan import BackfillPlan, BackfillStage
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.jobs import JobSpec

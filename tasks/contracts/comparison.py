@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tasks.contracts.checkpoints import CurvePoint
+from tasks.contracts.references import CurvePoint
 from tasks.contracts.runs import RunState
 from tasks.foundation.records import Record
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from configs.schema.prices import Price
-from tasks.contracts.results import Phases
+from configs.schema.operations import Price
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import MOST_COMMUNICATION
 from tasks.foundation.clock import Moment

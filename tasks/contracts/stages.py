@@ -10,7 +10,7 @@ from typing import Self
 
 from configs.schema.compute import Compute
 from configs.schema.config import Config
-from configs.schema.prices import LOCAL_WORKER
+from configs.schema.operations import LOCAL_WORKER
 
 
 class Queue(enum.StrEnum):

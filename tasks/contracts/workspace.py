@@ -54,7 +54,7 @@ PRUNED_RUN = Kind(
 RESULT = Kind(
     "result", "runs/{run}/{stage}/result.json", "StageResult", "the workers, last of all",
     "it exists: **the stage is done**", Kept.always,
-    last_writer="a worker replaces the version that it saw before its look at the fence (infra/store/checked.py)",
+    last_writer="a worker replaces the version that it saw before its look at the fence (infra/store/lease.py)",
 )
 
 # An attempt of a stage

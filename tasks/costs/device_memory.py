@@ -16,8 +16,8 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.costs.published import GIB
 from tasks.costs.stage_time import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
-from tasks.foundation.free_memory import free_host_bytes
-from tasks.planning.preflight_encoder import EncoderSize, encoder_size
+from tasks.foundation.process import free_host_bytes
+from tasks.preflight.encoder import EncoderSize, encoder_size
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 

@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 import configs
-from configs.wrong_values import explain
+from configs.keys import explain
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.planning.preflight_encoder import EncoderSize
+from tasks.preflight.encoder import EncoderSize
 
 PUBLISHED = Path(configs.__file__).with_name("published.yaml")
 GIB = 2**30

@@ -11,7 +11,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.costs import Basis, CostPlan, Exchange, MachinePlan, RunCost, StageCost, TrainingSpeed
 from tasks.contracts.kinds import is_refresh
-from tasks.contracts.results import Phases
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import REFRESHING, Stage
 from tasks.costs.device_memory import sequences_a_step, train_memory
@@ -34,12 +34,10 @@ from tasks.costs.stage_time import (
     sequence_of,
     speeds,
 )
-from tasks.costs.step_time import efficiency, exchange
-from tasks.costs.utilisation import Wanted, published_points, speed_of
+from tasks.costs.step_time import Wanted, efficiency, exchange, published_points, speed_of
 from tasks.foundation.errors import ConfigError
-from tasks.planning.enough import Enough, enough
-from tasks.planning.gathered import gathered_bytes
-from tasks.planning.preflight_encoder import EncoderSize, encoder_size
+from tasks.preflight.encoder import EncoderSize, encoder_size, gathered_bytes
+from tasks.preflight.enough import Enough, enough
 from tasks.runs.plan import rows_of
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot

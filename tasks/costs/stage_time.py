@@ -11,19 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 from configs.schema.config import Config
-from configs.schema.prices import LOCAL_WORKER
+from configs.schema.operations import LOCAL_WORKER
 from infra.store.base import Store
 from tasks.contracts.costs import Speed
 from tasks.contracts.kinds import is_refresh
-from tasks.contracts.outcomes import HealthOutcome, InferOutcome, TrainOutcome
+from tasks.contracts.outcomes import HealthOutcome, InferOutcome, Phases, StageResult, TrainOutcome
 from tasks.contracts.references import RowsRef
-from tasks.contracts.results import Phases, StageResult
 from tasks.contracts.stages import Queue, Rows, Stage, instance_of, machines_of, workers_of
 from tasks.costs.published import Arithmetic, Machine, Work, machine_of, published
-from tasks.costs.step_time import efficiency, operations
-from tasks.costs.utilisation import Point
+from tasks.costs.step_time import Point, efficiency, operations
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.planning.preflight_encoder import EncoderSize, encoder_size
+from tasks.preflight.encoder import EncoderSize, encoder_size
 from tasks.runs import releases
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import rows_of

@@ -1,14 +1,21 @@
-"""Operations of an encoder, bytes and seconds of a step's collectives, and the speed of several nodes; all by formula.
+"""Operations of an encoder, bytes and seconds of a step's collectives, and the speed of machines.
 
 Operations follow Narayanan et al. 2021 (arXiv:2104.04473, section 3), without the head over a vocabulary: forward and
 backward of a sequence are 72 L h^2 s (1 + s / 6h). Projections, heads and interactions are small beside them.
+
+A speed is fitted on a workspace's ledger, else published. A measurement is reduced to one machine alone; the share
+of its peak (MFU) carries to other sizes of the same chip.
 """
 
+import datetime as dt
 import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from tasks.contracts.costs import Exchange
-from tasks.costs.published import Machine, published
-from tasks.planning.preflight_encoder import EncoderSize
+from tasks.contracts.costs import Basis, Exchange, Speed
+from tasks.costs.published import Arithmetic, Machine, PublishedRow, Work, machine_of, published
+from tasks.preflight.encoder import EncoderSize
 
 
 def operations(size: EncoderSize, tokens: float, sequence: int, training: bool) -> float:
@@ -61,3 +68,135 @@ def exchange(gradients: int, vectors: int, machine: Machine, nodes: int) -> Exch
 
 def _ring(members: int) -> float:
     return 2 * (members - 1) / members
+
+
+POINTS = 5  # newest attempts that a fit takes the median of
+
+
+class Point(NamedTuple):
+    """A measured speed, reduced to one machine alone."""
+
+    work: Work
+    instance: str
+    precision: Arithmetic
+    length: int
+    hidden: int
+    layers: int
+    operations_per_second: float
+    at: dt.datetime
+    source: str
+    own: bool = False  # measured in this workspace
+
+
+class Wanted(NamedTuple):
+    """The work that a speed is wanted for."""
+
+    work: Work
+    instance: str
+    precision: Arithmetic
+    length: int
+    hidden: int
+    layers: int
+
+
+def speed_of(wanted: Wanted, points: Sequence[Point]) -> Speed | None:
+    """Return the speed of the nearest points: the median of the newest own ones, or the newest published one.
+
+    None if neither this machine was measured nor its peak is known.
+    """
+    usable = [point for point in points if point.instance == wanted.instance or _scaled(point, wanted) is not None]
+    if not usable:
+        return None
+    best = min(_distance(point, wanted) for point in usable)
+    near = sorted((each for each in usable if _distance(each, wanted) == best), key=lambda each: each.at)
+    taken = near[-POINTS:] if near[-1].own else near[-1:]
+    speed = statistics.median(_scaled(each, wanted) or each.operations_per_second for each in taken)
+    machine = machine_of(wanted.instance)
+    return Speed(
+        operations_per_second=speed,
+        mfu=speed / machine.peak(wanted.precision) if machine else None,
+        basis=_basis(taken[-1], wanted),
+        source=_source(taken, wanted),
+    )
+
+
+def published_points(rows: Iterable[PublishedRow] | None = None) -> list[Point]:
+    """Return the published rows as points; by default all of configs/published.yaml."""
+    return [_point_of(row) for row in (published().rows if rows is None else rows)]
+
+
+def predicted(row: PublishedRow, points: Sequence[Point]) -> float | None:
+    """Return the sequences a second that `points` predict for a published row; None if they can't."""
+    size = published().models[row.model]
+    wanted = Wanted(row.work, row.instance, row.precision, row.length, size.hidden, size.layers)
+    speed = speed_of(wanted, points)
+    if speed is None:
+        return None
+    each = operations(size, row.length, row.length, row.work == "train")
+    return speed.operations_per_second * row.nodes * efficiency(row.nodes, row.batch_grows) / each
+
+
+def _point_of(row: PublishedRow) -> Point:
+    size = published().models[row.model]
+    each = operations(size, row.length, row.length, row.work == "train")
+    alone = row.sequences_per_second * each / row.nodes / efficiency(row.nodes, row.batch_grows)
+    at = dt.datetime.combine(row.date, dt.time(), dt.UTC)
+    what = f"{row.name} ({row.source}, {row.date})"
+    return Point(row.work, row.instance, row.precision, row.length, size.hidden, size.layers, alone, at, what)
+
+
+def _scaled(point: Point, wanted: Wanted) -> float | None:
+    """Return the speed of a point on the wanted machine, at the same share of the peak; None if one is not known."""
+    if point.instance == wanted.instance and point.precision == wanted.precision:
+        return point.operations_per_second
+    then, now = machine_of(point.instance), machine_of(wanted.instance)
+    if then is None or now is None:
+        return None
+    return point.operations_per_second / then.peak(point.precision) * now.peak(wanted.precision)
+
+
+def _distance(point: Point, wanted: Wanted) -> tuple[float, ...]:
+    """Return the differences, the one that matters most first."""
+    return (
+        point.work != wanted.work,
+        _chip(point.instance) != _chip(wanted.instance),
+        point.precision != wanted.precision,
+        not point.own,
+        round(abs(math.log2(point.length / wanted.length)), 1),
+        point.instance != wanted.instance,
+        (point.hidden, point.layers) != (wanted.hidden, wanted.layers),
+        round(abs(math.log2(point.hidden / wanted.hidden)), 1),
+    )
+
+
+def _chip(instance: str) -> str:
+    machine: Machine | None = machine_of(instance)
+    return machine.chip if machine else instance
+
+
+def _basis(point: Point, wanted: Wanted) -> Basis:
+    if point.own:
+        return "fitted"
+    alike = (point.work, _chip(point.instance), point.precision) == (
+        wanted.work, _chip(wanted.instance), wanted.precision
+    )  # fmt: skip
+    near = all(0.5 <= one / other <= 2 for one, other in ((point.length, wanted.length), (point.hidden, wanted.hidden)))
+    return "published" if alike and near else "assumed"
+
+
+def _source(taken: Sequence[Point], wanted: Wanted) -> str:
+    newest = taken[-1]
+    if newest.own:
+        return f"{len(taken)} earlier attempt{'s' if len(taken) > 1 else ''} of this workspace"
+    differs = [
+        f"{name} {theirs} for {ours}"
+        for name, theirs, ours in (
+            ("work", newest.work, wanted.work),
+            ("machine", newest.instance, wanted.instance),
+            ("precision", newest.precision, wanted.precision),
+            ("length", newest.length, wanted.length),
+            ("width", newest.hidden, wanted.hidden),
+        )
+        if theirs != ours
+    ]
+    return newest.source + (f", with {', '.join(differs)}" if differs else "")

@@ -12,18 +12,16 @@ from infra.store.base import Store
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import after as span_after
 from tasks.contracts.stages import Stage
-from tasks.costs.gain import gain_of_training
 from tasks.costs.run_cost import stage_cost
 from tasks.costs.stage_time import Load, Past, past
-from tasks.costs.worth import new_items, newest_runs, points_of_more_steps, worth_of_trainings
+from tasks.costs.worth import gain_of_training, new_items, newest_runs, points_of_more_steps, worth_of_trainings
 from tasks.foundation.clock import now
-from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find
+from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find, spans_to_train
 from tasks.planning.next_run import after, plan_run, position
-from tasks.planning.skips import spans_to_train
 from tasks.planning.start import Origin, consumed, find_start, on_active
 from tasks.runs import branches, releases
+from tasks.runs.catalogues import plan_refresh
 from tasks.runs.plan import NothingToDo, listed, rows_of
-from tasks.runs.refreshes import plan_refresh
 from tasks.runs.snapshot import Snapshot
 
 _Costs = dict[Action, tuple[float | None, float | None]]  # seconds and dollars; None: not known

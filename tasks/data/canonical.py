@@ -12,14 +12,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tasks.contracts.spans import SpanKind, span_of
-from tasks.data.files.cursor import SourceRow
+from tasks.data.files.facts import FALSE_WORDS, TRUE_WORDS
 from tasks.data.files.formats import Format
-from tasks.data.files.shapes import FALSE_WORDS, TRUE_WORDS
-from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, PLAIN, Spelling
+from tasks.data.files.readers import SourceRow
 from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time, way_to_write
 from tasks.data.files.values import (
+    COMMA_NUMBER,
+    DAY_FIRST,
+    PLAIN,
     SCIENTIFIC,
     Scalar,
+    Spelling,
     as_bool,
     as_float,
     as_text,
@@ -29,9 +32,7 @@ from tasks.data.files.values import (
     short,
     type_of_kinds,
 )
-from tasks.data.items import DELETED, FEED_KIND, LIVE
-from tasks.data.row_ids import natural_id
-from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, QUERY, ROW_ID, SPAN_KIND
+from tasks.data.rows import CORE, DELETED, FEED_KIND, ITEM, ITEM_ID, LABEL, LIVE, QUERY, ROW_ID, SPAN_KIND, natural_id
 from tasks.foundation.errors import DataError
 
 MOST_ID_BYTES = 2000  # in UTF-8; an index of PostgreSQL, and so pgvector, holds 2,704 with its own bytes

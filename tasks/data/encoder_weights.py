@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.data.encoders import kind_of
-from tasks.data.pretrained import read_settings
+from tasks.data.pretrained import kind_of, read_settings
 from tasks.data.weight_files import Tensor, read_tensors
 from tasks.foundation.errors import ConfigError
 

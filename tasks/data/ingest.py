@@ -18,38 +18,30 @@ import pyarrow as pa
 from pydantic import Field
 
 from configs.schema.validation import BeforeConfig
-from infra.store.base import Store
-from infra.store.checked import CheckedStore, convert_lost_lease
+from infra.store.base import Store, wait_for_lock
+from infra.store.lease import CheckedStore, convert_lost_lease
 from infra.store.manifest import read_fact
-from infra.store.scratch import INGEST, scratch_folder
-from infra.store.waiting import wait_for_lock
+from infra.store.temporary import INGEST, scratch_folder
 from tasks.contracts.evaluation import USUAL_SPANS, few_rows
+from tasks.contracts.jobs import Progress
 from tasks.contracts.references import SpanRef
-from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind, first_day, last_day, span_of
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
-from tasks.data.files.csv_form import Quote, name_of
-from tasks.data.files.csv_rows import CsvOptions
-from tasks.data.files.facts import ColumnFacts, Problem
-from tasks.data.files.flags import flags_of
+from tasks.data.files.csv_rows import CsvOptions, Quote, name_of
+from tasks.data.files.facts import ColumnFacts, Problem, Survey, cell
 from tasks.data.files.formats import Format
+from tasks.data.files.roles import flags_of
 from tasks.data.files.shaping import AS_IT_STANDS, Shaper, Shaping
 from tasks.data.files.sources import SourceReader
-from tasks.data.files.spelling import PLAIN, Spelling
-from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import believed, refuse_far_spans
-from tasks.data.files.values import is_missing_word
-from tasks.data.items import LIVE
-from tasks.data.join import Join, join_of, join_problem
-from tasks.data.known_spans import Known
+from tasks.data.files.values import PLAIN, Spelling, is_missing_word
+from tasks.data.join import Join, join_of, join_problem, refuse_feed_as_log, refuse_log_as_feed
 from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map, taken_apart
-from tasks.data.new_versions import IngestedSpan, VersionContext, choose_versions, commit_version
-from tasks.data.rows import ITEM_ID, has_ids_alone
-from tasks.data.source_spans import SetAside, build_spans, spool_rows
+from tasks.data.new_versions import IngestedSpan, Known, VersionContext, choose_versions, commit_version
+from tasks.data.rows import ITEM_ID, LIVE, has_ids_alone
+from tasks.data.source_spans import ItemTexts, SetAside, build_spans, open_tables, spool_rows
 from tasks.data.span_versions import list_feeds, list_spans, noted
-from tasks.data.swapped import refuse_feed_as_log, refuse_log_as_feed
-from tasks.data.tables import ItemTexts, open_tables
 from tasks.foundation.errors import ConfigError, DataError, DiskError
 from tasks.foundation.records import Record
 

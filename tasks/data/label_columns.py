@@ -1,15 +1,16 @@
-"""Optional training columns of rows: label, sample weight, entity."""
+"""Optional training columns of rows: label, sample weight, entity; also by an event, such as a click or a purchase."""
 
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from configs.schema.config import Config
-from configs.schema.label_heads import LabelHead, number_of
+from configs.schema.model import LabelHead, class_name, number_of
 from configs.schema.training import HeadsConfig
-from tasks.data.files.facts import ColumnFacts, Problem
-from tasks.data.files.shapes import FALSE_WORDS
+from configs.schema.validation import EVENT_WEIGHT, EventsConfig
+from tasks.data.files.facts import FALSE_WORDS, ColumnFacts, Problem
 from tasks.data.rows import CORE, LABEL, ROW_ID
 from tasks.foundation.errors import DataError
 
@@ -123,3 +124,23 @@ def entity_codes(rows: pa.Table, column: str | None) -> np.ndarray:
     values = rows[column].cast(pa.string()).to_pylist()
     codes = {value: 0 if value is None else zlib.crc32(value.encode()) >> 1 for value in set(values)}
     return np.array([codes[value] for value in values], dtype=np.int32)
+
+
+class LabelledRows(NamedTuple):
+    """`rows` have LABEL and EVENT_WEIGHT by their events; `unknown` are as they came."""
+
+    rows: pa.Table
+    unknown: pa.Table
+
+
+def with_labels(table: pa.Table, events: EventsConfig) -> LabelledRows:
+    """Give rows the labels and weights of their events; rows with an event that has no name in the table are apart."""
+    found = [events.values.get(class_name(value)) for value in table[events.column].to_pylist()]
+    known = pa.array([each is not None for each in found], pa.bool_())
+    named = [each for each in found if each is not None]
+    rows = table.filter(known)
+    columns = {LABEL: [each.label for each in named], EVENT_WEIGHT: [each.weight for each in named]}
+    for name, values in columns.items():
+        column, place = pa.array(values, pa.float64()), rows.schema.get_field_index(name)
+        rows = rows.append_column(name, column) if place < 0 else rows.set_column(place, name, column)
+    return LabelledRows(rows, table.filter(pa.array([each is None for each in found], pa.bool_())))

@@ -8,28 +8,26 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from tasks.contracts.runner import Progress
+from tasks.contracts.jobs import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.encoder_weights import check_weights
-from tasks.data.files.csv_form import name_of
-from tasks.data.files.csv_rows import CsvOptions
-from tasks.data.files.cursor import SourceRow
+from tasks.data.files.csv_rows import CsvOptions, name_of
 from tasks.data.files.exports import Found, find_export
-from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
+from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts, Survey
 from tasks.data.files.formats import Format, format_of_name
 from tasks.data.files.nested import flat, likely_lists
 from tasks.data.files.problems import find_problems, free_columns, suggested_spelling
+from tasks.data.files.readers import SourceRow
 from tasks.data.files.roles import TIME, likely_roles
 from tasks.data.files.shaping import AS_IT_STANDS, Lookup, Shaper, Shaping, find_beside
 from tasks.data.files.sources import SourceReader
-from tasks.data.files.spelling import Spelling
-from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
+from tasks.data.files.values import Spelling
 from tasks.data.label_columns import zeros_as_hits
 from tasks.data.pretrained import MODULES, describe, read_settings
 from tasks.data.rows import ITEM_ID, LABEL, ROW_ID
-from tasks.data.tables import open_tables
+from tasks.data.source_spans import open_tables
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.foundation.records import Record
 

@@ -10,10 +10,10 @@ from pathlib import PurePath
 from typing import Any
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
-from tasks.data.files.csv_form import looks_like_a_row
-from tasks.data.files.cursor import SourceRow
+from tasks.data.files.csv_rows import looks_like_a_row
 from tasks.data.files.formats import Format
 from tasks.data.files.nested import fields_of, flat
+from tasks.data.files.readers import SourceRow
 from tasks.foundation.errors import ConfigError, DataError
 
 Values = dict[str, Any]

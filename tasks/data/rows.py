@@ -1,12 +1,18 @@
-"""The rows of a span: core columns, reading, and their places in the holdout.
+"""The rows and items of spans: their columns and ids, reading, and the places of rows in the holdout.
 
-Ingest writes them, validate cleans them, and all later stages read them with `read_rows`.
+Ingest writes rows, validate cleans them, and all later stages read them with `read_rows`. A row without an id gets
+a hash of time, query and item, so that a corrected row keeps its id. Rows of one span that are equal in all three
+but differ elsewhere get a number too, in the order of the source; exact copies keep one id, and validate
+quarantines the second.
 """
 
 import hashlib
 import math
+import os
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +22,7 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import open_folder, read_manifest
-from tasks.contracts.checkpoints import QUERY_ALONE, QUERY_AND_ITEM
-from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.references import QUERY_ALONE, QUERY_AND_ITEM, RowsRef, SpanRef
 from tasks.foundation.errors import DataError
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -176,3 +181,93 @@ def _hashes(names: Sequence[str], purpose: bytes = b"") -> np.ndarray:
 
 def _twice(hashes: np.ndarray) -> np.ndarray:
     return np.minimum(hashes, np.uint64(2**63 - 1)) * np.uint64(2)  # larger ones are below no share
+
+
+ROWS_AT_ONCE = 2**22  # rows whose ids are compared in memory
+
+_MADE = re.compile(rb'\["(auto-[0-9a-f]{32})"')  # start of the line of a row with a generated id
+
+
+def natural_id(microseconds: int, query: str | None, item: str | None) -> str:
+    """Return the id of a row by its time since the epoch, its query, and its item's id, or else the item's text."""
+    key = "\n".join([str(microseconds), *(normal_text(text or "") for text in (query, item))])
+    return f"auto-{hashlib.blake2b(key.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
+
+
+def number_alike(lines: Path, rows_at_once: int = ROWS_AT_ONCE) -> None:
+    """Make the ids in a span's spool file distinct: the second row with an id gets the suffix -2, the third -3.
+
+    Memory use grows only with the rows whose generated id repeats.
+    """
+    repeated = _repeated(lines, rows_at_once)
+    if not repeated:
+        return
+    numbers: dict[str, dict[bytes, int]] = {}  # id -> hash of the line -> its number
+    numbered = lines.with_suffix(".numbered")
+    with lines.open("rb") as source, numbered.open("wb") as target:
+        for line in source:
+            found = _MADE.match(line)
+            if found and (row_id := found[1].decode()) in repeated:
+                kind = numbers.setdefault(row_id, {})
+                number = kind.setdefault(hashlib.blake2b(line, digest_size=16).digest(), len(kind) + 1)
+                if number > 1:
+                    line = line[: found.end(1)] + f"-{number}".encode() + line[found.end(1) :]
+            target.write(line)
+    os.replace(numbered, lines)
+
+
+def _repeated(lines: Path, rows_at_once: int) -> set[str]:
+    rows = sum(1 for _ in _made(lines))
+    passes = -(-rows // rows_at_once)
+    found: set[str] = set()
+    for number in range(passes):
+        hashes = np.fromiter((part for _, part in _made(lines) if part % passes == number), np.uint64)
+        values, counts = np.unique(hashes, return_counts=True)
+        if several := set(values[counts > 1].tolist()):
+            found |= {row_id for row_id, part in _made(lines) if part in several}
+    return found
+
+
+def _made(lines: Path) -> Iterator[tuple[str, int]]:
+    """Yield each generated id of a file, and half of its hash."""
+    with lines.open("rb") as source:
+        for line in source:
+            if match := _MADE.match(line):
+                yield match[1].decode(), int(match[1][-16:], 16)
+
+
+TEXT = "text"  # string: the newest text of the item
+UPDATED_AT = "updated_at"  # timestamp[us, UTC]: the time of that text
+FEED_AT = "feed_at"  # timestamp[us, UTC]: time of the item's newest record in a feed; null: in no feed
+LIVE = "live"  # name in --map of the opposite: a column that is false, or a word for it, once an item is deleted
+DELETED = "deleted"  # bool: true if that record deletes the item
+CONTENT = "content_sha256"  # string: changes whenever the text or a feature does
+VECTOR = "vector"  # fixed-size list of float32 or float16, of unit length
+MODEL_VERSION = "model_version"  # string
+
+CATALOGUE_KIND = "catalogue"
+VECTORS_KIND = "vectors"
+FEED_KIND = "feed"
+
+
+def partition_of(item_id: str, partitions: int) -> int:
+    """Return the partition of an item.
+
+    Bytes 8 to 15 of the MD5 of the id in UTF-8, as a little-endian number, modulo the number of partitions.
+    """
+    return int.from_bytes(hashlib.md5(item_id.encode(), usedforsecurity=False).digest()[8:], "little") % partitions
+
+
+def part_name(number: int) -> str:
+    """Return the file name of a partition, in a catalogue and in its vectors."""
+    return f"part-{number:05d}.parquet"
+
+
+def deleted_name(number: int) -> str:
+    """Return the name of a catalogue's file with the deleted items of a partition; written only if some exist."""
+    return f"deleted-{number:05d}.parquet"
+
+
+def is_deleted_name(name: str) -> bool:
+    """Return True if a file of a catalogue has deleted items."""
+    return name.startswith("deleted-")

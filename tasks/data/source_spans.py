@@ -1,25 +1,203 @@
-"""Read a source once and split its rows by span, first into spools of JSON lines, then into Parquet."""
+"""Read a source once and split its rows by span, first into spools of JSON lines, then into Parquet.
 
+The number of rows in memory is bounded, for an input of any length. Tables over all rows are on disk, in scratch
+files that only the ingest that wrote them reads.
+"""
+
+import contextlib
+import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Mapping
+import sqlite3
+import tempfile
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, BinaryIO, NamedTuple, Self
 
-from tasks.contracts.runner import Progress
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.contracts.jobs import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
-from tasks.data.files.cursor import Unreadable
+from tasks.data.files.facts import Survey
+from tasks.data.files.readers import Unreadable
 from tasks.data.files.shaping import Shaper
 from tasks.data.files.sources import SourceReader
-from tasks.data.files.survey import Survey
 from tasks.data.files.times import Seen
+from tasks.data.files.values import as_bool, as_code, as_float, as_text
 from tasks.data.mapping import require_columns, require_seen
-from tasks.data.row_ids import number_alike
-from tasks.data.rows import ITEM_ID
-from tasks.data.spool import BuiltSpan, Spools, build_span
-from tasks.data.tables import ItemTexts
-from tasks.foundation.errors import ConfigError, DataError
+from tasks.data.rows import CORE, ITEM_ID, LABEL, number_alike
+from tasks.foundation.errors import ConfigError, DataError, DiskError
+from tasks.foundation.records import Record
+
+SETTINGS = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -4096")  # the last in KiB
+
+_ITEMS = "CREATE TABLE items (id INTEGER PRIMARY KEY, text INTEGER, changes INTEGER) WITHOUT ROWID"
+_ADD = """
+INSERT INTO items VALUES (?, ?, 0)
+ON CONFLICT (id) DO UPDATE SET changes = changes + (text != excluded.text), text = excluded.text
+"""
+
+
+@contextlib.contextmanager
+def open_tables(file: Path) -> Iterator[sqlite3.Connection]:
+    """Open a new database for the block, in one transaction that never commits. Raises DiskError: the disk is full."""
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as tables:
+        for setting in SETTINGS:
+            tables.execute(f"PRAGMA {setting}")
+        tables.execute("BEGIN")
+        try:
+            yield tables
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                folder = f"the temporary folder {tempfile.gettempdir()}"
+                raise DiskError(
+                    f"no space left in {folder}; free some space, or set TMPDIR to a folder on a larger disk"
+                ) from error
+            raise
+
+
+class ItemTexts:
+    """The items of a source and changes of their texts; only hashes are kept."""
+
+    def __init__(self, tables: sqlite3.Connection) -> None:
+        self._tables = tables
+        tables.execute(_ITEMS)
+
+    def add(self, item_id: str, text: str) -> None:
+        self._tables.execute(_ADD, (_hash(item_id), _hash(text)))
+
+    def __contains__(self, item_id: str) -> bool:
+        return self._tables.execute("SELECT 1 FROM items WHERE id = ?", [_hash(item_id)]).fetchone() is not None
+
+    def ids(self) -> int:
+        """Return the number of items."""
+        return int(self._tables.execute("SELECT count(*) FROM items").fetchone()[0])
+
+    def with_several_texts(self) -> int:
+        """Return the number of items whose text differs between rows."""
+        return int(self._tables.execute("SELECT count(*) FROM items WHERE changes > 0").fetchone()[0])
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+OPEN_SPOOLS = 64
+ROWS_IN_GROUP = 1000
+CHARS_IN_GROUP = 2**18  # with long texts, a row group has fewer rows
+ROWS_IN_PART = 100_000
+
+_LABEL = list(CORE).index(LABEL)
+Columns = Mapping[str, tuple[str, str]]  # source column -> (name in the span, one of float64, bool, string, code)
+
+_TYPES: dict[str, tuple[pa.DataType, Callable[[Any], bool | float | str | None]]] = {
+    "float64": (pa.float64(), as_float),
+    "bool": (pa.bool_(), as_bool),
+    "string": (pa.string(), as_text),
+    "code": (pa.string(), as_code),
+}
+
+
+class BuiltSpan(Record):
+    """One span's Parquet files in a local folder. `columns` is name -> type."""
+
+    name: str
+    folder: Path
+    rows: int
+    columns: dict[str, str]
+    content_sha256: str
+    labels: int  # rows with a label
+
+
+class Spools:
+    """Appends lines to one file for each span; only the most recently used files are open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._open: OrderedDict[str, BinaryIO] = OrderedDict()
+        self.spans: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def append(self, span: str, line: bytes) -> None:
+        if span in self._open:
+            self._open.move_to_end(span)
+        else:
+            if len(self._open) == OPEN_SPOOLS:
+                self._open.popitem(last=False)[1].close()
+            self._open[span] = self.path(span).open("ab")
+            self.spans.add(span)
+        self._open[span].write(line)
+
+    def path(self, span: str) -> Path:
+        return self._folder / f"{span}.jsonl"
+
+
+def row_of(line: bytes, others: Columns) -> list[Any]:
+    """Return the values of a line: the core columns, then `others` converted to their types."""
+    *core, values = json.loads(line)
+    for source, (_, kind) in others.items():
+        value = values.get(source)
+        if isinstance(value, list):  # a text, and the value that the source's spelling gives it
+            value = value[0 if kind in ("string", "code") else 1]
+        core.append(None if value is None else _TYPES[kind][1](value))
+    return core
+
+
+def build_span(name: str, spool: Path, folder: Path, others: Columns) -> BuiltSpan:
+    """Write the rows of a spool as `part-<n>.parquet` into `folder`, in their order.
+
+    Args:
+        others: the columns in addition to the core columns.
+    """
+    schema = pa.schema([*CORE.items(), *((column, _TYPES[kind][0]) for column, kind in others.values())])
+    columns = {field.name: str(field.type) for field in schema}
+    digest = hashlib.sha256(json.dumps(list(columns.items())).encode())
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = rows = rows_in_part = labels = 0
+    with contextlib.ExitStack() as part, spool.open("rb") as lines:
+        writer: pq.ParquetWriter | None = None
+        for group in _groups(lines):
+            values: list[list[Any]] = [[] for _ in schema]
+            for line in group:
+                row = row_of(line, others)
+                digest.update(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+                for column, value in zip(values, row, strict=True):
+                    column.append(value)
+            if writer is None or rows_in_part + len(group) > ROWS_IN_PART:
+                part.close()
+                writer = part.enter_context(pq.ParquetWriter(folder / f"part-{parts:05d}.parquet", schema))
+                parts, rows_in_part = parts + 1, 0
+            arrays = [pa.array(column, field.type) for column, field in zip(values, schema, strict=True)]
+            writer.write_table(pa.table(arrays, schema=schema))
+            rows, rows_in_part = rows + len(group), rows_in_part + len(group)
+            labels += len(group) - arrays[_LABEL].null_count
+    return BuiltSpan(
+        name=name, folder=folder, rows=rows, columns=columns, content_sha256=digest.hexdigest(), labels=labels
+    )
+
+
+def _groups(lines: BinaryIO) -> Iterator[list[bytes]]:
+    """Group lines into lists, one for each row group."""
+    group: list[bytes] = []
+    chars = 0
+    for line in lines:
+        group.append(line)
+        chars += len(line)
+        if len(group) == ROWS_IN_GROUP or chars >= CHARS_IN_GROUP:
+            yield group
+            group, chars = [], 0
+    if group:
+        yield group
+
 
 ROWS_BETWEEN_REPORTS = 2000
 

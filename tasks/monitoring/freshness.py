@@ -21,11 +21,19 @@ from tasks.contracts.spans import first_day, in_order
 from tasks.foundation.clock import old
 from tasks.foundation.errors import DataError, StoreError
 from tasks.foundation.records import Record
-from tasks.monitoring.catalogue_age import CatalogueAge, catalogue_age
 from tasks.monitoring.deadlines import START_MINUTES, Clock, clocks, last_fire
 from tasks.monitoring.problems import Age, Problem, Waiting, find_problems, held_up_by, may_pass
-from tasks.monitoring.span_progress import SpanRow, Survey, postponed, span_end, span_rows, survey
-from tasks.planning import scheduled_span
+from tasks.monitoring.progress import (
+    CatalogueAge,
+    SpanRow,
+    Survey,
+    catalogue_age,
+    postponed,
+    span_end,
+    span_rows,
+    survey,
+)
+from tasks.planning import next_run
 from tasks.runs.invocations import Invocation, is_held
 from tasks.runs.snapshot import Snapshot
 
@@ -113,7 +121,7 @@ def freshness_seen(
     working = is_held(store, config.lineage) if any(one.ended_at is None for one in seen.invocations) else False
     running = {one.span for one in seen.invocations if one.ended_at is None} if working else set[str]()
     continued = config.model_copy(update={"lineage": seen.continues})
-    late = scheduled_span.missed(store, continued, due_now) if due_now else []
+    late = next_run.missed(store, continued, due_now) if due_now else []
     missed = [span for span in late if span not in running]
     rows = span_rows(snapshot, seen, missed, postponed(store, continued, seen))
     late_runs = clocks(snapshot, _current(seen), at)
@@ -170,7 +178,7 @@ def _due(store: Store, config: Config, at: dt.datetime) -> str | None:
     """Return the span of the last scheduled run that has had time to begin."""
     fired = last_fire(config.schedule.cron, config.schedule.timezone, at - dt.timedelta(minutes=START_MINUTES))
     try:
-        return scheduled_span.due_span(store, fired, config.schedule.timezone)
+        return next_run.due_span(store, fired, config.schedule.timezone)
     except DataError:  # nothing was ever ingested
         return None
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import Field
 
 from configs.prices import repriced
-from configs.schema.prices import PriceList
+from configs.schema.operations import PriceList
 from infra.store.base import Store
 from tasks.foundation.clock import Moment
 from tasks.foundation.records import Record

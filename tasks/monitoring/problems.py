@@ -12,9 +12,8 @@ from tasks.contracts.spans import after, first_day
 from tasks.foundation.clock import old
 from tasks.foundation.errors import POLICIES
 from tasks.foundation.records import Record
-from tasks.monitoring.catalogue_age import CatalogueAge
 from tasks.monitoring.deadlines import Clock
-from tasks.monitoring.span_progress import SpanRow, Survey
+from tasks.monitoring.progress import CatalogueAge, SpanRow, Survey
 
 Kind = Literal[
     "stale", "late", "will be late", "lost", "failed", "cancelled", "missed", "not arrived", "unreleased",

@@ -14,17 +14,16 @@ from prometheus_client.registry import Collector
 
 from configs.prices import basis_of, unpriced
 from infra.store.base import Store
-from tasks.contracts.outcomes import InferOutcome, TrainOutcome
-from tasks.contracts.results import Phases
+from tasks.contracts.outcomes import InferOutcome, Phases, TrainOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import METRICS
 from tasks.foundation.errors import FailureClass, StageError
-from tasks.monitoring.costs import Costs, costs_of
 from tasks.monitoring.freshness import freshness_seen
 from tasks.monitoring.history import History, age_seconds, read_history
 from tasks.monitoring.problems import Kind
-from tasks.monitoring.span_progress import span_end
+from tasks.monitoring.progress import span_end
+from tasks.monitoring.spending import Costs, costs_of
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 

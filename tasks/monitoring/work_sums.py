@@ -2,7 +2,7 @@
 
 The sums are derived. Open work (`open/<run key>`) is added up from its records. A release that is neither in the sums
 nor open shows that a month was lost: then the records of all missing rows are read, and the next summing process
-writes them again.
+writes them again. An outage is from the failure of an attempt until work continues.
 """
 
 import contextlib
@@ -18,12 +18,10 @@ from tasks.contracts.outcomes import InferOutcome, Outcome
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import NUMBER, PACKED_SUMS, RESULT
 from tasks.foundation.records import Record
-from tasks.runs import open_work
-from tasks.runs.ledger import LedgerRecord
-from tasks.runs.packs import read_all
+from tasks.runs.ledger import LedgerRecord, marked_open, read_mark, unmark
 from tasks.runs.releases import Numbered
 from tasks.runs.run import Run, ledgers_in
-from tasks.runs.snapshot import Snapshot
+from tasks.runs.snapshot import Snapshot, read_all
 from tasks.runs.sums import Sums, sums_of
 
 _log = logging.getLogger("millrace")
@@ -74,7 +72,7 @@ def work_sums(store: Store, known: Iterable[int], newest: int | None) -> Work:
     Raises:
         StoreError: the workspace could not be read.
     """
-    marked = open_work.marked(store)  # first, since work that is summed up meanwhile gets a row
+    marked = marked_open(store)  # first, since work that is summed up meanwhile gets a row
     rows = {run_key: row for _, month in _months(store).values() for run_key, row in month.rows.items()}
     opened = _read(store, marked)
     rows, problems = {**rows, **opened.rows}, opened.problems
@@ -92,7 +90,7 @@ def begun_in(store: Store, months: Iterable[str]) -> list[WorkSums]:
     Raises:
         StoreError: the workspace could not be read.
     """
-    opened = _read(store, open_work.marked(store)).rows  # first, as in `work_sums`
+    opened = _read(store, marked_open(store)).rows  # first, as in `work_sums`
     found = _months(store, [PACKED_SUMS.key(month=month) for month in sorted(set(months))]).values()
     return list({**{run_key: row for _, month in found for run_key, row in month.rows.items()}, **opened}.values())
 
@@ -103,7 +101,7 @@ def sum_up(store: Store) -> None:
     Raises:
         StoreError: the workspace could not be read or written.
     """
-    marks = {run_key: open_work.read(store, run_key) for run_key in open_work.marked(store)}
+    marks = {run_key: read_mark(store, run_key) for run_key in marked_open(store)}
     _write(store, {key: row for key, row in _read(store, marks).rows.items() if row.whole}, marks)
 
 
@@ -128,8 +126,8 @@ def _write(store: Store, rows: Mapping[str, WorkSums], marks: Mapping[str, bytes
         with contextlib.suppress(Conflict):  # another process sums up too; the marks stay for the next
             store.swap(key, data, expected=before)
             for run_key in new:
-                if marks.get(run_key) is not None and open_work.read(store, run_key) == marks[run_key]:
-                    open_work.unmark(store, run_key)
+                if marks.get(run_key) is not None and read_mark(store, run_key) == marks[run_key]:
+                    unmark(store, run_key)
 
 
 def _months(store: Store, keys: Sequence[str] | None = None) -> dict[str, tuple[bytes | None, Month]]:

@@ -2,19 +2,27 @@
 
 A run that goes back trains on its own branch, so the checkpoints of rejected models stay in place. Runs continue the
 branch once it has a checkpoint that was trained on the rejected spans too. So no span is ever left out.
+
+Hard negatives are mined from the release that was current when the run's warmup first began. It is recorded then,
+so that a run that resumes after a release or a rollback has the same negatives.
 """
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from pydantic import Field
+
 from configs.schema.config import Config
-from infra.store.base import Store
-from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef, SpanRef
+from infra.store.base import Conflict, Store
+from infra.store.records import find_record, read_record
+from tasks.contracts.references import CheckpointRef, CheckpointState, MinedRelease, SpanRef
 from tasks.contracts.runs import BranchStart, RunPlan
+from tasks.contracts.workspace import MINED_RELEASE
 from tasks.foundation.errors import ConfigError
-from tasks.runs import branches, lineage
+from tasks.foundation.records import Record
+from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import listed, plan_window, run_key
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -159,3 +167,47 @@ def next_start(store: Store, config: Config) -> str:
     if is_rejected(store, start.parent):
         return f"{where}, whose model was rejected: train.after_rejection is challenger."
     return f"{where}."
+
+
+_WAY_OUT = "restore it from a backup, or move it away: the run then takes the current release"
+
+
+class MiningSource(Record):
+    """`runs/<run key>/train/mined_release.json`."""
+
+    release: MinedRelease | None = Field(description="release to mine; null: no release with all items existed")
+
+
+def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
+    """Return the release that a run mines; None before the first one, or if the run needs no hard negatives.
+
+    Raises:
+        StoreError: the current release, or the record, is not readable; names the file.
+    """
+    head = plan.config.heads.contrastive
+    if head is None or head.negatives is None:
+        return None
+    key = MINED_RELEASE.key(run=plan.run_key)
+    if not store.exists(key):
+        with contextlib.suppress(Conflict):  # another process was faster
+            store.create(key, MiningSource(release=_current(store)).to_json())
+    return read_record(store, key, MiningSource, _WAY_OUT).release
+
+
+def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
+    """Return the recorded release that a run mines; None if it mines none or has not chosen yet. Raises StoreError."""
+    choice = find_record(store, MINED_RELEASE.key(run=run_key), MiningSource, _WAY_OUT)
+    return choice.release if choice is not None else None
+
+
+def _current(store: Store) -> MinedRelease | None:
+    release = releases.current(store)
+    if release is None:
+        return None
+    return MinedRelease(
+        number=release.number,
+        model=release.model,
+        vectors=release.vectors_prefix,
+        vectors_sha256=release.vectors_sha256,
+        catalogue=release.catalogue,
+    )

@@ -1,10 +1,11 @@
-"""A thin layer over great-expectations: check the rows of a DataFrame, and return the unexpected ones.
+"""Limits of numbers, and expectations of single rows, which great-expectations checks.
 
 The caller decides on the severity of a failure. great-expectations takes seconds to import, so functions import it.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from configs.schema.validation import ExpectationConfig
 from tasks.foundation.errors import CodeError, ConfigError
+
+
+class Limit(NamedTuple):
+    """Inclusive bounds of a number; None means no bound."""
+
+    low: float | None
+    high: float | None
+
+    def admits(self, number: float | None) -> bool:
+        """Return True if the number is within both bounds; False for None, NaN and infinite numbers."""
+        if number is None or not math.isfinite(number):
+            return False
+        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        return bool(low <= number <= high)
+
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tasks.contracts.runner import Listener
+    from tasks.contracts.jobs import Listener
     from tasks.contracts.runs import RunPlan
     from tasks.running.lineage_hold import LineageHold
 

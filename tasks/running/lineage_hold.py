@@ -4,7 +4,7 @@ import contextlib
 import threading
 
 from infra.store.base import Conflict, Lock, Store
-from infra.store.checked import WAY_OUT, Fence, convert_lost_lease
+from infra.store.lease import WAY_OUT, Fence, convert_lost_lease
 from infra.store.records import find_record, find_with_bytes
 from tasks.contracts.workspace import FENCE
 from tasks.foundation.errors import StoreError, SupersededError

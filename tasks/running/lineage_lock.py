@@ -1,16 +1,15 @@
 """The lock of a lineage, safe after its holder was killed or suspended.
 
 A process that was suspended until another one took the lock is refused when it wakes: at the next pulse of its stage
-or before its next write, and its workers at theirs (infra/store/checked.py).
+or before its next write, and its workers at theirs (infra/store/lease.py).
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 
-from infra.store.base import Store
-from infra.store.checked import convert_lost_lease
-from infra.store.unfinished import clear_unfinished
-from infra.store.waiting import wait_for_lock
+from infra.store.base import Store, wait_for_lock
+from infra.store.lease import convert_lost_lease
+from infra.store.temporary import clear_unfinished
 from tasks.contracts.jobs import JobSpec
 from tasks.foundation.clock import sleep
 from tasks.foundation.errors import CancelledError

@@ -19,16 +19,13 @@ import infra.compute.factory
 from infra.store.base import NoAnswer, Store
 from infra.store.factory import open_store
 from infra.store.manifest import quarantine
-from tasks.contracts.jobs import Inputs, JobSpec
+from tasks.contracts.jobs import Inputs, JobSpec, Listener, Runner
 from tasks.contracts.kinds import run_folder
-from tasks.contracts.outcomes import Check
-from tasks.contracts.results import StageResult
-from tasks.contracts.runner import Listener, Runner
+from tasks.contracts.outcomes import Check, StageResult
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import workers_of
 from tasks.contracts.workspace import RESULT, SPEC
 from tasks.foundation.clock import uptime
-from tasks.foundation.disks import message_of
 from tasks.foundation.errors import (
     ERRORS,
     POLICIES,
@@ -38,6 +35,7 @@ from tasks.foundation.errors import (
     StoreError,
     SupersededError,
     classify,
+    message_of,
 )
 from tasks.foundation.records import Record
 from tasks.running import json_logs

@@ -1,7 +1,8 @@
-"""Records of the hosts that ran work: strikes, and exclusions of hosts that get no work for a while.
+"""Records of the hosts that ran work: strikes, exclusions of hosts that get no work for a while, health findings.
 
-They are in the workspace under `hosts/`, one for each host, and expire by themselves. Only hosts of a cluster have one;
-a laptop has none.
+Hosts are in the workspace under `hosts/`, one record each, and expire by themselves. Only hosts of a cluster have
+one; a laptop has none. Findings are of an attempt whose hosts were refused; a healthy attempt has its checks in the
+stage's result.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import datetime as dt
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 from urllib.parse import quote
 
@@ -19,10 +20,13 @@ from pydantic import Field
 
 from configs.schema.stages import HealthConfig
 from infra.store.base import Conflict, Store
-from infra.store.records import find_with_bytes, read_record
-from tasks.contracts.workspace import HOST_RECORD
+from infra.store.records import find_record, find_with_bytes, read_record
+from tasks.contracts.kinds import OfAttempt
+from tasks.contracts.outcomes import Check
+from tasks.contracts.workspace import FINDINGS, HOST_RECORD
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
+from tasks.runs.ledger import LedgerRecord
 
 HOST = "MILLRACE_HOST"  # set by the launcher: the name of this host in its cluster
 _WAY_OUT = "delete it to forget the host"
@@ -160,3 +164,34 @@ def _key(host: str) -> str:
 
 def _when(seconds: float) -> str:
     return f"{dt.datetime.fromtimestamp(seconds, dt.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+class Findings(Record):
+    """`findings.json` of an attempt: all checks of all its workers, passed ones too."""
+
+    version: Literal[1] = 1
+    checks: tuple[Check, ...]
+
+
+def read_findings(store: Store, work: OfAttempt) -> Findings | None:
+    """Return the findings of an attempt; None if it was not refused.
+
+    Raises:
+        StoreError: the file is damaged; names it.
+    """
+    return find_record(store, FINDINGS.of(work), Findings)
+
+
+def last_findings(store: Store, attempts: Sequence[LedgerRecord]) -> tuple[Check, ...]:
+    """Return the checks of the last attempt that was refused; empty if none was. Raises as `read_findings`."""
+    for record in sorted(attempts, key=lambda record: record.attempt, reverse=True):
+        if (findings := read_findings(store, record)) is not None:
+            return findings.checks
+    return ()
+
+
+def with_verdict(check: Check) -> str:
+    """Return the sentence of a check, with the action that follows from it and the host."""
+    if check.passed or check.action == "proceed":
+        return check.sentence
+    return f"{check.sentence} [{check.action}{f': {check.host}' if check.host else ''}]"

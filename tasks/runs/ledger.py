@@ -2,6 +2,10 @@
 
 A record is opened when the attempt starts and closed when it ends. If the orchestrator is killed in between, the next
 attempt closes it, with the times of its last sign of life. Goodput, success rate and cost are sums over the records.
+
+Refreshes and publications that are not summed up yet have a mark, `open/<run key>`, made before the first attempt:
+work without a mark and without a row in the sums has never begun. Runs need no marks: their folders are few enough
+to list.
 """
 
 import datetime as dt
@@ -11,21 +15,43 @@ from typing import Literal, Self
 from pydantic import Field
 
 from configs.prices import cost_of, price_of, repriced
-from configs.schema.prices import Charge, CostConfig, Price, PriceList
+from configs.schema.operations import Charge, CostConfig, Price, PriceList
 from infra.root_cause import worker_failures
 from infra.store.base import Store
 from infra.store.records import find_record, read_record, update_record
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.kinds import ROOTS, run_folder
-from tasks.contracts.results import KeptWork, Phases
-from tasks.contracts.runner import BatchAttempt
+from tasks.contracts.jobs import BatchAttempt, JobSpec
+from tasks.contracts.kinds import PUBLICATION, REFRESH, ROOTS, run_folder
+from tasks.contracts.outcomes import KeptWork, Phases
 from tasks.contracts.stages import Work, instance_of, machines_of
-from tasks.contracts.workspace import KEPT_WORK, LEDGER, SEEN
+from tasks.contracts.workspace import KEPT_WORK, LEDGER, OPEN, SEEN
 from tasks.foundation.clock import Moment, now
 from tasks.foundation.errors import FailureClass, classify
 from tasks.foundation.records import Record
-from tasks.runs import open_work
 from tasks.runs.results import UnusableResult, read_result
+
+
+def mark_open(store: Store, run_key: str, attempt: str) -> None:
+    """Mark a refresh or a publication before an attempt; nothing happens for a run."""
+    if run_key.startswith((REFRESH, PUBLICATION)):
+        store.write(OPEN.key(run=run_key), attempt.encode())
+
+
+def marked_open(store: Store) -> list[str]:
+    """Return the run keys that are marked."""
+    return [found["run"] for key in store.list(OPEN.within()) if (found := OPEN.match(key))]
+
+
+def read_mark(store: Store, run_key: str) -> bytes | None:
+    """Return the content of a mark, which changes with each attempt; None without a mark."""
+    try:
+        return store.read(OPEN.key(run=run_key))
+    except FileNotFoundError:
+        return None
+
+
+def unmark(store: Store, run_key: str) -> None:
+    store.delete(OPEN.key(run=run_key))
+
 
 _WAY_OUT = "move the file away"
 
@@ -98,7 +124,7 @@ class SignOfLife(Record):
 def begin(store: Store, spec: JobSpec) -> LedgerRecord:
     """Open the record of an attempt."""
     instance = instance_of(spec.config, spec.stage)
-    open_work.mark(store, spec.run_key, f"{spec.stage} {spec.attempt}")
+    mark_open(store, spec.run_key, f"{spec.stage} {spec.attempt}")
     record = LedgerRecord(
         run_key=spec.run_key,
         span=spec.span.name,

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, PRUNED, CorruptFolder, Manifest, MissingFolder, read_manifest
 from infra.store.records import parse_record, read_record
-from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef
+from tasks.contracts.references import CheckpointRef, CheckpointState
 from tasks.contracts.workspace import CHECKPOINT
 from tasks.runs.branches import branch_of
 

@@ -12,8 +12,7 @@ from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.manifest import read_manifest
 from infra.store.records import read_record
-from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef, FeedRef, RowsRef, SpanRef
+from tasks.contracts.references import CheckpointRef, CheckpointState, FeedRef, RowsRef, SpanRef
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
 from tasks.contracts.workspace import CONFIG, PLAN, PRUNED_RUN
 from tasks.foundation.clock import now

@@ -17,11 +17,11 @@ from tasks.contracts.outcomes import (
     EvaluateOutcome,
     ImportOutcome,
     Outcome,
+    StageResult,
     TrainOutcome,
     ValidateOutcome,
     WarmupOutcome,
 )
-from tasks.contracts.results import StageResult
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import CATALOGUE, CHANGED, RESULT, SPEC, VECTORS, VERDICTS

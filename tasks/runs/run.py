@@ -1,19 +1,24 @@
-"""A run as its records tell it: plan, attempts, results, state and cost.
+"""A run as its records tell it: plan, attempts, results, state, cost, and its cost as it was planned.
 
-Reads each record once, on first use, and writes nothing. A refresh and a publication are runs with fewer stages.
+Reads each record once, on first use. A refresh and a publication are runs with fewer stages. The plan of the cost
+is recorded when the run first begins; nothing else is written here.
 """
 
+import contextlib
 import functools
+import statistics
 from collections.abc import Iterable, Sequence
 
+from infra.store.base import Conflict, Store
+from tasks.contracts.costs import Against, PlannedRun, RunCost
 from tasks.contracts.evaluation import ByQueries, Role
 from tasks.contracts.jobs import JobSpec, stage_prefix
 from tasks.contracts.kinds import run_folder
-from tasks.contracts.outcomes import InferOutcome, Outcome
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import InferOutcome, Outcome, StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.stages import Stage, Work
-from tasks.contracts.workspace import PLAN, RESULT, VERDICTS
+from tasks.contracts.workspace import PLAN, PLANNED, RESULT, VERDICTS
+from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
@@ -306,3 +311,58 @@ def _records(run_key: str, keys: Iterable[str], stages: Sequence[Stage]) -> list
     singles = {PLAN.key(run=run_key), VERDICTS.key(run=run_key), *results}
     invocations = f"{run_folder(run_key)}/invocations/"
     return [*ledgers_in(keys), *(key for key in keys if key in singles or key.startswith(invocations))]
+
+
+WHOLE = "all"  # name of the sums
+
+
+def record_plan(store: Store, run_key: str, cost: RunCost) -> None:
+    """Record the expected cost of a run, unless an earlier invocation has. Raises StoreError: not written."""
+    planned = PlannedRun(run_key=run_key, at=now(), cost=cost)
+    with contextlib.suppress(Conflict):  # the first plan knew the least, and is the one to judge
+        store.create(PLANNED.key(run=run_key), planned.to_json())
+
+
+def planned_of(run: Run) -> PlannedRun | None:
+    """Return the recorded plan of a run; None without one."""
+    return run.snapshot.read(PLANNED.key(run=run.run_key), PlannedRun)
+
+
+def against(run: Run) -> tuple[Against, ...]:
+    """Return each stage's planned and actual figures, with their sums last; empty without a plan.
+
+    Actual figures are from the attempt that succeeded, since a plan assumes no failures. The sums are over the
+    stages that are done.
+    """
+    planned = planned_of(run)
+    if planned is None:
+        return ()
+    found = []
+    for one in planned.cost.stages:
+        done = [each for each in run.attempts if each.stage is one.stage and each.ended_at and each.failure is None]
+        found.append(
+            Against(
+                name=Stage(one.stage).value,
+                planned_seconds=one.seconds,
+                actual_seconds=round(done[-1].wall_seconds, 3) if done else None,
+                planned_dollars=one.dollars,
+                actual_dollars=done[-1].cost if done else None,
+            )
+        )
+    both = [each for each in found if each.actual_seconds is not None]
+    return (*found, _sums(both)) if both else tuple(found)
+
+
+def error_of(runs: Iterable[Run]) -> float | None:
+    """Return the median absolute error of the plans' seconds, as a share; None if no run has a plan with a figure."""
+    errors = [abs(whole[-1].error) for run in runs if (whole := against(run)) and whole[-1].error is not None]
+    return statistics.median(errors) if errors else None
+
+
+def _sums(each: list[Against]) -> Against:
+    def add(name: str) -> float | None:
+        values = [getattr(one, name) for one in each]
+        return None if None in values else sum(values)
+
+    names = ("planned_seconds", "actual_seconds", "planned_dollars", "actual_dollars")
+    return Against(name=WHOLE, **{name: add(name) for name in names})

@@ -1,20 +1,26 @@
-"""The release that each target serves: `releases/targets/<name>.json`, written after a swap or a check.
+"""Targets and the release that each serves: `releases/targets/<name>.json`, written after a swap or a check.
 
 The record may be outdated: only the target itself knows its current content. A copy stays with the publication that
 made it, after the target has gone on to another release.
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from configs.schema.publishing import AnyTarget
+from configs.schema.stages import AnyTarget
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
 from tasks.contracts.kinds import PUBLICATION
+from tasks.contracts.stages import Chore
 from tasks.contracts.workspace import MEASURED, SERVED
+from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
+from tasks.runs import served_targets
+from tasks.runs.ledger import LedgerRecord
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 
 _WAY_OUT = "delete it, and write it again with: millrace publish"
 
@@ -82,3 +88,38 @@ def publication(release: int, name: str) -> str:
 def lock_of(name: str) -> str:
     """Return the name of the lock of a target: one publication at a time."""
     return f"{SERVED.within()}/{name}.publish"
+
+
+class Publication(NamedTuple):
+    """One release and one target."""
+
+    target: AnyTarget
+    attempts: tuple[LedgerRecord, ...]  # in the order in which they started
+    measured: Served | None  # by the last attempt that succeeded; None: no such attempt, or not on record
+    now: Served | None  # current content of the target, as far as the workspace knows; may be another release
+
+    @property
+    def failure(self) -> FailureClass | None:
+        """The class that the last attempt failed with."""
+        return self.attempts[-1].failure if self.attempts else None
+
+
+def of_release(store: Store, release: int, configured: Iterable[AnyTarget]) -> tuple[Publication, ...]:
+    """Return the publications of a release to the configured targets, then to others that serve it now.
+
+    Raises:
+        StoreError: a record is not readable; names the file.
+    """
+    snapshot = Snapshot(store, strict=True)
+    now = {each.target.name: each for each in served_targets.of_all_targets(store)}
+    targets = {target.name: target for target in configured}
+    targets |= {name: each.target for name, each in now.items() if each.release == release and name not in targets}
+    return tuple(
+        Publication(
+            target,
+            Run(snapshot, served_targets.publication(release, name)).stage(Chore.publish).attempts,
+            served_targets.measured(store, release, name),
+            now.get(name),
+        )
+        for name, target in targets.items()
+    )

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import Field, computed_field, model_validator
 
 from configs.prices import cost_of, merged
-from configs.schema.prices import Charge
-from tasks.contracts.results import Phases
+from configs.schema.operations import Charge
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.stages import Chore, Stage, Work
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record

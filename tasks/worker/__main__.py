@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from configs.load import config_hash
-from infra.store.checked import FencedStore
 from infra.store.factory import open_store
+from infra.store.lease import FencedStore
 from tasks.contracts.jobs import cut_address
-from tasks.contracts.outcomes import Outcome
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import Outcome, StageResult
 from tasks.contracts.stages import Chore, Layout, Stage
 from tasks.contracts.workspace import RESULT
-from tasks.foundation.disks import cause_of
-from tasks.foundation.errors import POLICIES, HostError, classify
-from tasks.foundation.garbage import collect_rarely
+from tasks.foundation.errors import POLICIES, HostError, cause_of, classify
+from tasks.foundation.process import collect_rarely
 from tasks.worker.process import sigterm
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
 from tasks.worker.process.machine import Machine

@@ -17,26 +17,25 @@ from tasks.contracts.evaluation import COMPETITORS, QUERY_KEY, Measurement, Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.workspace import MEASURED_ROWS
-from tasks.data.items import TEXT
-from tasks.data.rows import ITEM_ID
+from tasks.data.rows import ITEM_ID, TEXT
 from tasks.foundation.errors import DataError
-from tasks.quality.by_queries import metrics_by_queries
-from tasks.quality.by_span import metrics_by_span
+from tasks.quality.by_part import metrics_by_queries, metrics_by_span
 from tasks.quality.row_results import RowResults, row_results
 from tasks.quality.vector_metrics import Answers, compatibility_metrics
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
-from tasks.worker.evaluation.corpus import (
+from tasks.worker.evaluation.measure import ModelResults, WholeRanks, columns_of, embed_changed, measure, rank_in_whole
+from tasks.worker.evaluation.models import LoadedModel, ModelSpec, feature_names, list_models, open_model
+from tasks.worker.evaluation.rows_and_items import (
+    MeasuredRows,
     choose_corpus,
     is_whole,
     known_pairs,
     live_relevant_items,
+    read_holdout,
     relevant_items,
+    with_golden_set,
     with_trained,
 )
-from tasks.worker.evaluation.measure import ModelResults, columns_of, embed_changed, measure
-from tasks.worker.evaluation.models import LoadedModel, ModelSpec, feature_names, list_models, open_model
-from tasks.worker.evaluation.rows import MeasuredRows, read_holdout, with_golden_set
-from tasks.worker.evaluation.whole_catalogue import WholeRanks, rank_in_whole
 from tasks.worker.model.relevant import Relevant, RelevantTexts, hash_texts
 from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache

@@ -12,16 +12,21 @@ from pathlib import Path
 
 from configs.schema.stages import HealthConfig
 from infra.store.base import Store
-from infra.store.factory import scheme_of
-from infra.store.fitness import find_broken_guarantee
+from infra.store.factory import find_broken_guarantee, scheme_of
+from tasks.contracts.jobs import report
 from tasks.contracts.outcomes import Check, HealthOutcome
-from tasks.contracts.runner import report
 from tasks.foundation.errors import FailureClass, HostError, StoreError, classify
 from tasks.runs.host_records import this_host
-from tasks.worker.checks.collectives import check_collectives, rates, time_collectives
-from tasks.worker.checks.exchange import AllFindings, WorkerFindings, exchange, write_findings
-from tasks.worker.checks.matmul_check import make_problem, time_product
-from tasks.worker.checks.nodes import check_nodes, folder, run_once_per_machine
+from tasks.worker.checks.known_answers import check_collectives, make_problem, rates, time_collectives, time_product
+from tasks.worker.checks.nodes import (
+    AllFindings,
+    WorkerFindings,
+    check_nodes,
+    exchange,
+    folder,
+    run_once_per_machine,
+    write_findings,
+)
 from tasks.worker.checks.verdicts import (
     conclude,
     gflops,
@@ -115,7 +120,7 @@ def _known_graphs(job: Job, accelerator: Accelerator) -> contextlib.AbstractCont
     """Return a block whose graphs are compiled only in the first run, if the runtime loads compiled graphs."""
     if not accelerator.reads_graphs:
         return contextlib.nullcontext()
-    from tasks.worker.training.check_graphs import provide_check_graphs  # seconds to import, for devices that compile
+    from tasks.worker.training.compile_cache import provide_check_graphs  # seconds to import, for devices that compile
 
     return provide_check_graphs(job, accelerator)
 

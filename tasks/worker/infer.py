@@ -1,28 +1,323 @@
 """infer: embeds every item of the catalogue, partition by partition, each committed on its own.
 
-The workers never communicate: each leases a partition in the workspace, embeds it and writes a note with its counts.
-A slow worker gets fewer partitions, and a lost worker's partition is reassigned. Any worker that finds all notes seals
-the folder.
+The workers never communicate: each leases a partition in the workspace, embeds it in batches and writes its shard, then
+a note with its counts. A partition with a note is done, in this attempt or an earlier one. A slow worker gets fewer
+partitions, and a lost worker's partition is reassigned. Any worker that finds all notes seals the folder.
 """
 
+import contextlib
+import hashlib
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from configs.schema.config import Config
-from infra.store.base import Conflict
-from infra.store.lease import hold
-from infra.store.manifest import CorruptFolder, MissingFolder, expect_manifest, read_manifest
-from tasks.contracts.jobs import InferInputs
+from infra.store.base import Conflict, sha256_of
+from infra.store.lease import HeldLease, hold
+from infra.store.manifest import (
+    CorruptFolder,
+    FileEntry,
+    MissingFolder,
+    commit,
+    expect_manifest,
+    place_beside,
+    read_manifest,
+    seal,
+)
+from infra.store.records import read_record, settle
+from tasks.contracts.jobs import InferInputs, report
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.runner import report
 from tasks.contracts.stages import Stage, compute_of
-from tasks.foundation.errors import DataError
-from tasks.worker.catalogue.embedder import Embedder
+from tasks.contracts.workspace import BAD_ITEMS, SHARD, SHARD_LEASE
+from tasks.data.rows import CONTENT, ITEM_ID, MODEL_VERSION, TEXT, VECTOR, VECTORS_KIND, part_name
+from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker.catalogue.records import Catalogue
-from tasks.worker.catalogue.reuse import EarlierVectors
-from tasks.worker.catalogue.shards import Shards
-from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.catalogue.reuse import BadItem, Counted, EarlierVectors, ShardNote, earlier_shards
+from tasks.worker.devices.accelerators import Accelerator, open_accelerator
+from tasks.worker.model.embed import embed, embed_settings
+from tasks.worker.model.features import FeatureArrays, encode_features
+from tasks.worker.model.tokens import TokenLists, prompts_of, tokenize
 from tasks.worker.process.job import Job
-from tasks.worker.training.checkpoint import load_parts
+from tasks.worker.training.checkpoint import ModelParts, load_parts
+
+QUARANTINE_KIND = "quarantine"
+_SHOWN = 3  # bad items in an error's sentence
+
+
+class Shards:
+    """The shards of the vectors that a job makes."""
+
+    def __init__(self, job: Job) -> None:
+        inputs = job.spec.inputs
+        assert isinstance(inputs, InferInputs)
+        self._job, self._store, self._inputs = job, job.store, inputs
+        self.prefix = inputs.vectors
+        self._of = {"run": job.spec.run_key, **inputs.vectors_of}
+        self._notes = SHARD.within(**self._of)
+        self._earlier = earlier_shards(job)
+
+    def open(self) -> list[int]:
+        """Return the partitions without a shard; each worker starts at a different one."""
+        there = set(self._store.list(self._notes))
+        count = self._inputs.catalogue.partitions
+        first = self._job.share.index * count // self._job.share.of
+        numbers = [(first + number) % count for number in range(count)]
+        return [number for number in numbers if number not in self._earlier.notes and self._note(number) not in there]
+
+    def check_earlier(self) -> None:
+        """Delete the notes of an earlier attempt's damaged shards; each worker checks its share."""
+        there = set(self._store.list(self._notes))
+        for number in range(self._job.share.index, self._inputs.catalogue.partitions, self._job.share.of):
+            if self._note(number) in there:
+                note = self._read(number)
+                if note.attempt != self._job.spec.submitted_as and not self._whole(note):
+                    self._store.delete(self._note(number))
+
+    def _read(self, number: int) -> ShardNote:
+        return read_record(self._store, self._note(number), ShardNote, "delete it, and its shard is made again")
+
+    def _whole(self, note: ShardNote) -> bool:
+        if note.file is None:
+            return True
+        path = self._store.local(note.file.key(self.prefix))
+        return path.is_file() and sha256_of(path) == note.file.sha256
+
+    def done(self, number: int) -> bool:
+        """Return True if another worker has finished the partition."""
+        return self._store.exists(self._note(number))
+
+    def lease(self, number: int) -> str:
+        """Return the key of a partition's lease."""
+        return SHARD_LEASE.key(**self._of, shard=number)
+
+    def commit(self, number: int, path: Path, note: ShardNote, lease: HeldLease) -> None:
+        """Upload a shard, then its note; a shard equal to an earlier one is named.
+
+        Raises:
+            StoreError: the lease was lost; another worker has the partition.
+        """
+        lease.check()
+        if note.file is not None:
+            same = self._same(number, note)
+            note = note.model_copy(update={"file": same or place_beside(self._store, path, self.prefix, note.file)})
+        settle(self._store, self._note(number), note.to_json())
+
+    def _same(self, number: int, note: ShardNote) -> FileEntry | None:
+        """Return the earlier shard with this content; an export, for example, gives all items another time."""
+        there = self._earlier.files.get(number)
+        if there is None or note.file is None or note.reused != note.vectors:
+            return None  # not all reused: the earlier file may be damaged
+        return there if there.sha256 == note.file.sha256 else None
+
+    def seal(self) -> InferOutcome:
+        """Write the manifest of the vectors and return the outcome; every worker would write the same.
+
+        Raises:
+            CodeError: too many items have no vector.
+            StoreError: the shards don't contain every item of the catalogue exactly once.
+        """
+        catalogue, spec = self._inputs.catalogue, self._job.spec
+        notes = [self._earlier.notes.get(number) or self._read(number) for number in range(catalogue.partitions)]
+        bad = [item for note in notes for item in note.bad]
+        vectors = sum(note.vectors for note in notes)
+        self._refuse(bad, vectors)
+        reused = sum(note.reused for note in notes)
+        accelerators = self._accelerators(vectors - reused, reused)
+        ids = hashlib.sha256("".join(note.ids_sha256 for note in notes).encode()).hexdigest()
+        facts = {
+            "model_version": self._inputs.model.version,
+            "catalogue": catalogue.model_dump(),
+            "vectors": vectors,
+            "bad": len(bad),
+            "width": max(note.width for note in notes),
+            "type": self._job.config.infer.vectors,
+            "max_tokens": self._job.config.infer.max_tokens,
+            "accelerators": accelerators,
+            "ids_sha256": ids,
+            "shards": [list(Counted(note.vectors, len(note.bad), note.ids_sha256)) for note in notes],
+        }
+        files = tuple(note.file for note in notes if note.file is not None)
+        seal(self._store, self.prefix, files, VECTORS_KIND, facts)
+        seconds: dict[int, float] = {}
+        for note in notes:
+            seconds[note.worker] = seconds.get(note.worker, 0.0) + note.seconds
+        embedded = vectors - reused
+        return InferOutcome(
+            prefix=self.prefix,
+            catalogue=catalogue,
+            vectors=vectors,
+            width=facts["width"],
+            shards=len(files),
+            shards_reused=sum(note.attempt != spec.submitted_as for note in notes),
+            vectors_reused=reused,
+            accelerators=tuple(accelerators),
+            bad=len(bad),
+            quarantine=self._quarantine(bad),
+            ids_sha256=ids,
+            texts_per_second=round(embedded / max(seconds.values()), 2) if embedded else 0.0,
+        )
+
+    def _accelerators(self, embedded: int, reused: int) -> list[str]:
+        """Return the accelerators of all vectors, as in `[cpu, xla]` after a refresh on another machine."""
+        found = {self._job.config.accelerator} if embedded else set[str]()
+        if reused and self._inputs.reuse is not None:
+            facts = read_manifest(self._job.shared, self._inputs.reuse).facts
+            found.update(facts.get("accelerators", ["not recorded"]))
+        return sorted(found)
+
+    def _refuse(self, bad: list[BadItem], vectors: int) -> None:
+        catalogue = self._inputs.catalogue
+        if vectors + len(bad) != catalogue.items:
+            raise StoreError(
+                f"{self._store.uri}/{self.prefix} has {vectors} vectors and {len(bad)} bad items, but "
+                f"{catalogue.prefix} has {catalogue.items} items; run infer again"
+            )
+        if bad and len(bad) > self._job.config.infer.max_bad_share * catalogue.items:
+            shown = "; ".join(f"{item.item_id!r}: {item.reason}" for item in bad[:_SHOWN])
+            raise CodeError(
+                f"{len(bad)} of {catalogue.items} items have no usable vector, more than infer.max_bad_share "
+                f"{self._job.config.infer.max_bad_share:g}: {shown}; the model should not be released"
+            )
+
+    def _quarantine(self, bad: list[BadItem]) -> str | None:
+        """Write the bad items as Parquet; return the file's key, None without bad items."""
+        if not bad:
+            return None
+        prefix = BAD_ITEMS.of(self._job.spec)
+        with self._job.scratch() as folder:
+            pq.write_table(pa.Table.from_pylist([item.model_dump() for item in bad]), folder / "items.parquet")
+            commit(self._store, prefix, folder, QUARANTINE_KIND, {"rows": len(bad)})
+        return f"{prefix}/items.parquet"
+
+    def _note(self, number: int) -> str:
+        return SHARD.key(**self._of, shard=number)
+
+
+BATCH_ITEMS = 4096  # in memory at once, with their vectors
+NORM_TOLERANCE = 1e-3
+A_MODELS_FAULT = 16  # a batch of at least this many items, all with bad vectors, is the model's fault
+_REASON = "its vector is not finite or not of unit length"
+
+
+class Batch(NamedTuple):
+    """Items, and bool `kept` (items,): True for a vector of an earlier folder, which is in `found` already.
+
+    `found`: vectors, float32 (items, width). `inputs`: the other items, as the model reads them; None: no other.
+    """
+
+    items: pa.Table
+    kept: np.ndarray
+    found: np.ndarray
+    inputs: tuple[TokenLists, FeatureArrays] | None
+
+
+class Embedder:
+    """Makes the shards of a worker, one after another."""
+
+    def __init__(
+        self, job: Job, accelerator: Accelerator, parts: ModelParts, catalogue: Catalogue, version: str,
+        earlier: EarlierVectors,
+    ) -> None:  # fmt: skip
+        self._job, self._accelerator, self._parts = job, accelerator, parts
+        self._catalogue, self._version, self._earlier = catalogue, version, earlier
+        kind = pa.float16() if job.config.infer.vectors == "fp16" else pa.float32()
+        self._schema = pa.schema(
+            {
+                ITEM_ID: pa.string(),
+                TEXT: pa.string(),
+                VECTOR: pa.list_(kind, parts.model.width),
+                MODEL_VERSION: pa.dictionary(pa.int32(), pa.string()),
+                CONTENT: pa.string(),
+            }
+        )
+
+    @contextlib.contextmanager
+    def shard(self, number: int) -> Iterator[tuple[Path, ShardNote]]:
+        """Yield the shard of a partition as a local file, with its note.
+
+        If the device works beside the host, one thread reads and tokenises ahead of it, and one writes behind it.
+
+        Raises:
+            CodeError: no vector of a whole batch of items is usable.
+        """
+        began = time.monotonic()
+        earlier = self._earlier.of_partition(number, self._catalogue.ref.partitions)
+        bad: list[BadItem] = []
+        ids = hashlib.sha256()
+        vectors = reused = 0
+        with self._job.scratch() as folder:
+            path = folder / part_name(number)
+            with pq.ParquetWriter(path, self._schema, compression="zstd") as writer:
+                read = (self._batch(items, earlier) for items in self._catalogue.items(number, BATCH_ITEMS))
+                embedded = (self._embed(batch) for batch in self._accelerator.ahead(read))
+                for items, kept, found, _ in self._accelerator.ahead(embedded):
+                    usable = np.abs(np.linalg.norm(found, axis=1) - 1.0) < NORM_TOLERANCE  # false for a NaN too
+                    if not usable.any() and len(usable) >= A_MODELS_FAULT:
+                        item = items[ITEM_ID][0].as_py()
+                        raise CodeError(
+                            f"item {item!r} and all {len(usable)} of its batch got vectors that are not finite or not "
+                            "of unit length; the checkpoint should not be released"
+                        )
+                    bad += [BadItem(item_id=items[ITEM_ID][row].as_py(), reason=_REASON)
+                            for row in np.flatnonzero(~usable).tolist()]  # fmt: skip
+                    good = items.filter(pa.array(usable))
+                    writer.write_table(self._table(good, found[usable]))
+                    ids.update("".join(f"{item_id}\n" for item_id in good[ITEM_ID].to_pylist()).encode())
+                    vectors, reused = vectors + good.num_rows, reused + int((kept & usable).sum())
+            entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path)) if vectors else None
+            yield (
+                path,
+                ShardNote(
+                    file=entry,
+                    attempt=self._job.spec.submitted_as,
+                    worker=self._job.share.index,
+                    vectors=vectors,
+                    reused=reused,
+                    width=self._parts.model.width,
+                    bad=tuple(bad),
+                    ids_sha256=ids.hexdigest(),
+                    seconds=time.monotonic() - began,
+                ),
+            )
+
+    def _batch(self, items: pa.Table, earlier: dict[tuple[str, str], np.ndarray]) -> Batch:
+        """Return items with the vectors of `earlier`, by id and content, and the inputs of the others."""
+        keys = zip(items[ITEM_ID].to_pylist(), items[CONTENT].to_pylist(), strict=True)
+        known = [earlier.get(key) for key in keys]
+        kept = np.array([vector is not None for vector in known], dtype=bool)
+        found = np.empty((items.num_rows, self._parts.model.width), dtype=np.float32)
+        if kept.any():
+            found[kept] = np.stack([vector for vector in known if vector is not None])
+        return Batch(items, kept, found, None if kept.all() else self._inputs(items.filter(pa.array(~kept))))
+
+    def _inputs(self, items: pa.Table) -> tuple[TokenLists, FeatureArrays]:
+        parts, longest = self._parts, self._job.config.infer.max_tokens
+        prompt = prompts_of(items, "item", parts.model.shape.prompts, parts.features.entity)
+        tokens = tokenize(parts.tokenizer, items[TEXT].to_pylist(), longest, parts.model.pad, prompt)
+        return tokens, encode_features(parts.features, items, "item")
+
+    def _embed(self, batch: Batch) -> Batch:
+        """Compute the vectors that are missing, by this worker alone."""
+        if batch.inputs is not None:
+            config = self._job.config
+            settings = embed_settings(config, self._accelerator, config.infer.precision)
+            own = embed(self._parts.model, self._accelerator, *batch.inputs, settings, shared=False)
+            batch.found[~batch.kept] = own
+        return batch
+
+    def _table(self, items: pa.Table, vectors: np.ndarray) -> pa.Table:
+        kind = self._schema.field(VECTOR).type
+        flat = pa.array(vectors.astype(kind.value_type.to_pandas_dtype()).reshape(-1), kind.value_type)
+        versions = pa.DictionaryArray.from_arrays(np.zeros(len(vectors), dtype=np.int32), [self._version])
+        columns = [items[ITEM_ID], items[TEXT], pa.FixedSizeListArray.from_arrays(flat, kind.list_size), versions,
+                   items[CONTENT]]  # fmt: skip
+        return pa.table(columns, schema=self._schema)
+
 
 LEASE_SECONDS = 20.0  # before a lost worker's partition is reassigned
 WAIT_SECONDS = 2.0  # between checks of partitions leased by other workers

@@ -7,15 +7,13 @@ loaded partitions. A served table that is missing or damaged is replaced in the 
 import contextlib
 
 from infra.store.base import Store
-from infra.store.soundness import naming_release
-from tasks.contracts.jobs import PublishInputs
+from infra.store.manifest import naming_release
+from tasks.contracts.jobs import PublishInputs, report
 from tasks.contracts.outcomes import PublishOutcome
-from tasks.contracts.runner import report
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import branches, releases
-from tasks.worker.export.release_vectors import ReleaseVectors
+from tasks.worker.export.table_contents import ReleaseVectors, check_content, check_ids, check_index
 from tasks.worker.export.target import DamagedTable, Owner, Target, release_of, table_names
-from tasks.worker.export.target_checks import check_content, check_ids, check_index
 from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
 

@@ -1,4 +1,4 @@
-"""release: exports the evaluated model, checks the export, and searches the whole catalogue as users will.
+"""release: exports the evaluated model, checks the export and its heads, and searches the catalogue as users will.
 
 Afterwards the control plane judges the measurements and moves the pointer to the current release.
 """
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from infra.store.base import Conflict, Store
@@ -17,25 +18,28 @@ from infra.store.manifest import (
     MissingFolder,
     commit,
     expect_manifest,
+    find_damage,
+    in_turn,
     open_folder,
     quarantine,
     read_manifest,
+    sentence_of,
 )
-from infra.store.soundness import find_damage, in_turn, sentence_of
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.search import SharedSearch
 from tasks.contracts.workspace import CHANGED, MODEL
-from tasks.foundation.code_version import code_version
+from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError, ConfigError
-from tasks.worker.export.export import export_model
-from tasks.worker.export.head_proof import head_difference, label_difference
+from tasks.foundation.process import code_version
+from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.export.export import export_model, exported_outputs, score
 from tasks.worker.export.model_card import NAME, model_card
+from tasks.worker.model.label_heads import classify, label_outputs
 from tasks.worker.model.released_code import needs_trust
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare, holdout_queries, known_pairs, shared_items
-from tasks.worker.search.index import Index
-from tasks.worker.search.measure import (
+from tasks.worker.search.consumer import (
     MODEL_KIND,
     Searched,
     about_released,
@@ -43,9 +47,69 @@ from tasks.worker.search.measure import (
     released_folder,
     search,
 )
-from tasks.worker.search.proof import Proof, prove
-from tasks.worker.search.refreshed import FewChanges, few_changes, prove_changes
+from tasks.worker.search.index import Index
+from tasks.worker.search.proof import FewChanges, Proof, few_changes, prove, prove_changes, trained_vectors
 from tasks.worker.training.checkpoint import ModelParts, load_parts
+
+MOST_DIFFERENCE = 1e-3  # probability; vectors with a cosine of 0.9999 differ by less
+MOST_RELATIVE_DIFFERENCE = 1e-3  # label head's output, as a share of the largest output
+
+
+def head_difference(job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path) -> float | None:
+    """Return the largest difference between probabilities of the exported and trained head; None without a head.
+
+    If the head sees an item too, it gets the vector of another query: items' vectors are checked elsewhere.
+
+    Args:
+        exported: the exported model's vectors of the queries, float32 (queries, width).
+
+    Raises:
+        CodeError: the difference is above MOST_DIFFERENCE.
+    """
+    model = parts.model
+    if model.classifier is None or not queries.num_rows:
+        return None
+    ours = trained_vectors(job, parts, queries, "query")
+    with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:  # as the vectors of the proof
+        trained = classify(model, accelerator, ours, ours[::-1])
+    differences = np.abs(trained - score(folder, exported, exported[::-1]))
+    worst = int(np.argmax(differences))
+    if not differences[worst] <= MOST_DIFFERENCE:  # true for NaN too
+        raise CodeError(
+            f"the exported classification head gives query {queries[QUERY][worst].as_py()!r} a probability that is "
+            f"{differences[worst]:.6f} from that of the trained one; nothing was released"
+        )
+    return float(differences[worst])
+
+
+def label_difference(
+    job: Job, parts: ModelParts, queries: pa.Table, exported: np.ndarray, folder: Path
+) -> float | None:
+    """Return the largest difference between exported and trained label heads; arguments as above.
+
+    The difference is a share of the largest output; None without a label head.
+
+    Raises:
+        CodeError: the difference is above MOST_RELATIVE_DIFFERENCE.
+    """
+    model, found = parts.model, []
+    there = [name for name in model.shape.label_heads if (folder / name).is_dir()]
+    if not there or not queries.num_rows:
+        return None
+    ours = trained_vectors(job, parts, queries, "query")
+    for name in there:
+        with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
+            trained = label_outputs(model, name, accelerator, ours, ours[::-1])
+        differences = np.abs(trained - exported_outputs(folder, name, exported, exported[::-1])).max(axis=1)
+        worst, largest = int(np.argmax(differences)), max(float(np.abs(trained).max()), 1e-9)
+        found.append(float(differences[worst]) / largest)
+        if not found[-1] <= MOST_RELATIVE_DIFFERENCE:  # true for NaN too
+            raise CodeError(
+                f"the exported head {name} gives query {queries[QUERY][worst].as_py()!r} an output that is "
+                f"{differences[worst]:.6f} from that of the trained one; nothing was released"
+            )
+    return max(found)
+
 
 VECTORS_KEPT_BYTES = 0  # the few searches read the shards, so that memory does not grow with the catalogue
 LIBRARIES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy")

@@ -11,25 +11,23 @@ import pyarrow.parquet as pq
 import torch
 
 from configs.schema.config import Config
-from configs.schema.learning_rate import learning_rate
-from configs.schema.training import AUTO
-from tasks.contracts.checkpoints import HeadSolved, HoldoutRule, LabelHeadSolved
+from configs.schema.training import AUTO, learning_rate
 from tasks.contracts.evaluation import COMPETITORS, Role
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.references import CheckpointRef
+from tasks.contracts.references import CheckpointRef, HeadSolved, HoldoutRule, LabelHeadSolved
 from tasks.contracts.usage import RateUse, TokenUse
 from tasks.contracts.workspace import ANSWERS
-from tasks.planning.gathered import gathered_bytes
-from tasks.worker.checks.collectives import prove_exchange
+from tasks.preflight.encoder import gathered_bytes
+from tasks.worker.checks.known_answers import prove_exchange
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.evaluation.measure import answer_columns
 from tasks.worker.evaluation.refit import solve_heads
-from tasks.worker.evaluation.rows import facts_of
+from tasks.worker.evaluation.rows_and_items import facts_of
 from tasks.worker.process.job import Job
 from tasks.worker.process.sigterm import StopRequest
 from tasks.worker.process.watchdog import Watchdog
-from tasks.worker.search.find_negatives import Mining, find_negatives, negative_arrays
+from tasks.worker.search.negatives import Mining, find_negatives, negative_arrays
 from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import Batches, choose_shape, make_plan
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, weights_on_host
@@ -40,7 +38,7 @@ from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.known_pairs import KnownPositives, open_known
 from tasks.worker.training.loop import LoopRecorder, TrainStep
 from tasks.worker.training.plan import PlanFolder
-from tasks.worker.training.resume import (
+from tasks.worker.training.start import (
     Start,
     broadcast_checkpoint,
     find_resume_point,

@@ -15,42 +15,99 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
-from infra.store.manifest import open_folder
-from tasks.contracts.checkpoints import HoldoutRule
+from infra.store.manifest import commit, commit_by_content, open_folder
 from tasks.contracts.evaluation import ENOUGH_SPANS
-from tasks.contracts.jobs import ValidateInputs
+from tasks.contracts.jobs import ValidateInputs, report
 from tasks.contracts.outcomes import ValidateOutcome
-from tasks.contracts.references import RowsRef, SpanRef, newest_rows
-from tasks.contracts.runner import report
-from tasks.contracts.workspace import HELD, SIDES
-from tasks.data.events import with_labels
-from tasks.data.rows import ROWS_KIND, has_ids_alone
-from tasks.foundation.errors import CodeError
+from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
+from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef, newest_rows
+from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, PROFILE, ROWS, SIDES
+from tasks.data.label_columns import with_labels
+from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS, has_ids_alone
+from tasks.foundation.errors import CodeError, DataError
 from tasks.foundation.languages import load_identifier
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.quality.expectations import load_great_expectations
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
-from tasks.worker.catalogue.relations import Relation
 from tasks.worker.catalogue.sources import Sources
+from tasks.worker.catalogue.wrong_joins import Relation
 from tasks.worker.process.job import Job
-from tasks.worker.rows import events, ids_alone, outputs, waiting_rows, window
+from tasks.worker.rows import ids_alone, window
 from tasks.worker.rows.columns import joined
-from tasks.worker.rows.counts import WindowCounts
-from tasks.worker.rows.drifts import judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.rows.duplicates import check_left_out, find_sides
-from tasks.worker.rows.holdout_read import judge_before
-from tasks.worker.rows.holdout_write import write_held
-from tasks.worker.rows.ids_alone import FilledSpan
-from tasks.worker.rows.labels import judge_labels
-from tasks.worker.rows.parent_vocabulary import read_known
-from tasks.worker.rows.profile import SpanReader
+from tasks.worker.rows.holdout import judge_before, write_held
+from tasks.worker.rows.ids_alone import FilledSpan, LateRows, late_tables, look_up, write_waiting
+from tasks.worker.rows.profile import SpanReader, read_known
 from tasks.worker.rows.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
 from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
-from tasks.worker.rows.values import judge_values
-from tasks.worker.rows.waiting_rows import LateRows, late_tables
+from tasks.worker.rows.values import judge_labels, judge_values
+from tasks.worker.rows.window import WindowCounts, judge_columns, judge_drift, judge_places, read_earlier
+
+
+def rows_file(scratch: Path, span: SpanRef) -> Path:
+    """Return the local file of a span's clean rows, the only one in its folder."""
+    return scratch / "rows" / span.name / "part-00000.parquet"
+
+
+def commit_rows(job: Job, scratch: Path, span: SpanRef, rows: int, ids_alone: bool) -> RowsRef:
+    """Commit the clean rows of a span to the workspace, under a key that is the same in all attempts."""
+    facts = {"span": span.name, "span_version": span.version, "rows": rows, **({TEXTS: OF_FEED} if ids_alone else {})}
+    where = ROWS.of(job.spec, folder=span.name)
+    prefix = commit_by_content(job.store, where, rows_file(scratch, span).parent, ROWS_KIND, facts)
+    return RowsRef(span=span, prefix=prefix, rows=rows, share=job.config.evaluate.holdout_share)
+
+
+def write_profiles(job: Job, profiles: Sequence[SpanProfile]) -> dict[str, str]:
+    """Write the profiles; return their keys by span."""
+    keys = {}
+    for profile in profiles:
+        keys[profile.span] = PROFILE.of(job.spec, span=profile.span)
+        job.store.write(keys[profile.span], profile.to_json())
+    return keys
+
+
+def write_quarantine(job: Job, scratch: Path, bad: Sequence[pa.Table]) -> str | None:
+    """Write the bad rows of all spans; return the key of the file, None without bad rows."""
+    if not bad:
+        return None
+    try:
+        table = pa.concat_tables(bad, promote_options="permissive")
+    except (pa.ArrowTypeError, pa.ArrowInvalid):  # an unused column is text in one span, numbers in another
+        as_text = (t.cast(pa.schema([(name, pa.string()) for name in t.column_names])) for t in bad)
+        table = pa.concat_tables(as_text, promote_options="default")
+    folder = scratch / "quarantine"
+    folder.mkdir()
+    pq.write_table(table, folder / "quarantine.parquet")
+    prefix = BAD_ROWS.of(job.spec)
+    commit(job.store, prefix, folder, BAD_ROWS_KIND, {"rows": len(table)})
+    return f"{prefix}/quarantine.parquet"
+
+
+def stop_if_critical(job: Job, outcome: ValidateOutcome, window: Sequence[SpanRef]) -> None:
+    """Write the report of the window and raise, if a critical check failed.
+
+    Raises:
+        DataError: a critical check failed; the message names each with its numbers, and the files.
+    """
+    failed = [check for check in outcome.checks if check.severity == "critical" and not check.passed]
+    if not failed:
+        return
+    key = DATA_REPORT.of(job.spec)
+    job.store.write(key, outcome.to_json())
+    spans = window[0].name if len(window) == 1 else f"{window[0].name} to {window[-1].name}"
+    reasons = ", ".join(f"{reason} ({rows})" for reason, rows in outcome.reasons.items())
+    lines = [
+        f"span {spans} is not fit to train on:",
+        *(f"- {check.name}: {check.sentence}" for check in failed),
+        f"Bad rows by reason: {reasons or 'none'}.",
+        *([f"The bad rows are in {job.store.uri}/{outcome.quarantine}"] if outcome.quarantine else []),
+        f"All checks are in {job.store.uri}/{key}",
+        "Correct the source and ingest the span again, or change the limits under validate: in the configuration.",
+    ]
+    raise DataError("\n".join(lines))
 
 
 def run(job: Job) -> ValidateOutcome:
@@ -87,12 +144,12 @@ def run(job: Job) -> ValidateOutcome:
         spans |= {span: each.parts for span, each in filled.items()}
         late, takes_late = LateRows(None, None), next(iter(filled), None)
         if inputs.waiting is not None and takes_late is not None:
-            late = waiting_rows.look_up(job, inputs.waiting, inputs.texts, scratch / "late")
+            late = look_up(job, inputs.waiting, inputs.texts, scratch / "late")
         checks = list(check_columns([part for parts in spans.values() for part in parts], config))
         for number, (span, parts) in enumerate(spans.items(), start=1):
             reader = SpanReader(span, config, known)
             tables = _tables(span, parts, late if span == takes_late else None)
-            bad = _judge(span, parts, tables, counts, features, outputs.rows_file(scratch, span), config, own, reader)
+            bad = _judge(span, parts, tables, counts, features, rows_file(scratch, span), config, own, reader)
             if span in filled:
                 bad += ids_alone.set_unknown_apart(counts, span, filled[span])
             if (profiled := reader.profile()) is not None:
@@ -102,15 +159,15 @@ def run(job: Job) -> ValidateOutcome:
         now = joined(counts.compared)
         drift, drifts = judge_drift(earlier, now, config.validate_.drift)
         checks += window.row_checks(counts, config)
-        more = ids_alone.way_out(counts, inputs.texts) + events.way_out(counts)
+        more = ids_alone.way_out(counts, inputs.texts) + window.way_out(counts)
         checks += window.window_checks(counts, features, inputs.window[-1], config, more)
         gone = sum(each.rows_deleted for each in filled.values())
         checks += [ids_alone.unknown_items(counts, inputs.texts, late.rows, gone)] if filled else []
-        checks += [events.known_events(counts)] if config.validate_.events else []
+        checks += [window.known_events(counts)] if config.validate_.events else []
         checks += [*judge_columns(earlier, now), *judge_places(earlier, now), *drift, *own.checks()]
         checks += judge_signs(earlier.signs, earlier.rows, now.signs, now.rows, config.validate_.signs, now.examples)
         checks += [*judge_values(earlier, now, config), *judge_labels(earlier, now, config)]
-        files = {span: outputs.rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
+        files = {span: rows_file(scratch, span) for span, rows in counts.clean.items() if rows}
         clean = {span.name: rows for span, rows in counts.clean.items()}
         checks += judge_before(job.store, inputs.history, clean, [*files.values()], config.validate_.before)
         with_own_texts = {span: file for span, file in files.items() if span not in filled}
@@ -122,20 +179,20 @@ def run(job: Job) -> ValidateOutcome:
             rows_clean=counts.rows_clean,
             rows_quarantined=counts.rows_in - counts.rows_clean,
             reasons={reason: rows for reason, rows in counts.reasons.most_common() if rows},
-            quarantine=outputs.write_quarantine(job, scratch, counts.bad),
+            quarantine=write_quarantine(job, scratch, counts.bad),
             checks=tuple(checks),
             drifts=drifts,
             texts=inputs.texts,
             rows_late=late.rows,
         )
-        outputs.stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
+        stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
         rows = tuple(
-            outputs.commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows
+            commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows
         )
         waiting = inputs.waiting
         if filled:
             unknown = [(span, each.unknown) for span, each in filled.items() if each.unknown is not None]
-            waiting = waiting_rows.write_waiting(job, inputs.window, unknown, late, scratch / "waiting")
+            waiting = write_waiting(job, inputs.window, unknown, late, scratch / "waiting")
         sides = SIDES.within(run=job.spec.run_key)
         (scratch / "sides").mkdir()
         rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
@@ -145,7 +202,7 @@ def run(job: Job) -> ValidateOutcome:
                 "rows": rows,
                 "waiting": waiting,
                 "checks": (*checks, check_left_out(rows, left)),
-                "profiles": outputs.write_profiles(job, counts.profiles),
+                "profiles": write_profiles(job, counts.profiles),
                 "left_out_of_training": sum(each.training for each in left),
                 "left_out_of_holdout": sum(each.held for each in left),
                 "golden": inputs.kept_out,
@@ -265,7 +322,7 @@ def _with_labels(span: SpanRef, table: pa.Table, counts: WindowCounts, config: C
         return table
     labelled = with_labels(table, config.validate_.events)
     if len(labelled.unknown):
-        counts.set_apart(span, labelled.unknown, events.UNKNOWN_EVENT)
+        counts.set_apart(span, labelled.unknown, window.UNKNOWN_EVENT)
         counts.count_events(labelled.unknown[config.validate_.events.column])
     return labelled.rows
 

@@ -1,7 +1,7 @@
 """A process that loads the stages' libraries once and forks the workers from it.
 
 `python -m tasks.worker.warm_parent FD LIBRARIES FLOW ROOM`: FD is the socket of the runner,
-`infra.compute.warm_parents`, and its end is the end of this process; FLOW is `run`, or `refresh` to load less; ROOM
+`infra.compute.local`, and its end is the end of this process; FLOW is `run`, or `refresh` to load less; ROOM
 only makes its command long enough for a worker's. No stage runs in it: a worker's crash, memory, threads and signals
 are its own. Between the libraries and the pipeline's modules it forks a process for the consumers of a release, which
 must not have those modules.

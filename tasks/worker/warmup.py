@@ -1,29 +1,116 @@
 """warmup: compiles training's graphs and runs a short trial of training. Only compiled graphs are kept.
 
-Too large shapes, exhausted memory and graphs that don't compile fail here, not an hour into training.
+The trial is a few training steps, then each computation of evaluation and inference once, with the same step,
+evaluation and checkpoint as training, on the run's own rows. So too large shapes, exhausted memory and graphs that
+don't compile fail here, not an hour into training. The metrics of a trial are not meaningful.
 """
 
 import contextlib
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.contracts.jobs import TrainInputs, WarmupInputs
+from configs.schema.config import Config
+from infra.store.directory import DirectoryStore
+from tasks.contracts.jobs import TrainInputs, WarmupInputs, report
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CompileRef
+from tasks.contracts.usage import ShapeTiming
 from tasks.foundation.errors import CompileError
-from tasks.worker.checks.collectives import prove_exchange
+from tasks.worker.checks.known_answers import prove_exchange
 from tasks.worker.devices.accelerators import Accelerator, make_accelerator, open_device
+from tasks.worker.devices.base import Precision
+from tasks.worker.model.embed import EmbedSettings, compile_embedding, embed_settings
 from tasks.worker.process.job import Job
 from tasks.worker.training import compile_cache
-from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, choose_shape
-from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.batches import SAMPLED_ROWS, BatchShape, choose_shape, make_batch, make_plan
+from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts
 from tasks.worker.training.compile_ahead import CompileSession, provide_graphs
 from tasks.worker.training.compile_cache import graph_use
+from tasks.worker.training.holdout import judge, sample_holdout
+from tasks.worker.training.loop import TrainStep
 from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.resume import ResumePoint, load_model, make_start
+from tasks.worker.training.start import ResumePoint, Start, load_model, make_start
 from tasks.worker.training.training_rows import first_rows, make_pairs, read_training_rows
-from tasks.worker.training.trial import Trial, run_trial
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Seconds by shape, of an evaluation and of a checkpoint; the loss of every step; the final holdout metrics."""
+
+    shapes: tuple[ShapeTiming, ...]
+    validation_seconds: float
+    checkpoint_seconds: float
+    losses: tuple[float, ...]
+    metrics: dict[str, float]
+
+
+def run_trial(
+    job: Job,
+    start: Start,
+    accelerator: Accelerator,
+    precision: Precision,
+    pairs: Pairs,
+    shape: BatchShape,
+    held: pa.Table,
+    folder: Path,
+) -> Trial:
+    """Run every computation once; the checkpoint goes to `folder`, empty and local, not to the workspace."""
+    config, parts = job.config, start.parts
+    plan = make_plan(config, start.state.first_step, pairs)
+    step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, average=start.average)
+    batches = (make_batch(pairs, plan.rows(0), plan.tokens, shape, job.rank) for _ in range(config.warmup.steps))
+    losses, seconds, began = [], [], time.monotonic()
+    accelerator.name_work(f"training step, {shape.sequences} x {shape.tokens} tokens")
+    for number, batch in enumerate(accelerator.feed(batches), start=1):
+        losses.append(accelerator.fetch(step(batch, start.state.step)["loss"]).item())
+        seconds.append(time.monotonic() - began)
+        began = time.monotonic()
+        if job.rank.is_main:
+            report("warmup", number, config.warmup.steps, f"{seconds[-1]:.2f} s a step")
+    step.take_losses()
+    began = time.monotonic()
+    accelerator.name_work("evaluation")
+    holdout = sample_holdout(held, parts, config)
+    judged = judge(start.released, holdout, accelerator, embed_settings(config, accelerator, config.train.precision))
+    validated = time.monotonic()
+    for settings in _embeddings(config, accelerator):
+        compile_embedding(start.released.model, accelerator, settings)
+    embedded = time.monotonic()
+    accelerator.name_work("checkpoint")
+    writer = CheckpointWriter(DirectoryStore(folder), parts, start.optimizer, start.released)
+    writer.save(start.state)
+    writer.wait()
+    accelerator.cut()
+    return Trial(
+        shapes=(_timing(shape, seconds),),
+        validation_seconds=round(validated - began, 3),
+        checkpoint_seconds=round(time.monotonic() - embedded, 3),
+        losses=tuple(losses),
+        metrics=judged.metrics(holdout),
+    )
+
+
+def _embeddings(config: Config, accelerator: Accelerator) -> list[EmbedSettings]:
+    """Return the batch shapes for embedding in training, evaluate and infer; empty on devices without graphs."""
+    if accelerator.graphs is None:
+        return []
+    inside = embed_settings(config, accelerator, config.train.precision)
+    later = embed_settings(config, accelerator, config.infer.precision)
+    return [inside] if inside.precision == later.precision else [inside, later]
+
+
+def _timing(shape: BatchShape, seconds: list[float]) -> ShapeTiming:
+    return ShapeTiming(
+        sequences=shape.sequences,
+        tokens=shape.tokens,
+        first_step_seconds=round(seconds[0], 4),
+        step_seconds=round(min(seconds), 4),
+    )
+
 
 GIB = 2**30
 

@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from configs.load import load_config
 from infra.store.factory import open_store
-from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import HoldoutRule
 from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.holdout import split_holdout
 from tasks.data.ingest import ingest
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.quality.intervals import Term, error_of
 from tasks.quality.selection import Answers, measure
 from tasks.worker.devices.accelerators import open_accelerator

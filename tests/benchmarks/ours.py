@@ -13,9 +13,9 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.training.batches import Batches, choose_shape, make_plan
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.loop import TrainStep
 from tasks.worker.training.optimizer import make_optimizer
+from tasks.worker.training.start import build_parts
 from tasks.worker.training.training_rows import make_pairs
 
 Arithmetic = Literal["bf16", "fp32"]

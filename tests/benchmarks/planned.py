@@ -32,10 +32,9 @@ from tasks.costs.device_memory import train_memory
 from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
 from tasks.data.span_versions import list_spans
-from tasks.planning.enough import enough
 from tasks.planning.next_run import plan_run
-from tasks.runs.planned import against
-from tasks.runs.run import Run
+from tasks.preflight.enough import enough
+from tasks.runs.run import Run, against
 from tasks.runs.snapshot import Snapshot
 from tests.support.cloud.batch_demo import SETTINGS
 from tests.support.cloud.cloud import open_cloud

@@ -29,9 +29,8 @@ from flows.demo.__main__ import COLUMNS, CONFIG_FILE, ROWS_PER_SPAN, SEED
 from flows.demo.search_log import FIRST_MONTH, write_shop
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import Inputs, JobSpec, TrainInputs, ValidateInputs
-from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome
+from tasks.contracts.outcomes import Phases, TrainOutcome, ValidateOutcome
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.results import Phases
 from tasks.contracts.spans import SpanKind
 from tasks.contracts.stages import Stage
 from tasks.data.files.formats import Format

@@ -20,8 +20,8 @@ from flows.cli.running import RunOutput, run
 from flows.cli.terminal.options import RunOptions
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import refusals
+from tasks.contracts.references import HoldoutRule
 from tasks.contracts.spans import SpanKind, first_day
 from tasks.data.files.formats import Format
 from tasks.data.holdout import held_out
@@ -141,7 +141,7 @@ def line(store: Store, span: str, output: RunOutput, untrained: float) -> str:
 
 def pretrained_folder() -> Path:
     """The weights that the runs start from."""
-    from tasks.planning.preflight_encoder import pretrained_folder as find
+    from tasks.preflight.encoder import pretrained_folder as find
 
     pretrained = load_config(CONFIG_FILE).model.pretrained
     assert pretrained is not None

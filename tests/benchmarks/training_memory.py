@@ -115,10 +115,10 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     from tasks.worker.devices.accelerators import open_accelerator
     from tasks.worker.process.job import Job, PhaseClock, Rank
     from tasks.worker.training.batches import Batches, choose_shape, make_plan
-    from tasks.worker.training.build import build_parts
     from tasks.worker.training.known_pairs import open_known
     from tasks.worker.training.loop import TrainStep
     from tasks.worker.training.optimizer import make_optimizer
+    from tasks.worker.training.start import build_parts
     from tasks.worker.training.training_rows import (
         first_rows,
         lineage_keys,

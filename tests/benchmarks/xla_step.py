@@ -21,11 +21,11 @@ from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.process.threads import bind_threads, keep_freed_memory
 from tasks.worker.training.batches import Batch
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.loop import TrainStep
 from tasks.worker.training.optimizer import make_optimizer
+from tasks.worker.training.start import build_parts
 from tests.benchmarks.reviews import CONFIG_FILE
-from tests.support.models.packed import packed
+from tests.support.models.texts import packed
 
 SHAPES = (8, 24, 34)  # sequences of a batch
 TOKENS = 128

@@ -16,7 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import FlowRun
 
-from infra import prefect_password
+from infra import prefect_server
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.fake_runner import ingest
@@ -122,7 +122,9 @@ def operated(folder: Path, server: Server) -> Iterator[Operated]:
         environment = os.environ | client_environment(server)
         environment |= {"MILLRACE_WORKSPACE": str(folder / "workspace"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
         stack.enter_context(client_of(server))
-        one = Operated(folder, server.ui_url, str(prefect_password.read(Path(server.home))), reports, environment)
+        one = Operated(
+            folder, server.ui_url, str(prefect_server.read_password(Path(server.home))), reports, environment
+        )
         _deploy(one, config_file)
         # Both start as documented, but the flow runs of the worker have stages without arithmetic.
         fake = {"PYTHONPATH": FAKE_WORKERS, HOLDS: str(folder / "holds")}

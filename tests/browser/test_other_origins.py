@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from flows.cli.serving.pages import Pages
-from infra import prefect_password, prefect_server
+from infra import prefect_server
 from infra.prefect_server import Server
 from infra.store.directory import DirectoryStore
 from tests.browser.conftest import REBOUND
@@ -129,7 +129,7 @@ def elsewhere() -> Iterator[int]:
 def context(left: Server, site: Site, elsewhere: int, browser: Browser) -> Iterator[BrowserContext]:
     """A browser in which a person is logged in."""
     with browser.new_context() as context:
-        log_in(context.new_page(), left.ui_url, str(prefect_password.read(Path(left.home))))
+        log_in(context.new_page(), left.ui_url, str(prefect_server.read_password(Path(left.home))))
         yield context
 
 
@@ -195,7 +195,7 @@ def test_a_name_that_leads_here_by_a_trick_is_no_way_in(context: BrowserContext,
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 def test_its_own_pages_work_under_both_names(browser: Browser, left: Server, site: Site, page: Page, name: str) -> None:
-    log_in(page, left.ui_url.replace("127.0.0.1", name), str(prefect_password.read(Path(left.home))))
+    log_in(page, left.ui_url.replace("127.0.0.1", name), str(prefect_server.read_password(Path(left.home))))
     page.goto(f"{left.ui_url.replace('127.0.0.1', name)}/runs")
     page.get_by_text("2026-01 attempt 1").first.wait_for()
     answer = page.goto(f"http://{name}:{site.port}/history")

@@ -11,9 +11,8 @@ from flows.cli.serving.search_page import SearchPages
 from flows.presentation.history.lineages import lineages_html
 from flows.presentation.history.page import history_html
 from flows.presentation.release_map import Shown, map_html
-from flows.presentation.run.data_page import data_html
+from flows.presentation.run.data_page import data_html, rows_html
 from flows.presentation.run.report import run_html
-from flows.presentation.run.rows_page import rows_html
 from flows.presentation.search import Asked, SearchedRelease, search_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.search import Answer
@@ -21,8 +20,7 @@ from tasks.contracts.workspace import CHANGED
 from tasks.foundation.errors import FailureClass
 from tasks.runs import releases
 from tests.browser.album import Album
-from tests.support.pages.changes import CHANGES, WIN
-from tests.support.pages.maps import FOUND
+from tests.support.pages.made_up import CHANGES, MAP, WIN
 from tests.support.workspace.past import End, write_past
 from tests.support.workspace.profiled import write_profiled
 
@@ -81,7 +79,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "history": history_html(store),
         "history of one": history_html(young),
         "lineages": lineages_html(store),
-        "map": map_html(store.uri, FOUND, Shown(current, before, "", (1,), 2)),
+        "map": map_html(store.uri, MAP, Shown(current, before, "", (1,), 2)),
         "search": search_html(store.uri, Asked("an anorak"), *sides, [before], ("k=0 was left out",)),
         "changes": changes,
     }

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from configs.differences import differences
 from configs.keys import EACH, NAME, all_keys
-from configs.load import BASE, config_hash, load_config, to_yaml, with_overrides
+from configs.load import BASE, config_hash, differences, load_config, to_yaml, with_overrides
 from configs.prices import PRICES
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError

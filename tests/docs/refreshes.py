@@ -14,7 +14,7 @@ from tasks.costs.published import published
 from tasks.costs.run_cost import stage_cost
 from tasks.costs.stage_time import Load, Past
 from tasks.costs.step_time import operations
-from tasks.runs.refreshes import on_cpu_queue
+from tasks.runs.catalogues import on_cpu_queue
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "aws.md"

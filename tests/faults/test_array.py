@@ -14,11 +14,10 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from infra.store.manifest import Manifest, open_folder, read_manifest
 from tasks.contracts.jobs import InferInputs, JobSpec
-from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import InferOutcome, StageResult
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker import infer
-from tasks.worker.catalogue.earlier_shards import ShardNote
+from tasks.worker.catalogue.reuse import ShardNote
 from tasks.worker.process.job import Job, PhaseClock, Rank, Share
 from tests.support.cloud.s3 import S3Server
 from tests.support.processes.kills import Kill, infer_and_die, work_as_child
@@ -116,7 +115,7 @@ def test_the_partition_of_a_lost_child_goes_to_another(array: Array):
     """The lost child holds the lease of its first partition, which nobody renews."""
     inputs = array.spec.inputs
     assert isinstance(inputs, InferInputs)
-    lost = start(infer_and_die, array.spec, Kill("tasks.worker.catalogue.embedder:embed", 2, "before"))
+    lost = start(infer_and_die, array.spec, Kill("tasks.worker.infer:embed", 2, "before"))
     assert finish(lost) == -signal.SIGKILL
     assert len(notes(array)) == 1
     assert run_child(array, 1) == 0
@@ -126,7 +125,7 @@ def test_the_partition_of_a_lost_child_goes_to_another(array: Array):
 def test_a_later_attempt_reuses_the_shards_of_an_earlier_one(array: Array):
     inputs = array.spec.inputs
     assert isinstance(inputs, InferInputs)
-    lost = start(infer_and_die, array.spec, Kill("tasks.worker.catalogue.embedder:embed", 4, "before"))
+    lost = start(infer_and_die, array.spec, Kill("tasks.worker.infer:embed", 4, "before"))
     assert finish(lost) == -signal.SIGKILL
     later = array._replace(spec=submitted(array.store, inputs, attempt=2, submitted_as=2))
     assert run_child(later, 0) == 0

@@ -23,16 +23,16 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_files, read_manifest
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import TABLE, kind_of
-from tasks.data.items import CATALOGUE_KIND, VECTORS_KIND, is_deleted_name
+from tasks.data.rows import CATALOGUE_KIND, VECTORS_KIND, is_deleted_name
 from tasks.foundation.errors import ConfigError, StageError, StoreError
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
+from tasks.runs.catalogues import plan_refresh
 from tasks.runs.plan import NothingToDo
-from tasks.runs.refreshes import plan_refresh
 from tasks.runs.rollback import rollback
 from tasks.runs.snapshot import expect_whole
+from tasks.worker.search.consumer import open_released
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import open_released
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace import served
 from tests.support.workspace.served import copy_of, in_use, make_served, served_config, take_in, take_in_feed

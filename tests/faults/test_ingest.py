@@ -13,7 +13,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import Conflict
 from tasks.contracts.spans import SpanKind
-from tasks.data import tables
+from tasks.data import source_spans
 from tasks.data.files.formats import Format
 from tasks.data.mapping import parse_map
 from tasks.data.span_versions import list_spans
@@ -173,7 +173,7 @@ def test_a_disk_that_is_full_of_tables_is_named(
 ) -> None:
     run(store, write_input(tmp_path / "input", ROWS))
     source = write_input(tmp_path / "more", [review(number, "2026-02-01") for number in range(9)])
-    monkeypatch.setattr(tables, "SETTINGS", (*tables.SETTINGS, "max_page_count = 2"))
+    monkeypatch.setattr(source_spans, "SETTINGS", (*source_spans.SETTINGS, "max_page_count = 2"))
     with pytest.raises(DiskError, match=r"no space left in the temporary folder .*; free some space, or set TMPDIR"):
         run(store, source, known="merge")
     assert files_in(scratch) == []

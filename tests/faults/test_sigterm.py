@@ -7,8 +7,7 @@ import pytest
 from infra.compute.local import LocalRunner
 from infra.root_cause import worker_failures
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.runner import Progress
+from tasks.contracts.jobs import JobSpec, Progress
 from tasks.foundation.errors import POLICIES, CancelledError, FailureClass
 from tasks.worker import train
 from tasks.worker.process.job import Job

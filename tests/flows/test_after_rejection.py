@@ -12,7 +12,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import DataError
-from tasks.planning.skips import skip
+from tasks.planning.decisions import skip
 from tasks.runs import releases
 from tasks.runs.branches import active
 from tasks.runs.run import Run

@@ -29,15 +29,14 @@ import infra.compute.factory
 from flows.backfill import backfill
 from flows.pipeline import pipeline
 from flows.refresh import refresh
-from flows.running.backfill_control import control_flow_run
+from flows.running.backfill_page import control_flow_run
 from infra.store.base import Conflict, Lock
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.backfill.backfill_state import BackfillState
 from tasks.backfill.planner import plan_backfill
-from tasks.contracts.jobs import JobSpec, ValidateInputs
-from tasks.contracts.runner import Waiter
+from tasks.contracts.jobs import JobSpec, ValidateInputs, Waiter
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (
     POLICIES,
@@ -82,7 +81,7 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 def quick(without_pages: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
-    for module in ("tasks.running.stage_output", "flows.running.span_run_pool"):
+    for module in ("tasks.running.stage_output", "flows.running.child_runs"):
         monkeypatch.setattr(f"{module}.ASK_SECONDS", 0.2)
     monkeypatch.setattr(
         "flows.running.span_flow.make_stage_page", lambda plan, stage, value: None

@@ -18,8 +18,7 @@ from tasks.data.ingest import ingest
 from tasks.data.mapping import parse_map
 from tasks.runs import releases
 from tasks.runs.run import Run
-from tests.support.fakes.encoding import encode_here
-from tests.support.fakes.own_process import OwnProcess
+from tests.support.fakes.own_process import OwnProcess, encode_here
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import COLUMNS, SETTINGS, SPANS
 

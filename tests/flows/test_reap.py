@@ -18,8 +18,8 @@ from prefect.states import Cancelled, Completed, Crashed, Running
 from flows.reap import reap
 from flows.running.cancelling import end_jobs
 from infra.compute.batch.claim import Claim, make_claim, read_claim
+from infra.compute.batch.end_jobs import Reaped, ReapReport
 from infra.compute.batch.job import tag_value
-from infra.compute.batch.reap import Reaped, ReapReport
 from infra.store.directory import DirectoryStore
 from infra.store.lease import Lease
 from tests.support.cloud.batch import ACCELERATOR_QUEUE, BatchServer

@@ -19,18 +19,18 @@ from tasks.contracts.jobs import InferInputs, ValidateInputs
 from tasks.contracts.references import FeedRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
-from tasks.monitoring.budgets import budgets_of, budgets_seen
+from tasks.monitoring.spending import budgets_of, budgets_seen
 from tasks.monitoring.work_sums import sum_up
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import releases
-from tasks.runs.refreshes import plan_refresh
+from tasks.runs.catalogues import plan_refresh
 from tasks.runs.rollback import rollback
 from tasks.runs.run import read_runs
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed
 from tests.support.fakes.stages import refreshed
 from tests.support.workspace.adding import Killed, die, serving
-from tests.support.workspace.requests import count_requests
+from tests.support.workspace.stores import count_requests
 
 OVERRIDES = ("model.scratch.layers=1",)
 

@@ -9,7 +9,7 @@ import pytest
 
 from flows.report import report
 from infra.store.directory import DirectoryStore
-from tests.support.pages.html import Page
+from tests.support.pages.shown import Page
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.past import write_run
 

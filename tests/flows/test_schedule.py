@@ -39,7 +39,7 @@ from prefect.schedules import Cron
 from prefect.states import Completed
 
 from infra.store.directory import DirectoryStore
-from tasks.planning.scheduled_span import due_span
+from tasks.planning.next_run import due_span
 
 @flow
 def tick(scheduled_in: str = ""):

@@ -20,8 +20,7 @@ import flows.watch
 import infra.compute.factory
 from flows.pipeline import pipeline
 from flows.running.catch_up import LOST
-from flows.running.watch_events import CATALOGUE_STALE, GIVEN_UP, LATE, MISSED, RESOLVED, STALE, WILL_BE_LATE
-from flows.running.watch_page import section
+from flows.running.watch_findings import CATALOGUE_STALE, GIVEN_UP, LATE, MISSED, RESOLVED, STALE, WILL_BE_LATE, section
 from flows.watch import watch
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
@@ -395,7 +394,7 @@ def test_two_watches_at_the_same_moment_send_one_event(store, prefect, monkeypat
         at = dt.datetime.fromisoformat(NOW) + dt.timedelta(minutes=minute)
         set_clock(monkeypatch, at.isoformat())
         with monkeypatch.context() as blind:
-            blind.setattr("flows.running.watch_events._read", lambda *_: ())
+            blind.setattr("flows.running.watch_findings._read", lambda *_: ())
             look(store, f"lineage={lineage}", "freshness.target_hours=48", catch_up=False)
     look(store, f"lineage={lineage}", "freshness.target_hours=4000", catch_up=False)
     assert len(prefect.events(RESOLVED, f"millrace.lineage.{lineage}")) == 1, "the server took the others before"

@@ -26,11 +26,10 @@ from hypothesis import strategies as st
 
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import Canonicaliser
-from tasks.data.files.csv_form import Quote
-from tasks.data.files.csv_rows import DETECTED, CsvOptions
+from tasks.data.files.csv_rows import DETECTED, CsvOptions, Quote
 from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
-from tasks.data.spool import row_of
+from tasks.data.source_spans import row_of
 from tasks.foundation.errors import StageError
 from tests.support.workspace.inputs import encoded
 

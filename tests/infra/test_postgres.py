@@ -17,7 +17,7 @@ import pytest
 
 from infra.prefect_server import Server, client_environment, down, up
 from infra.store.directory import DirectoryStore
-from tasks.upkeep import prefect_api
+from tasks.doctor import prefect_api
 from tests.support.fakes.fake_runner import ingest
 
 ROOT = Path(__file__).resolve().parents[2]

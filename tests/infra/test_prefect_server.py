@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from infra import background, prefect_password, prefect_server
+from infra import background, prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
+from tasks.doctor import examine
 from tasks.foundation.errors import HostError, ServerError
-from tasks.upkeep import examine
 from tests.support.processes.prefect_server import credentials, database_of
 
 UP = "import sys, pathlib; from infra.prefect_server import up; print(up(pathlib.Path(sys.argv[1])).model_dump_json())"
@@ -239,10 +239,10 @@ def test_the_password_of_this_machines_server_is_sent_to_no_other(
 
 
 def test_the_operators_own_password_is_the_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = prefect_password.made(tmp_path)
-    assert prefect_password.made(tmp_path) == made
+    made = prefect_server.made_password(tmp_path)
+    assert prefect_server.made_password(tmp_path) == made
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "ops:chosen")
-    assert prefect_password.made(tmp_path) == "ops:chosen" == prefect_password.read(tmp_path)
+    assert prefect_server.made_password(tmp_path) == "ops:chosen" == prefect_server.read_password(tmp_path)
 
 
 def test_a_server_whose_password_is_gone_goes_on_and_is_found_open(
@@ -252,7 +252,7 @@ def test_a_server_whose_password_is_gone_goes_on_and_is_found_open(
 
     def open_to_all(home: Path, port: int) -> dict[str, str]:
         environment = closed(home, port)
-        prefect_password.file_of(home).unlink()
+        prefect_server.file_of_password(home).unlink()
         del environment["PREFECT_SERVER_API_AUTH_STRING"], environment["PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS"]
         return environment
 

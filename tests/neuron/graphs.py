@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from configs.load import load_config
-from tasks.worker.devices.neuron_environment import compiler_flags
+from tasks.worker.devices.xla_environment import compiler_flags
 from tests.support.processes.paper import CORES, Place, draw
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import make_workspace

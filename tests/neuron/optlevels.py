@@ -27,13 +27,13 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import SpanRef
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
+from tasks.laboratory.parity_report import relative_difference
 from tasks.planning.next_run import plan_work
 from tasks.running.context import override_context
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import run_stage
 from tasks.running.stage_output import logger
 from tasks.runs.plan import with_settings
-from tasks.upkeep.parity_report import relative_difference
 from tasks.validate import validate
 
 LEVELS = (1, 2, 3)

@@ -21,8 +21,7 @@ from flows.presentation.run.report import run_page
 from infra.compute.local import LocalRunner
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import JobSpec, ValidateInputs
-from tasks.contracts.runner import Runner, Waiter
+from tasks.contracts.jobs import JobSpec, Runner, ValidateInputs, Waiter
 from tasks.contracts.stages import Stage
 from tasks.data.span_versions import list_spans
 from tasks.foundation.errors import DataError
@@ -30,7 +29,7 @@ from tasks.runs import releases
 from tasks.runs.run import Run
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.fakes.own_process import OwnProcess
-from tests.support.pages.sections import rows as rows_of
+from tests.support.pages.shown import rows as rows_of
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.inputs import run as ingest
 from tests.support.workspace.inputs import write_input

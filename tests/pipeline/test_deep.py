@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.upkeep.examine import DoctorReport
+from tasks.doctor.examine import DoctorReport
 from tests.support.processes.services import MILLRACE
 
 pytestmark = [
     pytest.mark.pipeline,
     pytest.mark.proof,
-]  # its parts: tests/tasks/upkeep/test_deep.py
+]  # its parts: tests/tasks/doctor/test_deep.py
 SECONDS = 900
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import JobSpec, ValidateInputs
+from tasks.contracts.references import HoldoutRule
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.holdout import read_sides, unseen
 from tasks.data.ingest import IngestOptions, ingest
-from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
+from tasks.data.new_versions import Known
 from tasks.data.rows import normal_text
 from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
@@ -25,7 +25,7 @@ from tasks.runs import lineage
 from tasks.runs.plan import save_plan
 from tasks.worker import validate
 from tasks.worker.process.job import Job, PhaseClock, Rank
-from tasks.worker.rows.holdout_read import HeldSpan
+from tasks.worker.rows.holdout import HeldSpan
 from tests.support.fakes.fake_runner import write_checkpoint
 from tests.support.workspace.jobs import COLOURS, THINGS, tiny_config
 from tests.support.workspace.states import checkpoint_state

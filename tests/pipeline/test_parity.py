@@ -9,19 +9,18 @@ import pytest
 
 import infra.compute.factory
 from configs.load import load_config
+from flows.laboratory.train_sides import train as train_side
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, Waiter
 from tasks.contracts.outcomes import WarmupOutcome
-from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Stage
+from tasks.laboratory.parity_report import ParityReport, compare, with_one_precision
+from tasks.laboratory.sides import Trained, plan_sides
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
 from tasks.runs.plan import save_plan
 from tasks.train import train
-from tasks.upkeep.parity_report import ParityReport, compare, with_one_precision
-from tasks.upkeep.sides import Trained, plan_sides
-from tasks.upkeep.train_side import train as train_side
 from tasks.validate import validate
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import SPANS, Shop, open_shop

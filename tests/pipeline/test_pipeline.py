@@ -29,7 +29,7 @@ from tasks.contracts.workspace import kind_of
 from tests.pipeline.complete import assert_complete, files_of, live_items
 from tests.support.cloud.cloud import Cloud, Side, open_cloud
 from tests.support.cloud.s3 import S3Server
-from tests.support.pages.html import Page
+from tests.support.pages.shown import Page
 from tests.support.processes.prefect_server import forget
 from tests.support.workspace.shop import SPANS, STAGES, Shop, open_shop
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_pages import ROOT, named_commands
-from tests.support.pages.html import Page
+from tests.support.pages.shown import Page
 from tests.support.processes.prefect_server import PrefectServer
 from tests.support.workspace.shop import Shop, open_shop
 

@@ -18,10 +18,10 @@ import yaml
 from configs.load import BASE
 from configs.schema.compute import ACCELERATORS
 from configs.schema.gates import METRICS, Family
-from configs.schema.label_heads import LabelHead
-from configs.schema.publishing import KINDS
+from configs.schema.model import LabelHead
+from configs.schema.stages import KINDS
 from configs.schema.training import HeadsConfig
-from flows.cli.app import MODULES
+from flows.cli.app import MODULES, module_name
 from infra.store.base import Store
 from infra.store.factory import STORES, open_store
 from tasks.contracts.jobs import Inputs
@@ -52,7 +52,7 @@ def missing() -> Iterator[str]:
         yield from _of_export(export.name)
     for modules in MODULES.values():
         for name, module in modules.items():
-            yield from _of_command(name, f"flows/cli/{module.replace('.', '/')}.py")
+            yield from _of_command(name, f"{module_name(module).replace('.', '/')}.py")
 
 
 def _of_work(work: Stage | Chore) -> Iterator[str]:

@@ -10,12 +10,13 @@ from tests.planes.source import MODULES, ROOT, TOPS, folder_edges, folder_of, im
 
 FEWEST_FILES, MOST_FILES = 3, 24
 # Pairs of folders of which one imports from the other. It only falls, but for a new folder, such as tasks.costs.
-MOST_EDGES = 359
+MOST_EDGES = 395
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
+    flows.laboratory              `goodput`, `bakeoff`, `parity`: no run needs it, so both folders can be deleted
+    tasks.laboratory              their arithmetic: failures simulated, sides trained and compared
     flows.demo                    the demo: an invented shop through the same doors as a user
-    flows.cli.comparing           commands that compare: `try`, `compare`, `gate`, `bakeoff`, `parity`
     flows.cli                     the command `millrace`: a file for each group of commands, which runs them and shows
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
     flows.cli.terminal            what all commands share: options, errors, progress bars
@@ -25,7 +26,8 @@ ORDER = """
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
     flows.presentation.stages     a stage: one file each, found by the stage's name
     flows.presentation            what is shown: the model, the words, the figures, three renderers
-    tasks.upkeep                  the surroundings checked, what nothing needs deleted, sides compared
+    tasks.doctor                  the surroundings checked: machine, workspace, server, and by jobs of their own
+    tasks.prune                   what nothing needs: found and deleted
     tasks.backfill                backfills: planned, timed, recorded
     tasks.monitoring              the past and the freshness of a lineage
     tasks                         the seven stages, control side
@@ -39,7 +41,10 @@ ORDER = """
     tasks.worker.catalogue        every live item, partition by partition, and its vectors, shard by shard
     tasks.worker.training         batches, losses, steps, checkpoints, forgetting; graphs compiled ahead of time
     tasks.costs                   what runs cost: planned, simulated, decided; the worth of a training against its price
-    tasks.planning                what the next run trains, what it is compared with and judged by, what fails early
+    tasks.first_hour              settings and files that fit a first log
+    tasks.planning                what the next run trains, and from where
+    tasks.preflight               what fails before a run begins, and whether its rows are enough
+    tasks.judging                 a run judged: by its rules, beside released models, on the golden set
     tasks.worker.checks           checks of machines
     tasks.worker.model            the model, its heads of labels, and the rank of an item among others
     tasks.worker.devices          cpu, cuda, xla, neuron behind one interface; the Neuron SDK's tools

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import tasks.contracts.workspace as workspace
+from tasks.contracts import workspace
 from tasks.contracts.kinds import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,14 +17,14 @@ STORES = ("store", "_store")
 KINDS = {name for name, value in vars(workspace).items() if isinstance(value, Kind)}
 # Where the key is made elsewhere.
 ELSEWHERE = {
-    ("tasks/worker/evaluation/corpus.py", "_write"): ("CORPUS", "KNOWN_PAIRS", "RIGHT_ITEMS"),
-    ("tasks/worker/checks/exchange.py", "exchange"): ("OWN_FINDINGS",),
-    ("tasks/worker/checks/exchange.py", "write_findings"): ("OWN_FINDINGS",),
+    ("tasks/worker/evaluation/rows_and_items.py", "_write"): ("CORPUS", "KNOWN_PAIRS", "RIGHT_ITEMS"),
+    ("tasks/worker/checks/nodes.py", "exchange"): ("OWN_FINDINGS",),
+    ("tasks/worker/checks/nodes.py", "write_findings"): ("OWN_FINDINGS",),
     ("tasks/worker/training/compile_cache.py", "_write_manifest"): ("COMPILED",),
     ("tasks/worker/launch/__main__.py", "write_ending"): ("ENDING", "ENDING_OF_ONE"),
     ("tasks/runs/lineage.py", "prune_checkpoint"): ("PRUNED_CHECKPOINT",),
-    ("tasks/upkeep/bakeoff_sides.py", "save_report"): ("BAKEOFF", "BAKEOFF_PAGE"),
-    ("tasks/upkeep/parity_report.py", "save_report"): ("PARITY", "PARITY_PLOT"),
+    ("tasks/laboratory/bakeoff_sides.py", "save_report"): ("BAKEOFF", "BAKEOFF_PAGE"),
+    ("tasks/laboratory/parity_report.py", "save_report"): ("PARITY", "PARITY_PLOT"),
     ("flows/report.py", "report"): ("HISTORY", "LINEAGES_PAGE", "METRICS"),
 }
 
@@ -69,7 +69,7 @@ def test_the_row_of_each_file_that_is_replaced_says_why_the_last_writer_may_win(
         assert kinds, f"{place}, {function}: create, swap or settle it, or name its kind of file in ELSEWHERE"
         for name in kinds:
             assert getattr(workspace, name).last_writer, (
-                f"{place}, {function} replaces {name}: create, swap or settle it (infra/store/placing.py, "
+                f"{place}, {function} replaces {name}: create, swap or settle it (infra/store/records.py, "
                 "infra/store/records.py), or say in its row of tasks/contracts/workspace.py why the last writer may win"
             )
         used |= kinds

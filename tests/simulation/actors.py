@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tasks.contracts.runs import Release
+from tasks.prune import prune
 from tasks.running.lineage_lock import hold_lineage
-from tasks.runs import adding_releases, holds, releases
-from tasks.runs.rollback import rollback
-from tasks.upkeep import prune
+from tasks.runs import adding_releases, releases
+from tasks.runs.rollback import hold, lift, rollback
 from tests.simulation import targets
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Machine, Process, Scheduler
@@ -98,9 +98,9 @@ COMMANDS: dict[str, Command] = {
     "refresh more": lambda world: _refresh(world, NEW_ITEMS[1]),
     "rollback": lambda world: rollback(world.store),
     **{f"rollback to {to}": lambda world, to=to: rollback(world.store, to=to) for to in (1, 2, 3, 4)},
-    "hold": lambda world: holds.hold(world.store, "why"),
-    "hold again": lambda world: holds.hold(world.store, "another reason"),
-    "lift": lambda world: holds.lift(world.store),
+    "hold": lambda world: hold(world.store, "why"),
+    "hold again": lambda world: hold(world.store, "another reason"),
+    "lift": lambda world: lift(world.store),
     "settle": lambda world: adding_releases.settle(world.store),
     "prune": lambda world: prune.prune(world.store, 1, False, _nobody),
     "prune less": lambda world: prune.prune(world.store, 2, False, _nobody),

@@ -17,17 +17,17 @@ import infra.compute.factory
 from flows.backfill import backfill
 from flows.pipeline import pipeline
 from flows.refresh import refresh
-from infra.store import s3_store, s3_upload
+from infra.store import s3_store, s3_transfers
 from tasks.contracts import workspace
 from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest as ingest_rows
 from tasks.foundation.clock import Clock, Repeating, keep_time_by
 from tasks.import_checkpoint import import_checkpoint
+from tasks.prune.prune import prune
 from tasks.publish import publish_to_all, swap_back
-from tasks.runs import packs, releases
+from tasks.runs import releases, snapshot
 from tasks.runs.rollback import rollback
-from tasks.upkeep.prune import prune
 from tests.simulation.objects import InlineExecutor, Objects
 from tests.simulation.scheduler import START, Killed
 from tests.simulation.stores import RULES, copy_of
@@ -258,7 +258,7 @@ def _place() -> Iterator[MovingClock]:
         held.callback(logging.disable, logging.NOTSET)
         held.enter_context(keep_time_by(clock))
         held.enter_context(without_prefect())
-        for module in (s3_store, s3_upload, packs):
+        for module in (s3_store, s3_transfers, snapshot):
             held.enter_context(patch.object(module, "ThreadPoolExecutor", InlineExecutor))
         yield clock
 

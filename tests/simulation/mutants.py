@@ -30,12 +30,12 @@ ADD, SETTLE = "tasks.runs.adding_releases:add", "tasks.runs.adding_releases:sett
 NUMBERED, FOLLOWS = "tasks.runs.adding_releases:_numbered", "tasks.runs.adding_releases:_follows"
 AGAIN, UNMARK = "tasks.runs.adding_releases:_decide_again", "tasks.runs.adding_releases:_unmark"
 ROLLBACK, GO, ANNOUNCED = "tasks.runs.rollback:rollback", "tasks.runs.rollback:_go", "tasks.runs.rollback:_announced"
-MOVED, HOLD = "tasks.runs.holds:_moved", "tasks.runs.holds:hold"
-PRUNE, MARK = "tasks.upkeep.prune:prune", "tasks.upkeep.prune:_mark"
+MOVED, HOLD = "tasks.runs.rollback:_moved", "tasks.runs.rollback:hold"
+PRUNE, MARK = "tasks.prune.prune:prune", "tasks.prune.prune:_mark"
 PLACED = "tasks.data.new_versions:_placed"
 PUBLISHED = "tasks.worker.publish:run"
-KEPT = "tasks.upkeep.reach:_kept_releases"
-REACH = "tasks.upkeep.reach:find_reach"
+KEPT = "tasks.prune.reach:_kept_releases"
+REACH = "tasks.prune.reach:find_reach"
 TAKE, REPLACE, LEFT = (
     "infra.store.lease:HeldLease.take",
     "infra.store.lease:HeldLease._replace",

@@ -18,8 +18,8 @@ from tasks.contracts.workspace import RELEASE
 from tasks.publish import publish_to_all, swap_back
 from tasks.runs import releases
 from tasks.runs.rollback import rollback
+from tasks.worker.export.table_contents import IndexQuality
 from tasks.worker.export.target import DamagedTable, Index, Owner, Shape, release_of, table_names
-from tasks.worker.export.target_checks import IndexQuality
 from tests.simulation.objects import Objects
 from tests.support.fakes.fake_runner import small_config
 

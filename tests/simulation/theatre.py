@@ -11,10 +11,10 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import tasks.publish
-from infra.store import lease, s3_store, s3_upload, waiting
+from infra.store import base, lease, s3_store, s3_transfers
 from tasks.foundation.clock import keep_time_by
 from tasks.running import lineage_hold
-from tasks.runs import packs
+from tasks.runs import snapshot
 from tests.simulation.actors import World, start
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.invariants import Invariants, begin_of
@@ -58,9 +58,9 @@ class Theatre:
             for name in BEGINNINGS:
                 beginning(name)  # by the true clock
             held.enter_context(keep_time_by(self.clock))
-            held.enter_context(patch.object(waiting, "POLL_SECONDS", POLL_SECONDS))
+            held.enter_context(patch.object(base, "POLL_SECONDS", POLL_SECONDS))
             held.enter_context(patch.object(tasks.publish, "ASK_SECONDS", POLL_SECONDS))
-            for module in (s3_store, s3_upload, packs):
+            for module in (s3_store, s3_transfers, snapshot):
                 held.enter_context(patch.object(module, "ThreadPoolExecutor", InlineExecutor))
             held.enter_context(remembering())
             for module in (lease, lineage_hold):

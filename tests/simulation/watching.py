@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from flows.running.events import Event
-from flows.running.watch_events import RESOLVED, send_problems
+from flows.running.watch_findings import RESOLVED, send_problems
 from tasks.foundation.clock import now
 from tests.simulation.objects import Objects
 

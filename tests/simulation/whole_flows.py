@@ -11,15 +11,14 @@ import pyarrow.parquet as pq
 
 from flows.pipeline import pipeline
 from flows.refresh import refresh
-from infra.store.checked import FencedStore
-from tasks.contracts.jobs import Inputs, JobSpec, PublishInputs
+from infra.store.lease import FencedStore
+from tasks.contracts.jobs import Inputs, JobSpec, PublishInputs, Waiter
 from tasks.contracts.outcomes import Outcome
-from tasks.contracts.runner import Waiter
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS, Layout
 from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, ingest
-from tasks.data.known_spans import Known
+from tasks.data.new_versions import Known
 from tasks.data.span_versions import latest_version, latest_versions, list_feeds
 from tests.simulation.objects import Objects
 from tests.simulation.stores import copy_of

@@ -10,14 +10,14 @@ from unittest.mock import patch
 from uuid import uuid4
 
 import flows.refresh
+import flows.running.announcing
 import flows.running.backfill_execution
 import flows.running.backfill_page
+import flows.running.child_runs
 import flows.running.events
 import flows.running.recorded_invocation
-import flows.running.span_run_pool
-import flows.running.undecided
+from flows.running.child_runs import SpanRun
 from flows.running.span_flow import backfill_span
-from flows.running.span_run_pool import SpanRun
 from tasks.foundation.clock import sleep
 from tasks.foundation.errors import POLICIES, ServerError, StageError, classify
 from tasks.running.context import Budget, override_context
@@ -79,7 +79,7 @@ class Pool:
 
     def _go(self, run: SpanRun, parameters: dict[str, Any]) -> None:
         def go() -> None:
-            flows.running.span_run_pool._current.set(run)
+            flows.running.child_runs._current.set(run)
             backfill_span.fn(**parameters)
 
         try:
@@ -110,7 +110,7 @@ def without_prefect(deliver: Callable[..., None] = lambda *_, **__: None) -> Ite
             (flows.running.recorded_invocation, "make_stage_page", nothing),
             (flows.running.recorded_invocation, "write_run_report", nothing),
             (flows.running.recorded_invocation, "links", nothing),
-            (flows.running.undecided, "write_run_report", nothing),
+            (flows.running.announcing, "write_run_report", nothing),
             (flows.refresh, "make_stage_page", nothing),
             (flows.refresh, "end_dead_janitors", nothing),
             (flows.running.events, "deliver", deliver),

@@ -18,8 +18,7 @@ from infra.store import factory
 from tasks.planning.next_run import plan_run
 from tasks.runs import adding_releases, releases
 from tasks.runs.adding_releases import add
-from tasks.runs.holds import hold
-from tasks.runs.rollback import rollback
+from tasks.runs.rollback import hold, rollback
 from tests.simulation.objects import Objects
 from tests.simulation.stores import RULES, etag
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config

@@ -26,9 +26,9 @@ from flows.running.events import Event
 from infra.store import lease
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
-from tasks.runs import adding_releases, holds, releases
-from tasks.runs.rollback import rollback
-from tasks.upkeep import prune
+from tasks.prune import prune
+from tasks.runs import adding_releases, releases
+from tasks.runs.rollback import hold, lift, rollback
 from tests.simulation import actors, targets, watching
 from tests.simulation.actors import World
 from tests.simulation.invariants import Invariants, begin_of
@@ -146,8 +146,8 @@ class Year:
             "publish": lambda: targets.publish(store),
             "reader": lambda: releases.current(store),
             "rollback": lambda: rollback(store),
-            "hold": lambda: holds.hold(store, "why"),
-            "lift": lambda: holds.lift(store),
+            "hold": lambda: hold(store, "why"),
+            "lift": lambda: lift(store),
             "settle": lambda: adding_releases.settle(store),
             "watch": lambda: watching.watch(store, found),
         }[name.partition(" ")[0]]

@@ -4,9 +4,8 @@ import pytest
 
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import ImportInputs, JobSpec
+from tasks.contracts.jobs import ImportInputs, JobSpec, Waiter
 from tasks.contracts.references import CheckpointRef
-from tasks.contracts.runner import Waiter
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.import_checkpoint import Imported, import_checkpoint

@@ -1,8 +1,8 @@
 import pytest
 
 from tasks.contracts.jobs import HealthInputs, InferInputs, JobSpec, TrainInputs, ValidateInputs, WarmupInputs
+from tasks.contracts.outcomes import StageResult
 from tasks.contracts.references import CompileRef
-from tasks.contracts.results import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import CodeError

@@ -6,7 +6,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
-from flows.cli.serving.warm_searcher import WarmSearcher
+from flows.cli.serving.search_worker import WarmSearcher
 from flows.presentation import html
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Page

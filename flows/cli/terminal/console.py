@@ -1,4 +1,7 @@
-"""Output of commands for people, on standard output: lines and tables, as wide as the terminal."""
+"""Output of commands for people, on standard output: lines and tables, as wide as the terminal.
+
+Alone, so that a command without bars loads no progress bars.
+"""
 
 import sys
 from collections.abc import Iterable, Sequence

@@ -17,7 +17,7 @@ from rich.progress import ProgressColumn, Task, TaskID
 from rich.text import Text
 
 from flows.presentation.wording import shortened, visible
-from tasks.contracts.runner import Progress
+from tasks.contracts.jobs import Progress
 from tasks.foundation.clock import duration
 
 LINE_SECONDS = 5.0  # between two plain lines about the same work

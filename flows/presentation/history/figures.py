@@ -26,7 +26,7 @@ from tasks.contracts.outcomes import InferOutcome, TrainOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.monitoring.history import History
-from tasks.monitoring.span_progress import span_end
+from tasks.monitoring.progress import span_end
 from tasks.runs.run import Run
 
 if TYPE_CHECKING:

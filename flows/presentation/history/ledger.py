@@ -4,7 +4,7 @@ from flows.presentation.costs import priced
 from flows.presentation.model import Cell, Section, Table, ended_as, facts, state, table
 from flows.presentation.run import account
 from flows.presentation.wording import NONE, dollars, duration, moment, plural, share
-from tasks.contracts.results import Phases
+from tasks.contracts.outcomes import Phases
 from tasks.monitoring.ledger_report import LedgerReport
 from tasks.runs.sums import Sums
 

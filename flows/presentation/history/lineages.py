@@ -14,8 +14,7 @@ from infra.store.base import Store
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import LINEAGES_PAGE, REPORT
-from tasks.monitoring.history import History, read_history
-from tasks.monitoring.lineages import Lineages, Published, Step, read_lineages
+from tasks.monitoring.history import History, Lineages, Published, Step, read_history, read_lineages
 from tasks.runs.snapshot import Snapshot
 
 COLUMN, ROW = 96, 104  # pixels of a run, room for releases 25001 to 25168, and of a lineage

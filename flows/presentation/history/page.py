@@ -6,9 +6,8 @@ from configs.prices import basis_of
 from flows.presentation import html, queries
 from flows.presentation.costs import budget_boxes, cost_section
 from flows.presentation.history import figures
-from flows.presentation.history.forward import forward_figures, forward_section
 from flows.presentation.history.ledger import ledger_section
-from flows.presentation.history.quality import quality
+from flows.presentation.history.quality import forward_figures, forward_section, quality
 from flows.presentation.model import HISTORY_KEY, Cell, Page, Section, Tile, ended_as, facts, state, table, unreadable
 from flows.presentation.releases import published_as
 from flows.presentation.wording import (
@@ -27,9 +26,9 @@ from flows.presentation.wording import (
 from infra.store.base import Store
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import POLICIES
-from tasks.monitoring.costs import costs_of
 from tasks.monitoring.history import PLANS, History, age_seconds, read_history
 from tasks.monitoring.ledger_report import ledger_of
+from tasks.monitoring.spending import costs_of
 from tasks.runs.snapshot import Snapshot
 from tasks.runs.sums import Sums
 

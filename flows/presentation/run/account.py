@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from configs.prices import basis_of
 from flows.presentation.figures import PHASES, legend
 from flows.presentation.model import Cell, Figure, Section, table
-from flows.presentation.stages import checks, data_failure
+from flows.presentation.stages import health
+from flows.presentation.stages.failure import data_message, data_section, read_data_failure
 from flows.presentation.wording import NONE, dollars, duration, moment, plural, seconds, sentence, share
 from infra.store.base import Store
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import LEDGER
 from tasks.foundation.errors import POLICIES
-from tasks.runs.host_findings import read_findings
+from tasks.runs.host_records import read_findings
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.sums import sums_of
 
@@ -78,18 +79,20 @@ def failures(store: Store, records: Sequence[LedgerRecord]) -> tuple[Section, ..
     failed = [(record, record.failure) for record in records if record.failure is not None]
     if not failed:
         return ()
-    unfit = [data_failure.read(store, record) for record, _ in failed]
+    unfit = [read_data_failure(store, record) for record, _ in failed]
     rows = [
         (
             _name(record),
             Cell(failure.value, "!", "bad"),
-            f"{data_failure.message(record.message, data)} ({POLICIES[failure].meaning})",
+            f"{data_message(record.message, data)} ({POLICIES[failure].meaning})",
         )
         for (record, failure), data in zip(failed, unfit, strict=True)
     ]
     found = [(_name(record), read_findings(store, record)) for record, _ in failed]
-    parts = tuple(part for name, each in found if each for part in checks.section(each.checks, f"Found by {name}"))
-    last = [data_failure.section(data) for data in unfit[-1:] if data]  # earlier attempts repeat the same findings
+    parts = tuple(
+        part for name, each in found if each for part in health.checks_section(each.checks, f"Found by {name}")
+    )
+    last = [data_section(data) for data in unfit[-1:] if data]  # earlier attempts repeat the same findings
     columns = ("attempt", "class", "~message, and what its class means")
     return (Section("Failed attempts", id="failures", tables=(table("", columns, rows),), parts=(*parts, *last)),)
 

@@ -11,8 +11,8 @@ from flows.presentation.figures import BLUE, GREY, curves
 from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
 from flows.presentation.queries import ALL_QUERIES, OF_QUERIES
 from flows.presentation.wording import MINUS, NONE, count, number, plural, shortened
-from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.comparison import RATE, ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
+from tasks.contracts.references import CurvePoint
 from tasks.contracts.runs import RunState
 from tasks.contracts.workspace import REPORT
 

@@ -1,22 +1,28 @@
-"""The origin of a run: its data, its parent checkpoint, its settings, and its invocations."""
+"""The origin of a run: its data, its parent checkpoint, its settings, and its invocations.
+
+A run beside its lineage is judged on a branch that no run continues, for an experiment or a backfill.
+"""
 
 import datetime as dt
 import json
 import shlex
 from collections.abc import Sequence
 
-from configs.differences import leaves
-from configs.load import load_config
+from configs.load import leaves, load_config
 from flows.presentation.model import Cell, Command, Named, Section, facts, state, table
 from flows.presentation.run import planned
-from flows.presentation.wording import NONE, moment, plural
+from flows.presentation.wording import NONE, moment, plural, with_settings
+from infra.store.base import Store
 from tasks.contracts.costs import RunCost
 from tasks.contracts.jobs import stage_prefix
 from tasks.contracts.kinds import run_folder
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import REPORT
+from tasks.foundation.errors import StoreError
+from tasks.runs import branches, experiments
 from tasks.runs.invocations import Invocation
+from tasks.runs.run import Run
 
 
 def data(plan: RunPlan, parent_run: str | None = None) -> tuple[tuple[str, Cell | str], ...]:
@@ -142,3 +148,25 @@ def _deadline(deadline: str, ended_at: str | None) -> Cell:
 
 def _value(value: object) -> str:
     return NONE if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def branch_section(store: Store, run: Run) -> Section | None:
+    """Return the box of a judged run that `millrace run` would not continue; None for other runs.
+
+    Its way on is a backfill, since a run of the branch would be released while the lineage goes on from other weights.
+    """
+    if run.plan is None or run.judgement is None:
+        return None
+    try:
+        root = branches.root(store, run.lineage)
+        if branches.active(store, root) == run.lineage:
+            return None
+        names = [each.name for each in experiments.read_all(store) if each.run_key == run.run_key]
+    except StoreError:  # the readers of these records name it
+        return None
+    purpose = f"experiment {names[0]}" if names else "a part of a backfill"
+    line = f"It is {purpose}, trained on branch {run.lineage}, which runs of lineage {root} do not continue."
+    spans = f"--from {run.plan.window[0].name} --to {run.span}"
+    again = with_settings(f"millrace backfill {spans} --set lineage={root}", store.uri, run.run_key)
+    release = Command("To release it if the gates agree:", tuple(again.splitlines()))
+    return Section("Not released", (line,), id="trouble", mood="going", commands=(release,))

@@ -10,8 +10,9 @@ from prefect.artifacts import create_markdown_artifact
 from flows.presentation import markdown
 from flows.presentation.model import Section, files
 from flows.presentation.run import account, origin
-from flows.presentation.stages import data_failure, failure
+from flows.presentation.stages import failure
 from flows.presentation.stages.facts import StageFacts, section_of
+from flows.presentation.stages.failure import data_message, read_data_failure
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.costs import RunCost
@@ -21,9 +22,9 @@ from tasks.foundation.errors import StageError
 from tasks.running.stage_output import logger
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.publications import of_release
 from tasks.runs.results import Judgement, Refusal, read_changes
 from tasks.runs.run import Run
+from tasks.runs.served_targets import of_release
 from tasks.runs.snapshot import Snapshot
 
 
@@ -66,8 +67,8 @@ def stage_page(store: Store, plan: RunPlan, stage: Stage, value: Any) -> Section
     run = Run(Snapshot(store, strict=True), plan.run_key)
     attempts = run.stage(stage).attempts
     if isinstance(value, StageError):
-        found = data_failure.read(store, attempts[-1]) if attempts else None
-        made = failure.section(value.failure, data_failure.message(str(value), found), stage.value)
+        found = read_data_failure(store, attempts[-1]) if attempts else None
+        made = failure.section(value.failure, data_message(str(value), found), stage.value)
     else:
         made = section_of(stage, _facts(run, plan, attempts, value))
     whose = f"Span {plan.span.name} v{plan.span.version}, lineage {plan.config.lineage}, run {plan.run_key}."

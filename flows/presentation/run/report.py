@@ -1,13 +1,17 @@
-"""The report of one run, made from the workspace alone, also of a run that failed or is not over."""
+"""The report of one run, made from the workspace alone, also of a run that failed or is not over.
+
+Its short form is for a terminal: its end, its gates, a line for each stage, and what to do.
+"""
 
 import datetime as dt
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 
 from pydantic import ValidationError
 
 from configs.prices import basis_of
-from configs.schema.prices import PriceList
-from flows.presentation import html, publications
+from configs.schema.operations import PriceList
+from flows.presentation import html, releases
 from flows.presentation.changes import changes_section
 from flows.presentation.costs import budget_boxes, cost_section
 from flows.presentation.model import (
@@ -21,18 +25,21 @@ from flows.presentation.model import (
     facts,
     files,
     state,
+    table,
     unreadable,
 )
-from flows.presentation.run import account, beside, decision, origin, planned
-from flows.presentation.run.data_page import data_html
-from flows.presentation.run.rows_page import ROWS_PAGE, judged_rows
-from flows.presentation.stages import data_failure, failure
-from flows.presentation.stages.evaluate import by_human
+from flows.presentation.run import account, origin, planned
+from flows.presentation.run.data_page import ROWS_PAGE, data_html, judged_rows
+from flows.presentation.stages import failure
+from flows.presentation.stages.evaluate import answered, by_human
 from flows.presentation.stages.facts import StageFacts, section_of
+from flows.presentation.stages.failure import data_message, read_data_failure
 from flows.presentation.wording import (
+    NONE,
     count,
     dollars,
     duration,
+    gate_name,
     moment,
     number,
     sentence,
@@ -40,20 +47,19 @@ from flows.presentation.wording import (
     with_settings,
 )
 from infra.store.base import Store
-from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.references import CheckpointState
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_PAGE, REPORT
 from tasks.foundation.errors import RUNBOOK, FailureClass, StoreError
-from tasks.monitoring.budgets import budget_of_run
-from tasks.monitoring.costs import Costs, costs_of
+from tasks.monitoring.spending import Costs, budget_of_run, costs_of
 from tasks.planning.start import next_start
 from tasks.runs import branches
 from tasks.runs.lineage import STATE
-from tasks.runs.publications import of_release
 from tasks.runs.results import read_changes
 from tasks.runs.run import Run, read_run
+from tasks.runs.served_targets import of_release
 from tasks.runs.snapshot import Snapshot
 
 
@@ -172,7 +178,7 @@ def _changes(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ..
 def _decisions(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[str, ...]]:
     """Return the decisions on record about the run's spans, and a sentence for a record that can't be read."""
     try:
-        return decision.sections_of(store, run.plan) if run.plan is not None else (), ()
+        return planned.decision_sections(store, run.plan) if run.plan is not None else (), ()
     except StoreError as error:
         return (), (str(error),)
 
@@ -186,7 +192,11 @@ def _publications(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[Se
         found = of_release(store, run.release.number, configured)
     except StoreError as error:
         return (), (), (str(error),)
-    return publications.section(found, run.release), publications.failures(found, store.uri, run.release), ()
+    return (
+        releases.publications_section(found, run.release),
+        releases.failed_publications(found, store.uri, run.release),
+        (),
+    )
 
 
 def _origin(store: Store, run: Run, sections: tuple[Section, ...]) -> tuple[Section, ...]:
@@ -276,7 +286,7 @@ def _trouble(store: Store, run: Run) -> tuple[Section, ...]:
             stage = run.attempts[-1].stage.value if run.attempts and run.attempts[-1].failure else ""
             message = _message(store, run)
             return (failure.section(run.failure or FailureClass.CODE, message, stage, _again(store, run)),)
-        case _ if (box := beside.section(store, run)) is not None:
+        case _ if (box := origin.branch_section(store, run)) is not None:
             return (box,)
         case _:
             go_on = Command("Run the span again, and it continues from here:", tuple(_again(store, run).splitlines()))
@@ -289,10 +299,10 @@ def _trouble(store: Store, run: Run) -> tuple[Section, ...]:
 def _message(store: Store, run: Run) -> str:
     """Return the last message of the run; only its first line for rejected rows, which have a section below."""
     try:
-        found = data_failure.read(store, run.attempts[-1]) if run.attempts else None
+        found = read_data_failure(store, run.attempts[-1]) if run.attempts else None
     except StoreError:  # _failures names it
         found = None
-    return data_failure.message(run.message, found)
+    return data_message(run.message, found)
 
 
 def _next_start(store: Store, run: Run) -> str:
@@ -327,3 +337,59 @@ def _parent_run(store: Store, run: Run) -> str | None:
         return CheckpointState.model_validate_json(store.read(f"{run.plan.parent.prefix}/{STATE}")).run_key
     except (FileNotFoundError, ValidationError):
         return None
+
+
+DONE, OPEN = Cell("done", "✓", "good"), Cell("not reached", "○", "quiet")
+
+
+def shortened_page(run: Run, page: Page, with_costs: bool = False) -> Page:
+    """Return the top of a run's page, its gates, its stages and, on request, its cost; `page` is the whole one."""
+    title = {section.id: section.title.partition(": ")[2] for section in page.sections}
+    failures = tuple(_without_good_news(each) for each in page.sections if each.id == "failures")
+    costs = tuple(each._replace(tables=each.tables[:1]) for each in page.sections if with_costs and each.id == "cost")
+    return page._replace(sections=(*failures, *_gates(run), _stage_lines(run, title), *costs, _more(run, page)))
+
+
+def _without_good_news(section: Section) -> Section:
+    """Return a section without the checks that passed."""
+    tables = (
+        each._replace(rows=tuple(row for row in each.rows if not any(cell.mood == "good" for cell in row)))
+        for each in section.tables
+    )
+    left = tuple(each for each in tables if each.rows)
+    return section._replace(tables=left, parts=tuple(map(_without_good_news, section.parts)))
+
+
+def _gates(run: Run) -> Iterator[Section]:
+    """Yield a line for each gate, and the sentences of warnings; a box above has the sentences of refusals."""
+    verdicts = run.judgement.all_verdicts if run.judgement else ()
+    if not verdicts:
+        return
+    rows = [
+        (gate_name(v), answered(v), number(v.value), number(v.baseline), number(v.threshold) if v.threshold else NONE)
+        for v in verdicts
+    ]
+    lines = tuple(v.sentence for v in verdicts if v.answer in ("fail", "undecided") and not v.refuses)
+    yield Section("Gates", lines, tables=(table("", ("~gate", "verdict", ">value", ">baseline", ">limit"), rows),))
+
+
+def _stage_lines(run: Run, titles: dict[str, str]) -> Section:
+    rows = []
+    for stage in Stage:
+        work = run.stage(stage)
+        failed = bool(work.attempts) and work.attempts[-1].failure is not None and not work.done
+        ended = DONE if work.done else state("Failed") if failed else OPEN
+        took = duration(work.wall_seconds) if work.attempts else NONE
+        rows.append((stage.value, ended, str(len(work.attempts)), took, titles.get(stage.value, "")))
+    return Section("Stages", tables=(table("", ("stage", "", ">attempts", ">time", "~result"), rows),))
+
+
+def _more(run: Run, page: Page) -> Section:
+    here = f"--run {run.run_key} --workspace {shlex.quote(page.workspace)}"
+    commands = [
+        Command("All of it here, or as a page with figures:", (f"millrace report --full {here}",
+                                                               f"millrace report --html report.html {here}")),
+        Command("The page in a browser, with its data and its rows set apart:",
+                (f"millrace serve --workspace {shlex.quote(page.workspace)}",)),
+    ]  # fmt: skip
+    return Section("More", commands=tuple(commands))

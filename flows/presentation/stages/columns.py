@@ -1,14 +1,15 @@
-"""Figures of a span's columns: rows over time, histograms of numbers and text lengths, the commonest values."""
+"""Figures of a span's columns: rows over time, histograms of numbers and text lengths, commonest values, drift."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from flows.presentation.figures import BLUE, GREEN, SKY, name_positions, whole_ticks
+from flows.presentation.figures import BLUE, GREEN, SKY, VERMILLION, legend, name_positions, whole_ticks
 from flows.presentation.model import Figure
-from flows.presentation.wording import count, share
-from tasks.contracts.profiles import ColumnProfile, Histogram, Shared, SpanProfile
+from flows.presentation.wording import count, number, share
+from tasks.contracts.profiles import ColumnDrift, ColumnProfile, Histogram, Shared, SpanProfile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -88,3 +89,64 @@ def _top(column: ColumnProfile) -> Figure:
 
 def _short(label: str) -> str:
     return label if len(label) <= _NAME_CHARS else f"{label[: _NAME_CHARS - 1]}…"
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+_MOST_BINS = 14  # bins with the greatest shares; more bars would be too thin for their names
+_BIN_CHARS = 18
+MOST_FIGURES = 4  # in a report; the page of the data has all
+
+
+def drift_figures(drifts: Sequence[ColumnDrift]) -> Iterator[Figure]:
+    """Yield a figure of each of the columns that drifted most, which come first."""
+    yield from map(drift_figure, drifts[:MOST_FIGURES])
+
+
+def drift_figure(drift: ColumnDrift) -> Figure:
+    """Return the shares of a column's values before, and now: the same object for equal drifts, so drawn once."""
+    return _drift_figure(cast(Any, drift))
+
+
+@functools.lru_cache(maxsize=32)
+def _drift_figure(drift: ColumnDrift) -> Figure:
+    greatest = sorted(drift.bins, key=lambda each: -max(each.earlier, each.now))[:_MOST_BINS]
+    shown = [each for each in drift.bins if each in greatest]
+    moved = max(drift.bins, key=lambda each: abs(each.now - each.earlier))
+    beyond = "beyond its limit" if drift.psi > drift.limit else "within its limit"
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        places = range(len(shown))
+        axes.barh([p - 0.2 for p in places], [b.earlier * 100 for b in shown], 0.38, color=BLUE, label="before")
+        axes.barh(
+            [p + 0.2 for p in places],
+            [b.now * 100 for b in shown],
+            0.38,
+            label="now",
+            facecolor="white",
+            edgecolor=VERMILLION,
+            hatch="////",
+        )
+        axes.set_yticks(list(places), [_short_bin(b.label) for b in shown])
+        axes.invert_yaxis()
+        axes.set_xlabel("% of rows")
+        axes.locator_params(axis="x", nbins=4)  # with more, the last one's number may pass the edge
+        axes.grid(axis="x")
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        legend(axes, columns=2)
+
+    return Figure(
+        f"Drift of {drift.name}",
+        f"population stability index {number(drift.psi)}, {beyond} of {number(drift.limit)}",
+        f"Bar chart of {drift.name} before and now. Most moved {moved.label}, from {share(moved.earlier)} to "
+        f"{share(moved.now)} of the rows.",
+        draw,
+        70 + 26 * len(shown),
+    )
+
+
+def _short_bin(label: str) -> str:
+    return label if len(label) <= _BIN_CHARS else f"{label[: _BIN_CHARS - 1]}…"

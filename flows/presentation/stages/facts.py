@@ -1,4 +1,7 @@
-"""Facts about a finished stage, and its section: by the file with the stage's name, else a table of its outcome."""
+"""Facts about a finished stage, and its section: by the file with the stage's name, else a table of its outcome.
+
+Alone, since the file of every stage imports it.
+"""
 
 import importlib
 import importlib.util
@@ -10,8 +13,8 @@ from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.search import Changes
 from tasks.contracts.stages import Stage
 from tasks.runs.ledger import LedgerRecord
-from tasks.runs.publications import Publication
 from tasks.runs.results import Judgement
+from tasks.runs.served_targets import Publication
 
 
 class StageFacts(NamedTuple):

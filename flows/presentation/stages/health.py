@@ -1,10 +1,38 @@
-"""Health: the checks of each machine, and the speed of the workers and their network."""
+"""Health: the checks of each machine, and the speed of the workers and their network.
 
-from flows.presentation.model import Section, table
-from flows.presentation.stages import checks
+The table of checks is validate's too.
+"""
+
+from collections.abc import Sequence
+
+from flows.presentation.model import Section, passed, table
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import plural
-from tasks.contracts.outcomes import HealthOutcome
+from tasks.contracts.outcomes import Check, HealthOutcome
+from tasks.runs.host_records import with_verdict
+
+
+def checks_section(checks: Sequence[Check], title: str = "Checks") -> tuple[Section, ...]:
+    """Return the checks, failed ones first, with a column of hosts if a check names one; empty without checks."""
+    if not checks:
+        return ()
+    hosts = any(check.host for check in checks)
+    failed_first = sorted(checks, key=lambda check: (check.passed, check.severity != "critical"))
+    rows = [
+        (c.name, *((c.host or "all",) if hosts else ()), passed(c.passed, c.severity), with_verdict(c))
+        for c in failed_first
+    ]
+    columns = ("check", *(("host",) if hosts else ()), "result", "~what was found")
+    failed = sum(not check.passed for check in checks)
+    tables = (
+        *((table("", columns, rows[:failed]),) if failed else ()),
+        *(
+            (table(f"{plural(len(rows) - failed, 'check')} passed", columns, rows[failed:], folded=True),)
+            * (failed < len(rows))
+        ),
+    )
+    return (Section(title, tables=tables),)
+
 
 MANY_WORKERS = 16
 _UNITS = (("_gb_s", "GB/s"), ("_us", "µs"))
@@ -29,7 +57,7 @@ def section(facts: StageFacts) -> Section:
         measured = [_measured(*each) for each in value.collectives.items()]
         tables.append(table("Between the workers", ("what", ">measured", "unit"), measured))
     title = plural(warnings, "warning") if warnings else "the machines are healthy"
-    return Section(title, tuple(lines), parts=checks.section(value.checks), tables=tuple(tables))
+    return Section(title, tuple(lines), parts=checks_section(value.checks), tables=tuple(tables))
 
 
 def _measured(name: str, number: float) -> tuple[str, str, str]:

@@ -1,4 +1,7 @@
-"""Infer: number of vectors, speed, and cost."""
+"""Infer: number of vectors, speed, and cost.
+
+Found by the stage's name, so it is alone.
+"""
 
 from flows.presentation.model import Section, facts
 from flows.presentation.stages.facts import StageFacts

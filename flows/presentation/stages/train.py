@@ -6,11 +6,11 @@ from configs.schema.gates import Family, names_of
 from configs.schema.training import AUTO
 from flows.presentation.figures import curves
 from flows.presentation.model import Cell, Figure, Section, Table, facts, table
-from flows.presentation.stages import compiling
+from flows.presentation.stages import warmup
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural, share
-from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.references import CurvePoint
 from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, RateUse, TokenUse
 from tasks.costs.stage_time import ArithmeticUse, training_use
@@ -52,7 +52,7 @@ def section(of: StageFacts) -> Section:
         tables=(facts(speed), *_before_and_after(value.curve), *_device_use(value.device_use),
                 *_points("Losses", value.losses), *_points("Holdout metrics", value.curve),
                 *_points("Development metrics", value.development)),
-        parts=compiling.parts(value.graphs, value.environment),
+        parts=warmup.compiled_parts(value.graphs, value.environment),
         files=(("checkpoint", value.checkpoint.prefix),),
     )  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Validate: number of clean rows, reasons of rejects, and checks."""
 
 from flows.presentation.model import Section, Table, table
-from flows.presentation.stages import checks, drift
+from flows.presentation.stages import health
+from flows.presentation.stages.columns import drift_figures
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, plural, share
 from tasks.contracts.outcomes import ValidateOutcome
@@ -19,9 +20,9 @@ def section(facts: StageFacts) -> Section:
             f"{warnings} of {plural(len(value.checks), 'check')} gave a warning." if warnings else all_passed,
             *_texts(value),
         ),
-        figures=tuple(drift.figures(value.drifts)),
+        figures=tuple(drift_figures(value.drifts)),
         tables=(_rows(value), *_reasons(value), *_spans(value), *_sides(value), *_catalogue(value)),
-        parts=checks.section(value.checks),
+        parts=health.checks_section(value.checks),
         files=(
             *files,
             *((f"profile of {span}", key) for span, key in value.profiles.items()),

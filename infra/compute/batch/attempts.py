@@ -13,8 +13,7 @@ from infra.compute.batch.job import HOST_LOST, definition_of, is_repeated
 from infra.compute.batch.job_detail import BY_QUEUE, ON_MACHINE, JobDetail, Run
 from infra.root_cause import CONSEQUENCES, Ending, classify_death, ending_key
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.runner import BatchAttempt
+from tasks.contracts.jobs import BatchAttempt, JobSpec
 from tasks.foundation.errors import POLICIES, FailureClass
 
 TIMED_OUT = "Job attempt duration exceeded timeout"

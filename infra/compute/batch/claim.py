@@ -1,14 +1,21 @@
 """The claim on an attempt's job: `<attempt>/job.json`, written before the job is submitted, changed only by swaps.
 
-It records that a job exists or may exist, and that a process asked for its end.
+It records that a job exists or may exist, and that a process asked for its end. The process that waits for the job
+holds a lease; `millrace reap` spares a job with a held one.
 """
 
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
 from typing import Literal, get_args
 
 from pydantic import Field
 
 from infra.store.base import Conflict, Store
-from infra.store.records import find_with_bytes
+from infra.store.lease import TTL_SECONDS, Lease, LeaseInUse, hold, seconds_left
+from infra.store.records import find_record, find_with_bytes
+from tasks.foundation.clock import seconds, uptime
 from tasks.foundation.records import Record
 
 State = Literal["claimed", "submitted", "ending", "over"]
@@ -99,3 +106,51 @@ def owner_of(store: Store, prefix: str) -> str | None:
 
 def _read(store: Store, prefix: str) -> tuple[bytes | None, Claim | None]:
     return find_with_bytes(store, f"{prefix}/{_FILE}", Claim, "move the file away once no job of that attempt is left")
+
+
+_LEASE_FILE = "waiter.json"
+_TRY_AGAIN_SECONDS = 5.0
+
+
+class WaiterLease:
+    """The lease, taken as soon as it is free: a killed waiter leaves its lease behind for a minute.
+
+    It does not exclude other waiters: the lineage's lock does.
+    """
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self._store, self._key = store, f"{prefix}/{_LEASE_FILE}"
+        self._stack = contextlib.ExitStack()
+        self._next = 0.0
+
+    def __enter__(self) -> WaiterLease:
+        self.keep()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+    def keep(self) -> None:
+        """Take the lease if this process doesn't hold it yet. Call this every few seconds."""
+        if uptime() < self._next:
+            return
+        self._next = uptime() + _TRY_AGAIN_SECONDS
+        with contextlib.suppress(LeaseInUse):
+            self._stack.enter_context(hold(self._store, self._key, TTL_SECONDS))
+            self._next = float("inf")
+
+
+def find_lease_end(store: Store, prefix: str) -> float:
+    """Return the end of the lease on the job of the attempt in the folder `prefix`, in seconds since 1970.
+
+    0 if no process ever waited.
+
+    Raises:
+        StoreError: the file is not a valid lease.
+    """
+    key = f"{prefix}/{_LEASE_FILE}"
+    lease = find_record(store, key, Lease, "delete it once no process waits for the job")
+    if lease is None:
+        return 0.0
+    left = seconds_left(store, key, lease)
+    return lease.expires_at if left is None else seconds() + left

@@ -4,7 +4,7 @@ import datetime as dt
 
 from configs.schema.config import Config
 from infra.compute.batch.api import LOG_GROUP, Api, Definition, Queue, WaitPolicy
-from infra.compute.batch.claim import Claim, advance, claims_below, make_claim, read_claim
+from infra.compute.batch.claim import Claim, WaiterLease, advance, claims_below, make_claim, read_claim
 from infra.compute.batch.end_jobs import end_and_wait
 from infra.compute.batch.job import (
     check_queue,
@@ -17,11 +17,9 @@ from infra.compute.batch.job import (
     submit,
 )
 from infra.compute.batch.job_detail import JobDetail
-from infra.compute.batch.waiter_lease import WaiterLease
 from infra.compute.batch.watch import Watch
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.runner import Waiter
+from tasks.contracts.jobs import JobSpec, Waiter
 from tasks.foundation.errors import CancelledError, ConfigError, HostError, StageError
 
 ENDING_SECONDS = 35.0  # an interrupted waiter's wait for its job's end: SIGKILL comes 30 s after SIGTERM

@@ -4,15 +4,22 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from tasks.data.files.facts import ColumnFacts, Problem, Shape
-from tasks.data.files.flags import column_flags, flags_of, is_named_as_state
+from tasks.data.files.facts import (
+    FALSE_WORDS,
+    MARKUP,
+    MISREAD,
+    PLACEHOLDERS,
+    TRUE_WORDS,
+    ColumnFacts,
+    Problem,
+    Shape,
+    Survey,
+    cell,
+)
 from tasks.data.files.nested import looks_like_a_list
-from tasks.data.files.roles import TIME, named_like
-from tasks.data.files.shapes import FALSE_WORDS, MARKUP, MISREAD, PLACEHOLDERS, TRUE_WORDS
-from tasks.data.files.spelling import Spelling
-from tasks.data.files.survey import Survey, cell
+from tasks.data.files.roles import TIME, column_flags, flags_of, is_named_as_state, named_like
 from tasks.data.files.times import way_to_write
-from tasks.data.files.values import SCIENTIFIC, is_missing_word
+from tasks.data.files.values import SCIENTIFIC, Spelling, is_missing_word
 
 _NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}
 _FAULTY = 0.02  # share of texts with HTML, or in a wrong encoding

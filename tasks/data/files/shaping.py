@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from tasks.data.files.cursor import SourceRow
 from tasks.data.files.formats import format_of_name
 from tasks.data.files.nested import EVENT, exploded, flat, require_lists
+from tasks.data.files.readers import SourceRow
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.values import as_text, is_missing, scalar
 from tasks.foundation.errors import ConfigError, DataError, StageError

@@ -1,23 +1,249 @@
-"""Read records from a user's files: JSONL, CSV, Parquet or XML, plain or packed, one file or a folder.
+"""A user's files, found in a folder or at `s3://bucket/prefix`, unpacked, and read record by record.
 
-One record at a time is in memory, or one small batch of Parquet. This module does not interpret columns.
+Paths may have partitions. Objects are streamed; nothing is written to a local disk. Packed files (gzip, bzip2, xz,
+Zstandard) are recognised by their first bytes and not by their names. One record at a time is in memory, or one
+small batch of Parquet. Columns are not interpreted here.
 """
 
+import bz2
+import datetime as dt
+import gzip
 import io
-from collections.abc import Iterator
-from pathlib import PurePath
-from typing import Any
+import lzma
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-from tasks.data.files.csv_form import CsvForm
-from tasks.data.files.csv_rows import DETECTED, CsvOptions, read_csv
-from tasks.data.files.cursor import Cursor, SourceRow, TakeUnreadable, Unread
-from tasks.data.files.formats import Format, content_by_magic, format_of, format_of_name
-from tasks.data.files.json_rows import read_jsonl
-from tasks.data.files.packing import plain
-from tasks.data.files.parquet_rows import read_parquet
-from tasks.data.files.places import BUFFER_BYTES, find_files, list_source, open_place, refuse_tables, visible
-from tasks.data.files.xml_rows import read_xml
+from tasks.data.files.csv_rows import DETECTED, CsvForm, CsvOptions, read_csv
+from tasks.data.files.formats import (
+    PACKINGS,
+    SUFFIXES,
+    Format,
+    content_by_magic,
+    foreign_content,
+    format_of,
+    format_of_name,
+)
+from tasks.data.files.readers import Cursor, SourceRow, TakeUnreadable, Unread, read_jsonl, read_parquet, read_xml
+from tasks.data.files.values import NUMBER
 from tasks.foundation.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from infra.store.s3_store import S3Store
+
+BUFFER_BYTES = 2**16
+_SCHEME = "s3://"
+
+
+class S3Path(PurePosixPath):
+    """An object or a prefix, `s3://bucket/key`; all methods of a pure path work on it."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace("s3:/", _SCHEME, 1)
+
+
+class Place(NamedTuple):
+    """A file that can be read."""
+
+    path: PurePath
+    bytes: int
+    modified: dt.datetime  # in UTC
+
+
+class Listing(NamedTuple):
+    """The files of a source, sorted by path; one of the path itself, or all below a folder."""
+
+    is_file: bool
+    places: tuple[Place, ...]
+
+
+def source_path(text: str) -> PurePath:
+    """Return the path of an input. Raises ConfigError: the scheme is not s3, or no bucket is named."""
+    if text.startswith(_SCHEME):
+        if not text.removeprefix(_SCHEME).strip("/"):
+            raise ConfigError(f"{text!r}: name a bucket, as in s3://bucket/prefix")
+        return S3Path(text)
+    if "://" in text:
+        raise ConfigError(f"{text!r}: a source is a local file or folder, or s3://bucket/prefix")
+    return Path(text).expanduser()
+
+
+def list_source(source: PurePath) -> Listing:
+    """Return the files of a source.
+
+    Raises:
+        ConfigError: nothing has this path, or it is neither a file nor a folder; the bucket refuses to list it.
+        StoreError: the bucket does not answer.
+    """
+    if isinstance(source, S3Path):
+        store, key = _in_bucket(source)
+        entries = store.entries(key)
+        if not entries:
+            raise ConfigError(f"--source {source}: no such object, and none below it")
+        bucket = S3Path(store.uri)
+        found = tuple(Place(bucket / each.key, each.bytes, each.modified.astimezone(dt.UTC)) for each in entries)
+        return Listing(bool(key) and found[0].path == source, found)
+    path = Path(source)
+    if not path.exists():
+        raise ConfigError(f"--source {source}: no such file or folder")
+    if path.is_file():
+        return Listing(True, tuple(_local([path])))
+    if not path.is_dir():
+        raise ConfigError(f"--source {source}: neither a file nor a folder")
+    return Listing(False, tuple(_local(each for each in sorted(path.rglob("*")) if each.is_file())))
+
+
+def open_place(place: Place) -> io.BufferedReader:
+    """Open a file for reading. Raises ConfigError: it can't be opened."""
+    if isinstance(place.path, S3Path):
+        store, key = _in_bucket(place.path)
+        return io.BufferedReader(store.stream(key, place.bytes), BUFFER_BYTES)
+    try:
+        return io.BufferedReader(io.FileIO(str(place.path)), BUFFER_BYTES)
+    except OSError as error:
+        raise ConfigError(f"--source {place.path}: cannot be opened: {error.strerror}") from error
+
+
+def _local(paths: Iterable[Path]) -> Iterable[Place]:
+    for path in paths:
+        status = path.stat()
+        yield Place(path, status.st_size, dt.datetime.fromtimestamp(status.st_mtime, dt.UTC))
+
+
+def _in_bucket(path: S3Path) -> "tuple[S3Store, str]":
+    """Return the store of the whole bucket, and the key in it."""
+    from infra.store.s3_store import S3Store  # it loads boto3, which local files do not need
+
+    _, bucket, *parts = path.parts
+    return S3Store(f"{_SCHEME}{bucket}"), "/".join(parts)
+
+
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_TABLES = {  # folder of a table's log -> name, and its function in DuckDB
+    "_delta_log": ("a Delta table", "delta_scan"),
+    "metadata": ("an Iceberg table", "iceberg_scan"),
+    ".hoodie": ("a Hudi table", ""),
+}
+
+
+class SourceFile(NamedTuple):
+    """A file, and the columns that its path gives: `event` of `event=click/part-0.parquet`."""
+
+    place: Place
+    partition: Mapping[str, str | int | None]
+
+
+def find_files(source: PurePath, listing: Listing, form: Format) -> list[SourceFile]:
+    """Return the file itself, or all visible files below a folder with a suffix of the format, sorted.
+
+    Raises:
+        ConfigError: the folder has no such file, has one under two packings, or is a table whose log says which of its
+            files count.
+    """
+    if listing.is_file:
+        return [SourceFile(listing.places[0], {})]
+    suffixes = [f"{suffix}{packing}" for suffix in SUFFIXES[form] for packing in ("", *PACKINGS)]
+    found = [each for each in visible(source, listing) if each.path.name.lower().endswith(tuple(suffixes))]
+    if not found:
+        plain = ", *".join(SUFFIXES[form])
+        raise ConfigError(f"--source {source}: no {form.value} file in this folder; looked for *{plain}")
+    _refuse_two_packings(source, [each.path for each in found])
+    return [SourceFile(each, partition_of(each.path.relative_to(source))) for each in found]
+
+
+def visible(source: PurePath, listing: Listing) -> list[Place]:
+    """Return all files below a folder except hidden and writers' own ones: names with `.` or `_` first."""
+    return [each for each in listing.places if not any(map(_is_hidden, each.path.relative_to(source).parts))]
+
+
+def partition_of(path: PurePath) -> dict[str, str | int | None]:
+    """Return the columns in the folders of a path, as Hive and Spark write them: `day=2026-11-20/hour=7/x.csv`.
+
+    A whole number without leading zeros is a number, `__HIVE_DEFAULT_PARTITION__` is null, the rest is text.
+    """
+    found: dict[str, str | int | None] = {}
+    for part in path.parts[:-1]:
+        name, separator, value = part.partition("=")
+        if separator and name:
+            text = urllib.parse.unquote(value)
+            whole = NUMBER.fullmatch(text) and text.lstrip("-").isdecimal()
+            found[urllib.parse.unquote(name)] = None if text == _NO_VALUE else int(text) if whole else text
+    return found
+
+
+def refuse_tables(folder: PurePath, listing: Listing) -> None:
+    """Raise ConfigError for a folder that is a table with a log, which keeps replaced and deleted rows in its files."""
+    inside = [each.path.relative_to(folder) for each in listing.places]
+    for log, (name, function) in _TABLES.items():
+        logs = [path for path in inside if path.parts[0] == log and len(path.parts) > 1]
+        if not logs or (log == "metadata" and not any(path.name.endswith(".metadata.json") for path in logs)):
+            continue
+        target = f"{folder.name}.parquet"
+        export = f"python -c \"import duckdb; duckdb.sql(\\\"COPY (FROM {function}('{folder}')) TO '{target}'\\\")\""
+        way_out = f"export its rows first: {export}" if function else "export its rows with the engine that wrote it"
+        raise ConfigError(
+            f"--source {folder}: {name}; its files hold replaced and deleted rows too, and its log ({log}) says which "
+            f"count. Name what has the rows alone: {way_out}"
+        )
+
+
+def _refuse_two_packings(source: PurePath, found: list[PurePath]) -> None:
+    plain: dict[PurePath, PurePath] = {}
+    for path in found:
+        packing = next((each for each in PACKINGS if path.name.lower().endswith(each)), "")
+        stem = path.with_name(path.name[: len(path.name) - len(packing)])
+        if stem in plain:
+            names = f"{plain[stem].relative_to(source)} and {path.relative_to(source)}"
+            raise ConfigError(f"--source {source}: {names} are one file in two packings; remove one of them")
+        plain[stem] = path
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+_MAGICS = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def plain(raw: io.BufferedReader, cursor: Cursor) -> io.BufferedReader:
+    """Return the unpacked content, of a file that was packed twice too.
+
+    Raises:
+        DataError: the file is empty, or its content is of another format, which the message names.
+    """
+    start = raw.peek(BUFFER_BYTES)
+    packing = next((name for magic, name in _MAGICS.items() if start.startswith(magic)), None)
+    if packing is not None:
+        return plain(io.BufferedReader(_unpacked(raw, packing), BUFFER_BYTES), cursor)
+    if foreign := foreign_content(cursor.path, start, cursor.form):
+        raise cursor.error(foreign)
+    return raw
+
+
+def _unpacked(raw: BinaryIO, packing: str) -> io.RawIOBase:
+    if packing == "gzip":
+        return cast(io.RawIOBase, gzip.GzipFile(fileobj=raw, mode="rb"))
+    if packing == "bzip2":
+        return cast(io.RawIOBase, bz2.BZ2File(raw))
+    return cast(io.RawIOBase, lzma.LZMAFile(raw)) if packing == "xz" else _Zstandard(raw)
+
+
+class _Zstandard(io.RawIOBase):
+    """Arrow's reader of Zstandard as a stream of the standard library."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        import pyarrow as pa  # not at the top: the command line needs only `Format`
+
+        self._stream: Any = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 class SourceReader:

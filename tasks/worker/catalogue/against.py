@@ -17,14 +17,11 @@ import pyarrow.compute
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.references import CatalogueRef
-from tasks.data.items import TEXT, UPDATED_AT
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, normal_text, plain_ids
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, TEXT, UPDATED_AT, normal_text, plain_ids
 from tasks.worker.catalogue.build import BATCH_ITEMS
-from tasks.worker.catalogue.kept import DamagedBase, feature_names, feature_types
 from tasks.worker.catalogue.records import Source, connect, from_rows, quoted, records_of
-from tasks.worker.catalogue.relations import Relation, relation_of
-from tasks.worker.catalogue.shared_words import SharedWords, shared_words
-from tasks.worker.catalogue.sources import Sources, inputs_of, on_base
+from tasks.worker.catalogue.sources import DamagedBase, Sources, feature_names, feature_types, inputs_of, on_base
+from tasks.worker.catalogue.wrong_joins import Relation, SharedWords, relation_of, shared_words
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 hash_array: Any = pandas.util.hash_array  # unknown to type checkers

@@ -3,13 +3,18 @@
 DuckDB reads the sources in batches. The records are split into partitions on disk, and each partition is merged on its
 own, so memory does not grow with the number of items. Partitions of an earlier catalogue to which nothing is added are
 named, neither read nor written.
+
+An hourly export is a new version of the day's feed: the same items and a few more. DuckDB compares both versions, and
+only the items with another record are merged again.
 """
+
+from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,34 +29,131 @@ from infra.store.manifest import (
     CorruptFolder,
     FileEntry,
     MissingFolder,
+    expect_sound,
+    next_folder,
+    open_files,
     place_beside,
     read_fact,
     read_manifest,
     seal,
 )
-from infra.store.soundness import expect_sound, next_folder
+from tasks.contracts.jobs import report
 from tasks.contracts.references import CatalogueRef
-from tasks.contracts.runner import report
 from tasks.contracts.workspace import CATALOGUE
-from tasks.data.items import (
+from tasks.data.rows import (
     CATALOGUE_KIND,
     DELETED,
     FEED_AT,
+    FEED_KIND,
+    ITEM_ID,
+    TEXT,
     UPDATED_AT,
     deleted_name,
     part_name,
 )
-from tasks.worker.catalogue.kept import DamagedBase, Kept, feature_names, feature_types, whole
 from tasks.worker.catalogue.records import (
+    BATCH_RECORDS,
     SCATTERED,
     Source,
     connect,
+    from_feed,
     newest,
+    quoted,
     records_of,
+    remove,
+    scatter,
+    scattered,
 )
-from tasks.worker.catalogue.replaced import LOST, Versions, changed_records, find_changes, open_versions
-from tasks.worker.catalogue.scatter import BATCH_RECORDS, remove, scatter, scattered
-from tasks.worker.catalogue.sources import Base, Sources, inputs_of, usable
+from tasks.worker.catalogue.sources import (
+    Base,
+    DamagedBase,
+    Kept,
+    Replaced,
+    Sources,
+    feature_names,
+    feature_types,
+    inputs_of,
+    usable,
+    whole,
+)
+
+_CHANGED = "changed_items"  # the table of the items with another record
+LOST = f"(SELECT {ITEM_ID} FROM {_CHANGED} WHERE lost)"  # an earlier record is gone, and no later one hides that
+
+
+class Versions(NamedTuple):
+    """The files of a feed's earlier version and of the one in its place."""
+
+    before: Source
+    now: Source
+
+
+def open_versions(store: Store, replaced: Sequence[Replaced], features: Sequence[str]) -> list[Versions] | None:
+    """Open both versions of each feed; None if a feature has another type now, which changes all contents.
+
+    Raises:
+        MissingFolder, CorruptFolder: a version is missing or damaged; names the file.
+    """
+    found = []
+    for earlier, feed in replaced:
+        both = Versions(*(from_feed(open_files(store, each.prefix, FEED_KIND)) for each in (earlier, feed)))
+        before, now = ({name: _types(each, name) for name in features} for each in both)
+        if before != now:
+            return None
+        found.append(both)
+    return found
+
+
+def _types(source: Source, feature: str) -> set[str]:
+    schemas = (pq.read_schema(path) for path in source.files)
+    return {str(schema.field(feature).type) for schema in schemas if feature in schema.names}
+
+
+def find_changes(
+    database: duckdb.DuckDBPyConnection, versions: Sequence[Versions], types: Mapping[str, str], partitions: int
+) -> set[int]:
+    """Make the table of the items with another record; return the partitions of lost ones.
+
+    An item is lost if a record of the earlier version is gone or changed, unless a later record of the new version wins
+    over it anyway.
+    """
+    database.execute(f"CREATE TABLE {_CHANGED} ({ITEM_ID} VARCHAR, lost BOOLEAN)")
+    names = ", ".join(quoted(name) for name in (ITEM_ID, TEXT, *types, UPDATED_AT, FEED_AT, DELETED))
+    later = " AND ".join(
+        f"(max({name}) FILTER (NOT now) IS NULL OR max({name}) FILTER (now) > max({name}) FILTER (NOT now))"
+        for name in (UPDATED_AT, FEED_AT)
+    )
+    for before, now in versions:
+        database.execute(f"""
+            INSERT INTO {_CHANGED}
+            SELECT {ITEM_ID}, count(*) FILTER (NOT now) > 0 AND NOT coalesce({later}, false) FROM (
+                SELECT {names}, bool_and(now) AS now FROM (
+                    SELECT {names}, false AS now FROM ({records_of(before, types, 1)})
+                    UNION ALL SELECT {names}, true AS now FROM ({records_of(now, types, 1)})
+                ) GROUP BY {names} HAVING bool_and(now) = bool_or(now)
+            ) GROUP BY {ITEM_ID}
+        """)
+    lost = database.sql(f"SELECT DISTINCT CAST(md5_number_lower({ITEM_ID}) % {partitions} AS INTEGER) FROM {LOST}")
+    return {number for (number,) in lost.fetchall()}
+
+
+def changed_records(
+    versions: Sequence[Versions], every: Iterator[Source], types: Mapping[str, str], partitions: int
+) -> Iterator[str]:
+    """Yield queries for the records to merge: of changed items in the new versions, and of lost items in all sources.
+
+    Args:
+        every: all sources of the catalogue; they are opened only if an item is lost.
+    """
+    for _, now in versions:
+        yield f"{_select(now, types, partitions)} WHERE {ITEM_ID} IN (SELECT {ITEM_ID} FROM {_CHANGED} WHERE NOT lost)"
+    for source in every:
+        yield f"{_select(source, types, partitions)} WHERE {ITEM_ID} IN {LOST}"
+
+
+def _select(source: Source, types: Mapping[str, str], partitions: int) -> str:
+    return f"SELECT * FROM ({records_of(source, types, partitions)})"
+
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -65,7 +167,7 @@ def build(store: Store, sources: Sources, bases: Sequence[CatalogueRef], config:
     Args:
         bases: earlier catalogues; the first one made of a part of the sources, with the same features, is used. A
             damaged one is left out, and its damaged files are set apart: all that it holds is in its sources.
-        turn: number that says whose bytes are compared before files are named on (infra/store/soundness.py).
+        turn: number that says whose bytes are compared before files are named on (infra/store/manifest.py).
 
     Raises:
         MissingFolder, CorruptFolder: a source is missing or damaged; names the file.

@@ -6,8 +6,7 @@ from configs.schema.stages import Bounds
 from configs.schema.validation import ItemsConfig
 from tasks.contracts.outcomes import Check
 from tasks.worker.catalogue.against import SpanItems
-from tasks.worker.catalogue.relations import Relation
-from tasks.worker.catalogue.shared_words import surely_lost
+from tasks.worker.catalogue.wrong_joins import Relation, surely_lost
 from tasks.worker.checks.verdicts import check_share, not_judged
 
 _JOINED = (

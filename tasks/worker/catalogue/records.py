@@ -2,23 +2,114 @@
 
 A record has the newest content of an item and, if a feed names it, the feed's latest entry. `newest` gives the same
 result for any order of records, so a catalogue built in steps equals one built at once. The SQL is DuckDB's.
+
+Records are split into partitions on disk, and memory depends neither on the records nor on the partitions: DuckDB's own
+partitioned writing buffers rows of every partition, so its memory grows with both.
 """
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_file, read_manifest
+from infra.store.manifest import open_file, open_files, read_manifest
 from tasks.contracts.references import CatalogueRef
-from tasks.data.items import CONTENT, DELETED, FEED_AT, TEXT, UPDATED_AT, part_name
-from tasks.data.rows import ITEM, ITEM_ID, TIME
-from tasks.worker.catalogue.scatter import PART
+from tasks.data.rows import (
+    CATALOGUE_KIND,
+    CONTENT,
+    DELETED,
+    FEED_AT,
+    ITEM,
+    ITEM_ID,
+    TEXT,
+    TIME,
+    UPDATED_AT,
+    is_deleted_name,
+    part_name,
+)
+
+PART = "part"  # the column with the number of a record's partition
+BATCH_RECORDS = 8192
+FILES = 64  # open at once; more partitions take several passes over the records
+
+
+def scatter(records: Iterable[pa.RecordBatch], folder: Path, partitions: int) -> None:
+    """Write the records of each partition to its own file in the folder; an empty partition gets no file.
+
+    Args:
+        records: batches of one schema with PART, int32, from 0 to partitions - 1.
+        partitions: a power of two.
+    """
+    _pass(records, folder, partitions, 0, 1)
+
+
+def scattered(folder: Path, number: int) -> pa.Table | None:
+    """Return the records of a partition, memory-mapped; None if it is empty."""
+    path = _path(folder, number, 1)
+    return pa.ipc.open_stream(pa.memory_map(str(path))).read_all() if path.exists() else None
+
+
+def remove(folder: Path, number: int) -> None:
+    """Delete the file of a partition, if it has one."""
+    _path(folder, number, 1).unlink(missing_ok=True)
+
+
+def _pass(records: Iterable[pa.RecordBatch], folder: Path, left: int, first: int, step: int) -> None:
+    """Split records of the partitions first, first + step, ... (`left` of them) into at most FILES files."""
+    ways = min(FILES, left)
+    left //= ways
+    paths = [_path(folder, first + way * step, left) for way in range(ways)]
+    _split(records, paths, step)
+    if left > 1:
+        for way, path in enumerate(paths):
+            if path.exists():
+                _pass(_read(path), folder, left, first + way * step, step * ways)
+                path.unlink()
+
+
+def _path(folder: Path, number: int, partitions: int) -> Path:
+    """Return the file whose first partition is `number`; a file of the last pass holds one partition."""
+    return folder / f"{number}-of-{partitions}.arrow"
+
+
+def _split(records: Iterable[pa.RecordBatch], paths: list[Path], step: int) -> None:
+    """Append each record to the file of its partition number, divided by `step`, modulo the number of files."""
+    with contextlib.ExitStack() as opened:
+        writers: dict[int, pa.RecordBatchStreamWriter] = {}
+        for batch in records:
+            way = batch[PART].to_numpy() // step % len(paths)
+            order = np.argsort(way, kind="stable")
+            ordered = batch.take(pa.array(order))
+            ends = np.cumsum(np.bincount(way, minlength=len(paths)))
+            for number, (start, end) in enumerate(zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True)):
+                if start == end:
+                    continue
+                if number not in writers:
+                    sink = opened.enter_context(pa.OSFile(str(paths[number]), "wb"))
+                    writers[number] = opened.enter_context(pa.ipc.new_stream(sink, batch.schema))
+                writers[number].write_batch(ordered.slice(start, end - start))
+
+
+def _read(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a file, in batches of BATCH_RECORDS or a little more."""
+    with pa.OSFile(str(path)) as file:
+        some: list[pa.RecordBatch] = []
+        for batch in pa.ipc.open_stream(file):
+            some.append(batch)
+            if sum(each.num_rows for each in some) >= BATCH_RECORDS:
+                yield pa.concat_batches(some)
+                some = []
+        if some:
+            yield pa.concat_batches(some)
+
 
 MEMORY = "768MiB"  # beyond it, DuckDB writes to disk. With Python and Arrow, a process stays below 2 GiB.
 
@@ -149,3 +240,37 @@ def quoted(name: str) -> str:
 def literal(text: str) -> str:
     """Return a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def choose(store: Store, ref: CatalogueRef, named: Sequence[str], others: int, features: Sequence[str]) -> pa.Table:
+    """Return the live items among `named` and `others` more, by item id; memory holds only these.
+
+    The others are the items with the lowest id hashes: a larger sample contains a smaller one, and a new item replaces
+    at most one.
+
+    Args:
+        features: further columns; null if the catalogue lacks them.
+
+    Returns:
+        The columns ITEM_ID, TEXT, CONTENT, and the features.
+
+    Raises:
+        MissingFolder, CorruptFolder: the catalogue is missing or damaged.
+    """
+    files = [path for path in open_files(store, ref.prefix, CATALOGUE_KIND) if not is_deleted_name(path.name)]
+    there = set(pq.read_schema(files[0]).names)
+    columns = [ITEM_ID, TEXT, CONTENT, *dict.fromkeys(features)]
+    selected = ", ".join(quoted(name) if name in there else f"NULL::DOUBLE AS {quoted(name)}" for name in columns)
+    wanted = ", ".join(quoted(name) for name in columns)
+    with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
+        database.register("named", pa.table({ITEM_ID: pa.array(named, pa.string())}))
+        return database.sql(f"""
+            WITH items AS NOT MATERIALIZED (
+                SELECT {selected}, md5_number_upper({ITEM_ID}) AS place,
+                    {ITEM_ID} IN (SELECT {ITEM_ID} FROM named) AS own
+                FROM read_parquet([{", ".join(literal(str(path)) for path in files)}])
+            ), others AS (
+                SELECT {wanted} FROM items WHERE NOT own ORDER BY place, {ITEM_ID} LIMIT {others}
+            )
+            SELECT {wanted} FROM items WHERE own UNION ALL FROM others ORDER BY {ITEM_ID}
+        """).to_arrow_table()

@@ -1,16 +1,173 @@
-"""The sources of a catalogue, and the earlier catalogue to build it on."""
+"""The sources of a catalogue, and the earlier catalogue to build it on.
 
+A partition of the earlier one to which nothing is added stays as it is. Another is merged with its additions, and read
+alone for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from configs.schema.config import Config
 from infra.store.base import Store
-from infra.store.manifest import CorruptFolder, MissingFolder, check_sizes, expect_manifest, open_files
+from infra.store.manifest import (
+    CorruptFolder,
+    FileEntry,
+    Manifest,
+    MissingFolder,
+    check_sizes,
+    expect_manifest,
+    expect_sound,
+    open_file,
+    open_files,
+    read_manifest,
+)
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef
-from tasks.data.items import FEED_KIND
-from tasks.data.rows import ROWS_KIND, has_ids_alone
-from tasks.worker.catalogue.kept import whole
-from tasks.worker.catalogue.records import Source, from_feed, from_rows
+from tasks.data.rows import (
+    CATALOGUE_KIND,
+    FEED_KIND,
+    ITEM_ID,
+    ROWS_KIND,
+    deleted_name,
+    has_ids_alone,
+    is_deleted_name,
+    part_name,
+)
+from tasks.foundation.errors import StoreError
+from tasks.worker.catalogue.records import Source, from_catalogue, from_feed, from_rows, records_of
+
+_KINDS = {"double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}  # Arrow's name of a type -> DuckDB's
+
+
+class DamagedBase(CorruptFolder):
+    """An earlier catalogue lacks a file or has a damaged one: the new one can be built without it."""
+
+    def __init__(self, prefix: str, why: StoreError) -> None:
+        super().__init__(str(why))
+        self.prefix = prefix
+
+
+@contextlib.contextmanager
+def _reading(prefix: str) -> Iterator[None]:
+    try:
+        yield
+    except (MissingFolder, CorruptFolder) as error:
+        raise DamagedBase(prefix, error) from error
+
+
+class Kept(NamedTuple):
+    """An earlier catalogue with as many partitions as the new one, and the same types of features."""
+
+    store: Store
+    prefix: str
+    manifest: Manifest
+    files: dict[str, FileEntry]  # by name
+    types: dict[str, str]  # feature -> DuckDB type
+
+    @classmethod
+    def open(
+        cls, store: Store, base: CatalogueRef, count: int, added: Sequence[Source], config: Config, turn: int
+    ) -> Kept | None:
+        """Open the earlier catalogue; None if no partition can stay as it is.
+
+        Args:
+            count: partitions of the new catalogue.
+            added: sources that the earlier one lacks.
+            turn: says whose bytes are compared, see `build`.
+
+        Raises:
+            DamagedBase: it is missing or damaged.
+        """
+        with _reading(base.prefix):
+            manifest = read_manifest(store, base.prefix)
+            live = next((entry.name for entry in manifest.files if not is_deleted_name(entry.name)), None)
+            if base.partitions != count or live is None:
+                return None
+            expect_sound(store, base.prefix, manifest, turn)
+            path = open_file(store, base.prefix, manifest, live)
+        types = feature_types([*added, from_catalogue([path], deleted=False)], config)
+        schema = pq.read_schema(path)
+        if any(_KINDS.get(str(schema.field(name).type)) != kind for name, kind in types.items()):
+            return None  # a feature has values of another type now, which changes the contents of all items
+        return cls(store, base.prefix, manifest, {entry.name: entry for entry in manifest.files}, types)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.manifest.facts
+
+    def named(self, number: int) -> list[FileEntry]:
+        """Return the entries of a partition, for the manifest of the new catalogue."""
+        names = (part_name(number), deleted_name(number))
+        return [self.files[name].named_from(self.prefix) for name in names if name in self.files]
+
+    def same(self, entry: FileEntry) -> FileEntry | None:
+        """Return the entry of the earlier file with the name and the content of a new one; None: it is another."""
+        mine = self.files.get(entry.name)
+        return mine.named_from(self.prefix) if mine is not None and mine.sha256 == entry.sha256 else None
+
+    def merged(
+        self, database: duckdb.DuckDBPyConnection, added: pa.Table | None, number: int, lost: str | None
+    ) -> tuple[pa.Table, int, int]:
+        """Return the records of a partition with the added ones, and its earlier numbers of live and deleted items.
+
+        Args:
+            lost: query for the ids of items whose earlier records do not count.
+
+        Raises:
+            DamagedBase: the earlier partition is missing or damaged.
+        """
+        tables, counts = [added] if added is not None else [], {False: 0, True: 0}
+        for name in (part_name(number), deleted_name(number)):
+            if name in self.files:
+                with _reading(self.prefix):
+                    path = open_file(self.store, self.prefix, self.manifest, name)
+                source = from_catalogue([path], is_deleted_name(name))
+                query = records_of(source, self.types, self.manifest.facts["partitions"])
+                query += f" WHERE {ITEM_ID} NOT IN {lost}" if lost else ""
+                table = database.sql(query).to_arrow_table()
+                tables.append(table.cast(tables[0].schema) if tables else table)
+                counts[is_deleted_name(name)] = pq.read_metadata(path).num_rows
+        return pa.concat_tables(tables), counts[False], counts[True]
+
+
+def whole(store: Store, base: CatalogueRef) -> Iterator[Source]:
+    """Yield all items of a catalogue as sources. Raises DamagedBase."""
+    with _reading(base.prefix):
+        files = open_files(store, base.prefix, CATALOGUE_KIND)
+    for deleted in (False, True):
+        if some := [path for path in files if is_deleted_name(path.name) is deleted]:
+            yield from_catalogue(some, deleted)
+
+
+def feature_names(config: Config) -> list[str]:
+    """Return the feature columns of each item."""
+    features = config.features
+    return list(
+        dict.fromkeys([*features.numeric, *features.categorical, *([features.entity] if features.entity else [])])
+    )
+
+
+def feature_types(inputs: Sequence[Source], config: Config) -> dict[str, str]:
+    """Return the DuckDB type of each feature; a category keeps its type if all files agree, and is text otherwise."""
+    return column_types(inputs, config.features.numeric, feature_names(config))
+
+
+def column_types(inputs: Sequence[Source], numeric: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Return the DuckDB type of each column, as `feature_types` does."""
+    schemas = [pq.read_schema(path) for source in inputs for path in source.files]
+    types = {name: "DOUBLE" for name in numeric if name in names}
+    for name in names:
+        found = {str(schema.field(name).type) for schema in schemas if name in schema.names} - {"null"}
+        types.setdefault(name, _KINDS.get(next(iter(found)), "VARCHAR") if len(found) == 1 else "VARCHAR")
+    return types
+
 
 _VERSION = re.compile(r"items/([^/]+)/v([1-9]\d*)")
 
@@ -25,7 +182,7 @@ class Sources(NamedTuple):
     def names(self) -> list[str]:
         return sorted(each.prefix for each in (*self.rows, *self.feeds))
 
-    def without(self, prefixes: set[str]) -> "Sources":
+    def without(self, prefixes: set[str]) -> Sources:
         """Return the sources of other folders."""
         rows = tuple(each for each in self.rows if each.prefix not in prefixes)
         return Sources(rows, tuple(each for each in self.feeds if each.prefix not in prefixes))

@@ -17,7 +17,7 @@ from tasks.contracts.outcomes import Action, Check
 from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import ConfigError, DiskError, HostError, StoreError
 from tasks.runs import host_records
-from tasks.runs.host_findings import Findings, with_verdict
+from tasks.runs.host_records import Findings, with_verdict
 from tasks.worker.process.job import Job
 
 

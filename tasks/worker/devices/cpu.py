@@ -38,7 +38,7 @@ class CpuAccelerator(Accelerator):
     def to_device(self, model: nn.Module) -> None:
         """Prepare the model; encoder layers of a supported kind run as one operation each."""
         super().to_device(model)
-        from tasks.worker.devices.fused_layer import use_fused_layers  # transformers takes seconds to import
+        from tasks.worker.devices.encoder_layers import use_fused_layers  # transformers takes seconds to import
 
         use_fused_layers(model)
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from tasks.foundation.errors import CodeError, CompileError, ConfigError
-from tasks.worker.devices.neuron_environment import CACHE, FLAGS
 from tasks.worker.devices.neuron_tools import explain, find_tool, start_tool, tail
+from tasks.worker.devices.xla_environment import NEURON_CACHE, NEURON_FLAGS
 
 TOOL = "neuron_parallel_compile"
 NAMED_GRAPHS = 3
@@ -130,7 +130,7 @@ def _run_in_cache(
     jobs: int | None,
     say: Callable[[str], None],
 ) -> _Finished:
-    environment = {**environment, CACHE: str(cache.absolute())}
+    environment = {**environment, NEURON_CACHE: str(cache.absolute())}
     environment["NEURON_PARALLEL_COMPILE_DUMP_RESULTS"] = "1"
     environment.pop(
         "NEURON_IGNORE_TRAINING_SCRIPT_ERROR_AND_COMPILE", None
@@ -235,10 +235,10 @@ def _describe(failed: Sequence[str], total: int, cache: Path) -> str:
 
 
 def _refuse_other_cache(environment: Mapping[str, str]) -> None:
-    if "--cache_dir" in environment.get(FLAGS, ""):
+    if "--cache_dir" in environment.get(NEURON_FLAGS, ""):
         raise ConfigError(
-            f"{FLAGS} has --cache_dir, which overrides {CACHE}={environment[CACHE]}, so the graphs would go elsewhere; "
-            "remove it"
+            f"{NEURON_FLAGS} has --cache_dir, which overrides {NEURON_CACHE}={environment[NEURON_CACHE]}, so the "
+            "graphs would go elsewhere; remove it"
         )
 
 

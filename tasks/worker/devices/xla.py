@@ -1,7 +1,7 @@
 """PyTorch/XLA: NeuronCores through torch-neuronx, or this machine's CPU, with the same graphs and code.
 
 Operations are traced, and run as one compiled graph at each `cut`. So a graph must not change from step to step;
-`graphs.py` checks this. Import this file after `prepare_environment`.
+`GraphWatch` checks this. Import this file after `prepare_environment`.
 """
 
 import contextlib
@@ -19,12 +19,11 @@ from torch import nn
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 from tasks.worker.devices.ahead import make_ahead, one_behind
-from tasks.worker.devices.base import COLLECTIVE_TIMEOUT, Accelerator, M, T, gradients_of
-from tasks.worker.devices.graphs import GraphWatch
+from tasks.worker.devices.base import COLLECTIVE_TIMEOUT, Accelerator, GraphWatch, M, T, gradients_of
 from tasks.worker.devices.precompile import list_graphs
 from tasks.worker.devices.xla_environment import XlaEnvironment, check_place, is_collecting
 from tasks.worker.process.job import Rank
-from tasks.worker.process.shared_folder import SharedFolder
+from tasks.worker.process.machine import SharedFolder
 
 NANOSECONDS = 1e-9
 

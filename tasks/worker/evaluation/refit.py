@@ -4,21 +4,154 @@ Training steps find a head slowly, as a batch has few rows of a rare class; on f
 """
 
 from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import nn
 
 from configs.schema.config import Config
-from tasks.contracts.checkpoints import GroupRange, HeadSolved
-from tasks.data.label_columns import label_classes, row_weights
-from tasks.data.rows import QUERY
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.references import GroupRange, HeadSolved, HoldoutRule, LabelHeadSolved
+from tasks.data.holdout import calibration_rows, in_range, read_sides
+from tasks.data.label_columns import label_classes, label_values, row_weights
+from tasks.data.rows import ITEM, QUERY
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.evaluation.newest_rows import inputs_of, newest_rows
-from tasks.worker.evaluation.refit_labels import solve_label_head
+from tasks.worker.model.embed import embed, embed_settings
+from tasks.worker.model.label_heads import LABEL_TASKS, head_inputs
+from tasks.worker.model.label_task import FOLDS, LabelledRows
 from tasks.worker.model.relevant import hash_queries
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.holdout import encode_side
+from tasks.worker.training.training_rows import used_columns
+
+
+class HeadRows(NamedTuple):
+    """Rows to solve a head on, and rows that neither encoder nor head was trained on; None: there are none."""
+
+    training: pa.Table
+    development: pa.Table | None
+
+
+def newest_rows(
+    job: Job, count: int, known: Callable[[pa.Table], np.ndarray], spared: Mapping[str, GroupRange]
+) -> HeadRows:
+    """Return the newest `count` usable training rows of history and run, oldest first, and their development rows.
+
+    Reads no more spans than needed.
+
+    Args:
+        known: returns the usable rows of a table, bool (rows,).
+        spared: the lineage's development groups by span.
+    """
+    inputs, config = job.spec.inputs, job.config
+    assert isinstance(inputs, TrainInputs)
+    refs, columns = (*inputs.history, *inputs.rows), used_columns(config)
+    rule, tables = HoldoutRule.of(config.evaluate, refs), []
+    for ref in reversed(refs):
+        groups = spared.get(ref.span.name)
+        for training, _ in read_sides(job.shared, [ref], rule, columns, newest_first=True):
+            usable = known(training) if groups is None else known(training) & ~in_range(training, rule, groups)
+            found = training.filter(pa.array(usable))
+            tables.append(found.slice(max(0, found.num_rows - count)))
+            count -= tables[-1].num_rows
+            if not count:
+                break
+        if not count:
+            break
+    training = pa.concat_tables(reversed(tables), promote_options="permissive")
+    return HeadRows(training, calibration_rows(job.shared, refs, rule, spared, columns, known))
+
+
+def inputs_of(
+    job: Job,
+    parts: ModelParts,
+    accelerator: Accelerator,
+    kind: Literal["query", "pair"],
+    rows: pa.Table,
+    beat: Callable[[], None],
+) -> np.ndarray:
+    """Return a head's input for each row, float32 (rows, inputs); the workers share the work.
+
+    Args:
+        beat: called repeatedly during the work.
+    """
+    settings = embed_settings(job.config, accelerator, job.config.train.precision)
+    texts = (QUERY,) if kind == "query" else (QUERY, ITEM)
+    sides = [
+        embed(
+            parts.model, accelerator, *encode_side(rows, text, parts, job.config), settings, progress=lambda *_: beat()
+        )
+        for text in texts
+    ]
+    return head_inputs(kind, sides[0], sides[-1])
+
+
+def solve_label_head(
+    job: Job,
+    parts: ModelParts,
+    accelerator: Accelerator,
+    name: str,
+    step: int,
+    spared: Mapping[str, GroupRange],
+    beat: Callable[[], None],
+) -> None:
+    """Solve one label head with `refit_rows`, for `solve_heads`."""
+    head, task = job.config.heads.of_labels[name], LABEL_TASKS[name]
+    assert head.refit_rows is not None
+    accelerator.name_work(f"the head {name}")
+    rows, development = newest_rows(job, head.refit_rows, lambda table: _usable_labels(table, job, name), spared)
+    truth, folds = label_values(rows, head), hash_queries(rows[QUERY].to_pylist()) % FOLDS
+    few = task.find_shortage(truth, head) or ("all rows are of one query" if len(np.unique(folds)) < 2 else "")
+    if few:
+        print(f"the head {name} is not solved: {few}", flush=True)
+        return
+    known, unseen = (
+        None if table is None else _labelled(job, parts, accelerator, name, table, beat)
+        for table in (rows, development)
+    )
+    assert known is not None
+    linear = parts.model.label_heads[name]
+    assert isinstance(linear, nn.Linear)
+    weight, bias = (torch.zeros(each.shape) for each in (linear.weight, linear.bias))
+    strength, metrics = torch.zeros(1, dtype=torch.float64), {}
+    if job.rank.is_main:
+        solved = task.solve(known, unseen, head)
+        weight, bias = torch.from_numpy(solved.weight), torch.from_numpy(solved.bias)
+        strength, metrics = torch.tensor([solved.strength], dtype=torch.float64), solved.metrics
+    beat()
+    with torch.no_grad():
+        for parameter, value in ((linear.weight, weight), (linear.bias, bias)):
+            parameter.copy_(accelerator.upload(accelerator.sum(value)))
+    parts.model.labels_solved[name] = LabelHeadSolved(
+        step=step,
+        rows=rows.num_rows,
+        strength=float(accelerator.sum(strength).item()),
+        calibration_rows=0 if development is None else development.num_rows,
+        metrics=metrics,
+    )
+
+
+def _labelled(
+    job: Job, parts: ModelParts, accelerator: Accelerator, name: str, rows: pa.Table, beat: Callable[[], None]
+) -> LabelledRows:
+    """Return rows as the head's inputs and targets; the workers share the work."""
+    head = job.config.heads.of_labels[name]
+    return LabelledRows(
+        inputs=inputs_of(job, parts, accelerator, head.input, rows, beat),
+        truth=label_values(rows, head),
+        counts=row_weights(rows, job.config.train.row_weight),
+        folds=hash_queries(rows[QUERY].to_pylist()) % FOLDS,
+    )
+
+
+def _usable_labels(table: pa.Table, job: Job, name: str) -> np.ndarray:
+    """Return bool (rows,): True if the row has a label and a weight above 0."""
+    weights = row_weights(table, job.config.train.row_weight)
+    known: np.ndarray = ~np.isnan(label_values(table, job.config.heads.of_labels[name])) & (weights > 0)
+    return known
 
 
 def solve_heads(
@@ -68,7 +201,7 @@ def solve_head(
     )
 
     accelerator.name_work("the classification head")
-    rows, development = newest_rows(job, head.refit_rows, lambda table: _usable(table, job.config), spared)
+    rows, development = newest_rows(job, head.refit_rows, lambda table: _usable_pairs(table, job.config), spared)
     classes = label_classes(rows, job.config.heads)
     counts = np.bincount(classes, minlength=2)
     if counts.min() < LEAST_ROWS:
@@ -104,7 +237,7 @@ def solve_head(
     )
 
 
-def _usable(table: pa.Table, config: Config) -> np.ndarray:
+def _usable_pairs(table: pa.Table, config: Config) -> np.ndarray:
     """Return bool (rows,): True if the row has a class and a weight above 0."""
     weights = row_weights(table, config.train.row_weight)
     known: np.ndarray = (label_classes(table, config.heads) >= 0) & (weights > 0)

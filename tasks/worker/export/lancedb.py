@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.compute
 from lancedb.index import HnswFlat
 
-from configs.schema.publishing import LancedbTarget
-from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
-from tasks.data.rows import ITEM_ID
+from configs.schema.stages import LancedbTarget
+from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of, release_of

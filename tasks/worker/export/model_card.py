@@ -6,12 +6,12 @@ It contains only facts about the model version, so every release of the same mod
 from collections.abc import Mapping, Sequence
 
 from configs.schema.model import Prompts
-from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
 from tasks.contracts.evaluation import MAIN, ByQueries
 from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.references import HeadSolved, LabelHeadSolved
 from tasks.contracts.workspace import MODEL
-from tasks.data.encoders import entity_names
-from tasks.worker.export.head import label_scoring_code, scoring_code
+from tasks.data.pretrained import entity_names
+from tasks.worker.export.export import label_scoring_code, scoring_code
 from tasks.worker.training.checkpoint import ModelParts
 
 NAME = "README.md"

@@ -19,9 +19,8 @@ from pgvector import HalfVector, Vector
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from configs.schema.publishing import PgvectorTarget
-from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
-from tasks.data.rows import ITEM_ID
+from configs.schema.stages import PgvectorTarget
+from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StageError, StoreError
 from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
 

@@ -19,9 +19,8 @@ from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 
-from configs.schema.publishing import QdrantTarget
-from tasks.data.items import MODEL_VERSION, TEXT, VECTOR
-from tasks.data.rows import ITEM_ID
+from configs.schema.stages import QdrantTarget
+from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.export.target import PARTITION, Index, Owner, Row, Shape, is_table_of
 

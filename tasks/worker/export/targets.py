@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from configs.schema.publishing import AnyTarget, LancedbTarget, PgvectorTarget, QdrantTarget
+from configs.schema.stages import AnyTarget, LancedbTarget, PgvectorTarget, QdrantTarget
 from tasks.foundation.errors import ConfigError
 from tasks.worker.export.target import Target
 

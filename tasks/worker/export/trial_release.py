@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from configs.schema.config import Config
 from configs.schema.model import FeaturesConfig
-from tasks.data.items import TEXT
-from tasks.data.rows import QUERY
+from tasks.data.rows import QUERY, TEXT
 from tasks.foundation.errors import ConfigError, FailureClass, classify
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.export.export import export_model
 from tasks.worker.model.embed import embed, embed_settings
@@ -22,8 +21,8 @@ from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
 from tasks.worker.search.consumer import Given, encode_apart
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.start import build_parts
 
 # Different lengths, one of them cut; capitals, accents, digits and another script, which tokenizers treat differently.
 TEXTS = ("Lamp", "2 Crème-brûlée Töpfe für 14.50 €; 赤い靴 & a red CHAIR", "one more word about it " * 400)

@@ -21,12 +21,12 @@ from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import SPEC
 from tasks.foundation.errors import POLICIES, StoreError, classify, from_exit_code
 from tasks.runs.host_records import excluded, given_up
-from tasks.worker.launch.child_node import ChildNode
-from tasks.worker.launch.container_position import ContainerPosition, check_position
-from tasks.worker.launch.main_node import MainNode
-from tasks.worker.launch.processes import (
+from tasks.worker.launch.nodes import ChildNode, MainNode
+from tasks.worker.launch.this_node import (
+    ContainerPosition,
     StopSignals,
     Workers,
+    check_position,
     claim_attempt,
     spec_of_try,
     torchrun_command,

@@ -1,6 +1,6 @@
 """The TCP link between the launchers of one job's nodes: it carries hellos, heartbeats and the ends of workers.
 
-Messages are lines of JSON, small and rare. main_node.py and child_node.py decide on the consequences.
+Messages are lines of JSON, small and rare. nodes.py decides on the consequences.
 """
 
 import contextlib
@@ -13,8 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tasks.foundation.errors import HostError
 from tasks.foundation.records import Record
-from tasks.worker.launch.container_position import ContainerPosition
-from tasks.worker.launch.processes import Report
+from tasks.worker.launch.this_node import ContainerPosition, Report
 
 HEARTBEATS_PER_SILENCE = 5  # lost heartbeats before a node counts as silent
 MESSAGE_BYTES = 1 << 17

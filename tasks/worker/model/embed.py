@@ -14,13 +14,12 @@ import torch
 
 from configs.schema.config import Config
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.devices.attention import supports_unpadded
 from tasks.worker.devices.base import Precision
+from tasks.worker.devices.encoder_layers import supports_unpadded
 from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
-from tasks.worker.model.packing import pack, segments_of
+from tasks.worker.model.packing import UnpaddedTexts, pack, segments_of, split_batches
 from tasks.worker.model.tokens import TokenLists
-from tasks.worker.model.unpadded import UnpaddedTexts, split_batches
 
 
 @dataclass(frozen=True)

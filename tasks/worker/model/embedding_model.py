@@ -1,6 +1,6 @@
-"""The model: a Hugging Face text encoder, pooling, feature interaction, and heads for several tasks.
+"""The model: a Hugging Face text encoder, pooling, feature interaction, and heads for several tasks; and its shape.
 
-It knows nothing of devices, workers or files; `build.py` makes a model and `checkpoint.py` saves it.
+It knows nothing of devices, workers or files; `training/start.py` makes a model and `checkpoint.py` saves it.
 """
 
 from __future__ import annotations
@@ -9,24 +9,96 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import nn
 from torch.func import functional_call
 from transformers import AutoModel, PretrainedConfig
 
+from configs.schema.config import Config
+from configs.schema.model import LabelHead
 from configs.schema.training import LARGEST_SCALE
-from tasks.contracts.checkpoints import HeadSolved, LabelHeadSolved
-from tasks.data.encoders import Activation, first_position, kind_of
-from tasks.worker.devices.varlen_attention import offsets_of, takes_lengths
-from tasks.worker.model import unpadded
-from tasks.worker.model.features import FeatureArrays
+from tasks.contracts.references import HeadSolved, LabelHeadSolved
+from tasks.data.pretrained import Activation, TextShape, first_position, kind_of
+from tasks.foundation.records import Record
+from tasks.worker.devices.encoder_layers import offsets_of, takes_lengths
+from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.interaction import Interaction
-from tasks.worker.model.model_shape import ModelShape, input_width
-from tasks.worker.model.packing import Packing, segments_of
-from tasks.worker.model.unpadded import UnpaddedTexts
+from tasks.worker.model.packing import Packing, UnpaddedTexts, pool, segments_of
+
+
+class InteractionShape(Record):
+    """The arguments of `Interaction`."""
+
+    text_width: int
+    numeric: int
+    categories: list[int]
+    kind: Literal["explicit", "implicit", "both"]
+    cross_layers: int
+    deep_widths: list[int]
+    categorical_width: int
+    output_width: int
+
+
+class LabelHeadShape(Record):
+    """A label head: its input, and the meaning of its outputs."""
+
+    input: Literal["query", "pair"]
+    outputs: int
+    meaning: dict[str, float | list[str]]  # by setting name of the head, e.g. `classes`
+
+
+class ModelShape(TextShape):
+    """The architecture of a model around its encoder. Saved in every checkpoint."""
+
+    width: int
+    interaction: InteractionShape | None
+    classifier: Literal["query", "pair"] | None
+    learnt_scale: float | None = None  # initial value; null: fixed scale
+    label_heads: dict[str, LabelHeadShape] = Field(default={})
+
+
+def shape_of(config: Config, encoder_width: int, features: FeatureTable, text: TextShape) -> ModelShape:
+    """Return the shape of a configured model on an encoder of `encoder_width`, with pooling and prompts of `text`."""
+    model, head = config.model, config.heads.classification
+    text_width = text.text_width(encoder_width)
+    width = model.embedding_width or text_width
+    interaction = None
+    if model.interaction.kind != "none":
+        interaction = InteractionShape(
+            text_width=text_width,
+            numeric=len(features.numeric),
+            categories=features.categories,
+            kind=model.interaction.kind,
+            cross_layers=model.interaction.cross_layers,
+            deep_widths=list(model.interaction.deep_widths),
+            categorical_width=model.interaction.categorical_width,
+            output_width=width,
+        )
+    return ModelShape(
+        pooling=text.pooling,
+        dense=text.dense,
+        prompts=text.prompts,
+        width=width,
+        interaction=interaction,
+        classifier=head.input if head else None,
+        learnt_scale=config.heads.learnt_scale,
+        label_heads={name: _label_head(each) for name, each in config.heads.of_labels.items()},
+    )
+
+
+def _label_head(head: LabelHead) -> LabelHeadShape:
+    return LabelHeadShape(input=head.input, outputs=head.outputs, meaning=head.meaning)
+
+
+def input_width(kind: Literal["query", "pair"], width: int) -> int:
+    """Return the input width of a head on vectors of `width`: the query, or query, item and their product."""
+    return width if kind == "query" else 3 * width
+
 
 # A step of AdamW is about as large as the learning rate, tuned for an encoder. This single number must move farther.
 _PACE = 100.0
@@ -182,7 +254,7 @@ class EmbeddingModel(nn.Module):
         groups = self._for_layers(texts.groups, texts.groups)
         hidden = self._encode(texts.ids, groups, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
-            return self._finish(unpadded.pool(hidden[0], texts.groups, self.shape.pooling), texts)
+            return self._finish(pool(hidden[0], texts.groups, self.shape.pooling), texts)
 
     def pool(self, texts: Texts) -> torch.Tensor:
         """Return the pooled vector of each segment, float32 (R * segments, D), from ids, segments and positions."""

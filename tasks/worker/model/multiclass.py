@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from threadpoolctl import threadpool_limits
 
-from configs.schema.label_heads import MulticlassHead
+from configs.schema.model import MulticlassHead
 from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 

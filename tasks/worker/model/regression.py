@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from configs.schema.label_heads import RegressionHead
+from configs.schema.model import RegressionHead
 from tasks.quality.label_metrics import label_metrics
 from tasks.worker.model.label_task import FOLDS, STRENGTHS, FittedHead, LabelledRows, LabelTask, cross_validate
 

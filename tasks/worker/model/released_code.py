@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.data.encoders import Activation
+from tasks.data.pretrained import Activation
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.features import FILE
 

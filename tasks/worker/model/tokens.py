@@ -1,6 +1,7 @@
 """Turn texts into token ids, with a tokenizer trained on the first run's texts or taken from a pretrained folder.
 
-Only the `tokenizers` library and one `tokenizer.json`, which every checkpoint has, are needed.
+Before each text is a prompt: one for all rows, or one per entity type or locale. Only the `tokenizers` library and one
+`tokenizer.json`, which every checkpoint has, are needed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.normalizers import BertNormalizer
@@ -18,7 +20,23 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 
+from configs.schema.model import Prompts
 from tasks.foundation.errors import ConfigError
+from tasks.worker.model.features import Side
+
+
+def prompts_of(rows: pa.Table, side: Side, prompts: Prompts, entity: str | None) -> str | Sequence[str]:
+    """Return one prompt for all rows, or a list with one per row.
+
+    Args:
+        entity: the column that selects a row's prompt; rows whose value is missing or has no prompt get the common one.
+    """
+    common: str = getattr(prompts, side)
+    own = {name: found for name, each in prompts.by_entity.items() if (found := getattr(each, side)) is not None}
+    if entity is None or not own or entity not in rows.column_names:
+        return common
+    return [own.get(value, common) for value in rows[entity].cast(pa.string()).to_pylist()]
+
 
 FILE = "tokenizer.json"
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # [PAD] is 0, BertConfig's default

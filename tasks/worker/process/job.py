@@ -20,10 +20,9 @@ from pydantic import ValidationError
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.results import KeptWork, Phases, WorkerFailure
+from tasks.contracts.outcomes import KeptWork, Phases, WorkerFailure
 from tasks.contracts.workspace import FAILURE, KEPT_WORK
-from tasks.foundation.disks import message_of
-from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify
+from tasks.foundation.errors import POLICIES, ConfigError, StageError, StoreError, classify, message_of
 from tasks.foundation.neuron_errors import classify_log
 from tasks.worker.process.machine import Machine
 

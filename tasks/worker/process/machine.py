@@ -1,6 +1,7 @@
 """Local files that the workers of one machine share in one attempt, and one local copy of each bucket object.
 
-Otherwise each of 32 workers would download the same checkpoint, and list the bucket to wait for the others.
+Otherwise each of 32 workers would download the same checkpoint, and list the bucket to wait for the others. The last
+worker to leave a shared folder removes it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,74 @@ import os
 import shutil
 import tempfile
 import time
+import uuid
+import weakref
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import IO
 
 from infra.store.base import Store
-from infra.store.checked import CheckedStore
 from infra.store.directory import NO_LINKS
 from infra.store.factory import scheme_of
+from infra.store.lease import CheckedStore
 from tasks.foundation.errors import HangError
-from tasks.worker.process.shared_folder import SharedFolder
 from tasks.worker.process.sigterm import RUNNER_PID
+
+_ARRIVED = "arrived-"
+
+
+class SharedFolder:
+    """One worker's use of the folder, which the first worker creates."""
+
+    def __init__(self, path: Path, workers: int = 1) -> None:
+        """Create the folder if needed, and lock it against removal.
+
+        Args:
+            workers: the folder is kept until this number of workers has used it, so that late ones find its files.
+        """
+        self.path = path
+        lock = _use(path)
+        while not _is_at(lock, path):  # another worker has just removed it
+            os.close(lock)
+            lock = _use(path)
+        if workers > 1:
+            (path / f"{_ARRIVED}{uuid.uuid4().hex}").touch()
+        self._leave = weakref.finalize(self, _leave, lock, path, workers)
+
+    def leave(self) -> None:
+        """Remove the folder unless another worker needs it; a second call does nothing."""
+        self._leave()
+
+
+def _leave(lock: int, path: Path, workers: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if workers == 1 or len([*path.glob(f"{_ARRIVED}*")]) >= workers:
+            shutil.rmtree(path, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+
+
+def _use(path: Path) -> int:
+    while True:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(folder, fcntl.LOCK_SH)  # the kernel releases it if the process dies
+        return folder
+
+
+def _is_at(folder: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(folder), path.stat())
+    except FileNotFoundError:
+        return False
+
 
 SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 1.0
 

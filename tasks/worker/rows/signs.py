@@ -14,9 +14,9 @@ import pyarrow.compute
 from configs.schema.stages import Bounds
 from configs.schema.validation import SignsConfig
 from tasks.contracts.outcomes import Check
-from tasks.data.files.shapes import MARKUP, MISREAD
+from tasks.data.files.facts import MARKUP, MISREAD
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, TIME, normal_text
-from tasks.worker.catalogue.shared_words import SharedWords, shared_words
+from tasks.worker.catalogue.wrong_joins import SharedWords, shared_words
 from tasks.worker.checks.verdicts import check_share, not_judged
 from tasks.worker.rows.drift import MIN_ROWS
 

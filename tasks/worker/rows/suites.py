@@ -11,8 +11,7 @@ import pyarrow as pa
 from configs.schema.validation import ExpectationConfig, Scope
 from tasks.contracts.outcomes import Check
 from tasks.foundation.errors import CodeError, ConfigError
-from tasks.quality.expectations import Expectation, Finding, check_arguments, judge
-from tasks.quality.limits import Limit
+from tasks.quality.expectations import Expectation, Finding, Limit, check_arguments, judge
 
 
 @dataclass

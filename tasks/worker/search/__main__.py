@@ -27,7 +27,7 @@ def main() -> None:
         began = time.monotonic()
         release = Release.model_validate_json(sys.stdin.readline())
 
-        from tasks.worker.search.measure import open_released
+        from tasks.worker.search.consumer import open_released
 
         consumer, index = open_released(open_store(arguments.workspace), release.ref)
         give(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tasks.foundation.errors import POLICIES, classify
-from tasks.foundation.garbage import collect_rarely
+from tasks.foundation.process import collect_rarely
 from tasks.foundation.records import Record
 from tasks.worker.process.sigterm import die_with_parent
 from tasks.worker.process.threads import QUIET

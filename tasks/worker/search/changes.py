@@ -11,18 +11,16 @@ import pyarrow as pa
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.checkpoints import HoldoutRule
-from tasks.contracts.references import RowsRef
+from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.contracts.search import Changes, ListedItem, QueryChange, SharedSearch
 from tasks.data.holdout import read_sides
-from tasks.data.items import CONTENT, TEXT
 from tasks.data.label_columns import pair_mask
-from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY
+from tasks.data.rows import CONTENT, CORE, ITEM, ITEM_ID, QUERY, TEXT
 from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.model.relevant import hash_queries
-from tasks.worker.rows.holdout_read import HeldSpan, at_once, pairs_of_queries
+from tasks.worker.rows.holdout import HeldSpan, at_once, pairs_of_queries
+from tasks.worker.search.consumer import Searched
 from tasks.worker.search.index import ABSENT, Index
-from tasks.worker.search.measure import Searched
 
 
 def holdout_queries(store: Store, refs: Sequence[RowsRef], config: Config) -> pa.Table:

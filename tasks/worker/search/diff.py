@@ -20,7 +20,7 @@ def main() -> None:
 
     def work(give: Answering) -> None:
         from tasks.worker.search.changes import compare, holdout_queries, known_pairs, shared_items
-        from tasks.worker.search.measure import ONE_OF_TWO_BYTES, about_released, compare_models, open_released, search
+        from tasks.worker.search.consumer import ONE_OF_TWO_BYTES, about_released, compare_models, open_released, search
 
         store = open_store(arguments.workspace)
         before, after = (Release.model_validate_json(sys.stdin.readline()) for _ in range(2))

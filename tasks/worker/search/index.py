@@ -16,10 +16,8 @@ import torch
 from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_files, read_fact, read_manifest
 from tasks.contracts.search import Hit, ListedItem
-from tasks.data.items import TEXT, VECTOR, VECTORS_KIND
-from tasks.data.rows import ITEM_ID
-from tasks.worker.catalogue.earlier_shards import expect_vectors
-from tasks.worker.catalogue.reuse import as_matrix
+from tasks.data.rows import ITEM_ID, TEXT, VECTOR, VECTORS_KIND
+from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.devices.ahead import own_threads
 from tasks.worker.model.ranks import HOST, bands, multiply
 

@@ -13,11 +13,10 @@ import torch
 
 from configs.schema.training import NegativesConfig
 from infra.store.base import Store
+from tasks.contracts.jobs import report
 from tasks.contracts.references import MinedRelease
-from tasks.contracts.runner import report
-from tasks.data.items import TEXT
 from tasks.data.label_columns import pair_mask
-from tasks.data.rows import ITEM, ITEM_ID, QUERY
+from tasks.data.rows import ITEM, ITEM_ID, QUERY, TEXT
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.evaluation.models import LoadedModel, ModelSpec, open_model

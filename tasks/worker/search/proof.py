@@ -1,7 +1,11 @@
 """Prove that the exported model gives items and queries the same vectors as the pipeline.
 
-The exported model runs in its own process, and its vectors are not normalised before the comparison.
+The exported model runs in its own process, and its vectors are not normalised before the comparison. Of a refresh only
+the new shards are checked; the others are the files of the release before. Until one in a hundred items has changed,
+holdout queries do not search all vectors again.
 """
+
+from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,18 +13,28 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.parquet as pq
 
 from infra.store.base import Store
+from infra.store.manifest import (
+    CorruptFolder,
+    FileEntry,
+    Manifest,
+    MissingFolder,
+    check_sizes,
+    expect_manifest,
+    open_file,
+)
 from tasks.contracts.jobs import ReleaseInputs
-from tasks.data.items import TEXT, partition_of
-from tasks.data.rows import ITEM_ID, QUERY
+from tasks.contracts.search import Changes, ListedItem, SharedSearch
+from tasks.data.rows import CONTENT, ITEM_ID, QUERY, TEXT, VECTOR, part_name, partition_of
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.worker.catalogue.records import Catalogue
+from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import Side, encode_features
-from tasks.worker.model.prompts import prompts_of
-from tasks.worker.model.tokens import tokenize
+from tasks.worker.model.tokens import prompts_of, tokenize
 from tasks.worker.process.job import Job
 from tasks.worker.search.consumer import Given, encode_apart
 from tasks.worker.search.index import Index
@@ -140,3 +154,132 @@ def _sample(store: Store, inputs: ReleaseInputs, index: Index, rows: int) -> tup
         ]
     items = pa.concat_tables(found)
     return items, index.at(places[pc.index_in(items[ITEM_ID].combine_chunks(), value_set=ids).to_numpy()])
+
+
+UNSEARCHED_SHARE = 0.01  # share of the vectors; beyond it, the metrics of the release before say too little
+LISTED = 10  # new and gone items
+_BATCH = 8192
+
+
+class ChangedItems(NamedTuple):
+    """The items of a refresh that the release before lacks, alone has, or has with another text or feature."""
+
+    before: int  # vectors of the release before
+    new: dict[str, str]  # id -> text
+    gone: dict[str, str]
+    changed: int
+
+    def changes(self, number: int, after: int) -> Changes:
+        """Return them as the changes since release `number`, without ranks: the model is the same."""
+        shared = SharedSearch(items=self.before - len(self.gone), queries=0, metrics_before={}, metrics_after={})
+        new, gone = (
+            tuple(ListedItem(item_id=item_id, text=items[item_id]) for item_id in sorted(items)[:LISTED])
+            for items in (self.new, self.gone)
+        )
+        return Changes(
+            before=number, after=None, same_model=True, queries=0, metrics_before={}, metrics_after={}, shared=shared,
+            items_before=self.before, items_after=after, new_items=len(self.new), gone_items=len(self.gone),
+            changed_items=self.changed, same_item_cosine=None, overlap_at_10=None, new=new, gone=gone, wins=(),
+            losses=(),
+        )  # fmt: skip
+
+
+class FewChanges(NamedTuple):
+    """The shards that the refreshed release lacks."""
+
+    vectors: Manifest
+    items: ChangedItems
+    shards: tuple[FileEntry, ...]  # new ones; the first of all if only items without a vector have changed
+    unsearched: int  # items that have changed since all vectors were searched
+
+
+def few_changes(store: Store, inputs: ReleaseInputs) -> FewChanges | None:
+    """Return the changed shards of a refresh; None if all vectors must be searched, as for a new model.
+
+    Raises:
+        MissingFolder, CorruptFolder: the vectors are not complete, or a file that they name is gone.
+    """
+    if inputs.carried is None:
+        return None
+    of, now = inputs.carried.release, check_sizes(store, inputs.vectors)
+    try:
+        expect_manifest(store, of.model_prefix, check_sizes(store, of.model_prefix), of.model_sha256)
+        before = check_sizes(store, of.vectors_prefix)
+        expect_manifest(store, of.vectors_prefix, before, of.vectors_sha256)
+        old, new = ({entry.name: entry for entry in each.files} for each in (before, now))
+        same = {name for name in old.keys() & new.keys() if old[name].sha256 == new[name].sha256}
+        if before.facts["catalogue"]["partitions"] != now.facts["catalogue"]["partitions"]:
+            return None
+        names = sorted((old.keys() | new.keys()) - same)
+        unsearched = inputs.carried.unsearched
+        found = ChangedItems(before.facts["vectors"], {}, {}, 0)
+        for name in names:
+            found = _with_shard(
+                found,
+                _read(store, of.vectors_prefix, before, name) if name in old else {},
+                _read(store, inputs.vectors, now, name) if name in new else {},
+            )
+            unsearched = inputs.carried.unsearched + len(found.new) + len(found.gone) + found.changed
+            if unsearched > UNSEARCHED_SHARE * now.facts["vectors"]:
+                return None
+    except (MissingFolder, CorruptFolder) as error:
+        print(f"all vectors are searched, since release {of.number} is damaged: {error}", flush=True)
+        return None
+    shards = tuple(new[name] for name in names if name in new) or now.files[:1]
+    return FewChanges(now, found, shards, unsearched)
+
+
+def _read(store: Store, prefix: str, manifest: Manifest, name: str) -> dict[str, tuple[str, str]]:
+    """Return the content hash and the text of each item of a shard, by id."""
+    table = pq.read_table(open_file(store, prefix, manifest, name), columns=[ITEM_ID, CONTENT, TEXT])
+    columns = (table[name].to_pylist() for name in (ITEM_ID, CONTENT, TEXT))
+    return {item_id: (content, text) for item_id, content, text in zip(*columns, strict=True)}
+
+
+def _with_shard(
+    found: ChangedItems, before: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]
+) -> ChangedItems:
+    new = {item_id: now[item_id][1] for item_id in now.keys() - before.keys()}
+    gone = {item_id: before[item_id][1] for item_id in before.keys() - now.keys()}
+    changed = sum(before[item_id][0] != now[item_id][0] for item_id in before.keys() & now.keys())
+    return found._replace(new=found.new | new, gone=found.gone | gone, changed=found.changed + changed)
+
+
+def prove_changes(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelParts) -> np.ndarray:
+    """Check the items and vectors of the changed shards, and embed a sample of them again.
+
+    Returns:
+        Cosines, float32 (items,), between the vectors that the model gives the sample now and the released ones.
+
+    Raises:
+        CodeError: a shard lacks an item or has another, a vector is not of unit length, or a cosine is below
+            `release.min_cosine`; nothing was released.
+        CorruptFolder: a shard is damaged.
+    """
+    catalogue, left = Catalogue(job.store, inputs.catalogue), job.config.release.probe_rows
+    samples: list[tuple[pa.Table, np.ndarray]] = []
+    bad = {number: counted[1] for number, counted in enumerate(few.vectors.facts["shards"])}
+    number_of = {part_name(number): number for number in bad}
+    for shard in few.shards:
+        number = number_of[shard.name]
+        path = open_file(job.store, inputs.vectors, few.vectors, shard.name)
+        table = pq.read_table(path, columns=[ITEM_ID, CONTENT, VECTOR])
+        every = pa.concat_tables(
+            [table.schema.empty_table(), *catalogue.items(number, _BATCH)], promote_options="default"
+        )
+        items = every.filter(pc.is_in(every[ITEM_ID], value_set=table[ITEM_ID].combine_chunks()))
+        whole = every.num_rows == table.num_rows + bad[number]
+        if not whole or items[CONTENT].to_pylist() != table[CONTENT].to_pylist():
+            raise CodeError(
+                f"{path} has vectors of other items than {job.store.uri}/{inputs.catalogue.prefix}; run infer again; "
+                "nothing was released"
+            )
+        if left:
+            samples.append((items.slice(0, left), as_matrix(table[VECTOR].slice(0, left)).astype(np.float32)))
+            left -= samples[-1][0].num_rows
+    items = pa.concat_tables([table for table, _ in samples])
+    released = np.concatenate([vectors for _, vectors in samples])
+    released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
+    return compared(
+        job, trained_vectors(job, parts, items, "item"), released, "item", items[ITEM_ID], "the released one"
+    )

@@ -20,14 +20,12 @@ from transformers import AutoConfig, PretrainedConfig
 
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
-from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef
+from tasks.contracts.references import CheckpointRef, CheckpointState
 from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker.model import features, tokens
-from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape
 from tasks.worker.model.features import FeatureTable
-from tasks.worker.model.model_shape import ModelShape
 from tasks.worker.training.tokenised import TokenizerSettings, read_settings, write_settings
 
 KIND = "checkpoint"

@@ -20,7 +20,7 @@ from tasks.contracts.references import CompileRef
 from tasks.contracts.workspace import COMPILE_LEASE, COMPILE_SIGNAL, SPEC
 from tasks.foundation.errors import CompileError
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.devices.graphs import Graph
+from tasks.worker.devices.base import Graph
 from tasks.worker.devices.precompile import collect, list_graphs, precompile
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training import compile_cache

@@ -1,20 +1,22 @@
 """The compiled graphs of one program as a checked artifact of the workspace, `compile/<key>/`.
 
-The manifest has the files, checksums and compile seconds of every graph, and the work that first needed it.
-`compile_ahead.py` chooses the worker that builds the artifact.
+The manifest has the files, checksums and compile seconds of every graph, and the work that first needed it. The graphs
+of the health checks are such an artifact too. `compile_ahead.py` chooses the worker that builds that of training.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import transformers
 
 from configs.schema.config import Config
+from infra.store import lease
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import (
     MANIFEST,
@@ -26,14 +28,16 @@ from infra.store.manifest import (
     read_fact,
     read_manifest,
 )
-from infra.store.placing import place
+from infra.store.records import place
 from tasks.contracts.references import CompileRef
 from tasks.contracts.usage import GraphUse
-from tasks.contracts.workspace import COMPILED
-from tasks.foundation.errors import CompileError
+from tasks.contracts.workspace import COMPILE_LEASE, COMPILED
+from tasks.foundation.errors import CompileError, StoreError
 from tasks.foundation.records import Record
+from tasks.worker.checks.known_answers import COMPILED_SIZES
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.devices.graphs import Graph, OnNewGraph
+from tasks.worker.devices.base import Graph, OnNewGraph
+from tasks.worker.process.job import Job
 from tasks.worker.process.machine import once_per_machine
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.checkpoint import ModelParts
@@ -239,3 +243,58 @@ def graph_use(accelerator: Accelerator) -> GraphUse | None:
     use = accelerator.graphs.use(accelerator.reads_graphs)
     print(use.sentence, flush=True)
     return use
+
+
+VERSION = 1  # raise it when the checks compute something else
+
+
+@contextlib.contextmanager
+def provide_check_graphs(job: Job, accelerator: Accelerator) -> Iterator[None]:
+    """Fetch the known graphs into the machine's folder; after the block, publish the new ones.
+
+    If the workspace refuses reads or writes, print a warning and compile.
+    """
+    made_of = _ingredients(job, accelerator)
+    known = CompileRef(key=key_of(made_of), graphs=0, seconds=0.0)
+    with _only_warning():
+        reuse(accelerator, job.store, known)
+    yield
+    if job.rank.is_main:
+        with _only_warning():
+            _publish(job, accelerator, made_of)
+
+
+def _publish(job: Job, accelerator: Accelerator, made_of: dict[str, Any]) -> None:
+    assert accelerator.graphs is not None
+    assert accelerator.graph_folder is not None
+    key, met = key_of(made_of), accelerator.graphs.met
+    there = fetch(job.store, key, None)
+    if not any(graph.name not in there.graphs for graph in met):
+        return
+    with lease.wait_for(job.store, COMPILE_LEASE.key(key=key), say=_say):
+        there = fetch(job.store, key, None)
+        publish(job.store, made_of, there, met, accelerator.graph_folder, complete=True)
+
+
+def _ingredients(job: Job, accelerator: Accelerator) -> dict[str, Any]:
+    health = job.config.health
+    return {
+        "checks": VERSION,
+        "compiler": accelerator.compiler,
+        "flags": accelerator.flags,
+        "world": job.rank.world,
+        "elements": [*COMPILED_SIZES, health.all_reduce_mib * 2**18],
+        "product": [health.matmul_size, accelerator.fast_bf16],
+    }
+
+
+@contextlib.contextmanager
+def _only_warning() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        _say(f"warning: the graphs of the health checks are compiled again at each run: {error}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

@@ -19,10 +19,8 @@ from torch import nn
 from configs.schema.gates import METRICS
 from configs.schema.training import KeepBestConfig
 from infra.store.base import Store
-from tasks.contracts.checkpoints import CurvePoint, GroupRange, HoldoutRule
-from tasks.contracts.references import RowsRef
-from tasks.data.development import in_range
-from tasks.data.holdout import left_out_ids, split_holdout
+from tasks.contracts.references import CurvePoint, GroupRange, HoldoutRule, RowsRef
+from tasks.data.holdout import in_range, left_out_ids, split_holdout
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.worker.devices.base import Accelerator
 

@@ -14,12 +14,10 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from configs.schema.config import Config
-from configs.schema.learning_rate import rate_in_run
-from infra.store.placing import place
-from tasks.contracts.checkpoints import CheckpointState, CurvePoint
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.references import CheckpointRef, RowsRef
-from tasks.contracts.runner import report
+from configs.schema.training import rate_in_run
+from infra.store.records import place
+from tasks.contracts.jobs import JobSpec, report
+from tasks.contracts.references import CheckpointRef, CheckpointState, CurvePoint, RowsRef
 from tasks.contracts.usage import CheckpointUse
 from tasks.contracts.workspace import TENSORBOARD
 from tasks.foundation.errors import CancelledError, CodeError

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from configs.schema.label_heads import LabelHead
+from configs.schema.model import LabelHead
 from configs.schema.training import ClassificationHead, ContrastiveHead, HeadsConfig
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embedding_model import EmbeddingModel

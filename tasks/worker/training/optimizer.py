@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from configs.schema.learning_rate import rate_in_run
-from configs.schema.training import TrainConfig
+from configs.schema.training import TrainConfig, rate_in_run
 from tasks.worker.devices.base import Accelerator
 
 

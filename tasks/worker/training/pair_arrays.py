@@ -12,11 +12,8 @@ import numpy as np
 
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.tokens import TokenLists
-from tasks.worker.training.known_pairs import KnownPositives
-from tasks.worker.training.positives import ROWS_AT_ONCE, Buckets
-from tasks.worker.training.token_cache import ITEM_IDS, QUERY_IDS, ROWS
-from tasks.worker.training.token_columns import Column, RecordFile
-from tasks.worker.training.tokenised import ROW
+from tasks.worker.training.known_pairs import ROWS_AT_ONCE, Buckets, KnownPositives
+from tasks.worker.training.tokenised import ITEM_IDS, QUERY_IDS, ROW, ROWS, Column, RecordFile
 
 
 def write_popularity(records: Path, kind: np.dtype, rows: int, key: str, path: Path, only: str | None = None) -> None:

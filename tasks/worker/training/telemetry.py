@@ -20,8 +20,8 @@ from tasks.contracts.workspace import DEVICE_USE
 from tasks.foundation.errors import StoreError
 from tasks.runs.results import read_result
 from tasks.worker.devices.accelerators import Accelerator, uses_neuron
-from tasks.worker.devices.efa import compute_traffic, read_counters
 from tasks.worker.devices.neuron_monitor import Reading, run_monitor, summarize
+from tasks.worker.devices.neuron_node import compute_traffic, read_counters
 from tasks.worker.process.job import Job
 
 

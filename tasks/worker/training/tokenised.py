@@ -1,23 +1,52 @@
-"""Rows without their texts: token ids, and keys that are equal for equal queries, item texts or items."""
+"""Rows without their texts: token ids, and keys that are equal for equal queries, item texts or items.
+
+The token cache has a span's training rows as such, in the workspace folder `tokens/<key>/`. The first process that
+needs it makes it, under a lease; the key is a hash of all its inputs. If a file does not match its checksum, the folder
+is moved to quarantine/ and made again.
+
+Arrays in files take no memory, as their elements are read on access. Files are read, not mapped: for one element a
+kernel maps up to a megabyte of the page cache and counts it as memory of the process, so a batch of random rows would
+hold hundreds of megabytes.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
+import tempfile
+import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast, overload
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import DTypeLike
 from tokenizers import Tokenizer, normalizers
 
 from configs.schema.model import Prompts
+from infra.store import lease
+from infra.store.base import Store
+from infra.store.manifest import (
+    CorruptFolder,
+    Manifest,
+    MissingFolder,
+    commit,
+    open_folder,
+    quarantine,
+    read_manifest,
+)
+from tasks.contracts.references import HoldoutRule, RowsRef
+from tasks.contracts.workspace import TOKENS, TOKENS_LEASE
+from tasks.data.holdout import read_sides
 from tasks.data.pretrained import read_settings as read_json
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
 from tasks.worker.model.features import Side
-from tasks.worker.model.prompts import prompts_of
-from tasks.worker.model.tokens import tokenize
+from tasks.worker.model.tokens import prompts_of, tokenize
 
 TokenizerSettings = Mapping[str, Mapping[str, Any]]  # content of each file by its name
 
@@ -144,3 +173,213 @@ def _hashes(texts: Iterable[str]) -> np.ndarray:
     """Return 63 hash bits of each text, int64; a collision among ten million texts has odds of 1 to 200,000."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
     return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)
+
+
+KIND = "tokens"
+ROWS, QUERY_IDS, ITEM_IDS = "rows.bin", "query.int32", "item.int32"  # little-endian, without a header
+POLL_SECONDS = 1.0
+_FORMAT = 1  # part of the key: raise it if the same rows give different files
+
+
+def open_tokens(
+    store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe, shared: Store | None = None
+) -> tuple[Path, Manifest]:
+    """Return the local folder of a span's tokens and its manifest; make it if the workspace lacks it.
+
+    ROWS holds records of ROW, with an extra one at the end, whose begins are the ends of the last row; the ids are
+    int32. The manifest's facts have the number of rows and the inputs of the key.
+
+    Args:
+        shared: the same workspace, read once per machine; if given, the rows are read from it.
+
+    Raises:
+        MissingFolder, CorruptFolder: the rows of the span or their `sides` are missing or damaged.
+        StoreError: the lease was lost to another process.
+    """
+    rows = shared or store
+    made_of = _made_of(rows, ref, rule, recipe)
+    key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
+    prefix = TOKENS.key(key=key)
+    try:
+        found = open_folder(store, prefix, KIND)
+    except (MissingFolder, CorruptFolder):
+        with lease.wait_for(store, TOKENS_LEASE.key(key=key), say=_say, poll_seconds=POLL_SECONDS) as held:
+            assert held is not None  # None only with `until`
+            _make_if_needed(store, prefix, read_sides(rows, [ref], rule, recipe.columns), recipe, made_of, ref)
+            held.check()
+        return open_folder(store, prefix, KIND)
+    _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {ref.span.name} are there")
+    return found
+
+
+def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> dict[str, Any]:
+    """Return the inputs of the key, as JSON. Rows are named by their checksum, so equal rows share a folder."""
+    prompts = recipe.prompts
+    by_entity = {"entity": recipe.entity, "by_entity": prompts.model_dump(mode="json")["by_entity"]}
+    return {
+        "format": _FORMAT,
+        "rows": read_manifest(store, ref.prefix).sha256,
+        "sides": read_manifest(store, ref.sides).sha256 if ref.sides is not None else None,
+        "holdout": rule.model_dump(mode="json", exclude={"measured"}),
+        "tokenizer": recipe.tokenizer_sha256,
+        "max_tokens": [recipe.query_tokens, recipe.item_tokens],
+        "prompts": [prompts.query, prompts.item],
+        **(by_entity if recipe.columns else {}),
+    }
+
+
+def _make_if_needed(
+    store: Store, prefix: str, sides: Iterable[Any], recipe: Recipe, made_of: dict[str, Any], ref: RowsRef
+) -> None:
+    """Make the folder unless another process just did; the caller must hold the lease."""
+    try:
+        open_folder(store, prefix, KIND)
+        return
+    except MissingFolder:
+        pass
+    except CorruptFolder as error:
+        _say(f"{error}; moved to {quarantine(store, prefix)}, and made again")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="millrace-") as name:
+        rows = write_tokens(Path(name), (side.training for side in sides), recipe)
+        facts = {"rows": rows, "of": ref.prefix, "made_of": made_of}
+        commit(store, prefix, Path(name), KIND, facts)
+    seconds = time.monotonic() - began
+    _say(f"{prefix}: tokenised {rows} rows of span {ref.span.name} in {seconds:.1f} s")
+
+
+def write_tokens(folder: Path, tables: Iterable[pa.Table], recipe: Recipe) -> int:
+    """Write the files of the cache into `folder`, table by table; return the number of rows."""
+    count, ends = 0, np.zeros(2, dtype=np.int64)
+    with (
+        (folder / ROWS).open("wb") as rows,
+        (folder / QUERY_IDS).open("wb") as query_ids,
+        (folder / ITEM_IDS).open("wb") as item_ids,
+    ):
+        for table in tables:
+            some = tokenise_rows(table, recipe)
+            for begin, end in zip(BEGINS, ends, strict=True):
+                some.rows[begin] += end
+            _append(rows, some.rows)
+            _append(query_ids, some.query_ids)
+            _append(item_ids, some.item_ids)
+            ends += some.ends
+            count += len(some.rows)
+        last = np.zeros(1, dtype=ROW)
+        for begin, end in zip(BEGINS, ends, strict=True):
+            last[begin] = end
+        _append(rows, last)
+    return count
+
+
+def _append(file: IO[bytes], values: np.ndarray) -> None:
+    file.write(values.tobytes())
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+INDEXED = 128  # every 128th element of a sorted array is kept in memory as a search index
+NEAR_BYTES = 2048  # up to this distance, reading through a gap is faster than another read
+REMEMBERED, MOST_REMEMBERED = 4, 2**17  # cached reads, and the largest number of records in one
+
+
+class RecordFile:
+    """An open file of records of one type; the file may be deleted meanwhile.
+
+    The last few reads are cached, because the fields of a batch's rows are read one after another.
+    """
+
+    def __init__(self, path: Path, kind: DTypeLike) -> None:
+        self._handle = os.open(path, os.O_RDONLY)
+        self._kind = np.dtype(kind)
+        self._bytes = os.fstat(self._handle).st_size
+        self._remembered: OrderedDict[bytes, np.ndarray] = OrderedDict()
+        weakref.finalize(self, os.close, self._handle)
+
+    def __len__(self) -> int:
+        return self._bytes // self._kind.itemsize
+
+    def at(self, places: np.ndarray) -> np.ndarray:
+        """Return the records at `places`, int64 (n,), not negative; those close together are read at once."""
+        name = places.tobytes() if len(places) <= MOST_REMEMBERED else b""
+        remembered = self._remembered.get(name)  # another thread may drop it meanwhile
+        if remembered is not None:
+            return remembered
+        if (places[1:] >= places[:-1]).all():
+            records = self._ascending(places)
+        else:
+            order = np.argsort(places, kind="stable")
+            back = np.empty_like(order)
+            back[order] = np.arange(len(order))
+            records = self._ascending(places[order])[back]
+        if name:
+            self._remembered[name] = records
+            if len(self._remembered) > REMEMBERED:
+                self._remembered.popitem(last=False)
+        return records
+
+    def _ascending(self, places: np.ndarray) -> np.ndarray:
+        if not len(places):
+            return np.zeros(0, self._kind)
+        steps = np.diff(places)
+        last = np.append(np.flatnonzero(steps > max(1, NEAR_BYTES // self._kind.itemsize)), len(places) - 1)
+        sizes = np.diff(last, prepend=-1)
+        firsts = places[last + 1 - sizes]
+        counts = places[last] + 1 - firsts
+        found = b"".join(map(self._read, firsts.tolist(), counts.tolist()))
+        records = np.frombuffer(found, self._kind)
+        if len(records) == len(places) and steps.all():
+            return records
+        shift = np.cumsum(counts) - counts - firsts  # from a place in the file to one among the records read
+        return records[places + np.repeat(shift, sizes)]
+
+    def _read(self, first: int, count: int) -> bytes:
+        size, begin = count * self._kind.itemsize, first * self._kind.itemsize
+        found = os.pread(self._handle, size, begin)
+        if len(found) < size:
+            raise IndexError(f"bytes {begin} to {begin + size} of a file of {self._bytes}")
+        return found
+
+
+class Column:
+    """One field of a file's records, or a whole file of numbers; read-only, indexed like an array."""
+
+    def __init__(self, file: RecordFile, field: str | None = None, rows: range | None = None) -> None:
+        self._file, self._field = file, field
+        self._rows = range(len(file)) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, rows: slice) -> Column: ...
+    @overload
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray: ...
+    def __getitem__(self, rows: slice | np.ndarray) -> Column | np.ndarray:
+        """Return a part of the column, unread; or the elements at `rows`, int64 (n,), with -1 for the last one."""
+        if isinstance(rows, slice):
+            return Column(self._file, self._field, self._rows[rows])
+        records = self._file.at(self._rows.start + np.where(rows < 0, rows + len(self), rows))
+        return records if self._field is None else records[self._field]
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        """Return the whole column, in memory."""
+        return np.array(self[np.arange(len(self))], dtype=dtype)
+
+    def searchsorted(self, values: np.ndarray, side: str = "left", sorter: None = None) -> np.ndarray:
+        """Return the insertion places of `values` in this ascending column; called by `np.searchsorted`."""
+        if not len(self):
+            return np.zeros(len(values), dtype=np.int64)
+        block_of = np.maximum(np.searchsorted(self._index, values) - 1, 0)
+        blocks, number = np.unique(block_of, return_inverse=True)
+        begins = blocks * INDEXED
+        sizes = np.minimum(begins + INDEXED, len(self)) - begins
+        before = np.cumsum(sizes) - sizes  # elements of the blocks before, which are ascending together too
+        some = self[np.repeat(begins - before, sizes) + np.arange(sizes.sum())]
+        return (begins - before)[number] + np.searchsorted(some, values)
+
+    @functools.cached_property
+    def _index(self) -> np.ndarray:
+        return np.asarray(self[np.arange(0, len(self), INDEXED)])

@@ -1,22 +1,27 @@
-"""Validated rows as training input: split into training and holdout, token ids, features, classes."""
+"""Validated rows as training input: split into training and holdout, token ids, features, classes.
+
+Row weights are summed by class and by label, and from the sums classes are balanced.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from configs.schema.config import Config
+from configs.schema.model import LabelHead
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
-from tasks.contracts.checkpoints import GroupRange, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.references import RowsRef
-from tasks.data.development import exclude_development_rows, spared_groups
-from tasks.data.holdout import read_sides, trainable
+from tasks.contracts.references import GroupRange, HoldoutRule, RowsRef
+from tasks.data.holdout import exclude_development_rows, read_sides, spared_groups, trainable
 from tasks.data.label_columns import (
     entity_codes,
     label_classes,
@@ -28,11 +33,10 @@ from tasks.data.label_columns import (
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.label_heads import LABEL_TASKS
-from tasks.worker.model.row_sums import RowSums
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.forgetting import Replay, ReplayedRows
-from tasks.worker.training.known_pairs import ROW_KEYS, KnownPositives, LineageKeys, find_known_positives
+from tasks.worker.training.known_pairs import ROW_KEYS, ROWS_AT_ONCE, KnownPositives, LineageKeys, find_known_positives
 from tasks.worker.training.pair_arrays import (
     CLASSES,
     POPULARITY,
@@ -43,9 +47,37 @@ from tasks.worker.training.pair_arrays import (
     write_facts,
     write_popularity,
 )
-from tasks.worker.training.positives import ROWS_AT_ONCE
-from tasks.worker.training.token_cache import ITEM_IDS, QUERY_IDS, ROWS, open_tokens, write_tokens
-from tasks.worker.training.tokenised import BEGINS, ROW, Recipe
+from tasks.worker.training.tokenised import BEGINS, ITEM_IDS, QUERY_IDS, ROW, ROWS, Recipe, open_tokens, write_tokens
+
+
+@dataclass
+class RowSums:
+    """Sums of the weights of rows."""
+
+    weight: float
+    by_class: np.ndarray  # float64 (classes,), of the classification head
+    by_value: dict[str, np.ndarray]  # float64 (values,), by label head; empty for regression
+
+    @classmethod
+    def of(cls, heads: Mapping[str, LabelHead], classes: int) -> RowSums:
+        """Return sums of zero."""
+        by_value = {name: np.zeros(head.outputs if head.of_names else 0) for name, head in heads.items()}
+        return cls(0.0, np.zeros(classes), by_value)
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add records with `weight`, `label_class` (-1: none) and `labels` (NaN: none)."""
+        self.weight += float(rows["weight"].sum(dtype=np.float64))
+        self.by_class += _by_value(rows["label_class"], rows["label_class"] >= 0, rows["weight"], len(self.by_class))
+        for place, sums in enumerate(self.by_value.values()):
+            labels = rows["labels"][:, place]
+            if len(sums):
+                sums += _by_value(labels, ~np.isnan(labels), rows["weight"], len(sums))
+
+
+def _by_value(values: np.ndarray, known: np.ndarray, weights: np.ndarray, many: int) -> np.ndarray:
+    """Return the sum of the weights of the known rows with each value, float64 (many,)."""
+    return np.bincount(values[known].astype(np.int64), weights[known].astype(np.float64), many)
+
 
 MADE = "pairs"  # file with the path of the folder that the machine's first worker has written
 

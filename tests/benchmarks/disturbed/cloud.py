@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import yaml
 
-from infra import prefect_password
+from infra import prefect_server
 from infra.store.factory import open_store
 from tasks.contracts.stages import Stage
 from tests.benchmarks.disturbed.command import Command
@@ -187,7 +187,7 @@ class CloudScene(Scene):
         """Do as `prefect flow-run cancel` does with the one that runs now."""
         entry = json.loads((self.world.home / "server.json").read_text())
         api = f"http://127.0.0.1:{entry['port']}/api/flow_runs"
-        user, _, password = str(prefect_password.read(self.world.home)).partition(":")
+        user, _, password = str(prefect_server.read_password(self.world.home)).partition(":")
         wanted = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}, "sort": "START_TIME_DESC"}
         with httpx.Client(auth=(user, password), timeout=30) as client:
             newest = client.post(f"{api}/filter", json=wanted).json()[0]

@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.foundation.code_version import code_version
+from tasks.foundation.process import code_version
 from tests.benchmarks.disturbed.cloud import CloudScene, CloudWorld
 from tests.benchmarks.disturbed.judge import measured, outcome_of
 from tests.benchmarks.disturbed.page import put

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from configs.load import config_hash
-from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import HoldoutRule
 from tasks.data.holdout import held_out
 from tasks.data.rows import ROW_ID, group_columns, read_rows
 from tasks.foundation.errors import ConfigError

@@ -26,14 +26,13 @@ from configs.schema.model import Prompts
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.references import CatalogueRef
-from tasks.data.items import CATALOGUE_KIND, CONTENT, TEXT, VECTOR, VECTORS_KIND, part_name
-from tasks.data.rows import ITEM_ID
+from tasks.data.rows import CATALOGUE_KIND, CONTENT, ITEM_ID, TEXT, VECTOR, VECTORS_KIND, part_name
 from tasks.quality.common_items import CommonItems
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.evaluation.released_items import Reader, ReleasedItems
-from tasks.worker.evaluation.whole_catalogue import ModelVectors, SharedRanks, rank_in_whole
+from tasks.worker.evaluation.measure import ModelVectors, SharedRanks, rank_in_whole
+from tasks.worker.evaluation.models import Reader, ReleasedItems
 from tasks.worker.model.features import FeatureTable, Scale
 from tasks.worker.model.relevant import RelevantTexts, hash_texts
 from tasks.worker.process.job import Rank, Share
@@ -146,7 +145,7 @@ def met(made: Catalogues, items: int, challenger: int) -> tuple[SharedRanks, int
         )
         with (
             open_accelerator("cpu", Rank(0, 1, 0)) as accelerator,
-            patch("tasks.worker.evaluation.whole_catalogue.report"),
+            patch("tasks.worker.evaluation.measure.report"),
         ):
             job = bench_job(store, now)
             found = rank_in_whole(job, accelerator, sides[0], {"champion": sides[1]}, now.partitions, right)

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 from sklearn.linear_model import LogisticRegression
 
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
+from tasks.contracts.references import HoldoutRule
 from tasks.data.holdout import read_sides
 from tasks.data.label_columns import label_classes
 from tasks.data.rows import ITEM, QUERY, ROW_ID
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.quality.intervals import Term, error_of
 from tasks.quality.row_metrics import NAMED, classification_metrics
 from tasks.quality.selection import Answers, measure

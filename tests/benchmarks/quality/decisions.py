@@ -18,10 +18,10 @@ import numpy as np
 from configs.load import load_config
 from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import Role
-from tasks.costs import gain
+from tasks.costs import worth
 from tasks.planning.decisions import Finding, Worth
 from tasks.quality.comparisons import Measured, compare
-from tests.support.measures.row_results import row_results
+from tests.support.measures.results import row_results
 
 DIFFERING = 0.2  # share of the rows that exactly one of both releases answers rightly
 ROWS = (227, 1400)
@@ -31,7 +31,7 @@ REFUSED = 0.25  # share of the trainings
 VARYING = 1.0  # points by which gains of trainings differ
 COLUMNS = tuple(Finding)
 
-# As tasks/planning/forward_score.py measures a release.
+# As tasks/judging/rivals.py measures a release.
 SCORE = GateConfig(metric="recall@10", baseline="champion", direction="higher", threshold=0.0, confidence=0.975,
                    severity="warning")  # fmt: skip
 
@@ -40,11 +40,11 @@ def main() -> None:
     """Print the table as Markdown on standard output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--prior", type=float, default=gain.PRIOR, help="points, in place of the stated one")
+    parser.add_argument("--prior", type=float, default=worth.PRIOR, help="points, in place of the stated one")
     arguments = parser.parse_args()
     print("| rows | true gain | trainings | " + " | ".join(f"{scores} scores" for scores in SCORES) + " |")
     print("|---:|---:|---|" + "---:|" * len(SCORES))
-    with patch.object(gain, "PRIOR", arguments.prior):
+    with patch.object(worth, "PRIOR", arguments.prior):
         for rows in ROWS:
             for true in GAINS:
                 for refused, varying, called in ((0.0, 0.0, "alike"), (REFUSED, 0.0, "a quarter refused"),
@@ -71,7 +71,7 @@ def findings(rows: int, true: float, scores: int, refused: float, varying: float
         gains = true / (1 - refused) + varying * random.standard_normal(scores)
         evidence = [scored(place, each, rows, random) for place, each in enumerate(gains, start=2)]
         lost = int(random.negative_binomial(scores, 1 - refused)) if refused else 0
-        found[gain.gain_of_training(evidence, lost, scores, 1, least).finding] += 1
+        found[worth.gain_of_training(evidence, lost, scores, 1, least).finding] += 1
     return found
 
 

@@ -21,7 +21,7 @@ from tasks.contracts.evaluation import Role
 from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
-from tests.support.measures.row_results import row_results
+from tests.support.measures.results import row_results
 
 ROWS = (20, 40, 60, 100, 200, 500, 2000)
 SAMPLES = 1000

@@ -23,8 +23,8 @@ import scipy.stats
 import torch
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role
+from tasks.contracts.references import HoldoutRule
 from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.holdout import held_out
@@ -35,7 +35,7 @@ from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
 from tests.benchmarks import reviews
 from tests.benchmarks.quality.errors import first_gate
-from tests.support.measures.row_results import row_results
+from tests.support.measures.results import row_results
 
 FILE = Path("workspace/gates/vectors.npz")
 MAX_TOKENS = 32  # of a text: the models need not be good, but real

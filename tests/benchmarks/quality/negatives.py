@@ -28,10 +28,9 @@ from configs.load import load_config
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit, read_manifest
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.references import MinedRelease, RowsRef, SpanRef
+from tasks.contracts.references import HoldoutRule, MinedRelease, RowsRef, SpanRef
 from tasks.data.holdout import split_holdout
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROWS_KIND, distinct_items
 from tasks.worker import train

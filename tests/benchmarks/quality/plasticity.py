@@ -28,8 +28,7 @@ import torch
 
 from configs.load import config_hash, load_config
 from configs.schema.config import Config
-from configs.schema.learning_rate import learning_rate
-from configs.schema.training import TrainConfig
+from configs.schema.training import TrainConfig, learning_rate
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import CheckpointRef

@@ -14,9 +14,9 @@ from collections import Counter
 import numpy as np
 
 from tasks.contracts.evaluation import Role
-from tasks.upkeep.bakeoff_sides import bounds_over_seeds
-from tasks.upkeep.equivalence import MARGIN, Finding, equivalence
-from tests.support.measures.row_results import row_results
+from tasks.laboratory.bakeoff_sides import bounds_over_seeds
+from tasks.laboratory.equivalence import MARGIN, Finding, equivalence
+from tests.support.measures.results import row_results
 
 MARGINS = (0, 1, 3, 20)  # true differences
 SEEDS = (1, 3)

@@ -30,14 +30,13 @@ from infra.store.manifest import commit
 from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef
-from tasks.data.items import CONTENT, TEXT, VECTOR, VECTORS_KIND, part_name
-from tasks.data.rows import ITEM_ID
+from tasks.data.rows import CONTENT, ITEM_ID, TEXT, VECTOR, VECTORS_KIND, part_name
 from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.evaluation.whole_catalogue import EQUAL, ModelVectors, WholeRanks, rank_in_whole
+from tasks.worker.evaluation.measure import EQUAL, ModelVectors, WholeRanks, rank_in_whole
 from tasks.worker.model.relevant import RelevantTexts, hash_texts
 from tasks.worker.process.job import Job, Rank
 from tests.benchmarks.quality import errors
@@ -196,7 +195,7 @@ def ranked(store: DirectoryStore, models: Models, items: int, order: tuple[int, 
     ]
     own = hash_texts([f"item {row}" for row in models.own])
     right = RelevantTexts.of(np.arange(QUERIES), own, (np.zeros(0, np.int64), np.zeros(0, np.uint64)))
-    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator, patch("tasks.worker.evaluation.whole_catalogue.report"):
+    with open_accelerator("cpu", Rank(0, 1, 0)) as accelerator, patch("tasks.worker.evaluation.measure.report"):
         job = bench_job(store, catalogue)
         return rank_in_whole(job, accelerator, sides[0], {f"m{order[1]}": sides[1]}, catalogue.partitions, right)
 

@@ -29,7 +29,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from configs.load import load_config
 from tasks.costs.published import published
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.process.job import Rank
 from tests.benchmarks.ours import Millrace

@@ -31,7 +31,7 @@ from tasks.worker.process.job import Rank
 from tasks.worker.training import batches, plan
 from tasks.worker.training.known_pairs import ROW_KEYS, find_known_positives
 from tasks.worker.training.pair_arrays import Pairs, open_pair_files, row_type, write_facts
-from tasks.worker.training.token_cache import ITEM_IDS, QUERY_IDS, ROWS
+from tasks.worker.training.tokenised import ITEM_IDS, QUERY_IDS, ROWS
 from tests.support.models import one_by_one
 
 LIMIT = 100_000  # pairs per second

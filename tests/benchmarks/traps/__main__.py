@@ -32,7 +32,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_REPORT
-from tasks.data.items import VECTORS_KIND
+from tasks.data.rows import VECTORS_KIND
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs

@@ -23,8 +23,7 @@ from infra.store.factory import open_store
 from tasks.data.span_versions import note_all
 from tasks.monitoring.work_sums import sum_up_lost
 from tasks.runs import releases
-from tasks.runs.packs import pack_runs
-from tasks.runs.snapshot import Snapshot
+from tasks.runs.snapshot import Snapshot, pack_runs
 from tests.benchmarks.years.bucket import Bucket, serve
 from tests.benchmarks.years.workspace import PREFIX, REFRESHES, fill
 

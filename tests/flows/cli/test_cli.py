@@ -22,8 +22,8 @@ from flows.cli import running, status
 from flows.cli.app import all_commands
 from infra.prefect_server import Server, client_environment
 from infra.store.directory import DirectoryStore
-from tasks.foundation.code_version import code_version
 from tasks.foundation.errors import POLICIES
+from tasks.foundation.process import code_version
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes import command, forked
 from tests.support.processes.command import Command, CommandResult
@@ -148,7 +148,7 @@ def test_nothing_to_do_needs_no_server(copied: Path) -> None:
 
 
 def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
-    modules = "flows.cli.running, flows.cli.comparing.parity, flows.cli.comparing.bakeoff"
+    modules = "flows.cli.running, flows.laboratory.side_commands"
     code = f"import sys, {modules}; print('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 

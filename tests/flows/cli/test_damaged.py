@@ -30,7 +30,7 @@ from tasks.runs import invocations
 from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
-from tests.support.pages.changes import CHANGES
+from tests.support.pages.made_up import CHANGES
 from tests.support.processes import command
 from tests.support.processes.bounds import bounded
 

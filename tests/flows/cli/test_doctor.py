@@ -21,9 +21,9 @@ from prefect.states import Scheduled
 import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
+from tasks.doctor import prefect_api
+from tasks.doctor.checks import CheckResult
 from tasks.foundation.errors import CompileError
-from tasks.upkeep import prefect_api
-from tasks.upkeep.check import CheckResult
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult

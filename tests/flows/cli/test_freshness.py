@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import flows.cli.freshness
+import flows.cli.status
 import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.planning.next_run import plan_run
@@ -35,7 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
     plan = plan_run(store, config)
     save_plan(store, plan)
     write_invocation(store, plan)
-    monkeypatch.setattr(flows.cli.freshness, "now", lambda: "2026-11-14T08:00:00+00:00")
+    monkeypatch.setattr(flows.cli.status, "now", lambda: "2026-11-14T08:00:00+00:00")
     return store
 
 
@@ -73,7 +73,7 @@ def test_without_problems_the_text_says_so(
     millrace: Command, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carry_out(plan_run(store, small_config(*SETTINGS), "2026-11-12"))
-    monkeypatch.setattr(flows.cli.freshness, "now", lambda: "2026-11-13T08:00:00+00:00")
+    monkeypatch.setattr(flows.cli.status, "now", lambda: "2026-11-13T08:00:00+00:00")
     assert millrace().out.splitlines()[-1] == "nothing is wrong"
 
 

@@ -15,7 +15,7 @@ from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import HostError
 from tasks.planning.next_run import plan_run
 from tasks.runs import host_records, ledger
-from tasks.runs.host_findings import Findings
+from tasks.runs.host_records import Findings
 from tasks.runs.plan import save_plan
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.processes import command

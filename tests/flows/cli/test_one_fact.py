@@ -31,8 +31,7 @@ from tasks.runs.plan import save_plan
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.run import Run, read_run
 from tasks.runs.snapshot import Snapshot
-from tests.support.pages.html import Page
-from tests.support.pages.tables import tables
+from tests.support.pages.shown import Page, tables
 from tests.support.processes import command
 from tests.support.workspace.past import End, settings, week, write_run
 

@@ -102,7 +102,7 @@ def test_another_release_is_published_on_request(store, runner, millrace):
 
 def test_the_report_of_the_run_is_written_again(store, runner, millrace, monkeypatch):
     written = []
-    monkeypatch.setattr("flows.cli.publishing.write_run_report", lambda store, key: written.append(key))
+    monkeypatch.setattr("flows.cli.releases.write_run_report", lambda store, key: written.append(key))
     assert millrace("publish", "--set", TARGETS, *SMALL).code == 0
     assert written == []  # as of a refresh, which has none
     key = releases.read(store, 2).run_key

@@ -20,10 +20,8 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import CHANGED
 from tasks.runs import releases
 from tasks.runs.plan import read_plan
-from tests.support.pages.changes import CHANGES, LOSS, WIN
-from tests.support.pages.html import Page
-from tests.support.pages.sections import part, row, rows
-from tests.support.pages.tables import tables
+from tests.support.pages.made_up import CHANGES, LOSS, WIN
+from tests.support.pages.shown import Page, part, row, rows, tables
 from tests.support.workspace.past import write_past
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from flows.presentation import html
 from flows.presentation.run.comparison import comparison_page, metrics_table
-from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.comparison import ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
+from tasks.contracts.references import CurvePoint
 from tasks.contracts.runs import RunState
-from tests.support.pages.html import Page
+from tests.support.pages.shown import Page
 
 
 def run(label: str, first_step: int = 0, **changes: object) -> ComparedRun:

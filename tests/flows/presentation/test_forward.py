@@ -4,7 +4,7 @@ import pytest
 
 from flows.cli import history as command
 from flows.presentation.figures import svg
-from flows.presentation.history.forward import forward_figures, forward_section
+from flows.presentation.history.quality import forward_figures, forward_section
 from flows.presentation.run.pages import stage_page
 from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import ForwardNumbers, Measurement, Role, SpanMetrics
@@ -16,7 +16,7 @@ from tasks.planning.next_run import plan_run
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
-from tests.support.pages.sections import row, rows
+from tests.support.pages.shown import row, rows
 
 
 def span(name: str, **recalls: float) -> SpanMetrics:

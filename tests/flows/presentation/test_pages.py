@@ -13,9 +13,8 @@ import infra.compute.factory
 from flows.presentation.run.pages import links, make_stage_page
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, Progress, Waiter
 from tasks.contracts.outcomes import Check
-from tasks.contracts.runner import Progress, Waiter
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import FINDINGS
@@ -28,13 +27,13 @@ from tasks.planning.next_run import plan_run
 from tasks.release import release
 from tasks.running.context import override_context
 from tasks.runs import invocations
-from tasks.runs.host_findings import Findings
+from tasks.runs.host_records import Findings
 from tasks.runs.plan import save_plan
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import FakeRunner, small_config
-from tests.support.pages.tables import blocks, table_of
+from tests.support.pages.shown import blocks, table_of
 from tests.support.processes.prefect_server import PrefectServer
 
 SECONDS = 30.0

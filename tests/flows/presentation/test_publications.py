@@ -15,7 +15,7 @@ from tasks.planning.next_run import plan_run
 from tasks.publish import publish_to_all
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
-from tests.support.pages.sections import commands, part, rows, shown
+from tests.support.pages.shown import commands, part, rows, shown_in_sections
 
 TWO = small_config("publish.targets=[{kind: lancedb, name: look, uri: l}, {kind: qdrant, name: shop, url: q}]")
 
@@ -33,7 +33,7 @@ def release(plan: RunPlan) -> Release:
 
 
 def stands(made: Section) -> list[list[str]]:
-    return [[shown(cell) for cell in row] for row in part(made, "Publications").tables[0].rows]
+    return [[shown_in_sections(cell) for cell in row] for row in part(made, "Publications").tables[0].rows]
 
 
 def test_targets_that_are_still_to_come_are_named(store, plan, release):

@@ -10,8 +10,8 @@ from flows.presentation.figures import PALE
 from flows.presentation.release_map import COLOURS, LINES, WIDTH, Shown, drawing, map_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
-from tests.support.pages.html import Page
-from tests.support.pages.maps import FOUND
+from tests.support.pages.made_up import MAP
+from tests.support.pages.shown import Page
 from tests.support.workspace.releases import write_release
 
 
@@ -23,12 +23,12 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, Release
 
 def shown(releases: tuple[Release, Release], **changes: Any) -> Page:
     one = Shown(release=releases[1], before=releases[0], colour="", others=(1,), current=2)
-    return Page(map_html("w", FOUND.model_copy(update=changes.pop("found", {})), one._replace(**changes)))
+    return Page(map_html("w", MAP.model_copy(update=changes.pop("found", {})), one._replace(**changes)))
 
 
 def test_all_items_are_inside_on_one_scale() -> None:
-    drawn = drawing(FOUND, "category")
-    assert len(drawn.points) == len(FOUND.items)
+    drawn = drawing(MAP, "category")
+    assert len(drawn.points) == len(MAP.items)
     places = [(each.x, each.y) for each in (*drawn.points, *drawn.lines)] + [
         (e.x_before, e.y_before) for e in drawn.lines
     ]
@@ -38,13 +38,13 @@ def test_all_items_are_inside_on_one_scale() -> None:
 
 
 def test_frequent_values_have_their_own_colour_and_shape() -> None:
-    groups = drawing(FOUND, "category").groups
+    groups = drawing(MAP, "category").groups
     assert [group.name for group in groups] == [*(f"c{value}" for value in range(9, 2, -1)), "3 other values"]
     assert [group.items for group in groups] == [10, 9, 8, 7, 6, 5, 4, 6]
     assert [group.colour for group in groups] == [*COLOURS, PALE]
     assert len({group.shape for group in groups}) == 8
-    assert [group.name for group in drawing(FOUND, "locale").groups] == ["de", "none"]
-    assert drawing(FOUND, "").groups == ()
+    assert [group.name for group in drawing(MAP, "locale").groups] == ["de", "none"]
+    assert drawing(MAP, "").groups == ()
 
 
 def test_the_page_says_how_it_was_sampled_and_how_much_it_shows(releases: tuple[Release, Release]) -> None:

@@ -16,8 +16,8 @@ from flows.presentation import html, markdown, terminal, wording
 from flows.presentation.figures import MOST_POINTS, curves, svg
 from flows.presentation.model import Cell, Command, Page, Section, Tile, files, table, thinned
 from infra.store.factory import console_page
-from tests.support.pages.html import Page as Shown
-from tests.support.pages.tables import blocks, tables
+from tests.support.pages.shown import Page as Shown
+from tests.support.pages.shown import blocks, tables
 
 # What ends a cell, opens markup or is HTML; and any other letters that can be seen.
 WORDS = st.text(st.one_of(st.sampled_from("|\\`*_[]<>&~#!()\n\"' -+=:"), st.characters(exclude_categories=("C", "Z"))))

@@ -16,7 +16,7 @@ from flows.presentation.run import origin
 from flows.presentation.run.report import run_html, run_page, write_run_report
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import CheckpointState
+from tasks.contracts.references import CheckpointState
 from tasks.contracts.runs import Hold
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import REPORT
@@ -26,8 +26,7 @@ from tasks.runs import invocations
 from tasks.runs.plan import read_plan
 from tasks.runs.releases import CURRENT, Pointer
 from tests.flows.presentation.conftest import ENDS, Past
-from tests.support.pages.html import Page
-from tests.support.pages.sections import commands, row
+from tests.support.pages.shown import Page, commands, row
 from tests.support.workspace.past import week, write_run
 
 

@@ -14,10 +14,9 @@ from flows.presentation.run.pages import stage_page
 from flows.presentation.stages.evaluate import metrics
 from flows.presentation.stages.facts import StageFacts, section_of
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Override, SliceMetrics
 from tasks.contracts.outcomes import Check, HealthOutcome, ReleaseOutcome
-from tasks.contracts.references import CompileRef, FeedRef
+from tasks.contracts.references import CompileRef, CurvePoint, FeedRef
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import (
     CheckpointUse,
@@ -34,11 +33,11 @@ from tasks.contracts.workspace import FINDINGS
 from tasks.foundation.errors import POLICIES, FailureClass, HostError, OutOfMemoryError, StageError
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
-from tasks.runs.host_findings import Findings
+from tasks.runs.host_records import Findings
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import Run, carry_out
-from tests.support.pages.sections import commands, part, parts, row, rows
+from tests.support.pages.shown import commands, part, parts, row, rows
 from tests.support.workspace.specs import MADE_BY
 
 PRICE = "cost.dollars_per_worker_hour=3600"  # a dollar a second

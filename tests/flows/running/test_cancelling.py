@@ -15,8 +15,7 @@ import infra.compute.factory
 from flows.pipeline import pipeline
 from flows.running.cancelling import cancellable
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.runner import Waiter
+from tasks.contracts.jobs import JobSpec, Waiter
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass, ServerError
 from tasks.runs import ledger

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from botocore.utils import ContainerMetadataFetcher, parse_timestamp
 
-from infra.store import credentials
+from infra.store import aws
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, StoreError
 
@@ -52,7 +52,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Endpoi
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{server.server_port}/")
     monkeypatch.setattr(ContainerMetadataFetcher, "SLEEP_TIME", 0)
-    monkeypatch.setattr(credentials, "_WAIT_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(aws, "_WAIT_SECONDS", (0.0, 0.0))
     yield one
     server.shutdown()
     server.server_close()
@@ -86,4 +86,4 @@ def test_broken_credentials_of_the_user_are_not_waited_for(
     "text", ["2026-11-25T08:00:00.000Z", "2026-11-25T08:00:00Z", "Wed, 25 Nov 2026 08:00:00 GMT", 1764057600]
 )
 def test_times_in_replies_are_read_as_botocore_reads_them(text):
-    assert credentials.moment(text) == parse_timestamp(text)
+    assert aws.moment(text) == parse_timestamp(text)

@@ -68,7 +68,7 @@ def test_it_keeps_no_machine() -> None:
 
 @pytest.mark.shows("least privilege")
 def test_it_may_read_the_workspace_change_claims_and_end_the_stacks_jobs() -> None:
-    read = (ROOT / "infra/compute/batch/end_jobs.py").read_text() + (ROOT / "infra/compute/batch/reap.py").read_text()
+    read = (ROOT / "infra/compute/batch/end_jobs.py").read_text()
     assert set(re.findall(r"api\.(\w+)\(", read)) >= {"live", "terminate"}
     assert granted("ReapRole") == {
         *("s3:ListBucket", "s3:GetObject", "s3:PutObject"),

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import infra.compute.local
-from infra.compute import warm_parents
+from infra.compute import local
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs, JobSpec, ValidateInputs
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import StageResult
 from tasks.contracts.stages import Libraries, Stage
 from tasks.foundation.errors import CancelledError, CodeError, ConfigError, DataError, HostError, StageError
 from tests.support.fakes.stand_ins import Heard, health_spec, is_running, replace_health
@@ -40,7 +40,7 @@ def stand_in(request, monkeypatch, tmp_path):
     if getattr(request, "param", "forked") != "forked":
         monkeypatch.setattr(Stage.health, "traits", dataclasses.replace(Stage.health.traits, libraries=None))
     yield lambda body: replace_health(monkeypatch, tmp_path / "site", body)
-    warm_parents.end_all()
+    local.end_parents()
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_the_libraries_load_while_validate_runs(store, stand_in):
     store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
     heard = Heard()
     LocalRunner(store).run(spec, heard, tries=1)
-    parents = {key[0]: parent._process.pid for key, parent in warm_parents._parents.items()}
+    parents = {key[0]: parent._process.pid for key, parent in local._parents.items()}
     spec = spec.model_copy(update={"inputs": HealthInputs()})
     store.write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
     LocalRunner(store).run(spec, heard, tries=1)
@@ -112,8 +112,8 @@ def test_a_run_after_a_refresh_replaces_its_idle_parent(stand_in):
     stand_in("def run(job): return outcome()")
 
     def pid_after(refresh: bool) -> int:
-        warm_parents.begin(Libraries.rows, dict(os.environ), refresh)
-        [parent] = warm_parents._parents.values()
+        local.begin_parents(Libraries.rows, dict(os.environ), refresh)
+        [parent] = local._parents.values()
         return parent._process.pid
 
     of_refresh, of_run = pid_after(True), pid_after(False)
@@ -137,10 +137,10 @@ def test_workers_whose_warm_parent_is_killed_are_lost_and_the_next_have_another(
     )
     error = failure(store)
     assert isinstance(error, HostError), error
-    [before] = warm_parents._parents.values()
+    [before] = local._parents.values()
     spec = health_spec_again(store)
     LocalRunner(store).run(spec, Heard(), tries=1)
-    [after] = warm_parents._parents.values()
+    [after] = local._parents.values()
     assert after is not before
 
 
@@ -277,7 +277,7 @@ def test_progress_goes_to_the_bar_and_the_rest_to_the_log(store, stand_in):
     stand_in(
         """
         def run(job):
-            from tasks.contracts.runner import report
+            from tasks.contracts.jobs import report
             report("health", 1, 2, "half")
             say("plain")
             print("to stderr", file=sys.stderr, flush=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import s3_errors, s3_store
+from infra.store import aws, s3_store
 from infra.store.base import Conflict
 from infra.store.factory import open_store
 from infra.store.lease import HeldLease, Lease
-from infra.store.placing import place
+from infra.store.records import place
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError, classify
 from tests.support.cloud.s3 import Fault, S3Server
@@ -26,7 +26,7 @@ BASE = "some/workspace"  # of the workspaces that S3Server makes
 @pytest.fixture
 def store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Store:
     monkeypatch.setattr("botocore.endpoint.time", types.SimpleNamespace(sleep=lambda seconds: None))  # between tries
-    monkeypatch.setattr(s3_errors, "PAUSES_SECONDS", [0.0] * len(s3_errors.PAUSES_SECONDS))
+    monkeypatch.setattr(aws, "PAUSES_SECONDS", [0.0] * len(aws.PAUSES_SECONDS))
     return S3Store(s3.new_workspace())
 
 

@@ -8,14 +8,17 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from infra.store.manifest import CorruptFolder, FileEntry, check_sizes, seal
-from infra.store.soundness import (
+from infra.store.manifest import (
     MOST_TURNS,
     READ_BYTES,
+    CorruptFolder,
+    FileEntry,
+    check_sizes,
     expect_sound,
     find_damage,
     in_turn,
     next_folder,
+    seal,
 )
 from tests.support.fakes.fake_runner import commit_files
 

@@ -8,8 +8,7 @@ from infra.compute.batch.claim import read_claim
 from infra.compute.batch.runner import BatchRunner
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.runner import BatchAttempt
+from tasks.contracts.jobs import BatchAttempt, JobSpec
 from tests.support.fakes.stand_ins import Heard
 
 WAITS = 'say("up"); wait_for("go")'  # for containers that wait for `going`

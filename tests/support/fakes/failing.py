@@ -14,8 +14,7 @@ from configs.schema.config import Config
 from flows.cli import main
 from infra.compute.local import LocalRunner
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.runner import BatchAttempt, Progress, Runner, Waiter
+from tasks.contracts.jobs import BatchAttempt, JobSpec, Progress, Runner, Waiter
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import ERRORS, FailureClass
 

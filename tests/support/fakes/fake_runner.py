@@ -15,7 +15,6 @@ from configs.load import config_hash, load_config
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.manifest import Manifest, commit
-from tasks.contracts.checkpoints import CheckpointState, CurvePoint, HoldoutRule
 from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import (
     EvaluateInputs,
@@ -24,10 +23,12 @@ from tasks.contracts.jobs import (
     InferInputs,
     Inputs,
     JobSpec,
+    Progress,
     PublishInputs,
     ReleaseInputs,
     TrainInputs,
     ValidateInputs,
+    Waiter,
     WarmupInputs,
 )
 from tasks.contracts.outcomes import (
@@ -37,22 +38,31 @@ from tasks.contracts.outcomes import (
     ImportOutcome,
     InferOutcome,
     Outcome,
+    Phases,
     PublishOutcome,
     ReleaseOutcome,
+    StageResult,
     TrainOutcome,
     ValidateOutcome,
     WarmupOutcome,
+    WorkerFailure,
 )
-from tasks.contracts.references import CatalogueRef, CheckpointRef, RowsRef, newest_rows
-from tasks.contracts.results import Phases, StageResult, WorkerFailure
-from tasks.contracts.runner import Progress, Waiter
+from tasks.contracts.references import (
+    CatalogueRef,
+    CheckpointRef,
+    CheckpointState,
+    CurvePoint,
+    HoldoutRule,
+    RowsRef,
+    newest_rows,
+)
 from tasks.contracts.search import SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import ShapeTiming
 from tasks.data.span_versions import noted
 from tasks.foundation.errors import StageError, classify
 from tasks.runs import releases
-from tests.support.measures.by_queries import by_queries
+from tests.support.measures.results import by_queries
 
 STEPS_PER_SPAN = 10
 ROWS_PER_SPAN = 40

@@ -11,10 +11,9 @@ import os
 import time
 from pathlib import Path
 
-from tasks.contracts.checkpoints import CurvePoint
-from tasks.contracts.jobs import JobSpec, TrainInputs
+from tasks.contracts.jobs import JobSpec, Progress, TrainInputs, Waiter
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.runner import Progress, Waiter
+from tasks.contracts.references import CurvePoint
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.fakes.replacing import HOLDS
 

@@ -13,9 +13,8 @@ import signal
 from configs.schema.config import Config
 from flows.cli import main
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec, TrainInputs
+from tasks.contracts.jobs import JobSpec, Runner, TrainInputs, Waiter
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.runner import Runner, Waiter
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import ANSWERS
 from tasks.foundation.errors import ERRORS, FailureClass
@@ -41,7 +40,7 @@ class FailingRunner(FakeRunner):
 
     def _train(self, spec: JobSpec, inputs: TrainInputs) -> TrainOutcome:
         """Train, and keep the answers that a comparison of two trainings needs: the first rows find their item."""
-        from tests.support.measures.answers import write_answers  # numpy and pyarrow are slow to load
+        from tests.support.measures.results import write_answers  # numpy and pyarrow are slow to load
 
         found = round(ROWS * self.metrics["recall@10"])
         key = write_answers(self.store, ANSWERS.of(spec), [1] * found + [20] * (ROWS - found))

@@ -1,18 +1,19 @@
-"""The real workers, in the process of the test: all that a stage does, without the start of a process.
-
-A stage has one worker here. The wall between the planes is not tested with it.
-"""
+"""The real workers, and the released model's proof, in the process of the test: without the start of a process."""
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
+
+import pytest
 
 from configs.load import config_hash
 from infra.store.base import Store
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.results import StageResult
-from tasks.contracts.runner import Waiter
+from tasks.contracts.jobs import JobSpec, Waiter
+from tasks.contracts.outcomes import StageResult
 from tasks.worker.process.job import Job, PhaseClock, Rank
+from tasks.worker.search import consumer, encode_released
+from tasks.worker.search.consumer import Encoded
 
 
 class OwnProcess:
@@ -39,3 +40,14 @@ class OwnProcess:
             outcome=outcome,
         )
         self.store.write(f"{spec.stage_prefix}/result.json", result.to_json())
+
+
+def encode_here(patch: pytest.MonkeyPatch, loading: float = 0.0) -> None:
+    """Let releases encode in this process from now on, as if their library took `loading` seconds to load."""
+    read = consumer._read
+
+    def here(path: Path) -> Encoded:
+        return read(path)._replace(loading=loading)
+
+    patch.setattr(consumer, "_run_apart", lambda arguments, folder: encode_released.main(arguments))
+    patch.setattr(consumer, "_read", here)

@@ -14,8 +14,8 @@ from tasks.health import health
 from tasks.infer import infer
 from tasks.planning.start import adopt_branch
 from tasks.release import release
+from tasks.runs.catalogues import plan_refresh
 from tasks.runs.plan import save_plan
-from tasks.runs.refreshes import plan_refresh
 from tasks.runs.results import Judgement, read_judgement
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate

@@ -13,9 +13,8 @@ import pytest
 
 from configs.load import load_config
 from infra.store.base import Store
-from tasks.contracts.jobs import HealthInputs, JobSpec
+from tasks.contracts.jobs import BatchAttempt, HealthInputs, JobSpec, Progress
 from tasks.contracts.references import SpanRef
-from tasks.contracts.runner import BatchAttempt, Progress
 from tasks.foundation.errors import CancelledError
 
 _SITE = """

@@ -19,14 +19,13 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import TrainInputs, WarmupInputs
 from tasks.contracts.references import RowsRef
 from tasks.worker import warmup
-from tasks.worker.checks import collectives
-from tasks.worker.checks.collectives import check_collectives, time_collectives
+from tasks.worker.checks import known_answers
+from tasks.worker.checks.known_answers import check_collectives, time_collectives
 from tasks.worker.devices.base import M
-from tasks.worker.devices.neuron_environment import neuron_environment
-from tasks.worker.devices.xla_environment import COLLECTING, DEVICE, XlaEnvironment
+from tasks.worker.devices.xla_environment import COLLECTING, DEVICE, XlaEnvironment, neuron_environment
 from tasks.worker.process.job import Job, Rank
 from tasks.worker.training.batches import choose_shape
-from tasks.worker.training.resume import ResumePoint, load_model
+from tasks.worker.training.start import ResumePoint, load_model
 from tasks.worker.training.training_rows import make_pairs, read_training_rows
 from tests.support.fakes.neuron.runtime import on_device
 from tests.support.processes.floats import with_floats
@@ -123,7 +122,7 @@ def draw(
         def _all_gather(self, rows: torch.Tensor) -> torch.Tensor:
             return xm.all_gather(rows) if self.planted else super()._all_gather(rows)
 
-    collectives.COMPILED_SIZES = (3, 7)  # the shape of a graph does not depend on them, but the answers' size does
+    known_answers.COMPILED_SIZES = (3, 7)  # the shape of a graph does not depend on them, but the answers' size does
     gc.freeze()  # so that a cut looks through new objects only
     found = {}
     for place in places:

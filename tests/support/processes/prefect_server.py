@@ -23,7 +23,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from infra import prefect_password
+from infra import prefect_server
 from infra.prefect_server import Server, down, up
 
 SECONDS = 30.0
@@ -99,14 +99,14 @@ class PrefectServer:
 @contextlib.contextmanager
 def client_of(server: Server) -> Iterator[None]:
     """Let Prefect's client in this process talk to a server of this machine."""
-    password = prefect_password.read(Path(server.home))
+    password = prefect_server.read_password(Path(server.home))
     with temporary_settings({PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: password}):
         yield
 
 
 def credentials(server: Server) -> tuple[str, str]:
     """User name and password, for requests without Prefect's client."""
-    user, _, password = str(prefect_password.read(Path(server.home))).partition(":")
+    user, _, password = str(prefect_server.read_password(Path(server.home))).partition(":")
     return user, password
 
 

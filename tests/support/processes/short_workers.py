@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.results import Phases, WorkerFailure
+from tasks.contracts.outcomes import Phases, WorkerFailure
 from tasks.foundation.errors import POLICIES, FailureClass, StoreError
 from tests.support.fakes.fake_runner import FakeRunner
 

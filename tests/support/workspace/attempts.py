@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from tasks.contracts.results import Phases
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import FailureClass
 from tasks.runs.ledger import LedgerRecord

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_folder
-from tasks.contracts.runner import Progress
+from tasks.contracts.jobs import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest

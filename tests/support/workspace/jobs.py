@@ -17,16 +17,15 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import InferInputs, Inputs, JobSpec, TrainInputs
 from tasks.contracts.outcomes import InferOutcome, TrainOutcome
-from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef, SpanRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, HoldoutRule, ModelRef, RowsRef, SpanRef
 from tasks.data.rows import CORE, ROWS_KIND, read_rows
 from tasks.worker import infer, train
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.sources import Sources
 from tasks.worker.process.job import Job, PhaseClock, Rank
-from tasks.worker.rows.holdout_write import write_held
+from tasks.worker.rows.holdout import write_held
 from tasks.worker.training.training_rows import used_columns
 
 torch.set_num_threads(1)  # for models this small a second thread only costs; and the same sums on every machine

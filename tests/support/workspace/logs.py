@@ -12,8 +12,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.contracts.spans import first_day
-from tasks.data.items import DELETED, FEED_KIND
-from tasks.data.rows import CORE, OF_FEED, SPAN_KIND, TEXTS
+from tasks.data.rows import CORE, DELETED, FEED_KIND, OF_FEED, SPAN_KIND, TEXTS
 
 ITEM_TYPES = {**CORE, DELETED: pa.bool_(), "price": pa.float64(), "brand": pa.string(), "locale": pa.string()}
 

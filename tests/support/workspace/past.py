@@ -14,21 +14,20 @@ from configs.load import config_hash
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import stage_prefix
-from tasks.contracts.outcomes import EvaluateOutcome, Outcome, TrainOutcome
+from tasks.contracts.outcomes import EvaluateOutcome, Outcome, Phases, StageResult, TrainOutcome
 from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef, SpanRef
-from tasks.contracts.results import Phases, StageResult
 from tasks.contracts.runs import Release, RunPlan, RunState
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import NUMBER, RESULT, VERDICTS
 from tasks.foundation.errors import FailureClass
-from tasks.planning.judge_run import rules_of
+from tasks.judging.judge_run import rules_of
 from tasks.runs import releases
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.releases import CURRENT, Numbered, Pointer
 from tasks.runs.results import Judgement
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
-from tests.support.measures.by_queries import by_queries
+from tests.support.measures.results import by_queries
 from tests.support.workspace.past_outcomes import VECTORS, catalogue, forward, outcome_of, quality, slices, verdicts
 from tests.support.workspace.specs import MADE_BY, SEALED, price_at
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.evaluation import Answer, ForwardNumbers, ForwardScore, Role, SliceMetrics, Verdict
 from tasks.contracts.outcomes import (
     Check,
@@ -18,11 +17,11 @@ from tasks.contracts.outcomes import (
     ValidateOutcome,
     WarmupOutcome,
 )
-from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, RowsRef
+from tasks.contracts.references import CatalogueRef, CheckpointRef, CompileRef, CurvePoint, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import GraphUse, NewGraph, ShapeTiming
-from tests.support.measures.by_queries import by_queries
+from tests.support.measures.results import by_queries
 from tests.support.workspace.specs import MADE_BY
 
 VECTORS = 184_210

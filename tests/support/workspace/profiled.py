@@ -10,10 +10,9 @@ import pyarrow.parquet as pq
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.contracts.outcomes import Check
+from tasks.contracts.outcomes import Check, StageResult
 from tasks.contracts.profiles import Bin, ColumnDrift, ColumnProfile, Histogram, Shared, SpanProfile
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.results import StageResult
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import BAD_ROWS, PLAN, PROFILE, RESULT, WAITING_ROWS
 from tests.support.workspace.past import week, write_past

@@ -16,7 +16,7 @@ from infra.store.manifest import commit
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import NUMBER
-from tasks.data.items import VECTORS_KIND, part_name, partition_of
+from tasks.data.rows import VECTORS_KIND, part_name, partition_of
 from tasks.runs.releases import CURRENT, Numbered, Pointer
 from tests.support.workspace.specs import MADE_BY
 

@@ -21,17 +21,14 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.runner import Waiter
+from tasks.contracts.jobs import JobSpec, Waiter
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
-from tasks.data.items import FEED_KIND
-from tasks.data.rows import CORE
+from tasks.data.rows import CORE, FEED_KIND
 from tasks.data.span_versions import noted
 from tasks.planning.next_run import plan_run
-from tests.support.fakes.encoding import encode_here
 from tests.support.fakes.fake_runner import FakeRunner
-from tests.support.fakes.own_process import OwnProcess
+from tests.support.fakes.own_process import OwnProcess, encode_here
 from tests.support.fakes.stages import carry_out, refreshed
 from tests.support.workspace.jobs import COLOURS, THINGS, tiny_config
 

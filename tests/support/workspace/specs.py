@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from configs.schema.prices import Price
+from configs.schema.operations import Price
 from infra.store.base import Store
 from tasks.contracts.jobs import (
     HealthInputs,

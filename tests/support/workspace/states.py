@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from infra.store.base import Store
-from tasks.contracts.checkpoints import CheckpointState, HoldoutRule
 from tasks.contracts.evaluation import Verdict
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
+from tasks.contracts.references import CheckpointRef, CheckpointState, HoldoutRule, ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.workspace import NUMBER, VERDICTS
-from tasks.planning.judge_run import rules_of
+from tasks.judging.judge_run import rules_of
 from tasks.planning.start import adopt_branch
 from tasks.runs.plan import save_plan
 from tasks.runs.releases import Numbered, numbers

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.contracts.checkpoints import CurvePoint
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.contracts.references import CheckpointRef, CurvePoint, SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.upkeep.sides import SideRun, Trained
+from tasks.laboratory.sides import SideRun, Trained
 from tests.support.fakes.fake_runner import small_config
 
 Curve = dict[int, dict[str, float]]  # step -> metrics

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.backfill.backfill_estimate import wall_seconds
-from tasks.backfill.backfill_plan import BackfillPlan, duration
+from tasks.backfill.backfill_plan import BackfillPlan, duration, wall_seconds
 from tasks.backfill.backfill_state import (
     adopt,
     begin,
@@ -24,8 +23,8 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.planning.decisions import skip
 from tasks.planning.next_run import plan_run
-from tasks.planning.skips import skip
 from tasks.runs import branches, lineage, releases
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out

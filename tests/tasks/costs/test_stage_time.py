@@ -2,12 +2,11 @@
 
 import pytest
 
-from configs.schema.prices import LOCAL_WORKER
+from configs.schema.operations import LOCAL_WORKER
 from infra.store.directory import DirectoryStore
 from tasks.contracts.costs import StageCost
-from tasks.contracts.outcomes import HealthOutcome
+from tasks.contracts.outcomes import HealthOutcome, Phases
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.results import Phases
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import CheckpointUse, TokenUse
 from tasks.contracts.workspace import RESULT

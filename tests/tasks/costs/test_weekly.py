@@ -10,10 +10,9 @@ from tasks.contracts.runs import RunPlan
 from tasks.costs import weekly
 from tasks.foundation.errors import ConfigError
 from tasks.planning.decisions import Action, Decision, Finding, keep, overrule
-from tasks.planning.next_run import plan_run
-from tasks.planning.scheduled_span import missed
-from tasks.runs import holds
+from tasks.planning.next_run import missed, plan_run
 from tasks.runs.plan import NothingToDo
+from tasks.runs.rollback import hold
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace.states import trained_only
@@ -200,7 +199,7 @@ def test_a_person_overrules_the_rule_before_and_after_it_has_spoken(store):
 def test_while_releases_are_held_nothing_is_refreshed(store):
     train(store, -2.0, -2.0)
     ingest(store, "2026-05")
-    holds.hold(store, "Ana looks at it")
+    hold(store, "Ana looks at it")
     made = decide(store)
     assert made.action is Action.skip
     assert "Ana looks at it" in made.reason

@@ -13,8 +13,8 @@ from transformers import CONFIG_MAPPING, AutoModel
 
 from tasks.data.canonical import ROWS
 from tasks.data.encoder_weights import OF_A_TASK, check_weights, expected_tensors
-from tasks.data.encoders import ENCODERS
 from tasks.data.look import LookOptions, look
+from tasks.data.pretrained import ENCODERS
 from tasks.foundation.errors import ConfigError
 from tests.support.models.layouts import LAYOUTS, write_layout
 

@@ -14,11 +14,11 @@ from tasks.contracts.references import FeedRef
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS
 from tasks.data.files.formats import Format
-from tasks.data.files.spelling import parse_spelling
+from tasks.data.files.values import parse_spelling
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
-from tasks.data.items import FEED_KIND
 from tasks.data.look import LookOptions, look
 from tasks.data.mapping import parse_map
+from tasks.data.rows import FEED_KIND
 from tasks.data.span_versions import list_feeds, list_spans
 from tasks.foundation.errors import ConfigError, DataError
 from tests.support.workspace.inputs import versions, write_input

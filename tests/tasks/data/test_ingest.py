@@ -8,12 +8,12 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
+from tasks.contracts.jobs import Progress
 from tasks.contracts.references import SpanRef
-from tasks.contracts.runner import Progress
 from tasks.contracts.spans import SpanKind
 from tasks.data import source_spans
 from tasks.data.files.formats import Format
-from tasks.data.files.spelling import Spelling
+from tasks.data.files.values import Spelling
 from tasks.data.ingest import ingest
 from tasks.data.mapping import parse_map
 from tasks.data.rows import CORE, SPAN_KIND
@@ -226,7 +226,7 @@ MEASURE = """
 import re, sys
 from pathlib import Path
 from infra.store.factory import open_store
-from tasks.data.files.spelling import Spelling
+from tasks.data.files.values import Spelling
 from tasks.data.ingest import ingest
 from tasks.data.files.formats import Format
 from tasks.contracts.spans import SpanKind

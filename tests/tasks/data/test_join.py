@@ -17,9 +17,9 @@ from tasks.data.ingest import IngestSummary, ingest
 from tasks.data.join import join_of, near_form
 from tasks.data.span_versions import list_feeds, list_spans
 from tasks.foundation.errors import DataError
-from tasks.planning.enough import enough
 from tasks.planning.next_run import plan_run
-from tasks.planning.preflight import check_plan
+from tasks.preflight.checks import check_plan
+from tasks.preflight.enough import enough
 from tests.support.workspace.inputs import write_input
 from tests.support.workspace.logs import item, write_feed
 

@@ -8,7 +8,7 @@ import pytest
 from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
 from tasks.data.files.formats import Format
-from tasks.data.known_spans import Difference
+from tasks.data.new_versions import Difference
 from tasks.foundation.errors import ConfigError, StoreError
 from tests.support.workspace.inputs import review, rows_of, run, versions, write_input
 

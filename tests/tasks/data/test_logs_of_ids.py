@@ -13,8 +13,8 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS
 from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
-from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
+from tasks.data.new_versions import Known
 from tasks.data.rows import SPAN_KIND, has_ids_alone
 from tasks.foundation.errors import ConfigError
 from tests.support.workspace.inputs import versions, write_input

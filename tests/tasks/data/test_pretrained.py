@@ -6,8 +6,7 @@ import pytest
 
 from configs.load import load_config
 from configs.schema.model import Prompts
-from tasks.data.encoders import DenseShape
-from tasks.data.pretrained import Described, describe, text_shape
+from tasks.data.pretrained import DenseShape, Described, describe, text_shape
 from tasks.foundation.errors import ConfigError
 
 NAMES = ("Transformer", "Pooling", "Dense", "Normalize")

@@ -9,9 +9,9 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
-from tasks.data.known_spans import Known
 from tasks.data.mapping import parse_map
-from tasks.data.row_ids import number_alike
+from tasks.data.new_versions import Known
+from tasks.data.rows import number_alike
 
 
 def review(label: float, **changes: Any) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.data import spool
+from tasks.data import source_spans
 from tasks.data.rows import CORE
-from tasks.data.spool import BuiltSpan, Spools, build_span
+from tasks.data.source_spans import BuiltSpan, Spools, build_span
 
 
 def line(number: int, text: str = "", **others: Any) -> bytes:
@@ -23,7 +23,7 @@ def build(tmp_path: Path, lines: list[bytes], **others: str) -> BuiltSpan:
 
 
 def test_more_spans_than_open_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "OPEN_SPOOLS", 2)
+    monkeypatch.setattr(source_spans, "OPEN_SPOOLS", 2)
     with Spools(tmp_path) as spools:
         for number in range(30):
             spools.append(f"s{number % 5}", b"%d\n" % number)
@@ -32,8 +32,8 @@ def test_more_spans_than_open_files_are_written(tmp_path: Path, monkeypatch: pyt
 
 
 def test_rows_keep_their_order_over_groups_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "ROWS_IN_GROUP", 10)
-    monkeypatch.setattr(spool, "ROWS_IN_PART", 40)
+    monkeypatch.setattr(source_spans, "ROWS_IN_GROUP", 10)
+    monkeypatch.setattr(source_spans, "ROWS_IN_PART", 40)
     built = build(tmp_path, [line(number) for number in range(95)])
     parts = sorted(built.folder.iterdir())
     assert [part.name for part in parts] == ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
@@ -45,7 +45,7 @@ def test_rows_keep_their_order_over_groups_and_parts(tmp_path: Path, monkeypatch
 
 
 def test_long_texts_make_smaller_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "CHARS_IN_GROUP", 1000)
+    monkeypatch.setattr(source_spans, "CHARS_IN_GROUP", 1000)
     built = build(tmp_path, [line(number, "x" * 500) for number in range(6)])
     assert pq.read_metadata(built.folder / "part-00000.parquet").num_row_groups == 3
 
@@ -74,6 +74,6 @@ def test_the_content_hash_depends_on_rows_order_and_types_but_not_on_parts(
     assert build(tmp_path, lines[::-1], a="float64").content_sha256 != digest
     assert build(tmp_path, lines[:-1], a="float64").content_sha256 != digest
     assert build(tmp_path, lines).content_sha256 != digest
-    monkeypatch.setattr(spool, "ROWS_IN_GROUP", 3)
-    monkeypatch.setattr(spool, "ROWS_IN_PART", 3)
+    monkeypatch.setattr(source_spans, "ROWS_IN_GROUP", 3)
+    monkeypatch.setattr(source_spans, "ROWS_IN_PART", 3)
     assert build(tmp_path, lines, a="float64").content_sha256 == digest

@@ -11,7 +11,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
 from tasks.costs.run_cost import planned_dollars
 from tasks.foundation.errors import ConfigError
-from tasks.monitoring.budgets import Budget, budgets_of, require_budget
+from tasks.monitoring.spending import Budget, budgets_of, require_budget
 from tasks.runs.plan import read_plan
 from tasks.runs.run import read_run
 from tasks.runs.snapshot import Snapshot

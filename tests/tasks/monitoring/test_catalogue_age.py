@@ -5,8 +5,8 @@ import datetime as dt
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.monitoring.catalogue_age import CatalogueAge, WaitingSource, catalogue_age
 from tasks.monitoring.freshness import FreshnessReport, freshness
+from tasks.monitoring.progress import CatalogueAge, WaitingSource, catalogue_age
 from tasks.planning.next_run import plan_run
 from tasks.runs import ledger, releases
 from tasks.runs.snapshot import Snapshot

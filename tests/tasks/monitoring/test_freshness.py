@@ -13,24 +13,23 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from infra.store.lease import Lease
 from tasks.contracts.jobs import HealthInputs, Inputs, JobSpec, TrainInputs
-from tasks.contracts.results import Phases
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.spans import after
 from tasks.contracts.stages import Stage
 from tasks.costs.weekly import decide
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, HostError
-from tasks.monitoring import span_progress
+from tasks.monitoring import progress
 from tasks.monitoring.deadlines import last_fire
 from tasks.monitoring.freshness import FreshnessReport, freshness
 from tasks.monitoring.problems import Problem, named, together
-from tasks.monitoring.span_progress import ROWS, SpanRow
-from tasks.planning.decisions import Action, overrule
+from tasks.monitoring.progress import ROWS, SpanRow
+from tasks.planning.decisions import Action, overrule, skip
 from tasks.planning.next_run import plan_run
-from tasks.planning.skips import skip
 from tasks.running.lineage_lock import confirm_lineages, hold_lineage
 from tasks.runs import branches, invocations, ledger
-from tasks.runs.holds import hold
 from tasks.runs.plan import save_plan
+from tasks.runs.rollback import hold
 from tests.support.cloud.s3 import Fault, S3Server
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 from tests.support.fakes.stages import carry_out
@@ -602,7 +601,7 @@ def test_a_span_with_far_fewer_rows_than_usual_is_named_until_the_next_one_comes
 
 
 def test_spans_of_long_ago_are_not_read(store, runner: FakeRunner, config, monkeypatch):
-    monkeypatch.setattr(span_progress, "ROWS", 2)
+    monkeypatch.setattr(progress, "ROWS", 2)
     for span in days("2026-11-09", "2026-11-12"):
         ingest(store, span)
         plan = plan_run(store, config)

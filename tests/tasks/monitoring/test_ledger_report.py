@@ -10,7 +10,7 @@ from tasks.contracts.kinds import run_folder
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import FailureClass
 from tasks.monitoring.ledger_report import LedgerRun, read_ledger, read_run_ledger
-from tasks.runs import ledger, open_work
+from tasks.runs import ledger
 from tasks.runs.sums import Sums
 from tests.support.workspace.attempts import BEGAN, attempt
 from tests.support.workspace.past import write_past, write_run
@@ -51,7 +51,7 @@ def test_runs_before_a_time_are_left_out_and_other_work_is_apart(store: Director
     for at, run_key in ((0, "refresh-1"), (60, "publish-1-look")):
         record = attempt(1, at, stage=Chore.publish, run_key=run_key, productive=30)
         store.write(f"{run_folder(run_key)}/publish/attempt-1/ledger.json", record.to_json())
-        open_work.mark(store, run_key, "publish 1")
+        ledger.mark_open(store, run_key, "publish 1")
     report = read_ledger(store, since="2026-01-12T00:00:00+00:00")
     assert [run.span for run in report.runs] == ["2026-W02", "2026-W03"]
     assert report.other is not None
@@ -72,7 +72,7 @@ def test_a_damaged_record_is_named_and_left_out(store: DirectoryStore) -> None:
     key = write_run(store, 0)
     for damaged in (f"runs/{key}/health/attempt-1/ledger.json", "refreshes/refresh-1/infer/attempt-1/ledger.json"):
         store.write(damaged, b"{")
-    open_work.mark(store, "refresh-1", "infer 1")
+    ledger.mark_open(store, "refresh-1", "infer 1")
     report = read_ledger(store)
     assert report.whole.attempts == 6
     assert [problem.partition(" is not")[0] for problem in report.unreadable] == [

@@ -14,7 +14,7 @@ from tasks.monitoring.ledger_report import read_ledger
 from tasks.monitoring.work_sums import Month, sum_up, sum_up_lost, work_sums
 from tasks.planning.next_run import plan_run
 from tasks.publish import publish_to_all
-from tasks.runs import ledger, open_work, releases
+from tasks.runs import ledger, releases
 from tasks.runs.sums import Sums, sums_of, total
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
@@ -58,7 +58,7 @@ def test_sums_are_those_of_the_records_before_and_after_they_are_packed(hours: D
     for packed in (False, True):
         if packed:
             sum_up(hours)
-            assert open_work.marked(hours) == []
+            assert ledger.marked_open(hours) == []
         assert sums(hours).model_copy(update={"vectors": 0}) == expected
         other = read_ledger(hours).other
         assert other is not None
@@ -77,7 +77,7 @@ def test_what_is_packed_is_not_read_again(hours: DirectoryStore, monkeypatch: py
 def test_what_is_taken_up_again_is_added_up_again(hours: DirectoryStore, runner: FakeRunner) -> None:
     sum_up(hours)
     published(hours)
-    assert open_work.marked(hours) == ["publish-3-look"]
+    assert ledger.marked_open(hours) == ["publish-3-look"]
     assert sums(hours).attempts == 9
     sum_up(hours)
     assert sums(hours).attempts == 9
@@ -99,7 +99,7 @@ def test_an_attempt_that_goes_on_stays_open(hours: DirectoryStore, runner: FakeR
     spec = next(one for one in reversed(runner.specs) if one.stage is Stage.release)
     ledger.begin(hours, spec.model_copy(update={"attempt": 2}))
     sum_up(hours)
-    assert (sums(hours).running, open_work.marked(hours)) == (1, [spec.run_key])
+    assert (sums(hours).running, ledger.marked_open(hours)) == (1, [spec.run_key])
 
 
 def test_a_month_that_lists_its_recoveries_is_read() -> None:

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef, SpanRef
+from tasks.contracts.references import CheckpointRef, CheckpointState, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.planning.next_run import plan_import, plan_run, plan_work

@@ -8,7 +8,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.foundation.errors import ConfigError, DataError
-from tasks.planning.scheduled_span import due_span, missed, require_arrived, run_of
+from tasks.planning.next_run import due_span, missed, require_arrived, run_of
 from tasks.runs import branches, lineage
 from tests.support.fakes.fake_runner import ingest, small_config, write_checkpoint
 from tests.support.workspace.states import checkpoint_state

@@ -3,9 +3,8 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import SpanRef
 from tasks.foundation.errors import ConfigError
-from tasks.planning.next_run import plan_run
-from tasks.planning.scheduled_span import missed
-from tasks.planning.skips import skip, skips, spans_to_train
+from tasks.planning.decisions import skip, skips, spans_to_train
+from tasks.planning.next_run import missed, plan_run
 from tasks.runs.plan import NothingToDo
 from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.workspace.states import rejected, released

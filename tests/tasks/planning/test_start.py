@@ -3,16 +3,18 @@
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.references import SpanRef
+from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.references import MinedRelease, SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.foundation.errors import ConfigError
-from tasks.planning.next_run import plan_import, plan_run, plan_work
-from tasks.planning.scheduled_span import missed, run_of
-from tasks.planning.start import adopt_branch, next_start, unfinished_before
-from tasks.runs import lineage
+from tasks.contracts.stages import Stage
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.planning.next_run import missed, plan_import, plan_run, plan_work, run_of
+from tasks.planning.start import adopt_branch, mined_release, next_start, unfinished_before
+from tasks.runs import lineage, releases
 from tasks.runs.branches import active, adopt, begin, branch_of
 from tasks.runs.plan import NothingToDo, read_plan, save_plan
-from tests.support.fakes.fake_runner import ingest, small_config, write_checkpoint
+from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config, write_checkpoint
+from tests.support.fakes.stages import carry_out, refreshed
 from tests.support.workspace.states import checkpoint_state, rejected, release, released, trained_only
 
 MONTHS = ("2026-06", "2026-07", "2026-08", "2026-09")
@@ -218,3 +220,59 @@ def test_a_trained_but_unfinished_run_is_found(store: DirectoryStore) -> None:
     assert unfinished_before(store, other) == MONTHS[0]
     release(store, first, checkpoint)
     assert unfinished_before(store, other) is None
+
+
+NEGATIVES = "heads.contrastive.negatives={per_query: 2}"
+
+
+def mined_by(runner: FakeRunner) -> list[MinedRelease | None]:
+    """What each training was given."""
+    return [spec.inputs.mined for spec in runner.specs if isinstance(spec.inputs, TrainInputs)]
+
+
+def test_a_run_mines_the_release_that_is_current_and_the_first_run_none(store: DirectoryStore, runner: FakeRunner):
+    config = small_config(NEGATIVES)
+    first = carry_out(plan_run(store, config)).released
+    carry_out(plan_run(store, config))
+    assert first is not None
+    assert first.catalogue is not None
+    release = MinedRelease(
+        number=1,
+        model=first.model,
+        vectors=first.vectors_prefix,
+        vectors_sha256=first.vectors_sha256,
+        catalogue=first.catalogue,
+    )
+    assert mined_by(runner) == [None, release]
+
+
+def test_a_run_without_hard_negatives_needs_no_release(store: DirectoryStore, runner: FakeRunner):
+    carry_out(plan_run(store, small_config()))
+    carry_out(plan_run(store, small_config()))
+    assert mined_by(runner) == [None, None]
+
+
+def test_a_run_that_goes_on_after_a_release_keeps_its_negatives(store: DirectoryStore, runner: FakeRunner):
+    config = small_config(NEGATIVES)
+    carry_out(plan_run(store, config))
+    plan = plan_run(store, config)
+    before = mined_release(store, plan)
+    assert before is not None
+    ingest_feed(store, "2021-01")
+    refreshed(store)
+    current = releases.current(store)
+    assert current is not None
+    assert current.number > before.number
+    assert mined_release(store, plan) == before
+    trainings = len([spec for spec in runner.specs if spec.stage is Stage.train])
+    carry_out(plan)
+    carry_out(plan)
+    assert mined_by(runner)[trainings:] == [before], "trained once, with what it began with"
+
+
+def test_a_release_that_cannot_be_read_stops_the_run(store: DirectoryStore, runner: FakeRunner):
+    config = small_config(NEGATIVES)
+    carry_out(plan_run(store, config))
+    store.write("releases/1.json", b"{")
+    with pytest.raises(StoreError, match=r"releases/1\.json"):
+        mined_release(store, plan_run(store, config))

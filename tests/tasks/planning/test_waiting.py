@@ -4,8 +4,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError
-from tasks.planning.next_run import plan_import, plan_run
-from tasks.planning.scheduled_span import missed
+from tasks.planning.next_run import missed, plan_import, plan_run
 from tasks.runs.plan import NothingToDo
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
 from tests.support.workspace.states import rejected, released

@@ -13,7 +13,7 @@ from tasks.quality.common_items import CommonItems
 from tasks.quality.comparisons import Measured
 from tasks.quality.row_results import RowResults
 from tasks.quality.verdicts import judge
-from tests.support.measures.row_results import row_results
+from tests.support.measures.results import row_results
 
 CHALLENGER, CHAMPION = Role.challenger, Role.champion
 HIT, MISS = 1, 11

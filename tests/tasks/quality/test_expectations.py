@@ -1,3 +1,5 @@
+"""Expectations of rows, and limits of numbers."""
+
 import math
 
 import pandas as pd
@@ -5,7 +7,7 @@ import pytest
 
 from configs.schema.validation import SCOPES, ExpectationConfig
 from tasks.foundation.errors import CodeError, ConfigError
-from tasks.quality.expectations import between, check_arguments, judge, load_great_expectations, not_null
+from tasks.quality.expectations import Limit, between, check_arguments, judge, load_great_expectations, not_null
 
 
 def test_findings_name_the_rows_and_keep_the_order():
@@ -68,3 +70,21 @@ def test_arguments_are_checked_by_the_library(
     with pytest.raises(ConfigError) as raised:
         check_arguments([good, ExpectationConfig(expectation=name, column=column, arguments=arguments)])
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "limit", "passed"),
+    [
+        (1.0, Limit(1.0, None), True),
+        (0.999, Limit(1.0, None), False),
+        (1, Limit(None, 1), True),
+        (1.001, Limit(None, 1), False),
+        (-0.0, Limit(0.0, 0.0), True),
+        (math.nan, Limit(0.0, None), False),
+        (None, Limit(0.0, None), False),
+        (math.inf, Limit(0.0, None), False),
+        (-math.inf, Limit(None, 0.0), False),
+    ],
+)
+def test_numbers_within_limits(number: float | None, limit: Limit, passed: bool):
+    assert limit.admits(number) is passed

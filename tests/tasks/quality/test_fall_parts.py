@@ -9,7 +9,7 @@ from configs.schema.stages import Bounds
 from tasks.contracts.evaluation import Role, Verdict
 from tasks.quality.fall_parts import judge_parts
 from tasks.quality.row_results import RowResults
-from tests.support.measures.row_results import row_results
+from tests.support.measures.results import row_results
 
 BEFORE, NEW = "2026-01", "2026-02"
 BOUNDS = Bounds(warn=0.1, stop=0.3), Bounds(warn=0.3, stop=0.6)

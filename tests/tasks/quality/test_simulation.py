@@ -10,7 +10,7 @@ from tasks.contracts.evaluation import Role
 from tasks.quality.comparisons import Measured
 from tasks.quality.verdicts import judge
 from tests.benchmarks.quality.errors import Truth, first_gate, independent, of_items, of_users, rates
-from tests.support.measures.row_results import row_results
+from tests.support.measures.results import row_results
 
 SEEDS = 200
 DISCORDANT = 0.06  # share of queries on which exactly one of the two models finds the item

@@ -12,7 +12,7 @@ from tasks.contracts.evaluation import Role, Verdict, refused
 from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.quality.comparisons import Measured
 from tasks.quality.verdicts import judge
-from tests.support.measures.row_results import row_results
+from tests.support.measures.results import row_results
 
 
 def gate(metric: str = "recall@10", **changes: Any) -> GateConfig:

@@ -5,9 +5,8 @@ import threading
 import pytest
 
 from infra.store.base import InUse, Store
-from infra.store.checked import Fence, FencedStore
 from infra.store.directory import DirectoryStore
-from infra.store.lease import Lease
+from infra.store.lease import Fence, FencedStore, Lease
 from infra.store.s3_store import S3Store
 from tasks.contracts.workspace import FENCE
 from tasks.foundation.errors import CancelledError, SupersededError

@@ -7,9 +7,17 @@ from prefect.exceptions import TerminationSignal
 
 from infra.store.base import NoAnswer
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import HealthInputs, JobSpec, TrainInputs, ValidateInputs
+from tasks.contracts.jobs import (
+    BatchAttempt,
+    HealthInputs,
+    JobSpec,
+    Listener,
+    Progress,
+    TrainInputs,
+    ValidateInputs,
+    Waiter,
+)
 from tasks.contracts.outcomes import HealthOutcome, TrainOutcome, ValidateOutcome
-from tasks.contracts.runner import BatchAttempt, Listener, Progress, Waiter
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (

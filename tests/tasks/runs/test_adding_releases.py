@@ -8,10 +8,9 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
 from tasks.foundation.errors import SupersededError
 from tasks.runs import releases
-from tasks.runs.holds import hold, lift
-from tasks.runs.rollback import rollback
+from tasks.runs.rollback import hold, lift, rollback
 from tests.support.workspace.adding import Killed, Rival, add, die, serving, write_outputs
-from tests.support.workspace.requests import count_requests
+from tests.support.workspace.stores import count_requests
 
 
 def test_releases_are_numbered_and_name_the_previous_one(store):

@@ -3,12 +3,10 @@ import time
 
 import pytest
 
-from configs.schema.prices import LOCAL_WORKER
+from configs.schema.operations import LOCAL_WORKER
 from infra.store.directory import DirectoryStore
-from tasks.contracts.jobs import JobSpec
-from tasks.contracts.outcomes import HealthOutcome
-from tasks.contracts.results import KeptWork, Phases, StageResult, WorkerFailure
-from tasks.contracts.runner import BatchAttempt
+from tasks.contracts.jobs import BatchAttempt, JobSpec
+from tasks.contracts.outcomes import HealthOutcome, KeptWork, Phases, StageResult, WorkerFailure
 from tasks.contracts.stages import Stage
 from tasks.foundation.clock import now
 from tasks.foundation.errors import DataError, FailureClass, HostError, StoreError

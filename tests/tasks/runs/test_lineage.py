@@ -6,8 +6,7 @@ import pytest
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder
-from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import RowsRef, SpanRef
+from tasks.contracts.references import CheckpointState, RowsRef, SpanRef
 from tasks.runs.branches import begin
 from tasks.runs.lineage import completed, head, is_pruned, partial, prune_checkpoint
 from tests.support.fakes.fake_runner import commit_files, write_checkpoint

@@ -15,10 +15,9 @@ from tasks.contracts.workspace import PACKED_RUNS
 from tasks.foundation.errors import FailureClass
 from tasks.monitoring.history import line_of, read_history
 from tasks.runs import invocations, releases
-from tasks.runs.packs import pack_runs
 from tasks.runs.plan import read_plan
 from tasks.runs.run import Run
-from tasks.runs.snapshot import Snapshot
+from tasks.runs.snapshot import Snapshot, pack_runs
 from tests.support.cloud.s3 import S3Server
 from tests.support.workspace.past import write_past, write_run
 

@@ -5,7 +5,7 @@ import pytest
 from tasks.contracts.stages import Chore
 from tasks.foundation.errors import FailureClass, StoreError
 from tasks.publish import publish_to_all
-from tasks.runs.publications import of_release
+from tasks.runs.served_targets import of_release
 from tests.support.fakes.fake_runner import small_config
 from tests.support.workspace.releases import write_release
 

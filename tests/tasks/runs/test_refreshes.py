@@ -5,11 +5,11 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage, instance_of
 from tasks.contracts.workspace import VERDICTS
-from tasks.planning.judge_again import let_pass
+from tasks.judging.judge_run import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
+from tasks.runs.catalogues import plan_refresh
 from tasks.runs.plan import NothingToDo, planned_runs, read_plan, save_plan
-from tasks.runs.refreshes import plan_refresh
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out, refreshed

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tasks.contracts.results import Phases
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass
 from tasks.runs.ledger import LedgerRecord

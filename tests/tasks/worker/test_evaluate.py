@@ -15,16 +15,15 @@ import pytest
 
 from configs.schema.gates import METRICS, Family, names_of
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import Role, Verdict
 from tasks.contracts.jobs import EvaluateInputs, InferInputs
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
+from tasks.contracts.references import CatalogueRef, HoldoutRule, ModelRef, RowsRef
 from tasks.contracts.runs import RunPlan
 from tasks.data.holdout import read_sides, split_holdout, unseen
 from tasks.data.rows import normal_text
 from tasks.foundation.errors import DataError, StoreError
-from tasks.planning.judge_run import judge_evaluation
+from tasks.judging.judge_run import judge_evaluation
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.worker import evaluate, infer
 from tasks.worker.catalogue.reuse import as_matrix

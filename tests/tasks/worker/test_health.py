@@ -8,12 +8,11 @@ from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
 from infra.store.records import find_record
 from tasks.contracts.jobs import HealthInputs
-from tasks.contracts.outcomes import HealthOutcome
-from tasks.contracts.results import StageResult, WorkerFailure
+from tasks.contracts.outcomes import HealthOutcome, StageResult, WorkerFailure
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import FailureClass, HostError, StoreError, classify
 from tasks.runs import host_records
-from tasks.runs.host_findings import Findings
+from tasks.runs.host_records import Findings
 from tasks.runs.results import read_result
 from tasks.worker import health
 from tasks.worker.devices.cpu import CpuAccelerator
@@ -196,7 +195,7 @@ def test_a_worker_that_multiplies_wrong_ends_all_with_its_name_and_host(store, t
         def run(job):
             del sys.modules["tasks.worker.health"]
             from tasks.worker import health
-            from tasks.worker.checks.matmul_check import time_product
+            from tasks.worker.checks.known_answers import time_product
             def broken(accelerator, problem, precision):
                 if job.rank.index == 1:
                     problem = type(problem)(problem.left, problem.right, problem.answer + 1)

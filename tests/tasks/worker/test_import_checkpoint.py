@@ -15,23 +15,22 @@ from configs.load import load_config
 from configs.schema.config import Config
 from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import ImportInputs
 from tasks.contracts.outcomes import ImportOutcome
-from tasks.contracts.references import CheckpointRef, RowsRef
+from tasks.contracts.references import CheckpointRef, HoldoutRule, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import ConfigError, DataError, StageError
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.runs.lineage import head
 from tasks.worker import import_checkpoint
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.import_checkpoint import read_weights
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import choose_shape, make_batch, make_plan
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts
 from tasks.worker.training.loop import LoopRecorder, TrainStep
 from tasks.worker.training.optimizer import make_optimizer
+from tasks.worker.training.start import build_parts
 from tasks.worker.training.training_rows import make_pairs
 from tests.support.workspace.jobs import (
     CLASSIFIER,

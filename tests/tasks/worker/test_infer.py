@@ -17,13 +17,11 @@ from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, open_files, open_folder, read_manifest
 from tasks.contracts.jobs import InferInputs
-from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.outcomes import InferOutcome, KeptWork
 from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
-from tasks.contracts.results import KeptWork
-from tasks.data.items import part_name, partition_of
+from tasks.data.rows import part_name, partition_of
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
-from tasks.worker.catalogue import embedder
 from tasks.worker.process.job import Rank
 from tests.support.models.beside import Beside
 from tests.support.processes.kills import Kill, infer_and_die
@@ -120,7 +118,7 @@ def test_a_shard_holds_a_partition_and_the_texts(workspace: Workspace):
 
 
 def test_reading_ahead_and_writing_behind_change_no_byte(workspace: Workspace, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(embedder, "BATCH_ITEMS", 7)
+    monkeypatch.setattr(infer, "BATCH_ITEMS", 7)
     first = read_manifest(workspace.store, run(workspace).prefix)
     workspace.store.delete("vectors")
     beside = Beside(Rank(0, 1, 0))
@@ -166,14 +164,14 @@ def test_vectors_of_unchanged_items_are_reused(workspace: Workspace, tmp_path: P
 
     catalogue = of_items(workspace, changed, tmp_path)
     embedded: list[int] = []
-    original = embedder.embed
+    original = infer.embed
 
     def counting(*args: object, **kwargs: object) -> np.ndarray:
         vectors = original(*args, **kwargs)  # type: ignore[arg-type]
         embedded.append(len(vectors))
         return vectors
 
-    monkeypatch.setattr(embedder, "embed", counting)
+    monkeypatch.setattr(infer, "embed", counting)
     outcome = run(workspace, catalogue=catalogue, reuse=first.prefix)
     assert (outcome.vectors, outcome.vectors_reused, sum(embedded)) == (99, 97, 2)
     known = {each["item_id"]: each for each in before.to_pylist()}
@@ -305,9 +303,9 @@ def test_vectors_of_another_model_are_never_reused(workspace: Workspace):
 UPLOAD = "infra.store.directory:DirectoryStore.upload"
 CREATE = "infra.store.directory:DirectoryStore.create"
 KILLS = {
-    "before any shard": (Kill("tasks.worker.catalogue.embedder:embed", 1, "before"), 0),
+    "before any shard": (Kill("tasks.worker.infer:embed", 1, "before"), 0),
     "after a shard's file, before its note": (Kill(UPLOAD, 1, about="part-00001.parquet"), 1),
-    "after the second shard": (Kill("tasks.worker.catalogue.shards:Shards.commit", 2), 2),
+    "after the second shard": (Kill("tasks.worker.infer:Shards.commit", 2), 2),
     "before the manifest": (Kill(CREATE, 1, "before", about="MANIFEST.json"), 4),
     "after the manifest": (Kill(CREATE, 1, about="MANIFEST.json"), 4),
 }
@@ -350,7 +348,7 @@ def test_a_corrupt_shard_of_an_earlier_attempt_is_made_again(workspace: Workspac
 
 def ruin(monkeypatch: pytest.MonkeyPatch, rows: slice, value: float) -> None:
     """Let the vectors of some rows of the first batch be no unit vectors."""
-    original, calls = embedder.embed, []
+    original, calls = infer.embed, []
 
     def ruined(*args: object, **kwargs: object) -> np.ndarray:
         vectors = original(*args, **kwargs)  # type: ignore[arg-type]
@@ -359,7 +357,7 @@ def ruin(monkeypatch: pytest.MonkeyPatch, rows: slice, value: float) -> None:
         calls.append(None)
         return vectors
 
-    monkeypatch.setattr(embedder, "embed", ruined)
+    monkeypatch.setattr(infer, "embed", ruined)
 
 
 @pytest.mark.parametrize("value", [float("nan"), 3.0], ids=["not a number", "not of unit length"])

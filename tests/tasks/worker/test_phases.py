@@ -19,12 +19,12 @@ from tasks.contracts.jobs import (
     TrainInputs,
     WarmupInputs,
 )
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.references import ModelRef, RowsRef
-from tasks.contracts.results import Phases
 from tasks.worker import evaluate, health, infer, release, train, validate, warmup
 from tasks.worker.process import job as jobs
 from tasks.worker.process.job import Job
-from tests.support.fakes.encoding import encode_here
+from tests.support.fakes.own_process import encode_here
 from tests.support.workspace import spans
 from tests.support.workspace.jobs import (
     infer_vectors,

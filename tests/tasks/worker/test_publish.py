@@ -12,8 +12,7 @@ import pytest
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
-from tasks.contracts.outcomes import PublishOutcome
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import PublishOutcome, StageResult
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker import publish
 from tasks.worker.export.targets import open_target

@@ -19,7 +19,7 @@ from tasks.contracts.jobs import EvaluateInputs, ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import ModelRef, ReleasedRef
 from tasks.contracts.search import Changes
-from tasks.data.items import partition_of
+from tasks.data.rows import partition_of
 from tasks.foundation.errors import CodeError, ConfigError, StageError, StoreError
 from tasks.worker import evaluate, release
 from tasks.worker.catalogue.records import Catalogue
@@ -28,7 +28,7 @@ from tasks.worker.search.changes import holdout_queries
 from tasks.worker.search.consumer import Encoded, Given, encode_apart
 from tasks.worker.search.index import Index
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tests.support.fakes.encoding import encode_here
+from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
@@ -260,7 +260,7 @@ def test_the_release_has_the_recall_that_the_gates_judge(tmp_path: Path, monkeyp
     released = release.run(make_job(store, config, releasing))
     assert judged.holdout_pairs == released.queries > 0
     assert {name: judged.challenger[name] for name in released.metrics} == pytest.approx(released.metrics)
-    monkeypatch.setattr("tasks.worker.search.measure._other_relevant", lambda *_: None)
+    monkeypatch.setattr("tasks.worker.search.consumer._other_relevant", lambda *_: None)
     assert release.run(make_job(store, config, releasing)).metrics["mrr@10"] < released.metrics["mrr@10"] - 0.1
 
 

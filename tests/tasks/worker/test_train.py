@@ -4,19 +4,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from configs.schema.learning_rate import learning_rate
+from configs.schema.training import learning_rate
 from infra.compute.local import LocalRunner
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import CheckpointState, CurvePoint, HoldoutRule
 from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import JobSpec, TrainInputs
-from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.references import RowsRef
-from tasks.contracts.results import StageResult
+from tasks.contracts.outcomes import StageResult, TrainOutcome
+from tasks.contracts.references import CheckpointState, CurvePoint, HoldoutRule, RowsRef
 from tasks.contracts.usage import RateUse
 from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, HostError, StoreError
-from tasks.upkeep.equivalence import paired_answers
+from tasks.laboratory.equivalence import paired_answers
 from tasks.worker import train
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.training import telemetry
@@ -197,7 +195,7 @@ def test_the_next_run_continues_at_the_last_checkpoint(tmp_path: Path, monkeypat
     later = write_rows(store, "2026-02", 80, tmp_path)
     steps: list[int] = []
     monkeypatch.setattr(
-        "configs.schema.learning_rate.learning_rate",
+        "configs.schema.training.learning_rate",
         lambda step, train: steps.append(step) or learning_rate(step, train),
     )
     inputs = TrainInputs(rows=(later,), history=(rows,), parent=first.checkpoint)

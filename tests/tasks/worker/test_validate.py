@@ -12,12 +12,12 @@ import pytest
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder, read_manifest
-from tasks.contracts import runner
+from tasks.contracts.jobs import parse_progress
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
-from tasks.worker.rows import drifts, row_checks
+from tasks.worker.rows import row_checks, window
 from tests.support.workspace.jobs import with_held
 from tests.support.workspace.spans import (
     APRIL,
@@ -46,7 +46,7 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
     assert pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist() == values
-    steps = [step for line in capsys.readouterr().out.splitlines() if (step := runner.parse(line))]
+    steps = [step for line in capsys.readouterr().out.splitlines() if (step := parse_progress(line))]
     assert [(step.done, step.total, step.note) for step in steps] == [
         (1, 1, "2026-03: 40 rows clean, 0 bad"),
         (1, 1, "40 items"),
@@ -219,7 +219,7 @@ def test_the_newest_rows_of_a_long_history_count(
     old, new = with_held(store, load_config(), old, new)
     write_span(store, tmp_path, MARCH, rows(65, start=125))
     assert "against 125 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
-    monkeypatch.setattr(drifts, "HISTORY_ROWS", 65)
+    monkeypatch.setattr(window, "HISTORY_ROWS", 65)
     assert "against 65 earlier" in check(validate.run(job(store, history=[old, new])), "label drift").sentence
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import flows.cli.comparing.experiments
+import flows.cli.experiments
 from flows.cli.terminal.options import RunOptions
 from infra.prefect_server import Server, client_environment
 from infra.store.base import Conflict
@@ -92,8 +92,8 @@ def test_a_second_process_is_refused_by_the_name(store: DirectoryStore, monkeypa
     def held(*_: object) -> None:
         raise Conflict("lineages/main-backfill-1234.run is in use by process 7 on here; wait for it or stop it")
 
-    monkeypatch.setattr(flows.cli.comparing.experiments, "run_flow", held)
+    monkeypatch.setattr(flows.cli.experiments, "run_flow", held)
     options = RunOptions(store, None, ("train.learning_rate=1e-5",))
     with pytest.raises(Conflict, match=r"experiment 2026-02:learning_rate=1e-5 is carried out by another process: .*"):
-        flows.cli.comparing.experiments.try_(options)
+        flows.cli.experiments.try_(options)
     assert json.loads(store.read("experiments/2026-02:learning_rate=1e-5.json"))["span"]["name"] == "2026-02"

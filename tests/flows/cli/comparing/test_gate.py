@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import flows.cli.comparing.gating
+import flows.cli.gating
 import infra.compute.factory
-from flows.cli.comparing.gating import GateOutput, show_arithmetic
 from flows.cli.flow_runs import FlowDone
+from flows.cli.gating import GateOutput, show_arithmetic
 from flows.cli.terminal.options import RunOptions
 from flows.gate import gate
 from flows.pipeline import pipeline
@@ -27,7 +27,7 @@ def runner(store: DirectoryStore, short_delays: None, without_pages: None, monke
     runner = FakeRunner(store)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     monkeypatch.setattr(
-        flows.cli.comparing.gating, "run_flow", lambda name, verbose, *given: FlowDone(gate(*given), "ui", "page")
+        flows.cli.gating, "run_flow", lambda name, verbose, *given: FlowDone(gate(*given), "ui", "page")
     )
     return runner
 
@@ -35,7 +35,7 @@ def runner(store: DirectoryStore, short_delays: None, without_pages: None, monke
 def judged(
     store: DirectoryStore, run_key: str, *settings: str, override: str | None = None, reason: str | None = None
 ) -> GateOutput:
-    return flows.cli.comparing.gating.gate(RunOptions(store, None, settings), run_key, override, reason)
+    return flows.cli.gating.gate(RunOptions(store, None, settings), run_key, override, reason)
 
 
 def test_a_refused_run_is_released_when_its_gates_change(store, runner, capsys):

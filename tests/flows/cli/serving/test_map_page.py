@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.serving import map_page
 from flows.cli.serving.pages import Pages
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import PLAN
 from tasks.runs import releases
 from tests.support.fakes.fake_runner import small_config
-from tests.support.pages.html import Page
+from tests.support.pages.shown import Page
 from tests.support.workspace.releases import make_current, write_release
 
 
@@ -44,7 +43,7 @@ def test_a_release_is_mapped_once_and_compared_with_the_one_before(
     found = shown(pages, "/map")
     assert len([use for use in found.all("use") if use["class"].startswith("s")]) == 40
     assert "Movers since release 1" in found.text
-    monkeypatch.setattr(map_page, "answered_once", None)  # a second worker would fail
+    monkeypatch.setattr("flows.cli.serving.pages.answered_once", None)  # a second worker would fail
     assert shown(pages, "/map/2", "colour=nothing&with=2").rows == found.rows
     assert pages.page("/map/3") is None
 

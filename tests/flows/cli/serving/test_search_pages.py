@@ -15,8 +15,8 @@ from tasks.contracts.workspace import CHANGED
 from tasks.runs import releases
 from tasks.runs.releases import CURRENT, Pointer
 from tests.support.fakes.search_worker import LOST
-from tests.support.pages.changes import CHANGES
-from tests.support.pages.html import Page
+from tests.support.pages.made_up import CHANGES
+from tests.support.pages.shown import Page
 from tests.support.workspace.past import write_past, write_run
 
 

@@ -1,4 +1,7 @@
-"""`millrace serve` as a server: who gets an answer, what every answer carries, and what ends a client that hangs."""
+"""`millrace serve` as a server: who gets an answer, what every answer carries, and what ends a client that hangs.
+
+What its starter sees when a page fails.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from flows.cli.serving import connection
+from flows.cli.serving import server
 from flows.cli.serving.pages import TEXT, Page, Pages
+from flows.cli.serving.server import App
 from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import StoreError
 from tests.support.pages.site import Site, parts, rest
 from tests.support.workspace.past import write_past
 
@@ -84,7 +90,7 @@ def test_errors_too_forbid_loading_anything(site: Site, request_: bytes, status:
 def test_a_request_that_is_never_whole_is_given_up_and_not_carried_out(
     site: Site, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
     asked: list[str] = []
     monkeypatch.setattr(Pages, "page", lambda self, *what: asked.append(what[0]))
     with site.connected() as client:
@@ -97,13 +103,13 @@ def test_a_request_that_is_never_whole_is_given_up_and_not_carried_out(
 
 
 def test_a_page_may_take_longer_than_its_request(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
     monkeypatch.setattr(Pages, "page", lambda self, *what: time.sleep(0.8) or Page(TEXT, b"made"))
     assert site.get("/")[2] == b"made"
 
 
 def test_a_client_that_does_not_take_its_answer_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TAKEN_SECONDS", 0.5)
+    monkeypatch.setattr(server, "TAKEN_SECONDS", 0.5)
     large = b"x" * 50_000_000
     monkeypatch.setattr(Pages, "page", lambda self, *what: Page(TEXT, large))
     with site.connected() as client:
@@ -115,7 +121,7 @@ def test_a_client_that_does_not_take_its_answer_is_given_up(site: Site, monkeypa
 
 def test_no_more_than_a_hundred_connections_are_held(site: Site) -> None:
     with contextlib.ExitStack() as held:
-        for _ in range(connection.MOST_CONNECTIONS):
+        for _ in range(server.MOST_CONNECTIONS):
             held.enter_context(site.connected())
         time.sleep(0.3)
         with site.connected() as client:
@@ -126,3 +132,28 @@ def test_no_more_than_a_hundred_connections_are_held(site: Site) -> None:
     while site.get("/metrics")[0] != 200:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+class Failing:
+    """Pages of a workspace with a damaged file, in whose message are a text of the workspace and an address."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self._kind = kind
+
+    def page(self, path: str, query: str) -> Any:
+        raise self._kind("\x1b[2Jred lamp at http://u:geheim@h/")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("kind", [StoreError, ValueError])
+def test_a_failure_steers_no_terminal_and_tells_no_password(
+    kind: type[Exception], capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = App(cast(Pages, Failing(kind)), 1)
+    body = bytes(app._answer("/", "").body)
+    app.close()
+    said = capsys.readouterr().err
+    assert r"\x1b[2Jred lamp at http://u:***@h/" in said
+    assert b"geheim" not in body

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.serving import search_worker, warm_searcher
+from flows.cli.serving import search_worker
 from flows.cli.serving.search_page import MOST, WarmSearchers
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
@@ -129,8 +129,8 @@ def test_a_worker_that_starts_keeps_nobody_waiting(five: list[Release], searcher
 def test_a_worker_that_hangs_is_ended_and_keeps_nobody_else_waiting(
     five: list[Release], searchers: WarmSearchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert warm_searcher.ANSWER_SECONDS == 20.0
-    monkeypatch.setattr(warm_searcher, "ANSWER_SECONDS", 1.0)
+    assert search_worker.ANSWER_SECONDS == 20.0
+    monkeypatch.setattr(search_worker, "ANSWER_SECONDS", 1.0)
     hung, well = processes(searchers, *five[:2])
     os.kill(hung, signal.SIGSTOP)
     began = time.monotonic()

@@ -6,8 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from flows.cli.app import all_commands
-from flows.cli.terminal.command import COMMANDS
-from flows.cli.terminal.json_schema import MEANINGS, json_schema, keys
+from flows.cli.terminal.command import COMMANDS, MEANINGS, json_schema, keys
 from tests.support.processes.command import call
 
 

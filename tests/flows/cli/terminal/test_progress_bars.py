@@ -13,7 +13,7 @@ from rich.progress import Progress as RichProgress
 
 import flows.cli.terminal.progress_bars
 from flows.cli.terminal.progress_bars import BarLine, Bars, Lines, display
-from tasks.contracts.runner import Progress
+from tasks.contracts.jobs import Progress
 
 
 class Clock:

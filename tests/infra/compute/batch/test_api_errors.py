@@ -13,7 +13,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from infra.compute.batch.api_errors import config_error, was_never_accepted
+from infra.compute.batch.api import config_error, was_never_accepted
 
 URL = "https://batch.eu-north-1.amazonaws.com"
 

@@ -1,9 +1,24 @@
-"""The claim on an attempt's job."""
+"""The claim on an attempt's job, and the lease of a process that waits for it."""
+
+import time
 
 import pytest
 
-from infra.compute.batch.claim import Claim, State, advance, claims_below, make_claim, owner_of, read_claim
+from infra.compute.batch import claim
+from infra.compute.batch.claim import (
+    Claim,
+    State,
+    WaiterLease,
+    advance,
+    claims_below,
+    find_lease_end,
+    make_claim,
+    owner_of,
+    read_claim,
+)
 from infra.store.base import Conflict
+from infra.store.lease import Lease
+from tasks.foundation.clock import boot, uptime
 from tasks.foundation.errors import StoreError
 
 PREFIX = "runs/f00d/train/attempt-1"
@@ -86,3 +101,32 @@ def test_the_owner_is_read_from_its_record(store, written, owner) -> None:
     if written:
         store.write(f"{PREFIX}/owner.json", written)
     assert owner_of(store, PREFIX) == owner
+
+
+JOB = "runs/f00d/train/attempt-1"
+
+
+def test_the_lease_shows_that_a_waiter_is_there_and_when_it_left(store) -> None:
+    assert find_lease_end(store, JOB) == 0.0
+    with WaiterLease(store, JOB):
+        assert find_lease_end(store, JOB) > time.time() + 30
+    assert find_lease_end(store, JOB) <= time.time()
+
+
+def test_a_dead_waiters_lease_stops_no_waiter_and_is_taken_when_it_expires(store, monkeypatch) -> None:
+    monkeypatch.setattr(claim, "_TRY_AGAIN_SECONDS", 0.0)
+    now = time.time()
+    dead = Lease(owner="dead", host="h", pid=1, expires_at=now + 60, boot=boot(), until=uptime() + 60)
+    store.write(f"{JOB}/waiter.json", dead.to_json())
+    with WaiterLease(store, JOB) as waiting:
+        assert Lease.model_validate_json(store.read(f"{JOB}/waiter.json")) == dead
+        store.write(f"{JOB}/waiter.json", dead.model_copy(update={"until": uptime() - 1}).to_json())
+        waiting.keep()
+        assert find_lease_end(store, JOB) > now + 30
+        waiting.keep()  # changes nothing: the lease is held
+
+
+def test_a_damaged_lease_is_named(store) -> None:
+    store.write(f"{JOB}/waiter.json", b"{}")
+    with pytest.raises(StoreError, match=r"waiter\.json is not a valid lease"):
+        find_lease_end(store, JOB)

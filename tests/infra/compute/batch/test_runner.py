@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from infra.compute.batch.claim import find_lease_end
 from infra.compute.batch.job import job_name
 from infra.compute.batch.runner import BatchRunner
-from infra.compute.batch.waiter_lease import find_lease_end
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import (
     CapacityError,

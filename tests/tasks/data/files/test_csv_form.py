@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.data.files.csv_form import CsvForm, Quote, find_form, looks_like_a_row, parse_delimiter
+from tasks.data.files.csv_rows import CsvForm, Quote, find_form, looks_like_a_row, parse_delimiter
 from tasks.foundation.errors import ConfigError
 
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.data.files.formats import Format
-from tasks.data.files.places import source_path
-from tasks.data.files.sources import SourceReader
+from tasks.data.files.sources import SourceReader, source_path
 from tasks.data.look import ROWS_THAT_TELL
 from tasks.foundation.errors import ConfigError, StoreError
 from tests.support.cloud.s3 import Fault, S3Server

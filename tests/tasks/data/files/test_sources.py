@@ -15,11 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.data.files import csv_rows, json_rows
-from tasks.data.files.csv_form import Quote
-from tasks.data.files.csv_rows import CsvOptions
-from tasks.data.files.cursor import Cursor, Unread, Unreadable
+from tasks.data.files import csv_rows, readers
+from tasks.data.files.csv_rows import CsvOptions, Quote
 from tasks.data.files.formats import Format
+from tasks.data.files.readers import Cursor, Unread, Unreadable
 from tasks.data.files.sources import SourceReader
 from tasks.foundation.errors import ConfigError, DataError
 from tests.support.workspace.inputs import encoded, write_input
@@ -237,7 +236,7 @@ def test_a_damaged_parquet_page_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_very_long_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_rows, "MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr(readers, "MAX_ROW_BYTES", 1000)
     path = write_input(tmp_path / "x", [{"a": "x" * 900}, {"a": "x" * 1000}])
     with pytest.raises(DataError, match=r"x, row 2: a row of more than .* check --format"):
         read(path, Format.jsonl)

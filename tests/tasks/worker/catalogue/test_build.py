@@ -14,8 +14,7 @@ from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder, commit, open_folder, read_manifest
 from tasks.contracts.references import CatalogueRef, FeedRef, RowsRef, SpanRef
-from tasks.data.items import FEED_KIND, deleted_name, is_deleted_name, part_name, partition_of
-from tasks.data.rows import ROWS_KIND
+from tasks.data.rows import FEED_KIND, ROWS_KIND, deleted_name, is_deleted_name, part_name, partition_of
 from tasks.worker.catalogue import build as building
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.records import Catalogue

@@ -13,12 +13,12 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import FeedRef, RowsRef
-from tasks.data.items import DELETED, FEED_KIND
+from tasks.data.rows import DELETED, FEED_KIND
 from tasks.worker.catalogue.against import SpanItems, compare_items
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
-from tasks.worker.catalogue.relations import Relation
 from tasks.worker.catalogue.sources import Sources
+from tasks.worker.catalogue.wrong_joins import Relation
 from tests.support.workspace.spans import FEATURES, SCRATCH, TYPES, row, validated
 
 CONFIG = load_config(None, [SCRATCH, *FEATURES])

@@ -1,6 +1,10 @@
-"""Machines with NeuronCores, two workers on each; the tools are scripts that report a fault on host-1."""
+"""Machines with NeuronCores, two workers on each; the tools are scripts that report a fault on host-1.
+
+All workers get the same findings, through files.
+"""
 
 import json
+import math
 import os
 import tempfile
 import threading
@@ -11,17 +15,91 @@ import pytest
 from infra.store.directory import DirectoryStore
 from infra.store.records import find_record
 from tasks.contracts.jobs import HealthInputs
-from tasks.foundation.errors import ConfigError, HostError, StageError
+from tasks.contracts.outcomes import Check
+from tasks.foundation.errors import ConfigError, HangError, HostError, StageError
 from tasks.runs import host_records
-from tasks.runs.host_findings import Findings
+from tasks.runs.host_records import Findings
 from tasks.worker import health
 from tasks.worker.checks import nodes
-from tasks.worker.checks.exchange import AllFindings
-from tasks.worker.devices import sysfs
+from tasks.worker.checks.nodes import AllFindings, WorkerFindings, exchange
+from tasks.worker.devices import neuron_node
 from tasks.worker.process.job import Rank
 from tests.support.fakes.neuron.neuron_tools import FakeTools, make_sysfs, sample, set_counter
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import make_job, tiny_config
+
+
+def check(name: str) -> Check:
+    return Check(name=name, passed=True, severity="critical", observed=None, sentence=name)
+
+
+def part(index: int) -> WorkerFindings:
+    return WorkerFindings(host=f"host-{index}", numbers={"seconds": float(index)}, checks=(check(f"of {index}"),))
+
+
+def judge(parts) -> list[Check]:
+    return [each for one in parts for each in one.checks]
+
+
+def test_all_workers_get_the_same_findings_and_only_the_first_judges(store):
+    judged, wholes = [], {}
+
+    def judging(index):
+        def judge_once(parts):
+            judged.append(index)
+            return judge(parts)
+
+        return judge_once
+
+    def take_part(index):
+        wholes[index] = exchange(store, "findings", index, 3, part(index), judging(index))
+
+    threads = [threading.Thread(target=take_part, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert judged == [0]
+    assert wholes[0] == wholes[1] == wholes[2]
+    assert wholes[0] == AllFindings(
+        hosts=("host-0", "host-1", "host-2"),
+        numbers=({"seconds": 0.0}, {"seconds": 1.0}, {"seconds": 2.0}),
+        checks=(check("of 0"), check("of 1"), check("of 2")),
+    )
+
+
+def test_the_first_worker_concludes_before_the_others_read_the_findings(store):
+    seen = []
+
+    def conclude(parts):
+        seen.append(store.exists("findings/whole.json"))
+        return judge(parts)
+
+    store.write("findings/1.json", part(1).to_json())
+    exchange(store, "findings", 0, 2, part(0), conclude)
+    assert seen == [False]
+    assert store.exists("findings/whole.json")
+
+
+def test_a_single_worker_writes_nothing(store):
+    assert exchange(store, "findings", 0, 1, part(0), judge).hosts == ("host-0",)
+    assert store.list("findings") == []
+
+
+def test_nan_survives(store):
+    store.write("findings/1.json", part(1).model_copy(update={"numbers": {"seconds": math.nan}}).to_json())
+    whole = exchange(store, "findings", 0, 2, part(0), judge)
+    assert math.isnan(whole.numbers[1]["seconds"])
+
+
+def test_a_missing_worker_is_named(store, monkeypatch):
+    monkeypatch.setattr("tasks.worker.checks.nodes.WAIT_SECONDS", 0.05)
+    store.write("findings/2.json", part(2).to_json())
+    with pytest.raises(HangError, match=r"not written findings/1\.json, findings/3\.json in .* within 0\.05 s"):
+        exchange(store, "findings", 0, 4, part(0), judge)
+    with pytest.raises(HangError, match=r"first worker has not written .*/findings/whole\.json within"):
+        exchange(store, "findings", 1, 4, part(1), judge)
+
 
 SMALL = ("health.matmul_size=64", "health.all_reduce_mib=1", "health.min_memory_gib=0.1")
 DAMAGED = """
@@ -56,7 +134,7 @@ def check_two_nodes(rank: Rank, folder: Path) -> tuple[str, str]:
     os.environ["FAKE_LOG"] = str(folder / f"log-{node}")
     tempfile.tempdir = str(folder)
     nodes.uses_neuron = lambda config: True  # pyright: ignore[reportAttributeAccessIssue]
-    sysfs.ROOT = folder / "sysfs"  # pyright: ignore[reportConstantRedefinition]
+    neuron_node.ECC_ROOT = folder / "sysfs"  # pyright: ignore[reportConstantRedefinition]
     config = tiny_config(*SMALL, "health.machine=trn1.32xlarge", LOOSE)
     job = make_job(DirectoryStore(folder / "workspace"), config, HealthInputs(), rank=Rank(rank.index, 4, local, 2))
     try:
@@ -129,7 +207,7 @@ def test_the_other_workers_of_a_machine_wait_for_a_local_file_and_ask_nobody(sto
 def on_neuron(tools, tmp_path, monkeypatch) -> None:
     """Make the checks believe that this machine has NeuronCores."""
     monkeypatch.setattr(nodes, "uses_neuron", lambda config: True)
-    monkeypatch.setattr(sysfs, "ROOT", tmp_path / "sysfs")
+    monkeypatch.setattr(neuron_node, "ECC_ROOT", tmp_path / "sysfs")
 
 
 def run(store: DirectoryStore, *overrides: str) -> list[str]:

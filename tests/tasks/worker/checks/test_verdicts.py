@@ -7,7 +7,7 @@ from tasks.contracts.jobs import HealthInputs
 from tasks.contracts.outcomes import Action, Check
 from tasks.foundation.errors import ConfigError, DiskError, HostError
 from tasks.runs import host_records
-from tasks.runs.host_findings import Findings
+from tasks.runs.host_records import Findings
 from tasks.worker.checks.verdicts import (
     conclude,
     judge_product,

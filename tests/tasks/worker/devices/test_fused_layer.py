@@ -6,8 +6,7 @@ from torch import nn
 from transformers import AutoModel, BertConfig, DistilBertConfig, ElectraConfig, RobertaConfig
 
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.devices.attention import MATMUL, use_attention
-from tasks.worker.devices.fused_layer import FusedLayer, fused_layer, unpadded_layer
+from tasks.worker.devices.encoder_layers import MATMUL, FusedLayer, fused_layer, unpadded_layer, use_attention
 from tasks.worker.process.job import Rank
 
 pytestmark = pytest.mark.skipif(

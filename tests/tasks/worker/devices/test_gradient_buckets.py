@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from tasks.worker.devices.base import Accelerator
 from tasks.worker.devices.cpu import CpuAccelerator
-from tasks.worker.devices.gradient_buckets import OverlappedGradients
+from tasks.worker.devices.cuda import OverlappedGradients
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
 

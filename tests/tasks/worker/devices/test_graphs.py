@@ -1,7 +1,7 @@
 import pytest
 
 from tasks.foundation.errors import CompileError
-from tasks.worker.devices.graphs import GraphWatch
+from tasks.worker.devices.base import GraphWatch
 
 
 class Runtime:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tasks.foundation.errors import CodeError, ConfigError, HangError, HostError, StageError
-from tasks.worker.devices.nccom import CollectiveSpeed, measure
+from tasks.worker.devices.neuron_node import CollectiveSpeed, measure
 from tests.support.fakes.neuron.neuron_tools import sample
 
 REPORT = """

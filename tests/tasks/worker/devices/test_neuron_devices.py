@@ -3,8 +3,8 @@ import json
 import pytest
 
 from tasks.foundation.errors import CodeError, HangError, HostError, StageError
-from tasks.worker.devices import neuron_devices as module
-from tasks.worker.devices.neuron_devices import NeuronDevice, check_devices, list_devices
+from tasks.worker.devices import neuron_node
+from tasks.worker.devices.neuron_node import NeuronDevice, check_devices, list_devices
 from tests.support.fakes.neuron.neuron_tools import FakeTools, sample
 
 
@@ -81,7 +81,7 @@ def test_any_other_output_is_an_error_that_shows_it(fakes, output, kind: type[St
 
 
 def test_a_stuck_driver_is_a_hang(fakes, monkeypatch):
-    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(neuron_node, "LIST_SECONDS", 0.3)
     fakes.add("neuron-ls", body="import signal; signal.pause()")
     with pytest.raises(HangError, match=r"neuron-ls -j did not end within 0\.3 s"):
         list_devices()

@@ -5,7 +5,7 @@ import pytest
 from configs.load import BASE, load_config
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
-from tasks.worker.devices.neuron_environment import compiler_flags, neuron_environment
+from tasks.worker.devices.xla_environment import compiler_flags, neuron_environment
 
 CACHE = Path("/var/tmp/graphs")
 CC_FLAGS = "--target=trn1 --model-type=transformer"

@@ -1,7 +1,7 @@
 import pytest
 
 from tasks.contracts.outcomes import Check
-from tasks.worker.devices.sysfs import check_ecc, read_counts
+from tasks.worker.devices.neuron_node import check_ecc, read_counts
 from tests.support.fakes.neuron.neuron_tools import make_sysfs, set_counter
 
 

@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from transformers import AutoConfig
 
 from configs.schema.model import Prompts
-from tasks.worker.devices.attention import MATMUL, use_attention
-from tasks.worker.devices.varlen_attention import VARLEN, offsets_of
-from tasks.worker.model.embedding_model import EmbeddingModel
-from tasks.worker.model.model_shape import ModelShape
-from tests.support.models.packed import packed
+from tasks.worker.devices.encoder_layers import MATMUL, VARLEN, offsets_of, use_attention
+from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape
+from tests.support.models.texts import packed
 
 # Torch says that nested tensors may change; their use of padding on a CPU is not that of a GPU.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

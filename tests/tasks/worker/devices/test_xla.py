@@ -10,9 +10,8 @@ import torch.distributed as dist
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
-from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
-from tasks.contracts.references import RowsRef
+from tasks.contracts.references import CheckpointState, RowsRef
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.devices.xla_environment import XlaEnvironment

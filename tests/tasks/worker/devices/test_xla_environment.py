@@ -1,3 +1,5 @@
+"""The variables of torch-xla on the CPU and on NeuronCores, and the folder of the graphs."""
+
 import os
 import sys
 from collections.abc import Iterator
@@ -7,7 +9,7 @@ import pytest
 
 from tasks.foundation.errors import ConfigError
 from tasks.worker.devices import xla_environment
-from tasks.worker.devices.xla_environment import check_place, prepare_environment
+from tasks.worker.devices.xla_environment import check_place, folder_of_machine, own_folder, prepare_environment
 from tasks.worker.process.job import Rank
 from tests.support.workspace.jobs import tiny_config
 
@@ -97,3 +99,18 @@ def test_a_collecting_run_uses_the_outer_runs_cache(tmp_path: Path, monkeypatch:
     assert found.neuron
     assert found.cache == tmp_path / "cache"
     assert xla_environment.is_collecting()
+
+
+def test_the_workers_of_a_machine_share_one_folder_and_a_single_worker_has_its_own():
+    first, last = (folder_of_machine(Rank(index, 64, index - 32, 32)) for index in (32, 63))
+    assert first == last
+    alone = folder_of_machine(Rank(0, 1, 0))
+    assert alone != first
+    alone.rmdir()
+
+
+def test_a_process_of_its_own_gets_an_empty_folder():
+    first, second = own_folder(), own_folder()
+    assert first != second
+    for folder in (first, second):
+        folder.rmdir()  # which refuses one that is not empty

@@ -7,12 +7,10 @@ import pytest
 
 from configs.schema.config import Config
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import GroupRange, HoldoutRule
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.references import RowsRef, SpanRef
-from tasks.data.development import exclude_development_rows
-from tasks.data.holdout import trainable
-from tasks.worker.evaluation.newest_rows import newest_rows
+from tasks.contracts.references import GroupRange, HoldoutRule, RowsRef, SpanRef
+from tasks.data.holdout import exclude_development_rows, trainable
+from tasks.worker.evaluation.refit import newest_rows
 from tasks.worker.training.training_rows import read_replayed_rows, read_training_rows, run_spares
 from tests.support.workspace.jobs import FEATURES, make_job, make_workspace, tiny_config, write_rows
 
@@ -108,7 +106,7 @@ def test_a_span_that_spared_no_rows_calibrates_nothing(later: Later):
 
 
 def test_the_newest_rows_calibrate(later: Later, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tasks.data.development.MOST_CALIBRATION_ROWS", 20)
+    monkeypatch.setattr("tasks.data.holdout.MOST_CALIBRATION_ROWS", 20)
     found = newest_rows(make_job(later.store, later.config, later.inputs), 9000, all_known, later.spared).development
     assert found is not None
     assert found.num_rows == 20

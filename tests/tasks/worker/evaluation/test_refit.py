@@ -7,10 +7,9 @@ import pytest
 from safetensors.torch import load_file
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import CheckpointState
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.references import RowsRef
+from tasks.contracts.references import CheckpointState, RowsRef
 from tasks.worker import train
 from tasks.worker.evaluation import solve as solving
 from tasks.worker.process.job import Rank

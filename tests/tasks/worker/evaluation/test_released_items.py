@@ -15,10 +15,10 @@ from configs.schema.model import EntityPrompts, Prompts
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.references import CatalogueRef
-from tasks.data.items import CATALOGUE_KIND, VECTORS_KIND, part_name, partition_of
+from tasks.data.rows import CATALOGUE_KIND, VECTORS_KIND, part_name, partition_of
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import EarlierVectors, as_matrix
-from tasks.worker.evaluation.released_items import Reader, ReleasedItems, served_partition
+from tasks.worker.evaluation.models import Reader, ReleasedItems, served_partition
 from tasks.worker.model.features import FeatureTable, Scale
 from tasks.worker.process.job import Share
 

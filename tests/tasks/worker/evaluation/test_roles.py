@@ -10,19 +10,18 @@ import pytest
 
 from configs.schema.gates import Family, names_of
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.evaluation import GOLDEN, Role
 from tasks.contracts.jobs import EvaluateInputs, Rival
 from tasks.contracts.outcomes import EvaluateOutcome
-from tasks.contracts.references import CheckpointRef, ModelRef, RowsRef
+from tasks.contracts.references import CheckpointRef, HoldoutRule, ModelRef, RowsRef
 from tasks.data.holdout import read_sides
-from tasks.planning.golden_set import store_golden_set
+from tasks.judging.golden_set import store_golden_set
 from tasks.quality.row_results import read_row_results
 from tasks.worker import evaluate
 from tasks.worker.evaluation.models import untrained_parts
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import load_parts
+from tasks.worker.training.start import build_parts
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
     CLASSIFIER,

@@ -13,7 +13,7 @@ from infra.store.base import sha256_of
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import ImportInputs, ReleaseInputs
 from tasks.contracts.references import RowsRef
-from tasks.planning.rivals import begun_with
+from tasks.judging.rivals import begun_with
 from tasks.worker import import_checkpoint, release
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.models import WeightsUnavailable, untrained_parts
@@ -21,9 +21,9 @@ from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tests.support.fakes.encoding import encode_here
+from tasks.worker.training.start import build_parts
+from tests.support.fakes.own_process import encode_here
 from tests.support.models.pretrained import KINDS, write_pretrained
 from tests.support.workspace.jobs import (
     CLASSIFIER,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.schema.publishing import KINDS
+from configs.schema.stages import KINDS
 from infra.store.directory import DirectoryStore
 from tests.support.processes.postgres import Postgres
 from tests.tasks.worker.export.places import Place, lancedb_place, pgvector_place, qdrant_place

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
-from tasks.data.items import part_name, partition_of
+from tasks.data.rows import part_name, partition_of
 from tests.support.workspace.releases import PARTITIONS
 from tests.tasks.worker.export.places import Place
 

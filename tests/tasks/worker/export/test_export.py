@@ -13,11 +13,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from configs.schema.config import Config
-from tasks.worker.export.export import export_model
-from tasks.worker.export.head import exported_outputs, label_scoring_code, score, scoring_code
+from tasks.worker.export.export import export_model, exported_outputs, label_scoring_code, score, scoring_code
 from tasks.worker.model.label_heads import LABEL_TASKS
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.start import build_parts
 from tasks.worker.training.tokenised import own_settings
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, LABEL_HEADS, all_rows, make_workspace, tiny_config
 

@@ -24,11 +24,11 @@ from tasks.worker.devices.base import Precision
 from tasks.worker.export.export import export_model
 from tasks.worker.model.features import Side
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tests.support.fakes.encoding import encode_here
-from tests.support.models.embedding import embed_texts
+from tasks.worker.training.start import build_parts
+from tests.support.fakes.own_process import encode_here
 from tests.support.models.layouts import LAYOUTS, PROMPTS, settings_for, write_layout
+from tests.support.models.texts import embed_texts
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (
     all_rows,

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL
 
-from configs.schema.publishing import PgvectorTarget
+from configs.schema.stages import PgvectorTarget
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker import publish
 from tasks.worker.export import pgvector

@@ -18,7 +18,7 @@ from tasks.data.canonical import MOST_ID_BYTES, unpublishable
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.runs import branches
 from tasks.worker import publish
-from tasks.worker.export.release_vectors import ReleaseVectors
+from tasks.worker.export.table_contents import ReleaseVectors
 from tasks.worker.export.target import Target, table_names
 from tasks.worker.export.targets import open_target
 from tests.support.workspace.publications import publish_job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks.worker import publish
-from tasks.worker.export.release_vectors import ReleaseVectors
+from tasks.worker.export.table_contents import ReleaseVectors
 from tasks.worker.export.targets import open_target
 from tests.support.workspace.publications import publish_job, publish_spec
 from tests.support.workspace.releases import PARTITIONS, write_release

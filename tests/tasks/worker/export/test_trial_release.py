@@ -14,7 +14,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.worker import validate
 from tasks.worker.export import trial_release
 from tasks.worker.export.trial_release import try_release
-from tests.support.fakes.encoding import encode_here
+from tests.support.fakes.own_process import encode_here
 from tests.support.models.layouts import settings_for, write_layout
 from tests.support.workspace.jobs import make_job, make_workspace, tiny_config
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from configs.schema.publishing import AnyTarget
+from configs.schema.stages import AnyTarget
 from tasks.worker import publish
 from tasks.worker.export.targets import open_target
 

@@ -13,13 +13,11 @@ import pytest
 
 from infra.root_cause import Ending
 from infra.store.directory import DirectoryStore
-from tasks.contracts import runner
-from tasks.contracts.jobs import JobSpec
+from tasks.contracts.jobs import JobSpec, parse_progress
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs.host_records import exclude
 from tasks.worker.launch import __main__ as launcher
-from tasks.worker.launch.container_position import ContainerPosition
-from tasks.worker.launch.processes import StopSignals
+from tasks.worker.launch.this_node import ContainerPosition, StopSignals
 from tests.support.fakes.stand_ins import health_spec, is_running, replace_health
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -122,7 +120,7 @@ def test_two_nodes_run_a_stage_together(make_job, stand_in, monkeypatch):
         """
         def run(job):
             import json
-            from tasks.contracts.runner import report
+            from tasks.contracts.jobs import report
             names = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "OMP_PLACES", "MILLRACE_HOST")
             job.store.write(f"{job.spec.attempt_prefix}/env-{job.rank.index}",
                             json.dumps({name: os.environ[name] for name in names}).encode())
@@ -137,9 +135,9 @@ def test_two_nodes_run_a_stage_together(make_job, stand_in, monkeypatch):
     (code, output), (child_code, _) = finish(main), finish(child)
     assert (code, child_code) == (0, 0), output
     assert job.store.exists("runs/run/health/result.json")
-    found = [step for line in output.splitlines() if (step := runner.parse(line))]
+    found = [step for line in output.splitlines() if (step := parse_progress(line))]
     assert [step.done for step in found] == list(range(1, 51))
-    assert set(output.splitlines()) - {"x" * 100} == {line for line in output.splitlines() if runner.parse(line)}
+    assert set(output.splitlines()) - {"x" * 100} == {line for line in output.splitlines() if parse_progress(line)}
     cores = sorted(os.sched_getaffinity(0))
     for rank in range(2):
         environment = json.loads(job.read(f"env-{rank}"))

@@ -11,10 +11,10 @@ from tasks.worker.model.embedding_model import EmbeddingModel, Texts
 from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists, tokenize
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
+from tasks.worker.training.start import build_parts
 from tests.support.models.beside import Beside
-from tests.support.models.packed import packed
+from tests.support.models.texts import packed
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
 

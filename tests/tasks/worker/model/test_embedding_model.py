@@ -13,11 +13,10 @@ from transformers import (
 
 from configs.schema.config import Config
 from configs.schema.model import Pooling
-from tasks.data.encoders import TextShape
-from tasks.worker.model.embedding_model import EmbeddingModel, Texts
+from tasks.data.pretrained import TextShape
+from tasks.worker.model.embedding_model import EmbeddingModel, Texts, shape_of
 from tasks.worker.model.features import FeatureArrays, FeatureTable, Scale
-from tasks.worker.model.model_shape import shape_of
-from tests.support.models.packed import packed
+from tests.support.models.texts import packed
 from tests.support.workspace.jobs import CLASSIFIER, tiny_config
 
 TABLE = FeatureTable(

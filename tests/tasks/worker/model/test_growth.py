@@ -11,7 +11,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tasks.worker.training.resume import add_categories
+from tasks.worker.training.start import add_categories
 from tests.support.workspace.jobs import (
     FEATURES,
     all_rows,

@@ -11,7 +11,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.foundation.errors import ConfigError, DataError
-from tasks.worker.evaluation import refit_labels
+from tasks.worker.evaluation import refit
 from tasks.worker.training.checkpoint import load_parts
 from tests.support.workspace.jobs import change_rows, make_workspace, tiny_config, train_model
 
@@ -59,7 +59,7 @@ def test_solved_heads_find_what_the_texts_say_and_the_checkpoint_knows_it(made: 
 
 def test_a_run_killed_while_a_head_is_solved_ends_the_same(made: Made, tmp_path: Path, monkeypatch):
     store, rows = workspace(tmp_path)
-    solve = refit_labels.solve_label_head
+    solve = refit.solve_label_head
 
     def killed(*args) -> None:
         raise KeyboardInterrupt

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score, log_loss
 
-from configs.schema.label_heads import MulticlassHead
+from configs.schema.model import MulticlassHead
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.label_task import FOLDS, LabelledRows
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from configs.schema.label_heads import RegressionHead
+from configs.schema.model import RegressionHead
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.model.label_task import FOLDS, LabelledRows
 

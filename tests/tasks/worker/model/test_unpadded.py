@@ -6,15 +6,14 @@ import torch
 from transformers import BertConfig, DistilBertConfig, LlamaConfig, RobertaConfig
 
 from configs.schema.model import Pooling
-from tasks.data.encoders import TextShape
+from tasks.data.pretrained import TextShape
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.model.embedding_model import EmbeddingModel
+from tasks.worker.model.embedding_model import EmbeddingModel, shape_of
 from tasks.worker.model.features import FeatureArrays, FeatureTable
-from tasks.worker.model.model_shape import shape_of
+from tasks.worker.model.packing import UnpaddedTexts, round_length_up, split_batches
 from tasks.worker.model.tokens import TokenLists
-from tasks.worker.model.unpadded import UnpaddedTexts, round_length_up, split_batches
 from tasks.worker.process.job import Rank
-from tests.support.models.packed import packed
+from tests.support.models.texts import packed
 from tests.support.workspace.jobs import tiny_config
 
 LENGTHS = (9, 3, 9, 1, 5, 3)

@@ -11,14 +11,13 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModel
 
 from configs.schema.model import Prompts
-from tasks.worker.devices.attention import MATMUL, use_attention
-from tasks.worker.model.embedding_model import EmbeddingModel, local_reach
+from tasks.worker.devices.encoder_layers import MATMUL, use_attention
+from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape, local_reach
 from tasks.worker.model.features import FeatureArrays
-from tasks.worker.model.model_shape import ModelShape
+from tasks.worker.model.packing import UnpaddedTexts
 from tasks.worker.model.tokens import TokenLists
-from tasks.worker.model.unpadded import UnpaddedTexts
 from tests.support.models.layouts import LAYOUTS, WIDTH, write_layout
-from tests.support.models.packed import packed
+from tests.support.models.texts import packed
 
 REACH = {"modernbert-embed-base": 4, "embeddinggemma-300m": 4, "Qwen3-Embedding-0.6B": 5}
 LENGTHS = (40, 3, 9, 22, 1, 5, 14, 30)  # several in a row of 48, some within a window, some of many windows

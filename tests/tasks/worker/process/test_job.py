@@ -6,7 +6,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs
-from tasks.contracts.results import WorkerFailure
+from tasks.contracts.outcomes import WorkerFailure
 from tasks.foundation.errors import POLICIES, FailureClass
 from tests.support.workspace.jobs import make_job, tiny_config
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,39 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HangError
 from tasks.worker.process import machine as process_machine
-from tasks.worker.process.machine import Machine
+from tasks.worker.process.machine import Machine, SharedFolder, once_per_machine
+
+
+def test_the_last_worker_to_leave_removes_the_folder(tmp_path: Path):
+    workers = [SharedFolder(tmp_path / "graphs") for _ in range(3)]
+    (tmp_path / "graphs/model.neff").touch()
+    for worker in workers[:2]:
+        worker.leave()
+        assert (tmp_path / "graphs/model.neff").exists()
+    workers[2].leave()
+    assert not (tmp_path / "graphs").exists()
+
+
+def test_a_worker_that_lets_go_of_it_has_left(tmp_path: Path):
+    folder = SharedFolder(tmp_path / "graphs")
+    del folder
+    assert not (tmp_path / "graphs").exists()
+
+
+def test_a_folder_that_is_removed_while_it_is_opened_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    before, lock = SharedFolder(tmp_path / "graphs"), fcntl.flock
+
+    def lock_late(folder: int, how: int) -> None:
+        if how == fcntl.LOCK_SH:
+            before.leave()
+        lock(folder, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    folder = SharedFolder(tmp_path / "graphs")
+    assert folder.path.is_dir()
+    folder.leave()
+    assert not folder.path.exists()
+
 
 WORKERS = 4
 
@@ -134,3 +167,32 @@ def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket,
     thread.join()
     mine.leave()
     other.leave()
+
+
+def test_one_worker_does_the_work_and_the_others_wait_for_its_result(tmp_path):
+    made: list[int] = []
+    got: list[bytes] = []
+
+    def make() -> bytes:
+        made.append(1)
+        time.sleep(0.05)  # the others come meanwhile
+        return b"done"
+
+    threads = [
+        threading.Thread(target=lambda: got.append(once_per_machine(tmp_path / "it", make, "to wait")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(made), got) == (1, [b"done"] * 4)
+
+
+def test_work_that_fails_is_left_to_the_next_worker(tmp_path):
+    def fail() -> bytes:
+        raise OSError("no connection")
+
+    with pytest.raises(OSError, match="no connection"):
+        once_per_machine(tmp_path / "it", fail, "to fail")
+    assert once_per_machine(tmp_path / "it", lambda: b"done", "to end") == b"done"

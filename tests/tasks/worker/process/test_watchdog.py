@@ -8,7 +8,7 @@ import pytest
 from infra.root_cause import worker_failures
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import JobSpec
-from tasks.contracts.results import WorkerFailure
+from tasks.contracts.outcomes import WorkerFailure
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.worker.process import watchdog
 from tasks.worker.process.job import Job, PhaseClock, Rank

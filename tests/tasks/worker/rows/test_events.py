@@ -8,7 +8,7 @@ import pytest
 
 from configs.schema.validation import EventsConfig
 from infra.store.directory import DirectoryStore
-from tasks.data.events import with_labels
+from tasks.data.label_columns import with_labels
 from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate

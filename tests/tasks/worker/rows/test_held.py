@@ -8,15 +8,21 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder
-from tasks.contracts.checkpoints import HoldoutRule
-from tasks.contracts.references import RowsRef
+from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.data.holdout import read_sides
 from tasks.data.rows import QUERY, other_columns, read_rows
 from tasks.worker.model.relevant import hash_queries
-from tasks.worker.rows import holdout_order
-from tasks.worker.rows.holdout_order import query_places
-from tasks.worker.rows.holdout_read import HeldSpan
-from tasks.worker.rows.holdout_write import PAIRS, QUERY_PLACE, ROWS, TRAINED_ON, file_name, write_held
+from tasks.worker.rows import holdout
+from tasks.worker.rows.holdout import (
+    PAIRS,
+    QUERY_PLACE,
+    ROWS,
+    TRAINED_ON,
+    HeldSpan,
+    file_name,
+    query_places,
+    write_held,
+)
 from tests.support.workspace.jobs import change_rows, make_workspace
 
 RULE = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)
@@ -24,7 +30,7 @@ RULE = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)
 
 @pytest.fixture
 def many_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holdout_order, "FIRST_ROWS", 8)
+    monkeypatch.setattr(holdout, "FIRST_ROWS", 8)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tasks.data.rows import read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker import validate
 from tasks.worker.process.job import Job
-from tasks.worker.rows import waiting_rows
+from tasks.worker.rows import ids_alone
 from tests.support.workspace.logs import click, item, write_feed, write_log
 from tests.support.workspace.spans import APRIL, MARCH, check, failed, job, quarantined, rows, write_span
 
@@ -234,6 +234,6 @@ def test_late_rows_are_judged_by_their_own_span_and_take_the_columns_of_the_new_
 def test_values_of_another_type_than_today_are_named_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     waited = pa.table({"price": ["cheap"], "brand": ["Ada"]})
     like = pa.schema([("price", pa.float64()), ("brand", pa.string()), ("colour", pa.string())])
-    rows = waiting_rows._with_columns(waited, like)
+    rows = ids_alone._with_columns(waited, like)
     assert rows.to_pylist() == [{"price": None, "brand": "Ada", "colour": None}]
     assert "warning: column 'price' of 1 rows that waited for their items is not double" in capsys.readouterr().out

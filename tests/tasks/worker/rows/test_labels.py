@@ -8,7 +8,7 @@ import pytest
 
 from configs.load import load_config
 from tasks.worker.rows.columns import Compared
-from tasks.worker.rows.labels import ONE_CLASS, TOLD, judge_labels
+from tasks.worker.rows.values import ONE_CLASS, TOLD, judge_labels
 from tests.support.workspace.spans import FEATURES, SCRATCH
 
 CLASSES = "heads.classification={weight: 1.0, input: pair, negative_max: 0.0, positive_min: 1.0}"

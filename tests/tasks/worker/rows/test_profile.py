@@ -15,7 +15,7 @@ from tasks.worker import validate
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.model.tokens import train_tokenizer
 from tasks.worker.rows import profile, row_checks
-from tasks.worker.rows.samples import DistinctCounts, RowSample
+from tasks.worker.rows.profile import DistinctCounts, RowSample
 from tests.support.workspace.spans import MARCH, check, failed, job, row, rows, write_span
 
 PARENT = CheckpointRef(prefix="lineages/main/step-00000010", step=10, sha256="0a")

@@ -15,8 +15,8 @@ from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.search import Changes
 from tasks.worker.model.relevant import hash_queries
 from tasks.worker.search.changes import compare, shared_items
+from tasks.worker.search.consumer import about_released, compare_models, search
 from tasks.worker.search.index import Index
-from tasks.worker.search.measure import about_released, compare_models, search
 
 WIDTH = 32
 QUERIES = pa.table({"query": ["q lamp", "q vase", "q chair"], "item": ["lamp", "vase", "chair"],

@@ -9,11 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.data.items import TEXT
-from tasks.data.rows import QUERY
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import CorruptFolder, read_manifest
+from tasks.data.rows import QUERY, TEXT
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model import released_code
-from tasks.worker.search.consumer import Consumer, Given, encode_apart
+from tasks.worker.search.consumer import Consumer, Given, encode_apart, open_released
+from tests.support.fakes.fake_runner import commit_files
+from tests.support.workspace.releases import write_release
 
 EVIL = "open({!r}, 'w').write('ran')\n"
 FEATURES = {"numeric": {}, "categorical": {}, "query": [], "rows": {}}
@@ -231,3 +234,15 @@ def test_a_model_without_features_is_checked_too_and_asks_to_trust_nothing(tmp_p
     (tmp_path / "evil.py").write_text(EVIL.format("ran"))
     with pytest.raises(ConfigError, match=r"evil\.py is not this installation's own"):
         released_code.needs_trust(tmp_path)
+
+
+@pytest.mark.parametrize("changed", ["model", "vectors"])
+def test_a_folder_that_was_changed_together_with_its_manifest_is_not_opened(tmp_path: Path, changed: str) -> None:
+    store = DirectoryStore(tmp_path)
+    release = write_release(store, 1)
+    commit_files(store, release.model_prefix, {"modules.json": "[]"}, "model")
+    named = {"model": release.model_prefix, "vectors": release.vectors_prefix}
+    hashes = {f"{of}_sha256": read_manifest(store, prefix).sha256 for of, prefix in named.items()}
+    ref = release.model_copy(update=hashes | {f"{changed}_sha256": "0" * 64}).ref
+    with pytest.raises(CorruptFolder, match=rf"{named[changed]}/MANIFEST\.json is not the one that was released"):
+        open_released(store, ref)

@@ -14,8 +14,8 @@ from tasks.contracts.references import CatalogueRef, ReleasedRef, RowsRef
 from tasks.contracts.search import Changes
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import infer, release
-from tasks.worker.search import refreshed
-from tests.support.fakes.encoding import encode_here
+from tasks.worker.search import proof
+from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
@@ -98,11 +98,11 @@ def test_few_changes_are_proved_alone_and_many_search_all_vectors(world: World, 
 
 def test_a_shard_with_other_items_or_vectors_is_not_released(world: World, monkeypatch: pytest.MonkeyPatch):
     inputs = ReleaseInputs(model=world.model, vectors=world.after[1], catalogue=world.before[0], carried=world.carried)
-    few = refreshed.few_changes(world.store, inputs)
+    few = proof.few_changes(world.store, inputs)
     assert few is not None
     job = make_job(world.store, CONFIG, inputs)
     with pytest.raises(CodeError, match="vectors of other items"):
-        refreshed.prove_changes(job, inputs, few, None)  # type: ignore[arg-type]
+        proof.prove_changes(job, inputs, few, None)  # type: ignore[arg-type]
     world.store.path(few.shards[0].key(world.after[1])).write_bytes(b"damaged")
     with pytest.raises(StoreError, match="bytes, but"):
         world.refreshed()

@@ -15,10 +15,9 @@ from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
 from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, Batches, BatchShape, choose_shape, make_batch, make_plan
-from tasks.worker.training.known_pairs import KnownPositives
+from tasks.worker.training.known_pairs import KnownPositives, Positives
 from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.plan import PADDING, split_by_worker
-from tasks.worker.training.positives import Positives
 from tests.support.workspace.jobs import tiny_config
 
 ALONE = Rank(0, 1, 0)

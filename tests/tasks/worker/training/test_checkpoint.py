@@ -10,13 +10,11 @@ from safetensors import SafetensorError
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
-from tasks.contracts.checkpoints import CheckpointState
-from tasks.contracts.references import CheckpointRef
+from tasks.contracts.references import CheckpointRef, CheckpointState
 from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import CodeError, FailureClass, StoreError, classify
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import (
     CheckpointWriter,
     ModelParts,
@@ -26,6 +24,7 @@ from tasks.worker.training.checkpoint import (
     load_parts,
 )
 from tasks.worker.training.optimizer import make_optimizer, optimizer_tensors
+from tasks.worker.training.start import build_parts
 from tests.support.workspace.jobs import CLASSIFIER, FEATURES, all_rows, make_workspace, tiny_config
 from tests.support.workspace.states import checkpoint_state
 

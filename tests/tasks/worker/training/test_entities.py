@@ -17,14 +17,14 @@ from infra.store.manifest import open_folder
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.foundation.errors import ConfigError
-from tasks.planning.preflight_encoder import describe_encoder
+from tasks.preflight.encoder import describe_encoder
 from tasks.worker import release
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.model.prompts import prompts_of
+from tasks.worker.model.tokens import prompts_of
 from tasks.worker.training.batches import make_plan
-from tasks.worker.training.build import build_parts
+from tasks.worker.training.start import build_parts
 from tasks.worker.training.training_rows import make_pairs
-from tests.support.fakes.encoding import encode_here
+from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (
     LABEL_HEADS,
     all_rows,

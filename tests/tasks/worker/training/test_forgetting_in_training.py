@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
-from tasks.contracts.references import RowsRef
+from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.data.holdout import split_holdout
 from tasks.worker import train
 from tasks.worker.training.holdout import Holdout, HoldoutResults

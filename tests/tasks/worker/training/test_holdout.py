@@ -4,15 +4,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contracts.checkpoints import HoldoutRule
+from tasks.contracts.references import HoldoutRule
 from tasks.data.holdout import split_holdout
 from tasks.data.rows import distinct_items
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import EmbedSettings
 from tasks.worker.process.job import Rank
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.holdout import Holdout, HoldoutResults, judge, make_holdout
+from tasks.worker.training.start import build_parts
 from tests.support.workspace.jobs import CLASSIFIER, all_rows, make_workspace, tiny_config
 
 CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from configs.schema.learning_rate import decay_factor, learning_rate
-from configs.schema.training import DecayConfig, TrainConfig
+from configs.schema.training import DecayConfig, TrainConfig, decay_factor, learning_rate
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.process.job import Rank
 from tasks.worker.training.optimizer import (

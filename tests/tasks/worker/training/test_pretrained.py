@@ -14,11 +14,11 @@ from tasks.data.pretrained import describe
 from tasks.worker import release
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.features import Side
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.checkpoint import ModelParts, load_parts
-from tests.support.fakes.encoding import encode_here
-from tests.support.models.embedding import embed_texts
+from tasks.worker.training.start import build_parts
+from tests.support.fakes.own_process import encode_here
 from tests.support.models.pretrained import KINDS, write_pretrained
+from tests.support.models.texts import embed_texts
 from tests.support.workspace.jobs import (
     FEATURES,
     all_rows,

@@ -8,18 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.contracts.checkpoints import HoldoutRule
 from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.references import HoldoutRule
 from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
 from tasks.worker.training import training_rows
 from tasks.worker.training.batches import make_plan
-from tasks.worker.training.build import build_parts
 from tasks.worker.training.known_pairs import find_known_positives, open_known
 from tasks.worker.training.pair_arrays import Pairs
-from tasks.worker.training.token_cache import open_tokens
-from tasks.worker.training.token_columns import Column
+from tasks.worker.training.start import build_parts
+from tasks.worker.training.tokenised import Column, open_tokens
 from tasks.worker.training.training_rows import (
     TrainingRows,
     class_weights,

@@ -12,12 +12,11 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import HealthInputs
 from tasks.foundation.errors import StoreError
 from tasks.worker import health
-from tasks.worker.devices.base import Accelerator
+from tasks.worker.devices.base import Accelerator, GraphWatch
 from tasks.worker.devices.cpu import CpuAccelerator
-from tasks.worker.devices.graphs import GraphWatch
 from tasks.worker.devices.precompile import list_graphs
 from tasks.worker.process.job import Job, Rank
-from tasks.worker.training.check_graphs import provide_check_graphs
+from tasks.worker.training.compile_cache import provide_check_graphs
 from tests.support.workspace.jobs import make_job, tiny_config
 
 NAMES = ("MODULE_1+a", "MODULE_2+a")

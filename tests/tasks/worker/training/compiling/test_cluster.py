@@ -18,9 +18,8 @@ import pytest
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import Inputs, JobSpec, TrainInputs, WarmupInputs
-from tasks.contracts.outcomes import TrainOutcome, WarmupOutcome
+from tasks.contracts.outcomes import StageResult, TrainOutcome, WarmupOutcome
 from tasks.contracts.references import RowsRef, SpanRef
-from tasks.contracts.results import StageResult
 from tests.support.cloud.batch import BatchServer
 from tests.support.cloud.s3 import S3Server
 from tests.support.cloud.waiters import run

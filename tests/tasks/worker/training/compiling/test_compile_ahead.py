@@ -20,12 +20,12 @@ from infra.store import lease
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
 from tasks.contracts.jobs import TrainInputs, WarmupInputs
-from tasks.contracts.outcomes import WarmupOutcome
+from tasks.contracts.outcomes import StageResult, WarmupOutcome, WorkerFailure
 from tasks.contracts.references import RowsRef
-from tasks.contracts.results import StageResult, WorkerFailure
 from tasks.foundation.errors import POLICIES, FailureClass
+from tasks.worker import warmup
 from tasks.worker.process.job import Rank
-from tasks.worker.training import compile_ahead, trial
+from tasks.worker.training import compile_ahead
 from tests.support.fakes.neuron.neuron_tools import COMPILER, FakeTools
 from tests.support.processes.ranks import run_ranks
 from tests.support.processes.xla import warm_up
@@ -219,5 +219,5 @@ def warm_up_and_fail(rank: Rank, workspace: Path, rows: RowsRef) -> WarmupOutcom
     def failing(*_: object) -> None:
         raise RuntimeError("the trial fails here")
 
-    trial.judge = failing
+    warmup.judge = failing
     return warm_up(rank, workspace, rows)

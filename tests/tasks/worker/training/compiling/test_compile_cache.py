@@ -10,7 +10,7 @@ from infra.store.base import Store
 from infra.store.manifest import read_manifest
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
-from tasks.worker.devices.graphs import Graph, GraphWatch
+from tasks.worker.devices.base import Graph, GraphWatch
 from tasks.worker.training import compile_cache
 from tasks.worker.training.batches import BatchShape
 from tasks.worker.training.compile_cache import NOTHING, fetch, ingredients, is_complete, key_of, publish, ref_to

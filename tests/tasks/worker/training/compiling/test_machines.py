@@ -18,7 +18,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.references import CompileRef
 from tasks.foundation.errors import CompileError
-from tasks.worker.devices.graphs import Graph, GraphWatch
+from tasks.worker.devices.base import Graph, GraphWatch
 from tasks.worker.devices.precompile import GraphCompile, list_graphs
 from tasks.worker.process.job import Rank
 from tasks.worker.training import compile_ahead, compile_cache

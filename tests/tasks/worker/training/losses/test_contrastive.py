@@ -15,11 +15,10 @@ from tasks.worker.model.features import FeatureArrays
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import BatchShape, make_batch
-from tasks.worker.training.known_pairs import KnownPositives
+from tasks.worker.training.known_pairs import KnownPositives, Positives
 from tasks.worker.training.losses import batch_losses
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
 from tasks.worker.training.plan import PADDING
-from tasks.worker.training.positives import Positives
 from tests.support.processes.ranks import run_ranks
 
 ROWS, ITEMS, WIDTH, EXTRA = 24, 30, 6, 3

@@ -1,0 +1,44 @@
+"""The running process: the version of its code, its free memory, its garbage collector.
+
+It is apart because every command imports it at its start: it needs the standard library alone.
+"""
+
+import gc
+import hashlib
+import os
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_FOLDERS = ("configs", "infra", "tasks")  # a worker's code; its image has no other folders
+
+
+def code_version(root: Path = ROOT) -> str:
+    """Return the version in pyproject.toml, with a hash over the paths and the bytes of the Python files."""
+    version = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return f"{version}+{digest.hexdigest()[:12]}"
+
+
+def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes available without swapping; the page cache counts as free, as the kernel reclaims it."""
+    try:
+        fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text(encoding="utf-8").splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except OSError:  # not Linux: only the total is known
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = int((cgroup / "memory.max").read_text(encoding="utf-8"))
+        used = int((cgroup / "memory.current").read_text(encoding="utf-8"))
+        cached = dict(line.split() for line in (cgroup / "memory.stat").read_text(encoding="utf-8").splitlines())
+        return min(free, limit - used + int(cached["inactive_file"]))
+    except (OSError, ValueError):  # no container, or "max": no limit
+        return free
+
+
+def collect_rarely() -> None:
+    """Collect after 100,000 new objects instead of 700. Imports of torch and transformers take 20 % less time."""
+    gc.set_threshold(100_000, 50, 50)

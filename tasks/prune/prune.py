@@ -1,0 +1,115 @@
+"""Delete the files that nothing needs. Meanwhile no run, refresh or backfill works on the workspace."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from infra.store.base import Conflict, Store
+from infra.store.lease import CheckedStore
+from infra.store.manifest import MANIFEST, PRUNED, retire
+from tasks.contracts.kinds import lineage_lock
+from tasks.contracts.outcomes import StageResult
+from tasks.contracts.stages import Stage
+from tasks.contracts.workspace import RESULT
+from tasks.foundation.errors import ConfigError
+from tasks.prune.prune_plan import Folder, PrunePlan, plan_prune
+from tasks.prune.reach import find_reach
+from tasks.running.lineage_lock import confirm_lineages, hold_lineage
+from tasks.runs import lineage, releases
+from tasks.runs.plan import mark_pruned, planned_runs
+from tasks.runs.snapshot import Snapshot
+
+_WITH_OUTPUTS = (Stage.validate, Stage.train, Stage.infer, Stage.release)
+
+
+def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -> PrunePlan:
+    """Delete the folders that nothing needs if the newest `keep` releases are kept, or only list them.
+
+    A folder loses its manifest first, so that no reader takes an incomplete folder for a complete one. After a kill,
+    the next call deletes the rest.
+
+    Raises:
+        Conflict: a process works on a lineage of the workspace, or made a release meanwhile; nothing was deleted.
+        StoreError: a record that decides on the needed folders is not readable; nothing was deleted.
+    """
+    if keep < 1:
+        raise ConfigError(f"--keep {keep}: at least the current release is kept")
+    reach = find_reach(store, keep)
+    if dry_run:
+        return plan_prune(store, keep, reach)
+    with _locked(store, reach.lineages, warn):
+        _unmark_current(store)
+        following = releases.last(store) + 1  # before the releases are read: one that is made later is not in the plan
+        reach = find_reach(store, keep)  # again, since work may have finished before the locks were taken
+        plan = plan_prune(store, keep, reach)
+        _mark(store, plan, following)
+        # Notes that shards are done go before the shards.
+        for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):
+            _delete(CheckedStore(store, lambda _: confirm_lineages()), folder)
+    return plan.model_copy(update={"deleted": True})
+
+
+@contextlib.contextmanager
+def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None]) -> Iterator[None]:
+    """Hold all lineages, for runs and for refreshes."""
+    with contextlib.ExitStack() as held:
+        for name in sorted(lineages):
+            for what in ("run", "refresh"):
+                held.enter_context(hold_lineage(store, lineage_lock(name, what), warn, patience_seconds=0.0))
+        yield
+
+
+def _unmark_current(store: Store) -> None:
+    """Remove a mark of the current release: the prune that wrote it died before it looked at the pointer."""
+    _, pointer = releases.read_pointer(store)
+    if pointer is not None and releases.is_pruned(store, pointer.release):
+        releases.unmark_pruned(store, [pointer.release])
+
+
+def _mark(store: Store, plan: PrunePlan, following: int) -> None:
+    """Mark the releases and runs that will lose files, and the next free number.
+
+    A process that stood still while it lost its lineage may still make a release of files that are deleted now, or
+    remove a mark that it read before; it does not remove a new one.
+
+    Args:
+        following: the free number when the plan was begun.
+
+    Raises:
+        Conflict: a rollback made one of the releases current at the same moment, or a release was made.
+    """
+    if plan.folders and following > 1:
+        free = not releases.is_pruned(store, following)
+        releases.mark_pruned(store, [following])
+        if releases.is_made(store, following):
+            releases.unmark_pruned(store, [following] if free else [])
+            raise Conflict(f"release {following} was made meanwhile; nothing was deleted; try again")
+    whole = set(plan.releases) - releases.pruned(store)
+    releases.mark_pruned(store, plan.releases)
+    _, pointer = releases.read_pointer(store)
+    needed = {pointer.release, pointer.going_to} & set(plan.releases) if pointer is not None else set[int]()
+    if needed:
+        releases.unmark_pruned(store, whole)
+        raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
+    gone = {folder.folder for folder in plan.folders}
+    snapshot, runs = Snapshot(store), planned_runs(store)
+    snapshot.fetch(RESULT.key(run=run_key, stage=stage) for run_key in runs for stage in _WITH_OUTPUTS)
+    for run_key in runs:
+        # Unreadable results do not count: no run continues from them.
+        results = (snapshot.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in _WITH_OUTPUTS)
+        if gone & {folder for result in results if result is not None for folder in result.outcome.outputs}:
+            mark_pruned(store, run_key)
+
+
+def _delete(store: Store, folder: Folder) -> None:
+    if folder.kind == "checkpoints":
+        lineage.prune_checkpoint(store, folder.folder)
+        return
+    if not folder.named:
+        store.delete(f"{folder.folder}/{MANIFEST}")
+        store.delete(folder.folder)
+        return
+    retire(store, folder.folder)
+    store.delete(f"{folder.folder}/{MANIFEST}")
+    for key in store.list(folder.folder):
+        if key not in (*folder.named, f"{folder.folder}/{PRUNED}"):
+            store.delete(key)

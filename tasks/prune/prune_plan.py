@@ -1,0 +1,156 @@
+"""List the deletable folders: bulk data that nothing needs. Records (JSON) stay, except for notes of shards.
+
+Spans and item feeds are never listed, nor are runs without a plan, which are the sides of a comparison.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from pydantic import Field
+
+from infra.store.base import Store
+from infra.store.manifest import MANIFEST, PRUNED, MissingFolder, read_fact, read_manifest
+from tasks.contracts import workspace
+from tasks.contracts.kinds import Kept, lineage_of, run_of
+from tasks.foundation.records import Record
+from tasks.prune.reach import Reach
+from tasks.runs.lineage import STATE
+
+Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
+
+_SHARED: Mapping[Kind, workspace.Kind] = {
+    "models": workspace.MODEL,
+    "compile": workspace.COMPILED,
+    "negatives": workspace.NEGATIVES,
+}
+_PARTLY: Mapping[Kind, workspace.Kind] = {"vectors": workspace.VECTORS, "catalogue": workspace.CATALOGUE}
+_OF_A_RUN = tuple(kind for kind in workspace.TABLE if "run" in kind.names and kind.kept in (Kept.reached, Kept.shown))
+
+
+class Folder(Record):
+    """A folder that nothing needs, but for files that needed catalogues or vectors name."""
+
+    kind: Kind = Field(description="kind of folder")
+    folder: str = Field(description="key of the folder in the workspace")
+    files: int = Field(description="number of files to delete")
+    bytes: int
+    named: tuple[str, ...] = Field(default=(), description="keys of its files that others name, which stay")
+
+
+class PrunePlan(Record):
+    """The report of `millrace prune`: the kept releases, and the folders that are or would be deleted."""
+
+    keep: int = Field(description="number of releases to keep")
+    kept: tuple[int, ...] = Field(description="numbers of the releases that can still be rolled back to")
+    releases: tuple[int, ...] = Field(description="numbers of the releases that lose their model or vectors")
+    folders: tuple[Folder, ...]
+    bytes: dict[Kind, int] = Field(description="bytes by kind of folder")
+    total_bytes: int
+    deleted: bool = Field(description="false: nothing was deleted (--dry-run)")
+
+
+def plan_prune(store: Store, keep: int, reach: Reach) -> PrunePlan:
+    """Return the deletable folders. Of a pruned release too: they may have been made again."""
+    found = [*_folders(store, reach, _named(store, reach))]
+    gone = {folder.folder for folder in found}
+    totals: dict[Kind, int] = {}
+    for folder in found:
+        totals[folder.kind] = totals.get(folder.kind, 0) + folder.bytes
+    return PrunePlan(
+        keep=keep,
+        kept=tuple(release.number for release in reach.releases),
+        releases=tuple(number for number, prefixes in sorted(reach.made.items()) if gone & set(prefixes)),
+        folders=tuple(found),
+        bytes=totals,
+        total_bytes=sum(totals.values()),
+        deleted=False,
+    )
+
+
+def _named(store: Store, reach: Reach) -> frozenset[str]:
+    """Return the keys of the files that needed catalogues and vectors name in other folders.
+
+    Raises:
+        CorruptFolder: a manifest is not readable.
+    """
+    found: set[str] = set()
+    for folder in reach.folders:
+        if any(kind.match(f"{folder}/{MANIFEST}") for kind in _PARTLY.values()):
+            with contextlib.suppress(MissingFolder):  # an unfinished run has none
+                found.update(entry.at for entry in read_manifest(store, folder).files if entry.at is not None)
+    return frozenset(found)
+
+
+def _folders(store: Store, reach: Reach, named: frozenset[str]) -> Iterator[Folder]:
+    """Yield the folders that nothing needs.
+
+    Args:
+        named: keys of files that stay.
+    """
+    for folder in _candidates(store, reach):
+        if folder.folder not in reach.folders:
+            yield folder
+    for kind, of in _PARTLY.items():
+        for folder, sizes in _grouped(store.sizes(kind), of).items():
+            stay = tuple(sorted(named & sizes.keys()))
+            gone = {key: size for key, size in sizes.items() if key not in stay and key != f"{folder}/{PRUNED}"}
+            if folder not in reach.folders and (gone or not stay):
+                yield _folder(kind, folder, gone).model_copy(update={"named": stay})
+
+
+def _candidates(store: Store, reach: Reach) -> Iterator[Folder]:
+    """Yield all folders that may be deleted whole unless something needs them."""
+    for kind, of in _SHARED.items():
+        if kind == "negatives" and reach.unfinished:
+            continue  # one of these runs may use them, and they can't be mined again during training
+        for folder, sizes in _grouped(store.sizes(kind), of).items():
+            if kind != "compile" or _is_compiled(store, folder, sizes):
+                yield _folder(kind, folder, sizes)
+    for folder, sizes in _grouped(store.sizes("lineages"), workspace.CHECKPOINT).items():
+        if set(sizes) <= {f"{folder}/{STATE}", f"{folder}/{PRUNED}"}:
+            continue
+        complete = f"{folder}/{MANIFEST}" in sizes and read_manifest(store, folder).facts.get("complete") is not False
+        if complete or lineage_of(folder) not in reach.training:
+            yield _folder("checkpoints", folder, sizes)
+    runs = {**store.sizes("runs"), **store.sizes("refreshes")}
+    yield from _of_runs(runs, reach)
+    yield from _tokens(store, runs, reach)
+
+
+def _is_compiled(store: Store, folder: str, sizes: Mapping[str, int]) -> bool:
+    """Return True if a compile cache is complete; others may still be written, under no lock of a lineage."""
+    return f"{folder}/{MANIFEST}" in sizes and bool(read_manifest(store, folder).facts.get("complete"))
+
+
+def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
+    for folder, below in _grouped(sizes, *_OF_A_RUN).items():
+        run_key = run_of(folder)
+        if workspace.PLAN.key(run=run_key) not in sizes or run_key in reach.unfinished:
+            continue
+        if workspace.ROWS.match(f"{folder}/{MANIFEST}") or run_key not in reach.runs:
+            yield _folder("runs", folder, below)
+
+
+def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
+    """Yield the tokens of deleted rows, and of rows that no unfinished run or kept release needs."""
+    for folder, sizes in _grouped(store.sizes("tokens"), workspace.TOKENS).items():
+        if f"{folder}/{MANIFEST}" in sizes:  # else they may still be written
+            rows = read_fact(store, folder, "of", str)
+            run_key = run_of(rows)
+            needed = run_key in reach.runs or workspace.PLAN.key(run=run_key) not in runs
+            if not needed or f"{rows}/{MANIFEST}" not in runs:
+                yield _folder("tokens", folder, sizes)
+
+
+def _folder(kind: Kind, folder: str, sizes: Mapping[str, int]) -> Folder:
+    return Folder(kind=kind, folder=folder, files=len(sizes), bytes=sum(sizes.values()))
+
+
+def _grouped(sizes: Mapping[str, int], *kinds: workspace.Kind) -> dict[str, dict[str, int]]:
+    """Return the sizes of the files of these kinds, by folder."""
+    found: dict[str, dict[str, int]] = {}
+    for key, size in sizes.items():
+        if folder := next((folder for kind in kinds if (folder := kind.folder_of(key)) is not None), None):
+            found.setdefault(folder, {})[key] = size
+    return found
