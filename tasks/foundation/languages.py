@@ -1,4 +1,7 @@
-"""The languages of texts, by a model of py3langid; only the extra `worker` installs it."""
+"""The languages of texts, by a model of py3langid; only the extra `worker` installs it.
+
+Alone, since that package is loaded by no other file of this folder.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache

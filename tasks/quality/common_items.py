@@ -1,4 +1,7 @@
-"""The items that two models are compared among: the part of the challenger's catalogue that the other one holds too."""
+"""The items that two models are compared among: the part of the challenger's catalogue that the other one holds too.
+
+Alone, since it needs no numpy, which most files of this folder load.
+"""
 
 from typing import NamedTuple
 

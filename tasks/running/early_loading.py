@@ -1,4 +1,7 @@
-"""Load the libraries of a run's stages while the command that runs it still plans and imports Prefect."""
+"""Load the libraries of a run's stages while the command that runs it still plans and imports Prefect.
+
+Alone, since it begins before anything that is slow to load.
+"""
 
 import infra.compute.factory
 from infra.compute.local import LocalRunner, begin_warm_parents

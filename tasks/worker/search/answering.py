@@ -1,4 +1,7 @@
-"""Run a subprocess that prints records as JSON lines on standard output; errors go to standard error."""
+"""Run a subprocess that prints records as JSON lines on standard output; errors go to standard error.
+
+Alone, since each program of this folder is such a subprocess.
+"""
 
 import os
 import sys
