@@ -60,7 +60,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "hosts": "upkeep",
         "reap": "upkeep",
         "prune": "upkeep",
-        "deploy": "servers",
+        "deploy": "deploying",
         "up": "servers",
         "down": "servers",
     },

@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlo
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Scheduled
 
-from flows.cli import servers
+from flows.cli import deploying
 from flows.cli.terminal.options import RunOptions
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
@@ -90,8 +90,8 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         for name, value in (client_environment(prefect.server) | worker).items():
             patch.setenv(name, value)
         stack.enter_context(prefect.in_use())
-        patch.setattr(servers, "FILE", only_the_pipeline(folder))
-        servers.deploy(RunOptions(store, overrides=SETTINGS))
+        patch.setattr(deploying, "FILE", only_the_pipeline(folder))
+        deploying.deploy(RunOptions(store, overrides=SETTINGS))
         with get_client(sync_client=True) as client:
             deployment = client.read_deployment_by_name("pipeline/scheduled").id
         log = folder / "worker.log"

@@ -24,7 +24,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Scheduled
 
-from flows.cli import servers
+from flows.cli import deploying
 from flows.cli.terminal.options import RunOptions
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
@@ -102,8 +102,8 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         worker = {"PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "2", HOLDS: str(folder / "holds")}
         for name, value in (client_environment(prefect.server) | worker).items():
             patch.setenv(name, value)
-        patch.setattr(servers, "FILE", pipeline_and_watch(folder))
-        servers.deploy(RunOptions(one.store, overrides=SETTINGS))
+        patch.setattr(deploying, "FILE", pipeline_and_watch(folder))
+        deploying.deploy(RunOptions(one.store, overrides=SETTINGS))
         watch_comes(False)
         schedule(0)
         with one.worker():

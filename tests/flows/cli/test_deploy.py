@@ -29,7 +29,7 @@ from prefect.events import emit_event
 from prefect.states import Failed
 from pydantic import SecretStr
 
-from flows.cli.servers import DeployOutput
+from flows.cli.deploying import DeployOutput
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes import forked
