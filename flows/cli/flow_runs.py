@@ -43,7 +43,7 @@ class FlowDone(NamedTuple):
 
 
 def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
-    """Start a Prefect server if none runs, and run the flow `name` of `flows/<name>.py` in this process.
+    """Start a Prefect server if none runs, and run a flow in this process: `refresh` is in flows/refresh.py.
 
     Raises:
         StageError: of the class that stopped the flow.
@@ -55,7 +55,7 @@ def run_flow(name: str, verbose: bool, *parameters: Any) -> FlowDone:
     # The log is in the UI. Here its lines would break the bars, and show each error with two tracebacks.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "INFO" if verbose else "CRITICAL"
 
-    flow = getattr(importlib.import_module(f"flows.{name}"), name)
+    flow = getattr(importlib.import_module(f"flows.{name}"), name.rpartition(".")[2])
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings  # after the environment is set
 
     keeper = ServerKeeper(server)

@@ -59,7 +59,9 @@ def bakeoff(
         options = RunOptions(options.store, options.config_file, (*options.overrides, f"cost.prices=[{prices}]"))
     sides = tuple(side or ("cpu", "xla"))
     plan_sides(options.store, options.config(), span, sides, seeds)  # report errors before a server starts
-    done = run_flow("bakeoff", verbose, options.store.uri, span, sides, seeds, published, *options.flow_settings())
+    done = run_flow(
+        "laboratory.bakeoff", verbose, options.store.uri, span, sides, seeds, published, *options.flow_settings()
+    )
     report = done.value
     assert isinstance(report, BakeoffReport)
     return BakeoffOutput(
@@ -102,7 +104,7 @@ def parity(
 ) -> ParityOutput:
     """Train one span on two accelerators from the same checkpoint, and compare the holdout metrics."""
     plan_sides(options.store, options.config(), span, (left, right))  # report errors before a server starts
-    done = run_flow("parity", verbose, options.store.uri, span, left, right, *options.flow_settings())
+    done = run_flow("laboratory.parity", verbose, options.store.uri, span, left, right, *options.flow_settings())
     report = done.value
     assert isinstance(report, ParityReport)
     return ParityOutput(
