@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from infra.store import kernel_lock
@@ -110,8 +110,8 @@ class DirectoryStore:
             with self._staged(key) as staged:
                 shutil.copyfile(source, staged)
 
-    def local(self, key: str) -> Path:
-        """Return a local path for reading: a file, or a folder with everything below `key`."""
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
+        """Return a local path for reading: a file, or a folder with everything below `key`, at least with `names`."""
         return self.path(key)
 
     def move(self, prefix: str, target: str) -> None:

@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -300,8 +300,8 @@ class CheckedStore:
     def tags(self, prefix: str) -> dict[str, str]:
         return self._store.tags(prefix)
 
-    def local(self, key: str) -> Path:
-        return self._store.local(key)
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
+        return self._store.local(key, names)
 
     def age_seconds(self, key: str) -> float | None:
         return self._store.age_seconds(key)

@@ -192,24 +192,30 @@ def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
     Raises:
         MissingFolder, CorruptFolder: the message names the file.
     """
-    manifest = open_manifest(store, prefix, kind)
-    _checked(store, prefix, manifest)
-    return store.local(prefix), manifest
+    manifest, folder = open_manifest(store, prefix, kind), store.local(prefix)
+    for entry in manifest.files:
+        _check(folder / entry.name if entry.at is None else store.local(entry.at), entry)
+    return folder, manifest
 
 
 def open_files(store: Store, prefix: str, kind: str) -> list[Path]:
-    """Return the local paths of a folder's files, in other folders too. Raises like `open_folder`."""
-    return _checked(store, prefix, open_manifest(store, prefix, kind))
+    """Return the local paths of a folder's files, in other folders too: of these, only the files that it names.
 
-
-def _local_files(store: Store, prefix: str, manifest: Manifest) -> list[Path]:
-    """Return the local paths of a folder's files in the manifest's order, not checked; whole folders are fetched."""
+    Raises like `open_folder`.
+    """
+    manifest = open_manifest(store, prefix, kind)
     places = [
         (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), entry.at.rpartition("/")[2])
         for entry in manifest.files
     ]
-    folders = {folder: store.local(folder) for folder in dict.fromkeys(folder for folder, _ in places)}
-    return [folders[folder] / name for folder, name in places]
+    needed: dict[str, list[str]] = {}
+    for folder, name in places:
+        needed.setdefault(folder, []).append(name)
+    folders = {folder: store.local(folder, names) for folder, names in needed.items()}
+    paths = [folders[folder] / name for folder, name in places]
+    for path, entry in zip(paths, manifest.files, strict=True):
+        _check(path, entry)
+    return paths
 
 
 def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
@@ -220,13 +226,6 @@ def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
     path = store.local(entry.key(prefix))
     _check(path, entry)
     return path
-
-
-def _checked(store: Store, prefix: str, manifest: Manifest) -> list[Path]:
-    paths = _local_files(store, prefix, manifest)
-    for path, entry in zip(paths, manifest.files, strict=True):
-        _check(path, entry)
-    return paths
 
 
 def _folder_of(key: str) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import errno
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
 from pathlib import Path, PurePosixPath
@@ -137,9 +137,14 @@ class S3Store:
                     raise
                 raise Conflict(f"{self.uri}/{key} was changed by another process; look at it again") from error
 
-    def local(self, key: str) -> Path:
-        """Return a local copy for reading: a file, or a folder with everything below `key`."""
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
+        """Return a local copy for reading: a file, or a folder with everything below `key`.
+
+        Args:
+            names: files of the folder that are needed, such as `part-00003.parquet`; no other one is fetched.
+        """
         self._full(key)
+        there = self._objects(key) if names is None else self._named(key, frozenset(names))
 
         def fetch(stale: dict[Path, Object]) -> None:
             self._transfer(
@@ -149,7 +154,7 @@ class S3Store:
                 ],
             )
 
-        return mirror_of(self.uri).refresh(key, tuple(self._objects(key)), fetch)
+        return mirror_of(self.uri).refresh(key, tuple(there), fetch, names)
 
     def move(self, prefix: str, target: str) -> None:
         """Rename a folder or an object. Raises Conflict if `target` exists.
@@ -302,6 +307,9 @@ class S3Store:
         """Return the object `key`, or all objects below the folder `key`."""
         found = self._object(key)
         return iter((found,)) if found else self._below(key)
+
+    def _named(self, folder: str, names: frozenset[str]) -> Iterator[Object]:
+        return (found for found in self._below(folder) if found.key.removeprefix(f"{folder}/") in names)
 
     def _listed(self, entry: dict[str, Any]) -> Object:
         key = entry["Key"].removeprefix("".join(f"{part}/" for part in self._parts))

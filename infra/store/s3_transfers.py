@@ -12,7 +12,7 @@ import io
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -147,10 +147,17 @@ class Mirror:
         self._copies: dict[Path, tuple[str, int, int]] = {}  # ETag, bytes, and modification time of the copy
         self._lock = threading.Lock()
 
-    def refresh(self, key: str, there: Sequence[Object], fetch: Callable[[dict[Path, Object]], None]) -> Path:
+    def refresh(
+        self,
+        key: str,
+        there: Sequence[Object],
+        fetch: Callable[[dict[Path, Object]], None],
+        names: Collection[str] | None = None,
+    ) -> Path:
         """Make the copy of `key`, an object or a folder, hold exactly the objects in `there`.
 
         Args:
+            names: files of the folder that `there` is limited to, so that copies of others stay; None: no limit.
             fetch: downloads objects to the given paths; a replaced file must keep its old bytes for readers that have
                 it open.
 
@@ -160,7 +167,7 @@ class Mirror:
         wanted = {self._path(found.key): found for found in there}
         path = self._path(key)
         with self._lock:
-            for present in [path, *path.rglob("*")]:
+            for present in [path, *path.rglob("*")] if names is None else [path / name for name in names]:
                 if present not in wanted and present.is_file():
                     present.unlink()
             stale = {place: found for place, found in wanted.items() if not self._holds(place, found)}

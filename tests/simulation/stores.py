@@ -15,7 +15,7 @@ import hashlib
 import io
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,12 @@ class SimulatedBucket(S3Store):
         self._bucket, self._parts, self.uri = BUCKET, (), uri
         self._client: Any = Client(objects)
 
-    def local(self, key: str) -> Path:
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
         """Return a copy in a folder of its own; a mirror would show one process the files of another."""
         self._full(key)
-        return copy_of(key, {found.key: self.read(found.key) for found in self.entries(key)})
+        there = [found.key for found in self.entries(key)]
+        wanted = [each for each in there if names is None or each.removeprefix(f"{key}/") in names]
+        return copy_of(key, {each: self.read(each) for each in wanted})
 
     def _copy(self, key: str, copies: dict[str, str]) -> None:
         for name, new in copies.items():
@@ -237,7 +239,7 @@ class SimulatedDirectory:
                 raise Conflict(f"{self.uri}/{key} was changed by another process; look at it again")
             self.write(key, source.read_bytes())
 
-    def local(self, key: str) -> Path:
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
         self._turn("local", key)
         keys = (key, *self.objects.below(f"{key}/"))
         return copy_of(key, {each: found.data for each in keys if (found := self.objects.files.get(each)) is not None})

@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import IO
@@ -232,10 +232,11 @@ class SharedReads(CheckedStore):
         """Return the object's bytes. Raises FileNotFoundError if it does not exist; this is not cached."""
         return once_per_machine(self._place(key, ".bytes"), lambda: self._store.read(key), self._what(key))
 
-    def local(self, key: str) -> Path:
-        """Return a read-only local copy of the file `key`, or of the folder with everything below it."""
-        copy = self._place(key, "") / Path(key).name
-        once_per_machine(self._place(key, ".copied"), lambda: self._copy(key, copy), self._what(key))
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
+        """Return a read-only local copy of the file `key`, or of the folder: with everything below it, or `names`."""
+        asked = key if names is None else "\n".join([key, *sorted(names)])
+        copy = self._place(asked, "") / Path(key).name
+        once_per_machine(self._place(asked, ".copied"), lambda: self._copy(key, copy, names), self._what(key))
         return copy
 
     def sizes(self, prefix: str) -> dict[str, int]:
@@ -246,12 +247,16 @@ class SharedReads(CheckedStore):
         )
         return found
 
-    def _copy(self, key: str, copy: Path) -> bytes:
+    def _copy(self, key: str, copy: Path, names: Collection[str] | None) -> bytes:
         """Hard-link the files of this process's own copy, which may be deleted when the process ends."""
         shutil.rmtree(copy.parent, ignore_errors=True)  # partial copy of a killed worker
         copy.parent.mkdir()
-        found = self._store.local(key)
-        if found.is_dir():
+        found = self._store.local(key, names)
+        if names is not None:
+            for name in (each for each in names if (found / each).exists()):
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                _linked(found / name, copy / name)
+        elif found.is_dir():
             shutil.copytree(found, copy, copy_function=_linked)
         elif found.exists():
             _linked(found, copy)

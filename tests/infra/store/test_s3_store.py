@@ -1,5 +1,6 @@
 """What is special about a workspace in a bucket; `test_store.py` has what all stores do."""
 
+import hashlib
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from infra.store import aws, s3_store
 from infra.store.base import Conflict
 from infra.store.factory import open_store
 from infra.store.lease import HeldLease, Lease
+from infra.store.manifest import FileEntry, open_files, seal
 from infra.store.records import place
 from infra.store.s3_store import S3Store
 from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError, classify
@@ -276,6 +278,30 @@ def test_an_object_deleted_from_the_bucket_is_deleted_from_the_copies(store: S3S
     store.delete("a/1")
     assert not store.local("a/1").exists()
     assert everything_below(store.local("a")) == set()
+
+
+def test_of_a_folder_only_the_files_that_are_named_are_downloaded(store: S3Store, s3: S3Server, copied: Path) -> None:
+    for key in ("a/2", "a/3", "a/deep/4"):
+        store.write(key, key.encode())
+    folder = store.local("a", ["1", "3", "deep/4"])
+    assert downloads(s3) == ["a/3", "a/deep/4"]
+    assert everything_below(folder) == {"1", "3", "deep/2", "deep/4"}
+    store.delete("a/3")
+    store.local("a", ["1", "3"])
+    assert (everything_below(folder), downloads(s3)) == ({"1", "deep/2", "deep/4"}, [])
+
+
+def test_a_manifest_that_names_one_file_of_a_release_downloads_no_other(store: S3Store, s3: S3Server) -> None:
+    for key in ("old/0", "old/1", "old/2", "new/1"):
+        store.write(key, key.encode())
+    files = [
+        FileEntry(name=key.partition("/")[2], bytes=5, sha256=hashlib.sha256(key.encode()).hexdigest(), at=at)
+        for key, at in (("old/0", "old/0"), ("new/1", None))
+    ]
+    seal(store, "new", tuple(files), "vectors", {})
+    s3.forget()
+    assert [path.read_bytes() for path in open_files(store, "new", "vectors")] == [b"old/0", b"new/1"]
+    assert downloads(s3) == ["new/1", "new/MANIFEST.json", "old/0"]
 
 
 def test_an_object_removed_while_it_is_copied_is_a_store_error(store: S3Store, s3: S3Server) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -66,9 +67,9 @@ class SlowBucket(DirectoryStore):
         self._ask(f"sizes {prefix}")
         return super().sizes(prefix)
 
-    def local(self, key: str) -> Path:
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
         self._ask(f"local {key}")
-        return super().local(key)
+        return super().local(key, names)
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)
@@ -107,6 +108,18 @@ def test_one_worker_fetches_for_all(bucket: SlowBucket):
     assert first == [b"rows", sizes, b"model/deep/weights", "model", b"rows", b"rows"]
     assert others == [first] * (WORKERS - 1)
     assert sorted(bucket.asked) == ["local model", "local rows", "read rows", "sizes model"]
+
+
+def test_named_files_are_copied_alone(bucket: SlowBucket):
+    bucket.write("model/other", b"large")
+    mine = machine()
+    store = mine.reads(bucket)
+    for _ in range(2):
+        folder = store.local("model", ["deep/weights", "gone"])
+        assert [path.name for path in folder.rglob("*") if path.is_file()] == ["weights"]
+    assert bucket.asked == ["local model"]
+    assert (store.local("model") / "other").read_bytes() == b"large"
+    mine.leave()
 
 
 def test_what_is_not_there_is_asked_for_again(bucket: SlowBucket):

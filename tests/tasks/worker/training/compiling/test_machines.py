@@ -6,7 +6,7 @@ The compiler is a fake. How it is started, what it is given and where its graphs
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,9 +50,9 @@ class CountingStore(DirectoryStore):
         self._count()
         return super().exists(key)
 
-    def local(self, key: str) -> Path:
+    def local(self, key: str, names: Collection[str] | None = None) -> Path:
         self._count()
-        return super().local(key)
+        return super().local(key, names)
 
 
 def by_torchrun(rank: Rank, port: int = 29500) -> dict[str, str]:
