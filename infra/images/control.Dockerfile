@@ -33,13 +33,18 @@ COPY tasks/backfill tasks/backfill
 COPY tasks/contracts tasks/contracts
 COPY tasks/costs tasks/costs
 COPY tasks/data tasks/data
+COPY tasks/doctor tasks/doctor
+COPY tasks/first_hour tasks/first_hour
 COPY tasks/foundation tasks/foundation
+COPY tasks/judging tasks/judging
+COPY tasks/laboratory tasks/laboratory
 COPY tasks/monitoring tasks/monitoring
 COPY tasks/planning tasks/planning
+COPY tasks/preflight tasks/preflight
+COPY tasks/prune tasks/prune
 COPY tasks/quality tasks/quality
 COPY tasks/running tasks/running
 COPY tasks/runs tasks/runs
-COPY tasks/upkeep tasks/upkeep
 RUN python -m pip install --no-deps --editable .
 
 USER millrace
