@@ -13,6 +13,9 @@ RELEASED = """
 import importlib, pkgutil, sys
 from pathlib import Path
 
+# An editable installation would find the deleted folders where they were copied from.
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+
 import configs, flows, infra, tasks
 
 for top in (configs, infra, tasks, flows):
