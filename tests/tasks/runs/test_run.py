@@ -7,14 +7,11 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Hold, RunState
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import FailureClass, HostError, StoreError
-from tasks.planning.next_run import plan_run
-from tasks.runs import branches, invocations
+from tasks.foundation.errors import FailureClass, StoreError
+from tasks.runs import branches
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.run import Run, read_run
 from tasks.runs.snapshot import Snapshot
-from tests.support.fakes.fake_runner import PHASES, small_config
-from tests.support.fakes.stages import carry_out
 from tests.support.workspace.invocations import write_invocation
 from tests.support.workspace.past import End, settings, write_run
 
@@ -133,46 +130,3 @@ def test_a_record_that_cannot_be_read_is_named_or_an_error(store: DirectoryStore
     ]
     with pytest.raises(StoreError, match=r"attempt-1/ledger\.json is not readable.*move it away"):
         _ = Run(Snapshot(store, strict=True), key).attempts
-
-
-WALL = PHASES.booting + PHASES.compiling + PHASES.restoring + PHASES.productive
-
-
-def test_the_report_of_a_released_run_has_its_results(store, runner):
-    carry_out(plan_run(store, small_config()))
-    plan = plan_run(store, small_config())
-    runner.fail(Stage.infer, HostError("gone"))
-    with pytest.raises(HostError):
-        carry_out(plan)
-    run = carry_out(plan)
-    found = Run(Snapshot(store), plan.run_key)
-    assert run.released is not None
-    assert (found.state, found.span, found.release) == ("Released", "2021-Q2", run.released)
-    assert found.metrics == {"recall@10": 0.5, "mrr@10": 0.3}
-    assert found.vectors == 30
-    assert found.judgement is not None
-    assert found.judgement.verdicts == run.judged.verdicts
-    assert found.judgement.all_verdicts[-1].metric == "recall@10 of the items that both hold"
-    assert found.wall_seconds == pytest.approx(8 * WALL)
-
-
-def test_a_rejected_run_says_why(store, runner):
-    carry_out(plan_run(store, small_config()))
-    runner.metrics = {"recall@10": 0.2, "mrr@10": 0.39}
-    plan = plan_run(store, small_config())
-    carry_out(plan)
-    found = Run(Snapshot(store), plan.run_key)
-    assert (found.state, found.release, found.vectors) == ("Rejected", None, None)
-    assert found.message.startswith(
-        "recall@10 0.2000 is 0.2000 below the champion's 0.4000; allowed is a drop of 0.0050."
-    )
-
-
-def test_the_stages_that_were_done_before_an_invocation_are_cached(store, runner):
-    plan = plan_run(store, small_config())
-    runner.fail(Stage.evaluate, HostError("gone"))
-    with pytest.raises(HostError):
-        carry_out(plan)
-    invocations.begin(store, plan)
-    carry_out(plan)
-    assert Run(Snapshot(store), plan.run_key).cached == (Stage.validate, Stage.health, Stage.warmup, Stage.train)
