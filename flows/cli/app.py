@@ -48,11 +48,6 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "history": "history",
         "serve": "servers",
     },
-    "Laboratory": {
-        "goodput": "flows.laboratory.goodput",
-        "bakeoff": "flows.laboratory.side_commands",
-        "parity": "flows.laboratory.side_commands",
-    },
     "Operation": {
         "config": "settings",
         "freshness": "status",
@@ -63,6 +58,11 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "deploy": "deploying",
         "up": "servers",
         "down": "servers",
+    },
+    "Laboratory": {
+        "goodput": "flows.laboratory.goodput",
+        "bakeoff": "flows.laboratory.side_commands",
+        "parity": "flows.laboratory.side_commands",
     },
 }
 
