@@ -21,7 +21,7 @@ def test_every_month_has_its_row() -> None:
 
 
 def test_a_month_that_is_released_in_silence_is_found() -> None:
-    """As is one whose only warnings are those of a month as usual."""
+    """A month with no other warnings than an ordinary one counts as unnoticed, too."""
     warning, critical = (Failed(name=kind, severity=kind, sentence="") for kind in ("warning", "critical"))
     found = {
         USUAL: Outcome(state="Released", failed=(warning,), vectors=1, recall=1.0),

@@ -1,4 +1,4 @@
-"""Temporary folders and files: those of dead processes go, those of live ones stay."""
+"""Temporary folders and files go with a dead process, and stay with a live one."""
 
 from __future__ import annotations
 

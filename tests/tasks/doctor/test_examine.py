@@ -16,9 +16,8 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.contracts.stages import Stage
 from tasks.doctor import checks
-from tasks.doctor import examine as upkeep_examine
 from tasks.doctor.checks import Check, CheckResult, Finding, run_checks
-from tasks.doctor.examine import DoctorReport, examine
+from tasks.doctor.examine import DoctorReport, clock, date_of_server, examine
 from tasks.foundation.errors import ConfigError
 from tasks.runs import host_records
 from tests.support.cloud.batch import STAGES, BatchServer
@@ -174,7 +173,7 @@ def test_a_wrong_clock_warns_before_it_fails(
     dated: Callable[[float], str], ahead: float, outcome: str, found: str
 ) -> None:
     url = dated(ahead)
-    seen = upkeep_examine.clock("the server", lambda: upkeep_examine.date_of_server(url))
+    seen = clock("the server", lambda: date_of_server(url))
     assert (seen.outcome, found in seen.found) == (outcome, True), seen
 
 
