@@ -33,7 +33,7 @@ STATEMENTS = {
     ),
     "no new graph": Statement("ran", "Training meets no graph that warmup has not compiled"),
     "same numbers on XLA": Statement("ran", "PyTorch/XLA gives the losses and metrics of `cpu`"),
-    "same numbers on a GPU": Statement("ran", "One NVIDIA GPU gives the losses of `cpu` within 0.1 % (an H200)"),
+    "same numbers on a GPU": Statement("ran", "One NVIDIA GPU gives the losses of `cpu` within 0.1 % (an H100)"),
     "shared evaluation": Statement("ran", "All workers share an evaluation, and its numbers are those of one worker"),
     "place of a worker": Statement("ran", "A runtime that sees other workers than torchrun started is refused"),
     "variables": Statement("ran", "Each preset sets its variables and compiler flags, and no others"),

@@ -108,6 +108,11 @@ def supports_unpadded(encoder: PreTrainedModel) -> bool:
 
 
 VARLEN = "millrace_varlen"
+# The operation that nested tensors end in. They take 15 ms a layer of a step to find it, in Python: four fifths of a
+# step on an H100. From torch 2.10 on it has a public name, torch.nn.attention.varlen.
+FLASH_ATTENTION = torch.ops.aten._flash_attention_forward
+FLASH_DTYPES = (torch.bfloat16, torch.float16)
+FLASH_WIDTH = 8  # the width of a head is a multiple of it; nested tensors pad others
 
 
 def offsets_of(segments: torch.Tensor, most: int) -> torch.Tensor:
@@ -149,12 +154,15 @@ def varlen_attention(
         seen = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
         return seen.transpose(1, 2), None
     offsets = attention_mask.flatten()
-
-    def texts(side: torch.Tensor) -> torch.Tensor:
-        along = side.transpose(1, 2).reshape(rows * tokens, heads, -1)  # all rows one after another
-        return torch.nested.nested_tensor_from_jagged(along, offsets, min_seqlen=1, max_seqlen=tokens).transpose(1, 2)
-
-    seen = F.scaled_dot_product_attention(*map(texts, (query, key, value)), dropout_p=dropout, scale=scaling)
+    along = [side.transpose(1, 2).reshape(rows * tokens, heads, -1) for side in (query, key, value)]  # row after row
+    if query.is_cuda and query.dtype in FLASH_DTYPES and query.shape[-1] % FLASH_WIDTH == 0:
+        ends = offsets.to(torch.int32)
+        longest = (tokens, tokens)
+        seen = FLASH_ATTENTION(*along, ends, ends, *longest, dropout, False, False, scale=scaling)[0]
+        return seen.view(rows, tokens, heads, -1), None
+    jagged = torch.nested.nested_tensor_from_jagged
+    texts = [jagged(side, offsets, min_seqlen=1, max_seqlen=tokens).transpose(1, 2) for side in along]
+    seen = F.scaled_dot_product_attention(*texts, dropout_p=dropout, scale=scaling)
     return seen.transpose(1, 2).values().view(rows, tokens, heads, -1), None
 
 
