@@ -91,6 +91,11 @@ def _explained(keeper: ServerKeeper, url: str) -> Iterator[None]:
         yield
     except httpx.HTTPError as error:
         raise keeper.error or server_error(error, url) from error
+    except RuntimeError as error:
+        # Before its first request Prefect compares versions, and puts a server that went away into a cause.
+        if not isinstance(error.__cause__, httpx.HTTPError):
+            raise
+        raise keeper.error or server_error(error.__cause__, url) from error
     except ObjectNotFound as error:
         raise ServerError(
             f"the Prefect server at {url} does not know this flow run: it lost its database, or another server got its "

@@ -2,7 +2,9 @@
 
 import httpx
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from flows.cli.flow_runs import ServerKeeper, _explained
 from infra.prefect_server import Server
@@ -19,6 +21,16 @@ def keeper() -> ServerKeeper:
 def test_an_error_of_prefects_client_is_of_the_servers_class(keeper) -> None:
     with pytest.raises(ServerError, match=f"server at {URL} failed: refused"), _explained(keeper, URL):
         raise httpx.ConnectError("refused")
+
+
+def test_a_server_that_went_away_before_prefects_first_request_is_no_bug(keeper) -> None:
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+        SyncPrefectClient(URL) as client,
+        pytest.raises(ServerError, match=f"server at {URL} failed: .*refused"),
+        _explained(keeper, URL),
+    ):
+        client.raise_for_api_version_mismatch()
 
 
 def test_what_the_run_failed_with_before_counts_more(keeper) -> None:
