@@ -20,7 +20,7 @@ from infra.store.factory import open_store
 from infra.store.lease import FencedStore
 from tasks.contracts.jobs import cut_address
 from tasks.contracts.outcomes import Outcome, StageResult
-from tasks.contracts.stages import Chore, Layout, Stage
+from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import POLICIES, HostError, cause_of, classify
 from tasks.foundation.process import collect_rarely
@@ -65,8 +65,7 @@ def main() -> int:
     try:
         stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
         outcome: Outcome | None = stage.run(job)  # None: another worker returns the outcome, or a tool runs this
-        # The workers of an array don't communicate; elsewhere all have the same outcome.
-        if outcome is not None and (rank.is_main or spec.stage.traits.layout is Layout.array):
+        if outcome is not None and job.share.index == 0:  # the others have the same
             _write_result(job, outcome)
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the process ends anyway, and must first write the cause

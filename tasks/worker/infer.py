@@ -2,13 +2,14 @@
 
 The workers never communicate: each leases a partition in the workspace, embeds it in batches and writes its shard, then
 a note with its counts. A partition with a note is done, in this attempt or an earlier one. A slow worker gets fewer
-partitions, and a lost worker's partition is reassigned. Any worker that finds all notes seals the folder.
+partitions, and a lost worker's partition is reassigned. The first worker, once all notes are there, seals the folder.
 """
 
 import contextlib
 import hashlib
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,26 +58,36 @@ class Shards:
         assert isinstance(inputs, InferInputs)
         self._job, self._store, self._inputs = job, job.store, inputs
         self.prefix = inputs.vectors
+        self.partitions = inputs.catalogue.partitions
+        self.ready = 0  # partitions with a shard, by the last listing and this worker's own since
+        share = job.share
+        self._own = range(share.index * self.partitions // share.of, (share.index + 1) * self.partitions // share.of)
         self._of = {"run": job.spec.run_key, **inputs.vectors_of}
         self._notes = SHARD.within(**self._of)
         self._earlier = earlier_shards(job)
 
-    def open(self) -> list[int]:
-        """Return the partitions without a shard; each worker starts at a different one."""
+    def begin(self) -> list[int]:
+        """Delete the notes of damaged shards of an earlier attempt in this worker's part; return as `open` does."""
         there = set(self._store.list(self._notes))
-        count = self._inputs.catalogue.partitions
-        first = self._job.share.index * count // self._job.share.of
-        numbers = [(first + number) % count for number in range(count)]
-        return [number for number in numbers if number not in self._earlier.notes and self._note(number) not in there]
-
-    def check_earlier(self) -> None:
-        """Delete the notes of an earlier attempt's damaged shards; each worker checks its share."""
-        there = set(self._store.list(self._notes))
-        for number in range(self._job.share.index, self._inputs.catalogue.partitions, self._job.share.of):
+        for number in self._own:
             if self._note(number) in there:
                 note = self._read(number)
                 if note.attempt != self._job.spec.submitted_as and not self._whole(note):
                     self._store.delete(self._note(number))
+                    there.remove(self._note(number))
+        return self._open(there)
+
+    def open(self) -> list[int]:
+        """Return the partitions without a shard in this worker's part; if it has none, all others, in any order."""
+        return self._open(set(self._store.list(self._notes)))
+
+    def _open(self, there: Collection[str]) -> list[int]:
+        left = [n for n in range(self.partitions) if n not in self._earlier.notes and self._note(n) not in there]
+        self.ready = self.partitions - len(left)
+        if own := [number for number in left if number in self._own]:
+            return own
+        random.Random(self._job.share.index).shuffle(left)  # not all ask for the same one
+        return left
 
     def _read(self, number: int) -> ShardNote:
         return read_record(self._store, self._note(number), ShardNote, "delete it, and its shard is made again")
@@ -115,7 +126,7 @@ class Shards:
         return there if there.sha256 == note.file.sha256 else None
 
     def seal(self) -> InferOutcome:
-        """Write the manifest of the vectors and return the outcome; every worker would write the same.
+        """Write the manifest of the vectors and return the outcome over all workers.
 
         Raises:
             CodeError: too many items have no vector.
@@ -223,7 +234,7 @@ class Embedder:
         self, job: Job, accelerator: Accelerator, parts: ModelParts, catalogue: Catalogue, version: str,
         earlier: EarlierVectors,
     ) -> None:  # fmt: skip
-        self._job, self._accelerator, self._parts = job, accelerator, parts
+        self.job, self._accelerator, self._parts = job, accelerator, parts
         self._catalogue, self._version, self._earlier = catalogue, version, earlier
         kind = pa.float16() if job.config.infer.vectors == "fp16" else pa.float32()
         self._schema = pa.schema(
@@ -250,7 +261,7 @@ class Embedder:
         bad: list[BadItem] = []
         ids = hashlib.sha256()
         vectors = reused = 0
-        with self._job.scratch() as folder:
+        with self.job.scratch() as folder:
             path = folder / part_name(number)
             with pq.ParquetWriter(path, self._schema, compression="zstd") as writer:
                 read = (self._batch(items, earlier) for items in self._catalogue.items(number, BATCH_ITEMS))
@@ -274,8 +285,8 @@ class Embedder:
                 path,
                 ShardNote(
                     file=entry,
-                    attempt=self._job.spec.submitted_as,
-                    worker=self._job.share.index,
+                    attempt=self.job.spec.submitted_as,
+                    worker=self.job.share.index,
                     vectors=vectors,
                     reused=reused,
                     width=self._parts.model.width,
@@ -296,7 +307,7 @@ class Embedder:
         return Batch(items, kept, found, None if kept.all() else self._inputs(items.filter(pa.array(~kept))))
 
     def _inputs(self, items: pa.Table) -> tuple[TokenLists, FeatureArrays]:
-        parts, longest = self._parts, self._job.config.infer.max_tokens
+        parts, longest = self._parts, self.job.config.infer.max_tokens
         prompt = prompts_of(items, "item", parts.model.shape.prompts, parts.features.entity)
         tokens = tokenize(parts.tokenizer, items[TEXT].to_pylist(), longest, parts.model.pad, prompt)
         return tokens, encode_features(parts.features, items, "item")
@@ -304,7 +315,7 @@ class Embedder:
     def _embed(self, batch: Batch) -> Batch:
         """Compute the vectors that are missing, by this worker alone."""
         if batch.inputs is not None:
-            config = self._job.config
+            config = self.job.config
             settings = embed_settings(config, self._accelerator, config.infer.precision)
             own = embed(self._parts.model, self._accelerator, *batch.inputs, settings, shared=False)
             batch.found[~batch.kept] = own
@@ -321,10 +332,11 @@ class Embedder:
 
 LEASE_SECONDS = 20.0  # before a lost worker's partition is reassigned
 WAIT_SECONDS = 2.0  # between checks of partitions leased by other workers
+PROBES = 3  # leased partitions in a row before a check: thousands of workers may wait for the last ones
 
 
-def run(job: Job) -> InferOutcome:
-    """Embed partitions until all are done; return the outcome over all workers.
+def run(job: Job) -> InferOutcome | None:
+    """Embed partitions until all are done; return the outcome over all workers, as the first of them.
 
     Raises:
         DataError: the catalogue has no item.
@@ -335,9 +347,8 @@ def run(job: Job) -> InferOutcome:
     if not inputs.catalogue.items:
         raise DataError(f"{job.store.uri}/{inputs.catalogue.prefix} has no live item to embed")
     shards = Shards(job)
-    shards.check_earlier()
-    if not shards.open():
-        return shards.seal()
+    if not (left := shards.begin()):
+        return shards.seal() if job.share.index == 0 else None
     config = with_infer_compiler(job.config)
     with open_accelerator(config.accelerator, job.rank, config, config.infer.precision) as accelerator:
         with job.clock.phase("restoring"):
@@ -350,23 +361,36 @@ def run(job: Job) -> InferOutcome:
             catalogue = Catalogue(job.store, inputs.catalogue, job.shared)
             earlier = _earlier(job, inputs)
         embedder = Embedder(job, accelerator, parts, catalogue, inputs.model.version, earlier)
-        while left := shards.open():
-            before = len(left)
-            for number in left:
-                try:
-                    with hold(job.store, shards.lease(number), LEASE_SECONDS) as lease:
-                        if not shards.done(number):
-                            with job.clock.phase("productive"), embedder.shard(number) as (path, note):
-                                shards.commit(number, path, note, lease)
-                except Conflict:
-                    continue  # another worker has it
-                if job.share.index == 0:
-                    job.keep(job.clock.read())
-                before -= 1
-                report("partitions", inputs.catalogue.partitions - before, inputs.catalogue.partitions)
-            if before == len(left):
+        while left:
+            if not _make(shards, left, embedder):
                 time.sleep(WAIT_SECONDS)
-    return shards.seal()
+            left = shards.open()
+    return shards.seal() if job.share.index == 0 else None
+
+
+def _make(shards: Shards, left: Sequence[int], embedder: Embedder) -> int:
+    """Make the shards of partitions that no other worker has, up to the first that another has done; return the number.
+
+    What others do meanwhile is one listing of all notes, instead of some requests for each of their partitions.
+    """
+    job, made, taken = embedder.job, 0, 0
+    for number in left:
+        try:
+            with hold(job.store, shards.lease(number), LEASE_SECONDS) as lease:
+                if shards.done(number):
+                    return made + 1
+                with job.clock.phase("productive"), embedder.shard(number) as (path, note):
+                    shards.commit(number, path, note, lease)
+        except Conflict:  # another worker has it
+            if (taken := taken + 1) == PROBES:
+                return made
+            continue
+        made += 1
+        if job.share.index == 0:
+            job.keep(job.clock.read())
+        shards.ready += 1
+        report("partitions", shards.ready, shards.partitions)
+    return made
 
 
 def _earlier(job: Job, inputs: InferInputs) -> EarlierVectors:

@@ -158,7 +158,14 @@ def model_of(outcome: TrainOutcome) -> ModelRef:
 
 def infer_vectors(store: DirectoryStore, config: Config, rows: RowsRef, model: ModelRef) -> InferOutcome:
     """Embed the items of `rows` in this process."""
-    return infer.run(make_job(store, config, InferInputs(catalogue=make_catalogue(store, config, rows), model=model)))
+    return infer_alone(make_job(store, config, InferInputs(catalogue=make_catalogue(store, config, rows), model=model)))
+
+
+def infer_alone(job: Job) -> InferOutcome:
+    """Embed all items as the first worker, who returns the outcome."""
+    outcome = infer.run(job)
+    assert outcome is not None
+    return outcome
 
 
 def with_held(store: DirectoryStore, config: Config, *refs: RowsRef, golden: str | None = None) -> tuple[RowsRef, ...]:

@@ -25,7 +25,7 @@ from tasks.data.rows import normal_text
 from tasks.foundation.errors import DataError, StoreError
 from tasks.judging.judge_run import judge_evaluation
 from tasks.quality.row_results import RowResults, read_row_results
-from tasks.worker import evaluate, infer
+from tasks.worker import evaluate
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.process.job import Rank
 from tests.support.processes.ranks import run_ranks
@@ -34,6 +34,7 @@ from tests.support.workspace.jobs import (
     FEATURES,
     LABEL_HEADS,
     change_rows,
+    infer_alone,
     infer_vectors,
     make_catalogue,
     make_job,
@@ -320,7 +321,7 @@ class Repriced:
         later = change_rows(self.store, self.rows, span, change, folder)
         catalogue = make_catalogue(self.store, config, later)
         new = self.model.model_copy(update={"version": f"{folder.name}-m"})
-        made = infer.run(make_job(self.store, config, InferInputs(catalogue=catalogue, model=new), folder.name))
+        made = infer_alone(make_job(self.store, config, InferInputs(catalogue=catalogue, model=new), folder.name))
         blur(self.store, made.prefix, noise)
         inputs = EvaluateInputs(
             rows=with_held(self.store, config, later), catalogue=catalogue, challenger=new,
@@ -429,7 +430,7 @@ def test_a_champion_reads_texts_as_far_as_its_release_did(workspace: Workspace, 
     config = tiny_config(CLASSIFIER, "infer.max_tokens=4")
     catalogue = make_catalogue(store, config, rows)
     infer_inputs = InferInputs(catalogue=catalogue, model=challenger.model_copy(update={"version": "short"}))
-    vectors = infer.run(make_job(store, config, infer_inputs, "short")).prefix
+    vectors = infer_alone(make_job(store, config, infer_inputs, "short")).prefix
     champion = infer_inputs.model
     then, now = (
         run(store, (rows,), challenger, f"infer.max_tokens={longest}", champion=champion, champion_vectors=vectors)

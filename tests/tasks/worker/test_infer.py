@@ -29,6 +29,7 @@ from tests.support.processes.ranks import finish, run_ranks, start
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
+    infer_alone,
     make_catalogue,
     make_job,
     make_workspace,
@@ -70,7 +71,7 @@ def workspace(trained: Workspace, tmp_path: Path) -> Workspace:
 
 def run(workspace: Workspace, attempt: int = 1, **changes: object) -> InferOutcome:
     inputs = workspace.inputs.model_copy(update=changes)
-    return infer.run(make_job(workspace.store, CONFIG, inputs, attempt=attempt))
+    return infer_alone(make_job(workspace.store, CONFIG, inputs, attempt=attempt))
 
 
 def of_items(workspace: Workspace, change: Callable[[pa.Table], pa.Table], folder: Path) -> CatalogueRef:
@@ -123,7 +124,7 @@ def test_reading_ahead_and_writing_behind_change_no_byte(workspace: Workspace, m
     workspace.store.delete("vectors")
     beside = Beside(Rank(0, 1, 0))
     monkeypatch.setattr(infer, "open_accelerator", lambda *_: contextlib.nullcontext(beside))
-    again = infer.run(make_job(workspace.store, CONFIG, workspace.inputs, run_key="beside"))
+    again = infer_alone(make_job(workspace.store, CONFIG, workspace.inputs, run_key="beside"))
     assert read_manifest(workspace.store, again.prefix).files == first.files
     assert len(beside.threads) > 1
     assert beside.started == 0
@@ -133,7 +134,7 @@ def test_half_precision_vectors_take_half_the_room_and_are_close(workspace: Work
     exact = read(workspace.store, run(workspace).prefix)
     workspace.store.delete("vectors")
     config = tiny_config(*FEATURES, "infer.vectors=fp16")
-    halved = infer.run(make_job(workspace.store, config, workspace.inputs, run_key="fp16"))
+    halved = infer_alone(make_job(workspace.store, config, workspace.inputs, run_key="fp16"))
     table = read(workspace.store, halved.prefix)
     assert table.schema.field("vector").type == pa.list_(pa.float16(), 32)
     assert vectors_of(table) == pytest.approx(vectors_of(exact), abs=1e-3)
@@ -184,7 +185,7 @@ def test_vectors_of_unchanged_items_are_reused(workspace: Workspace, tmp_path: P
 
 def run_on_xla(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome:
     config = tiny_config(*FEATURES, "infer.precision=bf16", "accelerator=xla")
-    return infer.run(make_job(DirectoryStore(Path(uri)), config, inputs, run_key="xla", rank=rank))
+    return infer_alone(make_job(DirectoryStore(Path(uri)), config, inputs, run_key="xla", rank=rank))
 
 
 def test_vectors_of_two_accelerators_are_close_and_the_manifest_names_both(workspace: Workspace, tmp_path: Path):
@@ -194,7 +195,7 @@ def test_vectors_of_two_accelerators_are_close_and_the_manifest_names_both(works
     some = inputs.model_copy(update={"catalogue": of_items(workspace, lambda rows: rows.slice(0, 60), tmp_path)})
     (first,) = run_ranks(1, run_on_xla, store.uri, some)
     store.delete(f"vectors/{inputs.model.version}/{inputs.catalogue.prefix.rpartition('/')[2]}")
-    second = infer.run(make_job(store, CONFIG, inputs.model_copy(update={"reuse": first.prefix}), run_key="refresh"))
+    second = infer_alone(make_job(store, CONFIG, inputs.model_copy(update={"reuse": first.prefix}), run_key="refresh"))
     assert 0 < second.vectors_reused < second.vectors == 100
     assert (first.accelerators, second.accelerators) == (("xla",), ("cpu", "xla"))
     assert read_manifest(store, second.prefix).facts["accelerators"] == ["cpu", "xla"]
@@ -253,11 +254,11 @@ def test_a_refresh_after_a_rollback_has_the_vectors_of_a_full_inference(workspac
     run(workspace, catalogue=renamed({one, two}, " taken back", "2026-04"), reuse=first.prefix)
     inputs = workspace.inputs.model_copy(update={"catalogue": renamed({one, three}, " again", "2026-05")})
     refresh = inputs.model_copy(update={"reuse": first.prefix})
-    after = infer.run(make_job(store, CONFIG, refresh, run_key="after"))
+    after = infer_alone(make_job(store, CONFIG, refresh, run_key="after"))
     assert after.vectors - after.vectors_reused == 2
     found = read(store, after.prefix)
     store.delete("vectors")
-    full = read(store, infer.run(make_job(store, CONFIG, inputs, run_key="full")).prefix)
+    full = read(store, infer_alone(make_job(store, CONFIG, inputs, run_key="full")).prefix)
     columns = ["item_id", "text", "content_sha256"]
     assert found.select(columns) == full.select(columns)
     np.testing.assert_allclose(vectors_of(found), vectors_of(full), atol=1e-6)
@@ -288,7 +289,7 @@ def test_shards_are_made_again_unless_the_earlier_ones_fit(workspace: Workspace,
     if damage == "catalogue gone":
         store.delete(workspace.inputs.catalogue.prefix)
     inputs = workspace.inputs.model_copy(update={"catalogue": catalogue, "reuse": first.prefix})
-    outcome = infer.run(make_job(store, config, inputs, attempt=2))
+    outcome = infer_alone(make_job(store, config, inputs, attempt=2))
     assert not any(entry.at for entry in read_manifest(store, outcome.prefix).files)
     assert read(store, outcome.prefix).num_rows == outcome.vectors == catalogue.items
 
@@ -324,7 +325,7 @@ def test_a_killed_inference_reuses_its_complete_shards(workspace: Workspace, tmp
     shutil.copytree(store.root, tmp_path / "unbroken")
     unbroken = DirectoryStore(tmp_path / "unbroken")
     unbroken.delete("vectors")
-    infer.run(make_job(unbroken, CONFIG, workspace.inputs, run_key="unbroken"))
+    infer_alone(make_job(unbroken, CONFIG, workspace.inputs, run_key="unbroken"))
     assert read_manifest(store, outcome.prefix) == read_manifest(unbroken, outcome.prefix)
     assert read(store, outcome.prefix) == read(unbroken, outcome.prefix)
 
@@ -364,7 +365,7 @@ def ruin(monkeypatch: pytest.MonkeyPatch, rows: slice, value: float) -> None:
 def test_a_bad_item_is_set_apart_with_its_reason(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, value: float):
     ruin(monkeypatch, slice(5, 6), value)
     config = tiny_config(*FEATURES, "infer.max_bad_share=0.01")
-    outcome = infer.run(make_job(workspace.store, config, workspace.inputs))
+    outcome = infer_alone(make_job(workspace.store, config, workspace.inputs))
     assert (outcome.vectors, outcome.bad) == (99, 1)
     assert outcome.quarantine is not None
     (bad,) = pq.read_table(workspace.store.path(outcome.quarantine)).to_pylist()
@@ -398,7 +399,7 @@ def test_notes_that_lack_an_item_are_found(workspace: Workspace):
         run(workspace, catalogue=catalogue)
 
 
-def run_as_rank(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome:
+def run_as_rank(rank: Rank, uri: str, inputs: InferInputs) -> InferOutcome | None:
     return infer.run(make_job(DirectoryStore(Path(uri)), CONFIG, inputs, run_key="two", rank=rank))
 
 
@@ -407,16 +408,39 @@ def test_two_workers_make_the_same_vectors_as_one(workspace: Workspace):
     alone = run(workspace)
     expected = read(store, alone.prefix)
     store.delete("vectors")
-    outcomes = run_ranks(2, run_as_rank, store.uri, workspace.inputs)
-    assert {(each.vectors, each.shards, each.shards_reused) for each in outcomes} == {(100, 4, 0)}
-    assert read(store, outcomes[0].prefix) == expected
+    together, other = run_ranks(2, run_as_rank, store.uri, workspace.inputs)
+    assert other is None
+    assert (together.vectors, together.shards, together.shards_reused) == (100, 4, 0)
+    assert read(store, together.prefix) == expected
+
+
+def test_a_worker_asks_once_about_all_that_others_have_done_meanwhile(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+):
+    """The second worker sees all 16 partitions open before the first makes them, and then takes its turn."""
+    config = tiny_config(*FEATURES, "infer.shard_rows=10")
+    catalogue = make_catalogue(workspace.store, config, workspace.rows)
+    inputs = workspace.inputs.model_copy(update={"catalogue": catalogue})
+    begun, held, asked = infer.Shards.begin, infer.hold, []
+
+    def late(shards: infer.Shards) -> list[int]:
+        found = begun(shards)
+        monkeypatch.setattr(infer.Shards, "begin", begun)
+        assert found == list(range(8, 16))
+        assert infer_alone(make_job(workspace.store, config, inputs)).shards == 16
+        monkeypatch.setattr(infer, "hold", lambda store, key, *_: asked.append(key) or held(store, key, *_))
+        return found
+
+    monkeypatch.setattr(infer.Shards, "begin", late)
+    assert infer.run(make_job(workspace.store, config, inputs, rank=Rank(0, 1, 0, child=1, children=2))) is None
+    assert len(asked) == 1
 
 
 def test_bf16_vectors_are_close_to_fp32(workspace: Workspace):
     exact = vectors_of(read(workspace.store, run(workspace).prefix))
     workspace.store.delete("vectors")
     config = tiny_config(*FEATURES, "infer.precision=bf16")
-    outcome = infer.run(make_job(workspace.store, config, workspace.inputs, run_key="bf16"))
+    outcome = infer_alone(make_job(workspace.store, config, workspace.inputs, run_key="bf16"))
     rounded = vectors_of(read(workspace.store, outcome.prefix))
     assert (exact * rounded).sum(axis=1).min() > 0.999
     assert not torch.equal(torch.from_numpy(exact), torch.from_numpy(rounded))

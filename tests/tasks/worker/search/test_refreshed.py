@@ -13,12 +13,13 @@ from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import CatalogueRef, ReleasedRef, RowsRef
 from tasks.contracts.search import Changes
 from tasks.foundation.errors import CodeError, StoreError
-from tasks.worker import infer, release
+from tasks.worker import release
 from tasks.worker.search import proof
 from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (
     FEATURES,
     change_rows,
+    infer_alone,
     make_catalogue,
     make_job,
     make_workspace,
@@ -45,7 +46,7 @@ class World:
     def embedded(self, rows: RowsRef, reuse: str | None) -> tuple[CatalogueRef, str]:
         catalogue = make_catalogue(self.store, CONFIG, rows)
         inputs = InferInputs(catalogue=catalogue, model=self.model, reuse=reuse)
-        return catalogue, infer.run(make_job(self.store, CONFIG, inputs)).prefix
+        return catalogue, infer_alone(make_job(self.store, CONFIG, inputs)).prefix
 
     def named(self, made: ReleaseOutcome) -> ReleasedRef:
         return ReleasedRef(
