@@ -33,16 +33,15 @@ _UNSEEN = """
 Nobody who has only the rows can tell these from honest months:
 
 - **A price list that is wrong but plausible**, as 10 % too high or that of last year: the prices keep their order and
-  their size, as in a sale. `price of known items as before` warns of all three alike. Prices of other items are found
-  (`price related to before`), and so is another power of ten (`unit of price`).
+  their size, as in a sale. `price of known items as before` warns of all three alike.
 - **Features that are wrong from the first span on.** Prices in cents are right if they always were.
-- **Ids that are exchanged in the first span**, each for the same other one. Nothing is lost until the next export has
-  the right ones: then `known items as before` stops that one.
+- **Ids that are exchanged in the first span**, each for the same other one. `known items as before` stops the next
+  export, which has the right ones.
 - **Old rows in place of new ones.** Only the span directly before is compared (`rows new`), since items and queries of
-  a month long ago may come back, as in a season.
-- **Labels shuffled in the first span.** The page says that the head learns nothing, but no champion shows that there
-  was something to learn. A slice with fewer than `evaluate.min_slice_rows` rows in the holdout is not judged either.
-- **A few percent of anything.** The limits allow it, and a model hardly changes: the gates measure that.
+  a month long ago may come back.
+- **Labels shuffled in the first span.** The page says that the head learns nothing. A slice with fewer than
+  `evaluate.min_slice_rows` rows in the holdout is not judged either.
+- **A few percent of anything.** The limits allow it, and a model hardly changes.
 - **Less of everything, evenly**, which looks like a quiet month; `rows as many as before` warns from 60 % on.
 - **An error in the holdout and in the training alike that changes no distribution**, as clicks that all belong to a
   similar item of the same kind. The champion loses some points then, which is a warning from 10 % on.
