@@ -29,7 +29,7 @@ from tasks.running.context import override_context
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage_output import logger
 from tasks.runs import releases
-from tasks.runs.catalogues import Refresh, plan_refresh
+from tasks.runs.catalogues import Refresh, close_left, plan_refresh
 from tasks.runs.plan import NothingToDo, save_plan
 from tasks.runs.results import Refusal
 from tasks.validate import catalogue_of, validate
@@ -140,6 +140,7 @@ def _planned(
     """
     with hold_lineage(store, lineage_lock(config.lineage, "refresh"), logger().warning):
         planned = plan_refresh(store, config, trained_on, waiting)
+        close_left(store, planned.plan)
         announce_budgets(store, planned.plan, require_budget(store, planned.plan))
         yield planned
 

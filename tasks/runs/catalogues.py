@@ -15,7 +15,7 @@ from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, read_fact
 from infra.store.records import read_record
 from tasks.contracts.jobs import JobSpec, ValidateInputs
-from tasks.contracts.kinds import REFRESH, ROOTS
+from tasks.contracts.kinds import REFRESH, ROOTS, is_refresh
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef, CheckpointState, FeedRef, RowsRef, SpanRef, newest_rows
 from tasks.contracts.runs import Release, RunPlan
@@ -23,9 +23,11 @@ from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.workspace import SPEC
 from tasks.data.span_versions import list_feeds
 from tasks.runs import branches, lineage, releases
+from tasks.runs.ledger import close_abandoned, marked_open
 from tasks.runs.plan import NothingToDo, read_plan, rows_of
 from tasks.runs.results import UnusableResult, read_judgement, read_result
-from tasks.runs.snapshot import find_loss
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot, find_loss
 
 
 class KnownItems(NamedTuple):
@@ -254,3 +256,18 @@ def _run_key(
         **({"repairs": repairs} if repairs is not None else {}),
     }
     return f"{REFRESH}{hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
+def close_left(store: Store, plan: RunPlan) -> None:
+    """Close the attempts of the lineage's other refreshes, which are over: the caller holds the lock of refreshes.
+
+    A process that was killed, or that met a full disk, leaves its record open, and its refresh may never be asked for
+    again: newer items make another one.
+    """
+    for run_key in marked_open(store):
+        if is_refresh(run_key) and run_key != plan.run_key:
+            left = Run(Snapshot(store), run_key)
+            if left.plan is not None and left.plan.config.lineage == plan.config.lineage:
+                for attempt in left.attempts:
+                    if attempt.ended_at is None:
+                        close_abandoned(store, attempt)

@@ -22,7 +22,7 @@ from tasks.contracts.stages import Stage
 from tasks.monitoring.spending import budgets_of, budgets_seen
 from tasks.monitoring.work_sums import sum_up
 from tasks.running.lineage_lock import hold_lineage
-from tasks.runs import releases
+from tasks.runs import ledger, releases
 from tasks.runs.catalogues import plan_refresh
 from tasks.runs.rollback import rollback
 from tasks.runs.run import read_runs
@@ -192,6 +192,22 @@ def test_a_conflict_in_a_stage_is_a_failure_and_not_nothing_to_do(store, runner)
     state = refresh(store.uri, overrides=OVERRIDES, return_state=True)
     assert state.is_failed()
     assert current(store).number == 1
+
+
+def test_a_refresh_closes_what_a_lost_one_left_open(store, runner, monkeypatch):
+    """Its process died in a stage, and newer items came: nobody asks for the same refresh again."""
+    pipeline(store.uri, overrides=OVERRIDES)
+    ingest_feed(store, "2021-01")
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "end", lambda *_: die())
+        with pytest.raises(Killed):
+            refresh(store.uri, overrides=OVERRIDES)
+    ingest_feed(store, "2021-02")
+    refresh(store.uri, overrides=OVERRIDES)
+    records = [record for record in ledger.records(store) if record.run_key.startswith("refresh")]
+    assert len({record.run_key for record in records}) == 2
+    assert all(record.ended_at for record in records)
+    assert ledger.marked_open(store) == []
 
 
 def test_a_refresh_runs_next_to_a_training_but_not_next_to_another(store, runner, impatient):

@@ -10,7 +10,7 @@ from infra.store.base import Store
 from tasks.foundation.errors import StageError
 from tests.benchmarks.disturbed.invariants import damaged
 
-MANIFEST = "/MANIFEST.json"
+MANIFEST, PRUNED = "/MANIFEST.json", "/PRUNED.json"
 AGAIN_SECONDS = 2.0
 
 
@@ -28,12 +28,19 @@ class Watcher:
         self._thread.join()
 
     def problems(self) -> Iterator[str]:
-        """Yield sealed folders that have changed. A folder that is gone as a whole was pruned."""
+        """Yield sealed folders that have changed.
+
+        A folder that is gone as a whole was pruned; so was one whose PRUNED.json says what it held, of which the files
+        that others name stay.
+        """
         self._look()
         there = set(self._store.list(""))
         for key, first in sorted(self._manifests.items()):
             folder = key.removesuffix(MANIFEST)
-            if key not in there:
+            if key not in there and f"{folder}{PRUNED}" in there:
+                if self._store.read(f"{folder}{PRUNED}") != first:
+                    yield f"{folder}{PRUNED} is not the manifest that was sealed"
+            elif key not in there:
                 if left := [one for one in there if one.startswith(f"{folder}/")]:
                     yield f"{folder} lost its manifest and still has {sorted(left)[0]}"
             elif self._store.read(key) != first:
