@@ -78,7 +78,7 @@ STATEMENTS = {
         "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
     ),
     "parity of a GPU": Statement(
-        "unproven", "`millrace parity` finds the metrics of `cuda` equal to those of `cpu`; several GPUs train together"
+        "unproven", "Several GPUs train together"
     ),
     "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
     "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),
