@@ -287,7 +287,6 @@ def _judge(
     Args:
         tables: its rows, and late rows, each with the span that they were ingested in.
     """
-    earlier_ids = _chunks(ids for each in counts.ids.values() for ids in each)
     counts.begin(span)
     own.judge_columns(span.name, list(dict.fromkeys(name for part in parts for name in part.schema.names)))
     before = counts.rows_in
@@ -297,7 +296,7 @@ def _judge(
             table = _with_labels(origin, table, counts, config)
             if not len(table):
                 continue
-            judged = judge_rows(origin, table, config, _chunks(counts.ids[span]), earlier_ids, own.judge_rows)
+            judged = judge_rows(origin, table, config, counts.own_ids, counts.ids, own.judge_rows)
             counts.add(span, judged, features)
             own.add_clean(judged.clean)
             reader.add(judged.clean)
@@ -325,10 +324,6 @@ def _with_labels(span: SpanRef, table: pa.Table, counts: WindowCounts, config: C
         counts.set_apart(span, labelled.unknown, window.UNKNOWN_EVENT)
         counts.count_events(labelled.unknown[config.validate_.events.column])
     return labelled.rows
-
-
-def _chunks(columns: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
-    return pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
 
 
 def _only_catalogue(job: Job, inputs: ValidateInputs) -> ValidateOutcome:

@@ -28,6 +28,7 @@ from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns,
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
 from tasks.quality.expectations import Expectation, Finding, between, judge, not_null
+from tasks.worker.rows.seen_ids import Hashes, SeenIds
 
 
 class Rule(NamedTuple):
@@ -120,7 +121,6 @@ class JudgedRows(NamedTuple):
     clean: pa.Table
     bad: pa.Table
     findings: Mapping[str, Finding]  # by reason
-    ids: pa.ChunkedArray  # ids of the clean rows, and of rows that are bad only because of their id
 
 
 def open_span(store: Store, span: SpanRef) -> list[ParquetPart]:
@@ -265,8 +265,8 @@ def judge_rows(
     span: SpanRef,
     table: pa.Table,
     config: Config,
-    own_ids: pa.ChunkedArray,
-    earlier_ids: pa.ChunkedArray,
+    own_ids: SeenIds,
+    earlier_ids: SeenIds,
     also: Callable[[pa.Table], Mapping[str, Finding]],
 ) -> JudgedRows:
     """Separate the clean rows from the bad ones.
@@ -274,8 +274,8 @@ def judge_rows(
     The first of several rows with the same id is kept; rows that are bad for another reason don't count.
 
     Args:
-        own_ids: `JudgedRows.ids` of the span's earlier pieces.
-        earlier_ids: `JudgedRows.ids` of the window's earlier spans.
+        own_ids: ids of the span's earlier pieces; those of this piece are added.
+        earlier_ids: ids of the window's earlier spans.
         also: more checks of the typed rows; its findings are reasons too.
     """
     typed = as_typed(table, config)
@@ -289,13 +289,11 @@ def judge_rows(
             reasons[row].append(reason)
     good = np.ones(len(typed), dtype=bool)
     good[list(reasons)] = False
-    ids = typed[ROW_ID].filter(pa.array(good))
-    frame = pd.DataFrame(
-        {
-            "repeated": ids.to_pandas().duplicated().to_numpy() | pc.is_in(ids, value_set=own_ids).to_numpy(),
-            "elsewhere": pc.is_in(ids, value_set=earlier_ids).to_numpy(),
-        }
-    )
+    texts = typed[ROW_ID].filter(pa.array(good))
+    ids = Hashes.of(texts)
+    repeated = texts.to_pandas().duplicated().to_numpy() | own_ids.has(ids)
+    frame = pd.DataFrame({"repeated": repeated, "elsewhere": earlier_ids.has(ids)})
+    own_ids.add(ids.at(~repeated))
     id_findings = judge(frame.astype("int64"), [rule.expectation for rule in ID_RULES])
     positions = np.flatnonzero(good)
     for reason, finding in id_findings.items():
@@ -304,7 +302,7 @@ def judge_rows(
     good[list(reasons)] = False
     # Filter by mask, not by position: this works chunk by chunk, for columns of any size.
     bad = with_reasons(span, table.filter(pa.array(~good)), [SEPARATOR.join(reasons[row]) for row in sorted(reasons)])
-    return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings}, ids)
+    return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings})
 
 
 def with_reasons(span: SpanRef, bad: pa.Table, reasons: Sequence[str]) -> pa.Table:

@@ -24,6 +24,7 @@ from tasks.quality.expectations import Limit
 from tasks.worker.rows.columns import Compared, compared, joined, swapped
 from tasks.worker.rows.drift import MIN_ROWS, category_stability, population_stability
 from tasks.worker.rows.row_checks import ID_RULES, JudgedRows, row_rules, with_reasons
+from tasks.worker.rows.seen_ids import SeenIds
 
 _EACH_REASON, _SAMPLE_ROWS = 3, 12
 _SHOWN_CHARS = 80  # characters shown of a sample row's value
@@ -42,7 +43,8 @@ class WindowCounts:
     reasons: Counter[str] = field(default_factory=Counter)
     unknown_events: Counter[str] = field(default_factory=Counter)
     failed: set[str] = field(default_factory=set)
-    ids: dict[SpanRef, list[pa.ChunkedArray]] = field(default_factory=dict)
+    ids: SeenIds = field(default_factory=SeenIds)  # of the spans before the current one
+    own_ids: SeenIds = field(default_factory=SeenIds)  # of the current span
     filled: Counter[str] = field(default_factory=Counter)
     profiles: list[SpanProfile] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
@@ -52,7 +54,9 @@ class WindowCounts:
         return sum(self.clean.values())
 
     def begin(self, span: SpanRef) -> None:
-        self.clean[span], self.ids[span] = 0, []
+        self.clean[span] = 0
+        self.ids.take(self.own_ids)
+        self.own_ids = SeenIds()
 
     def add(self, span: SpanRef, judged: JudgedRows, features: Sequence[str]) -> None:
         """Count the rows of one piece of a span."""
@@ -65,7 +69,6 @@ class WindowCounts:
             self.reasons.update({reason: len(finding.unexpected)})
             if not finding.passed:
                 self.failed.add(reason)
-        self.ids[span].append(judged.ids)
         self.filled.update({column: len(judged.clean) - judged.clean[column].null_count for column in features})
 
     def set_apart(self, span: SpanRef, rows: pa.Table, reason: str) -> None:
