@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from infra.store.base import Conflict, Store, sha256_of
+from infra.store.kept_copies import forget
 from infra.store.records import find_record, place, settle
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
@@ -208,13 +209,19 @@ def open_files(store: Store, prefix: str, kind: str) -> list[Path]:
         (prefix, entry.name) if entry.at is None else (_folder_of(entry.at), entry.at.rpartition("/")[2])
         for entry in manifest.files
     ]
-    needed: dict[str, list[str]] = {}
-    for folder, name in places:
-        needed.setdefault(folder, []).append(name)
+    needed: dict[str, dict[str, str]] = {}
+    for (folder, name), entry in zip(places, manifest.files, strict=True):
+        needed.setdefault(folder, {})[name] = entry.sha256
     folders = {folder: store.local(folder, names) for folder, names in needed.items()}
     paths = [folders[folder] / name for folder, name in places]
     for path, entry in zip(paths, manifest.files, strict=True):
-        _check(path, entry)
+        try:
+            _check(path, entry)
+        except CorruptFolder:
+            if not forget(entry.sha256):
+                raise
+            path.unlink(missing_ok=True)  # it was a copy that an earlier process had kept: fetch the file itself
+            _check(store.local(entry.key(prefix)), entry)
     return paths
 
 

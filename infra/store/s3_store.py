@@ -141,7 +141,8 @@ class S3Store:
         """Return a local copy for reading: a file, or a folder with everything below `key`.
 
         Args:
-            names: files of the folder that are needed, such as `part-00003.parquet`; no other one is fetched.
+            names: files of the folder that are needed, such as `part-00003.parquet`; no other one is fetched. A mapping
+                to their SHA-256 lets kept copies of earlier processes serve.
         """
         self._full(key)
         there = self._objects(key) if names is None else self._named(key, frozenset(names))

@@ -12,7 +12,7 @@ import io
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import FlexibleChecksumError, IncompleteReadError, ReadTimeoutError, ResponseStreamingError
 
+from infra.store.kept_copies import keep, take
 from infra.store.temporary import DOWNLOADS, claim_folder
 from tasks.foundation.errors import StoreError
 
@@ -157,7 +158,8 @@ class Mirror:
         """Make the copy of `key`, an object or a folder, hold exactly the objects in `there`.
 
         Args:
-            names: files of the folder that `there` is limited to, so that copies of others stay; None: no limit.
+            names: files of the folder that `there` is limited to, so that copies of others stay; None: no limit. With
+                their SHA-256, as a mapping, copies that an earlier process kept take the place of downloads.
             fetch: downloads objects to the given paths; a replaced file must keep its old bytes for readers that have
                 it open.
 
@@ -173,8 +175,11 @@ class Mirror:
             stale = {place: found for place, found in wanted.items() if not self._holds(place, found)}
             for place in stale:
                 place.parent.mkdir(parents=True, exist_ok=True)
-            if stale:
-                fetch(stale)
+            sums = {path / name: sha256 for name, sha256 in names.items()} if isinstance(names, Mapping) else {}
+            kept = take({place: sums[place] for place in stale.keys() & sums.keys()})
+            if missing := {place: found for place, found in stale.items() if place not in kept}:
+                fetch(missing)
+                keep({place: sums[place] for place in missing.keys() & sums.keys()})
             for place, found in stale.items():
                 self._copies[place] = (found.etag, found.bytes, place.stat().st_mtime_ns)
         return path

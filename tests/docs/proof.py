@@ -77,9 +77,7 @@ STATEMENTS = {
     "training on Trainium": Statement(
         "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
     ),
-    "parity of a GPU": Statement(
-        "unproven", "Several GPUs train together"
-    ),
+    "parity of a GPU": Statement("unproven", "Several GPUs train together"),
     "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
     "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),
 }

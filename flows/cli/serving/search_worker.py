@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import IO, NamedTuple
 
+from infra.store import kept_copies
 from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Question, Searchable
@@ -70,7 +71,13 @@ def searcher(store: Store, release: Release) -> Iterator[Searcher]:
         contextlib.suppress(BrokenPipeError),  # a question that the worker did not live to read
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,  # a pipe that nobody reads would fill up
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            encoding="utf-8",
+            env=kept_copies.environment(),
         ) as process,
     ):
         try:
@@ -99,7 +106,8 @@ def answered_once(module: str, store: Store, *records: Record | None) -> str:
     command = [sys.executable, "-P", "-m", f"tasks.worker.search.{module}", "--workspace", store.uri]
     lines = ("null" if record is None else record.model_dump_json(by_alias=True) for record in records)
     said = "".join(f"{line}\n" for line in lines)  # too long for arguments
-    done = subprocess.run(command, input=said, capture_output=True, text=True, encoding="utf-8")
+    keeping = kept_copies.environment()
+    done = subprocess.run(command, input=said, capture_output=True, text=True, encoding="utf-8", env=keeping)
     if done.returncode:
         raise failure_of(done.returncode, done.stderr)
     return done.stdout
