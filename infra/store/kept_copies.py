@@ -25,7 +25,7 @@ def environment() -> dict[str, str]:
 
 
 def take(wanted: Mapping[Path, str]) -> set[Path]:
-    """Put the kept copies of files at their paths, by SHA-256; return the paths of those that there are."""
+    """Put the kept copies of files at their paths, by SHA-256; return the paths that got one."""
     folder = _folder()
     return set() if folder is None else {path for path, sha256 in wanted.items() if _link(folder / sha256, path)}
 

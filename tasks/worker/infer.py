@@ -2,7 +2,7 @@
 
 The workers never communicate: each leases a partition in the workspace, embeds it in batches and writes its shard, then
 a note with its counts. A partition with a note is done, in this attempt or an earlier one. A slow worker gets fewer
-partitions, and a lost worker's partition is reassigned. The first worker, once all notes are there, seals the folder.
+partitions, and a lost worker's partition is reassigned. The first worker, once it finds all notes, seals the folder.
 """
 
 import contextlib

@@ -48,7 +48,7 @@ class SeenIds:
         return found
 
     def add(self, ids: Hashes) -> None:
-        """Add ids; it does no harm if one is there."""
+        """Add ids; an id may be added again."""
         if len(ids.first):
             self._runs.append(ids.at(np.argsort(ids.first, kind="stable")))
         self._merge()

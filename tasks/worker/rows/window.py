@@ -43,8 +43,8 @@ class WindowCounts:
     reasons: Counter[str] = field(default_factory=Counter)
     unknown_events: Counter[str] = field(default_factory=Counter)
     failed: set[str] = field(default_factory=set)
-    ids: SeenIds = field(default_factory=SeenIds)  # of the spans before the current one
-    own_ids: SeenIds = field(default_factory=SeenIds)  # of the current span
+    ids: SeenIds = field(default_factory=SeenIds)  # spans before the current one
+    own_ids: SeenIds = field(default_factory=SeenIds)  # the current span
     filled: Counter[str] = field(default_factory=Counter)
     profiles: list[SpanProfile] = field(default_factory=list)
     compared: list[Compared] = field(default_factory=list)
