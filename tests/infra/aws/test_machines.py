@@ -89,6 +89,15 @@ def test_the_default_limit_of_an_attempt_is_the_configured_one() -> None:
         assert definition["timeout"] == {"attemptDurationSeconds": seconds}
 
 
+def test_an_update_of_the_stack_ends_no_job_before_its_own_limit() -> None:
+    environments = [
+        one for one in template()["Resources"].values() if one.get("Type", "").endswith("ComputeEnvironment")
+    ]
+    limits = [one["Properties"]["UpdatePolicy"] for one in environments if "UpdatePolicy" in one["Properties"]]
+    assert len(limits) >= 2
+    assert min(one["JobExecutionTimeoutMinutes"] for one in limits) * 60 >= PARAMETERS["AttemptSeconds"]["Default"]
+
+
 @pytest.mark.parametrize("stack", STACKS, ids=written)
 def test_every_container_logs_passes_signals_on_and_knows_its_region(stack: dict[str, str]) -> None:
     """Nothing else says the region in a container: without it S3's requests are signed for another one first."""
