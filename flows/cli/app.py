@@ -35,7 +35,6 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "gate": "gating",
         "backfill": "backfilling",
         "try": "experiments",
-        "import-checkpoint": "importing",
     },
     "Results": {
         "status": "status",
@@ -63,6 +62,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "goodput": "flows.laboratory.goodput",
         "bakeoff": "flows.laboratory.side_commands",
         "parity": "flows.laboratory.side_commands",
+        "import-checkpoint": "flows.laboratory.importing",
     },
 }
 

@@ -65,6 +65,7 @@ class Traits:
     shown_by_span: bool = False  # its end is a column of the span table
     shows_speed: bool = False  # in the history of the pipeline
     libraries: Libraries | None = None  # of the warm parent; None: its workers are always processes of their own
+    laboratory: bool = False  # no run needs it: its modules are in the folders of that name
 
 
 class _WithTraits(enum.StrEnum):
@@ -76,6 +77,11 @@ class _WithTraits(enum.StrEnum):
         member = str.__new__(cls, traits.name)
         member._value_, member.traits = traits.name, traits
         return member
+
+    @property
+    def module(self) -> str:
+        """Path of its module in `tasks`, as in `laboratory.import_checkpoint`."""
+        return f"laboratory.{self.name}" if self.traits.laboratory else self.name
 
 
 class Stage(_WithTraits):
@@ -161,6 +167,7 @@ class Chore(_WithTraits):
         "import-checkpoint",
         queue=Queue.accelerator,
         compute=lambda config: config.train.compute,
+        laboratory=True,
     )
     publish = Traits(
         "publish",

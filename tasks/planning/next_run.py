@@ -96,11 +96,11 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
         StoreError: the lineage's head or an earlier plan is not readable.
     """
     config = on_active(store, config)
-    spans, wanted = _spans(store, config, span)
+    spans, wanted = trainable(store, config, span)
     start = find_start(store, config)
     config = with_rule_of(config, start.parent[1] if start.parent else None)
     if start.head is None or not start.head[1].consumed:
-        return plan_window(store, config, _first_window(store, config, spans, wanted), start.head)
+        return plan_window(store, config, first_window(store, config, spans, wanted), start.head)
     state = start.head[1]
     if wanted is None and (unfinished := _unfinished(store, config, state)) is not None:
         return unfinished
@@ -130,36 +130,13 @@ def plan_work(store: Store, config: Config, span: str) -> RunPlan:
     return then.model_copy(update={"config": config, "run_key": key, "workspace": store.uri, "branch": None})
 
 
-def plan_import(store: Store, config: Config, span: str | None = None) -> RunPlan:
-    """Plan the first run of a new lineage, whose model gets imported weights.
-
-    If the lineage already holds such an import and was not trained since, return the plan of that import.
+def trainable(store: Store, config: Config, name: str | None) -> tuple[list[SpanRef], SpanRef | None]:
+    """Return the spans that are not skipped, in order, and the span with this name if given.
 
     Raises:
-        ConfigError: the lineage has begun in another way; or as `plan_run`.
-        StoreError: as `plan_run`.
+        NothingToDo: all spans are skipped, or the named one is.
+        ConfigError: no spans exist, or the named one does not.
     """
-    config = on_active(store, config)
-    spans, wanted = _spans(store, config, span)
-    plan = plan_window(store, config, _first_window(store, config, spans, wanted), None)
-    head = lineage.head(store, config.lineage)
-    if head is None:
-        if partial := lineage.partial(store, config.lineage):
-            raise ConfigError(
-                f"lineage {config.lineage} has begun: a run of it left {partial[-1]} and was not finished; "
-                f"nothing is imported on top of that, so {NEW_LINEAGE}"
-            )
-    elif head[1].consumed or head[1].run_key != plan.run_key:
-        state = "was trained already" if head[1].consumed else "holds imported weights already"
-        raise ConfigError(
-            f"lineage {config.lineage} {state} ({head[0].prefix}); weights are imported only into a lineage that has "
-            f"not begun, so {NEW_LINEAGE}"
-        )
-    return plan
-
-
-def _spans(store: Store, config: Config, name: str | None) -> tuple[list[SpanRef], SpanRef | None]:
-    """Return the spans that are not skipped, in order, and the span with this name if given."""
     spans = sorted(span_versions.list_spans(store), key=position)
     if not spans:
         raise ConfigError(
@@ -176,8 +153,11 @@ def _spans(store: Store, config: Config, name: str | None) -> tuple[list[SpanRef
     return kept, wanted
 
 
-def _first_window(store: Store, config: Config, spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[SpanRef]:
-    """Return the spans of a lineage's first run: the oldest ones with enough rows, or all up to the wanted one."""
+def first_window(store: Store, config: Config, spans: Sequence[SpanRef], wanted: SpanRef | None) -> Sequence[SpanRef]:
+    """Return the spans of a lineage's first run: the oldest ones with enough rows, or all up to the wanted one.
+
+    Raises NothingToDo: the spans wait for more rows.
+    """
     if wanted is not None:
         return spans[: spans.index(wanted) + 1]
     if found := first_windows(store, config, spans):

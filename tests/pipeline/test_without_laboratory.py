@@ -58,4 +58,4 @@ def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
     release, commands = (line.split() for line in ran.stdout.splitlines()[-2:])
     assert release == ["release", "1"]
     assert {"run", "backfill", "compare"} < set(commands)
-    assert {"goodput", "bakeoff", "parity"}.isdisjoint(commands)
+    assert {"goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(commands)

@@ -57,7 +57,7 @@ def missing() -> Iterator[str]:
 
 def _of_work(work: Stage | Chore) -> Iterator[str]:
     about = f"{'stage' if isinstance(work, Stage) else 'chore'} {work}"
-    yield from _without_file(about, f"tasks/{work.name}.py", "what the control plane does")
+    yield from _without_file(about, f"tasks/{work.module.replace('.', '/')}.py", "what the control plane does")
     yield from _without_file(about, f"tasks/worker/{work.name}.py", "what a worker does, in `run(job)`")
     if not _records_of(work, Inputs):
         yield f"{about}: add the record of its inputs to tasks/contracts/jobs.py and to `Inputs` there"

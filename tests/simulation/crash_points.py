@@ -23,7 +23,7 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest as ingest_rows
 from tasks.foundation.clock import Clock, Repeating, keep_time_by
-from tasks.import_checkpoint import import_checkpoint
+from tasks.laboratory.import_checkpoint import import_checkpoint
 from tasks.prune.prune import prune
 from tasks.publish import publish_to_all, swap_back
 from tasks.runs import releases, snapshot

@@ -148,7 +148,7 @@ def test_nothing_to_do_needs_no_server(copied: Path) -> None:
 
 
 def test_run_leaves_prefect_unloaded_until_its_environment_is_set() -> None:
-    modules = "flows.cli.running, flows.laboratory.side_commands"
+    modules = "flows.cli.running, flows.laboratory.side_commands, flows.laboratory.importing"
     code = f"import sys, {modules}; print('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "False\n"
 

@@ -8,7 +8,7 @@ from tasks.contracts.references import MinedRelease, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import ConfigError, StoreError
-from tasks.planning.next_run import missed, plan_import, plan_run, plan_work, run_of
+from tasks.planning.next_run import missed, plan_run, plan_work, run_of
 from tasks.planning.start import adopt_branch, mined_release, next_start, unfinished_before
 from tasks.runs import lineage, releases
 from tasks.runs.branches import active, adopt, begin, branch_of
@@ -99,7 +99,7 @@ def test_rejections_in_a_row_all_go_back_to_the_same_checkpoint(store):
 def test_a_rejected_first_run_is_followed_by_one_over_both_spans_from_where_it_began(store, imported):
     beginning = None
     if imported:
-        key = plan_import(store, small_config()).run_key
+        key = plan_run(store, small_config()).run_key
         beginning = write_checkpoint(store, checkpoint_state(0, lineage="main", run_key=key))
     rejected(store, plan_run(store, small_config()))
     plan = plan_run(store, small_config())

@@ -4,7 +4,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError
-from tasks.planning.next_run import missed, plan_import, plan_run
+from tasks.planning.next_run import missed, plan_run
 from tasks.runs.plan import NothingToDo
 from tests.support.fakes.fake_runner import commit_files, ingest, small_config
 from tests.support.workspace.states import rejected, released
@@ -71,7 +71,6 @@ def test_a_lineage_begins_with_enough_rows(store):
     few(store, "2026-08")
     ingest(store, "2026-09")
     assert window(store) == ["2026-06", "2026-07", "2026-08"]
-    assert [span.name for span in plan_import(store, small_config()).window] == ["2026-06", "2026-07", "2026-08"]
     assert window(store, span="2026-06") == ["2026-06"]
 
 

@@ -15,12 +15,13 @@ from tasks.contracts.outcomes import ImportOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Chore, compute_of
 from tasks.foundation.errors import ConfigError
-from tasks.planning.next_run import plan_import
+from tasks.planning.next_run import first_window, trainable
+from tasks.planning.start import on_active
 from tasks.running.lineage_lock import hold_lineage
 from tasks.running.stage import run_stage
 from tasks.running.stage_output import logger
 from tasks.runs import lineage
-from tasks.runs.plan import NEW_LINEAGE
+from tasks.runs.plan import NEW_LINEAGE, plan_window
 from tasks.runs.results import UnusableResult, read_result
 from tasks.validate import validate
 
@@ -59,6 +60,34 @@ def import_checkpoint(store: Store, config: Config, file: Path, span: str | None
         outcome = run_stage(plan, inputs, ImportOutcome)
         store.delete(folder)
         return Imported(plan, outcome)
+
+
+def plan_import(store: Store, config: Config, span: str | None = None) -> RunPlan:
+    """Plan the first run of a new lineage, whose model gets imported weights.
+
+    If the lineage already holds such an import and was not trained since, return the plan of that import.
+
+    Raises:
+        ConfigError: the lineage has begun in another way; or as `plan_run`.
+        StoreError: as `plan_run`.
+    """
+    config = on_active(store, config)
+    spans, wanted = trainable(store, config, span)
+    plan = plan_window(store, config, first_window(store, config, spans, wanted), None)
+    head = lineage.head(store, config.lineage)
+    if head is None:
+        if partial := lineage.partial(store, config.lineage):
+            raise ConfigError(
+                f"lineage {config.lineage} has begun: a run of it left {partial[-1]} and was not finished; "
+                f"nothing is imported on top of that, so {NEW_LINEAGE}"
+            )
+    elif head[1].consumed or head[1].run_key != plan.run_key:
+        state = "was trained already" if head[1].consumed else "holds imported weights already"
+        raise ConfigError(
+            f"lineage {config.lineage} {state} ({head[0].prefix}); weights are imported only into a lineage that has "
+            f"not begun, so {NEW_LINEAGE}"
+        )
+    return plan
 
 
 def _existing(file: Path) -> Path:

@@ -61,10 +61,10 @@ def import_checkpoint(
     config = options.config()
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"  # else each warning shows twice
 
-    import tasks.import_checkpoint  # only now: it imports Prefect, which reads the environment
+    from tasks.laboratory import import_checkpoint as control  # only now: it loads Prefect, which reads the environment
 
     with display() as listener, override_context(listener=listener):
-        plan, outcome = tasks.import_checkpoint.import_checkpoint(options.store, config, file, span)
+        plan, outcome = control.import_checkpoint(options.store, config, file, span)
     return ImportOutput(
         lineage=config.lineage,
         checkpoint=outcome.checkpoint.prefix,

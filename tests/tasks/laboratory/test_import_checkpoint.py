@@ -8,7 +8,7 @@ from tasks.contracts.jobs import ImportInputs, JobSpec, Waiter
 from tasks.contracts.references import CheckpointRef
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import ConfigError, DataError
-from tasks.import_checkpoint import Imported, import_checkpoint
+from tasks.laboratory.import_checkpoint import Imported, import_checkpoint
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import unfinished_before
 from tasks.runs import ledger
