@@ -6,7 +6,6 @@ Results go to standard output, everything else to standard error, so `--json` pr
 import ast
 import functools
 import importlib
-import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from typer.main import get_command
 from flows.cli.terminal.command import COMMANDS
 from flows.cli.terminal.options import absent, plain_value, refusal
 from tasks.foundation.errors import CancelledError
+from tasks.foundation.process import code_version, laboratory_is_here
 
 MODULES = {  # by panel of the help page: command -> the module that has it, of this folder or with its whole name
     "Begin here": {
@@ -66,7 +66,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
     },
 }
 
-if importlib.util.find_spec("flows.laboratory") is None:  # no run needs that folder: it may be deleted
+if not laboratory_is_here():
     del MODULES["Laboratory"]
 
 RUN = "run"  # the word of a group for the command with its bare name
@@ -201,8 +201,6 @@ app = _typer(completion=True, cls=_Commands, no_args_is_help=True)
 
 def _print_version(asked: bool) -> None:
     if asked:
-        from tasks.foundation.process import code_version
-
         typer.echo(f"millrace {code_version()}")
         raise typer.Exit
 

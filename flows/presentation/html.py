@@ -21,15 +21,25 @@ _ADDRESS = re.compile(r"https?://|/(?!/)")  # elsewhere, or a page of `millrace 
 _page_key = ContextVar[str]("page_key")  # key of this thread's page, since macros don't see the page
 
 
-def render(page: Page, template: str = "page", **more: Any) -> bytes:
-    """Return the file by `templates/<template>.html.jinja`, which gets `more` as well; all texts are escaped."""
+def render(page: Page, template: str | Path = "page", **more: Any) -> bytes:
+    """Return the file by `templates/<template>.html.jinja`, which gets `more` as well; all texts are escaped.
+
+    Args:
+        template: a name of this folder's templates, or the path of another one, which may extend them.
+    """
     _page_key.set(page.key)
     made_at = moment(now().isoformat())
-    made = _environment().get_template(f"{template}.html.jinja")
-    return made.render(page=page, made_at=made_at, figure_width=WIDTH_PX, **more).encode() + b"\n"
+    return _template(template).render(page=page, made_at=made_at, figure_width=WIDTH_PX, **more).encode() + b"\n"
 
 
 @functools.cache  # compiling the templates takes ten times as long as rendering
+def _template(template: str | Path) -> Any:
+    if isinstance(template, Path):
+        return _environment().from_string(template.read_text(encoding="utf-8"))
+    return _environment().get_template(f"{template}.html.jinja")
+
+
+@functools.cache
 def _environment() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # not needed to start a command
 

@@ -8,22 +8,27 @@ from flows.presentation.model import Cell, Page, Section, Table, table
 from flows.presentation.wording import moment, plural, shortened
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit
+from tasks.foundation.process import laboratory_is_here
 
 # Addresses of `millrace serve`.
 SEARCH, CHANGES, MAP, RELEASES, HISTORY, LINEAGES = "/", "/changes", "/map", "/releases", "/history", "/lineages"
 TO_SEARCH = Cell("Search", link=SEARCH)
 TO_CHANGES = Cell("What changed", link=CHANGES)
-TO_MAP = Cell("Map", link=MAP)
 TO_RELEASES = Cell("Releases", link=RELEASES)
 TO_HISTORY = Cell("History of all runs", link=HISTORY)
+
+# Pages of the laboratory, which a team may have deleted, by address: the module whose `served` makes them.
+FURTHER = {MAP: "flows.laboratory.map_page"} if laboratory_is_here() else {}
+TO_MAP = (Cell("Map", link=MAP),) if MAP in FURTHER else ()
 TO_LINEAGES = Cell("Lineages", link=LINEAGES)
+
 MOST_HITS = 100
 LETTERS = 300  # shown of an item's text
 
 
-def to_map(release: int) -> Cell:
-    """Return the link to the map of a release."""
-    return TO_MAP._replace(link=f"{MAP}/{release}")
+def to_map(release: int) -> tuple[Cell, ...]:
+    """Return the link to the map of a release, if there are maps."""
+    return tuple(link._replace(link=f"{MAP}/{release}") for link in TO_MAP)
 
 
 class Asked(NamedTuple):
@@ -85,7 +90,7 @@ def search_html(
         tiles=(),
         boxes=boxes,
         sections=tuple(_section(side, side is current, compared if side is current else None) for side in sides),
-        near=(TO_CHANGES, TO_MAP, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
+        near=(TO_CHANGES, *TO_MAP, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
     )
     chosen = compared.release.number if compared else None
     offered = tuple(_Other(one.number, _label(one)) for one in others)

@@ -1,10 +1,11 @@
-"""The running process: the version of its code, its free memory, its garbage collector.
+"""The running process: the version and the folders of its code, its free memory, its garbage collector.
 
 It is apart because every command imports it at its start: it needs the standard library alone.
 """
 
 import gc
 import hashlib
+import importlib.util
 import os
 import tomllib
 from pathlib import Path
@@ -21,6 +22,12 @@ def code_version(root: Path = ROOT) -> str:
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes())
     return f"{version}+{digest.hexdigest()[:12]}"
+
+
+def laboratory_is_here() -> bool:
+    """Return whether the control plane has the folders that no run needs: a team may have deleted them."""
+    found = importlib.util.find_spec("flows.laboratory")
+    return found is not None and found.origin is not None  # a folder with nothing but __pycache__ has no origin
 
 
 def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:

@@ -1,4 +1,4 @@
-"""The laboratory can be deleted: what is left loads, has its commands, and makes a release."""
+"""The laboratory can be deleted: what is left loads, has its commands and pages, and makes a release."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LABORATORY = ("flows/laboratory", "tasks/laboratory")
-RELEASED = """
+FIRST = """
 import importlib, pkgutil, sys
 from pathlib import Path
 
 # An editable installation would find the deleted folders where they were copied from.
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
-
+"""
+RELEASED = """
 import configs, flows, infra, tasks
 
 for top in (configs, infra, tasks, flows):
@@ -24,6 +25,7 @@ for top in (configs, infra, tasks, flows):
             importlib.import_module(module.name)
 
 from flows.cli.app import all_commands
+from flows.cli.serving.pages import Pages
 from infra.store.directory import DirectoryStore
 from tasks.planning.next_run import plan_run
 from tasks.runs.releases import current
@@ -35,8 +37,20 @@ ingest(store, "2021-Q1")
 runner = FakeRunner(store)
 infra.compute.factory.make_runner = lambda config, store, stage: runner
 carry_out(plan_run(store, small_config()))
+pages = Pages(store)
+for path in ("/", "/changes", "/releases", "/history", "/metrics", "/map", "/map/1"):
+    page = pages.page(path)
+    leads_there = page is not None and b"/map" in page.body
+    print("page", path, "none" if page is None else "to the laboratory" if leads_there else "shown")
+pages.close()
 print("release", current(store).number)
 print("commands", *all_commands())
+"""
+HELP = """
+from flows.cli import main
+
+sys.argv[1:] = ["--help"]
+main()
 """
 
 
@@ -46,16 +60,33 @@ def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
         shutil.copytree(ROOT / top, copy / top, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in LABORATORY:
         shutil.rmtree(copy / folder)
-    ran = subprocess.run(
-        [sys.executable, "-c", RELEASED, str(tmp_path / "workspace")],
-        cwd=copy,
-        env={"PYTHONPATH": str(copy), "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
-    release, commands = (line.split() for line in ran.stdout.splitlines()[-2:])
-    assert release == ["release", "1"]
-    assert {"run", "backfill", "compare"} < set(commands)
-    assert {"goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(commands)
+    (copy / LABORATORY[0] / "__pycache__").mkdir(parents=True)  # git leaves it
+
+    def ran(code: str) -> list[list[str]]:
+        """Return the words of the lines that some code prints in the copy."""
+        done = subprocess.run(
+            [sys.executable, "-c", FIRST + code, str(tmp_path / "workspace")],
+            cwd=copy,
+            env={"PYTHONPATH": str(copy), "HOME": str(tmp_path), "COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return [line.split() for line in done.stdout.splitlines()]
+
+    said: dict[str, list[str]] = {}
+    pages: dict[str, str] = {}
+    for what, *words in ran(RELEASED)[-9:]:
+        if what == "page":
+            pages[words[0]] = " ".join(words[1:])
+        else:
+            said[what] = words
+    assert {path for path, found in pages.items() if found == "none"} == {"/map", "/map/1"}
+    assert "to the laboratory" not in pages.values()
+    assert said["release"] == ["1"]
+    assert {"run", "backfill", "compare"} < set(said["commands"])
+    assert {"goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(said["commands"])
+    listed = {word for line in ran(HELP) for word in line}
+    assert {"run", "backfill", "compare"} < listed
+    assert {"Laboratory", "goodput", "import-checkpoint"}.isdisjoint(listed)

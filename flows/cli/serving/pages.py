@@ -1,26 +1,24 @@
 """The pages of `millrace serve` by path; server.py sends them.
 
-It only reads. `/` searches the releases; `/map` draws one, by a worker whose map is kept for the next requests. The
-history is made at most every few seconds; a run's report is made if none was written.
+It only reads. `/` searches the releases. The history is made at most every few seconds; a run's report is made if none
+was written. Pages of the laboratory are found by their address, if it is there.
 """
 
+import importlib
 import re
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from itertools import islice
 from typing import NamedTuple
 
-from flows.cli.serving.search_page import SearchPages, parameters
-from flows.cli.serving.search_worker import answered_once
+from flows.cli.serving.search_page import SearchPages
 from flows.presentation.model import HISTORY_KEY
-from flows.presentation.release_map import Shown, map_html, nothing_html
 from flows.presentation.search import (
     CHANGES,
+    FURTHER,
     HISTORY,
     LINEAGES,
-    MAP,
     RELEASES,
     SEARCH,
     TO_CHANGES,
@@ -30,75 +28,7 @@ from flows.presentation.search import (
     TO_SEARCH,
 )
 from infra.store.base import Store
-from tasks.contracts.runs import Release
-from tasks.contracts.search import ReleaseMap
 from tasks.contracts.workspace import DATA_PAGE, LINEAGES_PAGE, PLAN, REPORT
-from tasks.runs import releases
-from tasks.runs.plan import read_plan
-
-MOST_MAPS = 8  # maps, of about 1 MB each
-MOST_OFFERED = 12  # releases to compare with, each a read of the store; an address may name any other
-_NUMBER = re.compile(r"[1-9]\d{0,8}", re.ASCII)
-
-_Key = tuple[int, int, int | None]  # numbers of the release, of the current one, and of the one compared with
-
-
-class MapPages:
-    """The maps of one workspace; several threads may ask at once, and one map is made at a time."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._making = threading.Lock()
-        self._made: dict[_Key, ReleaseMap] = {}  # releases never change
-
-    def page(self, number: int | None, query: str) -> bytes | None:
-        """Return the map of a release, by default of the current one; None if it does not exist.
-
-        Args:
-            query: such as `colour=category&with=3`; an unknown colour or release counts as not given.
-
-        Raises:
-            StageError: the worker failed, or a record is not readable; names the file.
-        """
-        current = releases.current(self._store)
-        if current is None:
-            return nothing_html(self._store.uri, "There is no release yet. To make one: millrace run")
-        if number is not None and not releases.is_made(self._store, number):
-            return None
-        release = current if number is None else releases.read(self._store, number)
-        if releases.is_pruned(self._store, release.number):
-            return nothing_html(self._store.uri, f"millrace prune has deleted the vectors of release {release.number}.")
-        given = parameters(query)
-        before = self._before(release, given.get("with", ""))
-        found = self._map(release, current, before)
-        shown = Shown(release, before, given.get("colour", ""), self._others(release, before), current.number)
-        return map_html(self._store.uri, found, shown)
-
-    def _before(self, release: Release, asked: str) -> Release | None:
-        """Return the release to compare with: the one asked for, else the one of another model before."""
-        if _NUMBER.fullmatch(asked) and int(asked) != release.number and self._whole(int(asked)):
-            return releases.read(self._store, int(asked))
-        return releases.of_another_model_before(self._store, release)
-
-    def _others(self, release: Release, before: Release | None) -> tuple[int, ...]:
-        """Return the newest whole releases with new models, and the one compared with, the newest first."""
-        newest = [each.number for each in islice(releases.with_new_models(self._store), MOST_OFFERED)]
-        whole = {number for number in newest if number != release.number and self._whole(number)}
-        return tuple(sorted(whole | ({before.number} if before is not None else set()), reverse=True))
-
-    def _whole(self, number: int) -> bool:
-        return releases.is_made(self._store, number) and not releases.is_pruned(self._store, number)
-
-    def _map(self, release: Release, current: Release, before: Release | None) -> ReleaseMap:
-        key = release.number, current.number, before.number if before is not None else None
-        with self._making:
-            if key not in self._made:
-                config = read_plan(self._store, release.run_key).config
-                line = answered_once("map", self._store, release, current, before, config)
-                self._made = self._made if len(self._made) < MOST_MAPS else {}
-                self._made[key] = ReleaseMap.model_validate_json(line)
-            return self._made[key]
-
 
 FRESH_SECONDS = 10.0  # age at which a page is made again; limits the cost of reloads
 MOST_KEPT = 50  # pages
@@ -110,7 +40,6 @@ _REPORT = re.compile(rf"/runs/({_NAME})/report\.html")
 _DATA = re.compile(rf"/runs/({_NAME})/data\.html")
 _ROWS = re.compile(rf"/runs/({_NAME})/rows\.html")
 _CHANGES = re.compile(rf"{CHANGES}(?:/([1-9]\d{{0,8}}))?")
-_MAP = re.compile(rf"{MAP}(?:/([1-9]\d{{0,8}}))?")
 _TEXT_FILE = re.compile(rf"/((?:runs|refreshes|publications)/{_NAME}(?:/{_NAME})*\.(?:json|yaml|txt|log|csv|md))")
 
 
@@ -119,6 +48,9 @@ class Page(NamedTuple):
 
     content_type: str
     body: bytes
+
+
+Further = Callable[[str, str], Page | None]  # of the laboratory: by path and query
 
 
 class Pages:
@@ -130,7 +62,8 @@ class Pages:
         self._making = threading.Lock()  # matplotlib draws one picture at a time
         self._made: dict[str, tuple[float, Page]] = {}
         self._search = SearchPages(store)
-        self._maps = MapPages(store)
+        self._loading = threading.Lock()
+        self._further: dict[str, Further] = {}  # by module
 
     def close(self) -> None:
         self._search.close()
@@ -149,9 +82,6 @@ class Pages:
             return Page(HTML, changes) if changes is not None else None
         if path == RELEASES:
             return self._fresh(path, lambda: Page(HTML, self._search.releases()))
-        if found := _MAP.fullmatch(path):
-            drawn = self._maps.page(int(found[1]) if found[1] else None, query)
-            return Page(HTML, drawn) if drawn is not None else None
         if path in (HISTORY, f"/{HISTORY_KEY}"):
             return self._fresh(HISTORY, self._history)
         if path in (LINEAGES, f"/{LINEAGES_PAGE.key()}"):
@@ -167,7 +97,17 @@ class Pages:
         if found := _TEXT_FILE.fullmatch(path):
             data = self._read(found[1])
             return Page(TEXT, data) if data is not None else None
-        return None
+        return self._of_laboratory(path, query)
+
+    def _of_laboratory(self, path: str, query: str) -> Page | None:
+        """Return a page of the laboratory; its module is loaded at the first request."""
+        module = next((FURTHER[at] for at in FURTHER if path == at or path.startswith(f"{at}/")), None)
+        if module is None:
+            return None
+        with self._loading:
+            if module not in self._further:
+                self._further[module] = importlib.import_module(module).served(self._store)
+        return self._further[module](path, query)
 
     def _history(self) -> Page:
         from flows.presentation.history.page import history_html

@@ -147,7 +147,7 @@ class SearchPages:
                 TO_SEARCH,
                 *self._last_comparison(release),
                 TO_RELEASES,
-                *((to_map(release.number),) if release else ()),
+                *(to_map(release.number) if release else ()),
                 TO_HISTORY,
                 TO_LINEAGES,
             ),

@@ -43,7 +43,7 @@ def test_a_release_is_mapped_once_and_compared_with_the_one_before(
     found = shown(pages, "/map")
     assert len([use for use in found.all("use") if use["class"].startswith("s")]) == 40
     assert "Movers since release 1" in found.text
-    monkeypatch.setattr("flows.cli.serving.pages.answered_once", None)  # a second worker would fail
+    monkeypatch.setattr("flows.laboratory.map_page.answered_once", None)  # a second worker would fail
     assert shown(pages, "/map/2", "colour=nothing&with=2").rows == found.rows
     assert pages.page("/map/3") is None
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from flows.laboratory.map_page import COLOURS, LINES, WIDTH, Shown, drawing, map_html
 from flows.presentation.figures import PALE
-from flows.presentation.release_map import COLOURS, LINES, WIDTH, Shown, drawing, map_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
 from tests.support.pages.made_up import MAP

@@ -1,20 +1,36 @@
-"""The page of a release's map: a point for each sampled item, and the items whose neighbours changed most."""
+"""The page of a release's map: a point for each sampled item, and the items whose neighbours changed most.
 
+`millrace serve` shows it under `/map`.
+"""
+
+import re
+import threading
 from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
+from flows.cli.serving.pages import HTML
+from flows.cli.serving.pages import Page as Answer
+from flows.cli.serving.search_page import parameters
+from flows.cli.serving.search_worker import answered_once
 from flows.presentation import html
 from flows.presentation.figures import BLUE, GREEN, INK, ORANGE, PALE, PURPLE, SKY, VERMILLION
 from flows.presentation.model import Cell, Page, Section, table
 from flows.presentation.search import CHANGES, MAP, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_RELEASES, TO_SEARCH
 from flows.presentation.wording import count, plural, share
+from infra.store.base import Store
 from tasks.contracts.runs import Release
 from tasks.contracts.search import MappedItem, Moves, ReleaseMap
+from tasks.runs import releases
+from tasks.runs.plan import read_plan
 
 WIDTH, MARGIN = 960, 26  # pixels
 HIGHEST = 760
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)  # then the rest in PALE; each has its own shape as well
 LINES = 10  # movers that are drawn
+TEMPLATE = Path(__file__).with_name("templates") / "map.html.jinja"
 
 
 class Shown(NamedTuple):
@@ -92,7 +108,7 @@ def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
     )
     before = shown.before.number if shown.before is not None else None
     form = Form(f"{MAP}/{release.number}", found.features, feature, shown.others, before)
-    return html.render(page, "map", form=form, drawing=drawing(found, feature) if found.items else None)
+    return html.render(page, TEMPLATE, form=form, drawing=drawing(found, feature) if found.items else None)
 
 
 def separating(found: ReleaseMap) -> str:
@@ -217,3 +233,82 @@ def _movers(moves: Moves, release: int) -> Section:
     columns = ("#", "item", "~text", ">neighbours kept", "~lost, nearest first", "~new, nearest first")
     made = table("The items that kept the fewest neighbours", columns, rows)
     return Section(f"Movers since release {moves.before}", tuple(lines), id="movers", tables=(made,))
+
+
+MOST_MAPS = 8  # maps, of about 1 MB each
+MOST_OFFERED = 12  # releases to compare with, each a read of the store; an address may name any other
+_PATH = re.compile(rf"{MAP}(?:/([1-9]\d{{0,8}}))?")
+_NUMBER = re.compile(r"[1-9]\d{0,8}", re.ASCII)
+
+_Key = tuple[int, int, int | None]  # numbers of the release, of the current one, and of the one compared with
+
+
+class MapPages:
+    """The maps of one workspace; several threads may ask at once, and one map is made at a time.
+
+    A worker makes a map, which is kept for the next requests.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._making = threading.Lock()
+        self._made: dict[_Key, ReleaseMap] = {}  # releases never change
+
+    def page(self, path: str, query: str) -> Answer | None:
+        """Return a page of maps; None if it does not exist. Raises as `map`."""
+        found = _PATH.fullmatch(path)
+        made = self.map(int(found[1]) if found[1] else None, query) if found else None
+        return Answer(HTML, made) if made is not None else None
+
+    def map(self, number: int | None, query: str) -> bytes | None:
+        """Return the map of a release, by default of the current one; None if it does not exist.
+
+        Args:
+            query: such as `colour=category&with=3`; an unknown colour or release counts as not given.
+
+        Raises:
+            StageError: the worker failed, or a record is not readable; names the file.
+        """
+        current = releases.current(self._store)
+        if current is None:
+            return nothing_html(self._store.uri, "There is no release yet. To make one: millrace run")
+        if number is not None and not releases.is_made(self._store, number):
+            return None
+        release = current if number is None else releases.read(self._store, number)
+        if releases.is_pruned(self._store, release.number):
+            return nothing_html(self._store.uri, f"millrace prune has deleted the vectors of release {release.number}.")
+        given = parameters(query)
+        before = self._before(release, given.get("with", ""))
+        found = self._map(release, current, before)
+        shown = Shown(release, before, given.get("colour", ""), self._others(release, before), current.number)
+        return map_html(self._store.uri, found, shown)
+
+    def _before(self, release: Release, asked: str) -> Release | None:
+        """Return the release to compare with: the one asked for, else the one of another model before."""
+        if _NUMBER.fullmatch(asked) and int(asked) != release.number and self._whole(int(asked)):
+            return releases.read(self._store, int(asked))
+        return releases.of_another_model_before(self._store, release)
+
+    def _others(self, release: Release, before: Release | None) -> tuple[int, ...]:
+        """Return the newest whole releases with new models, and the one compared with, the newest first."""
+        newest = [each.number for each in islice(releases.with_new_models(self._store), MOST_OFFERED)]
+        whole = {number for number in newest if number != release.number and self._whole(number)}
+        return tuple(sorted(whole | ({before.number} if before is not None else set()), reverse=True))
+
+    def _whole(self, number: int) -> bool:
+        return releases.is_made(self._store, number) and not releases.is_pruned(self._store, number)
+
+    def _map(self, release: Release, current: Release, before: Release | None) -> ReleaseMap:
+        key = release.number, current.number, before.number if before is not None else None
+        with self._making:
+            if key not in self._made:
+                config = read_plan(self._store, release.run_key).config
+                line = answered_once("map", self._store, release, current, before, config)
+                self._made = self._made if len(self._made) < MOST_MAPS else {}
+                self._made[key] = ReleaseMap.model_validate_json(line)
+            return self._made[key]
+
+
+def served(store: Store) -> Callable[[str, str], Answer | None]:
+    """Return what answers the requests for maps of a workspace."""
+    return MapPages(store).page
