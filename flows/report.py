@@ -1,21 +1,26 @@
 """The pipeline's history as a scheduled flow: a page, and metrics for Prometheus to scrape."""
 
+import datetime as dt
+import importlib
+
 from prefect import flow
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from pydantic import Field
 
 from configs.load import load_config
 from flows.presentation import html, markdown
-from flows.presentation.history.lineages import lineages_page
 from flows.presentation.history.page import page, summary
 from flows.presentation.model import HISTORY_KEY, Cell
+from flows.presentation.search import FURTHER, LINEAGES
 from flows.presentation.wording import now
 from flows.running.janitors import LONGEST_SECONDS, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
+from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.workspace import LINEAGES_PAGE
 from tasks.data.span_versions import note_all
 from tasks.foundation.records import Record
-from tasks.monitoring.history import read_history
+from tasks.monitoring.history import History, read_history
 from tasks.monitoring.prometheus import METRICS_KEY, metrics_text_of
 from tasks.monitoring.work_sums import sum_up, sum_up_lost
 from tasks.running.stage_output import logger
@@ -26,7 +31,7 @@ class Written(Record):
     """Keys of the written files in the workspace."""
 
     history: str
-    lineages: str
+    lineages: str | None = Field(description="null: the laboratory was deleted, which draws them")
     metrics: str
 
 
@@ -49,17 +54,7 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     pack_runs(store)
     sum_up(store)
     note_all(store)
-    snapshot = Snapshot(store)
-    past = read_history(snapshot)
-    sum_up_lost(store, (release.number for release in past.releases), past.newest_release)
-    store.write(
-        HISTORY_KEY, html.render(page(store.uri, past, at)._replace(near=(Cell("Lineages", key=LINEAGES_PAGE.key()),)))
-    )
-    store.write(
-        LINEAGES_PAGE.key(),
-        lineages_page(store.uri, snapshot, past, near=(Cell("History of all runs", key=HISTORY_KEY),)),
-    )
-    store.write(METRICS_KEY, metrics_text_of(snapshot, past, at))
+    past, written = write_pages(store, at)
     for problem in past.problems:
         logger().warning("left out: %s", problem)
     about = f"{store.uri}/{HISTORY_KEY}"
@@ -69,4 +64,24 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
     create_markdown_artifact(
         key="history-numbers", markdown=markdown.page(summary(past, at), store.uri), description=about
     )
-    return Written(history=HISTORY_KEY, lineages=LINEAGES_PAGE.key(), metrics=METRICS_KEY)
+    return written
+
+
+def write_pages(store: Store, at: dt.datetime) -> tuple[History, Written]:
+    """Write the pages and the metrics as of a time; return the past that they show, and their keys.
+
+    Raises:
+        StoreError: the workspace could not be read or written.
+    """
+    snapshot = Snapshot(store)
+    past = read_history(snapshot)
+    sum_up_lost(store, (release.number for release in past.releases), past.newest_release)
+    lineages = LINEAGES_PAGE.key() if LINEAGES in FURTHER else None
+    near = (Cell("Lineages", key=lineages),) if lineages is not None else ()
+    store.write(HISTORY_KEY, html.render(page(store.uri, past, at)._replace(near=near)))
+    if lineages is not None:
+        drawing = importlib.import_module(FURTHER[LINEAGES])
+        near = (Cell("History of all runs", key=HISTORY_KEY),)
+        store.write(LINEAGES_PAGE.key(), drawing.lineages_page(store.uri, snapshot, past, near))
+    store.write(METRICS_KEY, metrics_text_of(snapshot, past, at))
+    return past, Written(history=HISTORY_KEY, lineages=lineages, metrics=METRICS_KEY)

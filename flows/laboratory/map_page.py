@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from flows.cli.serving.pages import HTML
+from flows.cli.serving.pages import HTML, Fresh
 from flows.cli.serving.pages import Page as Answer
 from flows.cli.serving.search_page import parameters
 from flows.cli.serving.search_worker import answered_once
@@ -93,6 +93,7 @@ def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
     """Return the page of a map."""
     release, feature = shown.release, shown.colour if shown.colour in found.features else separating(found)
     title = f"Release {release.number}{', the current one' if release.number == shown.current else ''}: map"
+    to_changes = TO_CHANGES._replace(link=f"{CHANGES}/{release.number}")
     page = Page(
         title=title,
         workspace=workspace,
@@ -104,7 +105,7 @@ def map_html(workspace: str, found: ReleaseMap, shown: Shown) -> bytes:
         tiles=(),
         boxes=(),
         sections=_sections(found),
-        near=(TO_SEARCH, TO_CHANGES._replace(link=f"{CHANGES}/{release.number}"), TO_RELEASES, TO_HISTORY, TO_LINEAGES),
+        near=(TO_SEARCH, to_changes, TO_RELEASES, TO_HISTORY, *TO_LINEAGES),
     )
     before = shown.before.number if shown.before is not None else None
     form = Form(f"{MAP}/{release.number}", found.features, feature, shown.others, before)
@@ -309,6 +310,6 @@ class MapPages:
             return self._made[key]
 
 
-def served(store: Store) -> Callable[[str, str], Answer | None]:
+def served(store: Store, _fresh: Fresh) -> Callable[[str, str], Answer | None]:
     """Return what answers the requests for maps of a workspace."""
     return MapPages(store).page

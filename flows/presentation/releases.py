@@ -68,7 +68,7 @@ def releases_html(workspace: str, listed: Listed) -> bytes:
         tiles=tiles if newest is not None else (),
         boxes=unreadable(listed.problems),
         sections=(_section(listed),) if newest is not None else (),
-        near=(TO_SEARCH, TO_CHANGES, *TO_MAP, TO_HISTORY, TO_LINEAGES),
+        near=(TO_SEARCH, TO_CHANGES, *TO_MAP, TO_HISTORY, *TO_LINEAGES),
     )
     return html.render(page)
 

@@ -8,6 +8,7 @@ from flows.presentation.model import Cell, Page, Section, Table, table
 from flows.presentation.wording import moment, plural, shortened
 from tasks.contracts.runs import Release
 from tasks.contracts.search import Answer, Hit
+from tasks.contracts.workspace import LINEAGES_PAGE
 from tasks.foundation.process import laboratory_is_here
 
 # Addresses of `millrace serve`.
@@ -18,9 +19,15 @@ TO_RELEASES = Cell("Releases", link=RELEASES)
 TO_HISTORY = Cell("History of all runs", link=HISTORY)
 
 # Pages of the laboratory, which a team may have deleted, by address: the module whose `served` makes them.
-FURTHER = {MAP: "flows.laboratory.map_page"} if laboratory_is_here() else {}
+FURTHER = {
+    MAP: "flows.laboratory.map_page",
+    LINEAGES: "flows.laboratory.lineages_page",
+    f"/{LINEAGES_PAGE.key()}": "flows.laboratory.lineages_page",
+}
+if not laboratory_is_here():
+    FURTHER.clear()
 TO_MAP = (Cell("Map", link=MAP),) if MAP in FURTHER else ()
-TO_LINEAGES = Cell("Lineages", link=LINEAGES)
+TO_LINEAGES = (Cell("Lineages", link=LINEAGES),) if LINEAGES in FURTHER else ()
 
 MOST_HITS = 100
 LETTERS = 300  # shown of an item's text
@@ -90,7 +97,7 @@ def search_html(
         tiles=(),
         boxes=boxes,
         sections=tuple(_section(side, side is current, compared if side is current else None) for side in sides),
-        near=(TO_CHANGES, *TO_MAP, TO_RELEASES, TO_HISTORY, TO_LINEAGES),
+        near=(TO_CHANGES, *TO_MAP, TO_RELEASES, TO_HISTORY, *TO_LINEAGES),
     )
     chosen = compared.release.number if compared else None
     offered = tuple(_Other(one.number, _label(one)) for one in others)

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Page
 
 from flows.cli.serving.search_page import SearchPages
+from flows.laboratory.lineages_page import lineages_html
 from flows.laboratory.map_page import Shown, map_html
-from flows.presentation.history.lineages import lineages_html
 from flows.presentation.history.page import history_html
 from flows.presentation.run.data_page import data_html, rows_html
 from flows.presentation.run.report import run_html

@@ -17,6 +17,8 @@ from pathlib import Path
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
 """
 RELEASED = """
+import datetime as dt
+
 import configs, flows, infra, tasks
 
 for top in (configs, infra, tasks, flows):
@@ -26,6 +28,7 @@ for top in (configs, infra, tasks, flows):
 
 from flows.cli.app import all_commands
 from flows.cli.serving.pages import Pages
+from flows.report import write_pages
 from infra.store.directory import DirectoryStore
 from tasks.planning.next_run import plan_run
 from tasks.runs.releases import current
@@ -37,12 +40,15 @@ ingest(store, "2021-Q1")
 runner = FakeRunner(store)
 infra.compute.factory.make_runner = lambda config, store, stage: runner
 carry_out(plan_run(store, small_config()))
+_, written = write_pages(store, dt.datetime.now(dt.UTC))
 pages = Pages(store)
-for path in ("/", "/changes", "/releases", "/history", "/metrics", "/map", "/map/1"):
+PATHS = ("/", "/changes", "/releases", "/history", "/metrics", "/map", "/map/1", "/lineages", "/reports/lineages.html")
+for path in PATHS:
     page = pages.page(path)
-    leads_there = page is not None and b"/map" in page.body
+    leads_there = page is not None and any(word in page.body for word in (b'"/map', b'"/lineages"', b"lineages.html"))
     print("page", path, "none" if page is None else "to the laboratory" if leads_there else "shown")
 pages.close()
+print("written", *sorted(store.list("reports")), written.lineages)
 print("release", current(store).number)
 print("commands", *all_commands())
 """
@@ -77,13 +83,16 @@ def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
 
     said: dict[str, list[str]] = {}
     pages: dict[str, str] = {}
-    for what, *words in ran(RELEASED)[-9:]:
+    for what, *words in ran(RELEASED)[-12:]:
         if what == "page":
             pages[words[0]] = " ".join(words[1:])
         else:
             said[what] = words
-    assert {path for path, found in pages.items() if found == "none"} == {"/map", "/map/1"}
+    assert {path for path, found in pages.items() if found == "none"} == {
+        "/map", "/map/1", "/lineages", "/reports/lineages.html",
+    }  # fmt: skip
     assert "to the laboratory" not in pages.values()
+    assert said["written"] == ["reports/history.html", "reports/metrics.prom", "None"]
     assert said["release"] == ["1"]
     assert {"run", "backfill", "compare"} < set(said["commands"])
     assert {"goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(said["commands"])

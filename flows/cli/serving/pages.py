@@ -18,17 +18,15 @@ from flows.presentation.search import (
     CHANGES,
     FURTHER,
     HISTORY,
-    LINEAGES,
     RELEASES,
     SEARCH,
     TO_CHANGES,
-    TO_HISTORY,
     TO_LINEAGES,
     TO_RELEASES,
     TO_SEARCH,
 )
 from infra.store.base import Store
-from tasks.contracts.workspace import DATA_PAGE, LINEAGES_PAGE, PLAN, REPORT
+from tasks.contracts.workspace import DATA_PAGE, PLAN, REPORT
 
 FRESH_SECONDS = 10.0  # age at which a page is made again; limits the cost of reloads
 MOST_KEPT = 50  # pages
@@ -50,6 +48,7 @@ class Page(NamedTuple):
     body: bytes
 
 
+Fresh = Callable[[str, Callable[[], Page]], Page]  # by name, made again after some seconds
 Further = Callable[[str, str], Page | None]  # of the laboratory: by path and query
 
 
@@ -84,8 +83,6 @@ class Pages:
             return self._fresh(path, lambda: Page(HTML, self._search.releases()))
         if path in (HISTORY, f"/{HISTORY_KEY}"):
             return self._fresh(HISTORY, self._history)
-        if path in (LINEAGES, f"/{LINEAGES_PAGE.key()}"):
-            return self._fresh(LINEAGES, self._lineages)
         if path == "/metrics":
             return self._fresh(path, self._metrics)
         if found := _REPORT.fullmatch(path):
@@ -106,18 +103,13 @@ class Pages:
             return None
         with self._loading:
             if module not in self._further:
-                self._further[module] = importlib.import_module(module).served(self._store)
+                self._further[module] = importlib.import_module(module).served(self._store, self._fresh)
         return self._further[module](path, query)
 
     def _history(self) -> Page:
         from flows.presentation.history.page import history_html
 
-        return Page(HTML, history_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_RELEASES, TO_LINEAGES)))
-
-    def _lineages(self) -> Page:
-        from flows.presentation.history.lineages import lineages_html
-
-        return Page(HTML, lineages_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_RELEASES, TO_HISTORY)))
+        return Page(HTML, history_html(self._store, near=(TO_SEARCH, TO_CHANGES, TO_RELEASES, *TO_LINEAGES)))
 
     def _metrics(self) -> Page:
         from tasks.monitoring.prometheus import CONTENT_TYPE, metrics_text

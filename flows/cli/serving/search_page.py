@@ -149,7 +149,7 @@ class SearchPages:
                 TO_RELEASES,
                 *(to_map(release.number) if release else ()),
                 TO_HISTORY,
-                TO_LINEAGES,
+                *TO_LINEAGES,
             ),
         )
         return html.render(page)

@@ -8,7 +8,8 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release
-from tasks.monitoring.history import Lineages, read_history, read_lineages
+from tasks.laboratory.lineages import Lineages, read_lineages
+from tasks.monitoring.history import read_history
 from tasks.runs import releases
 from tasks.runs.releases import CURRENT, Pointer
 from tasks.runs.snapshot import Snapshot

@@ -4,17 +4,22 @@ A lineage is a row from left to right. A row is used again once its lineage has 
 high; the box scrolls sideways and begins at the newest span.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from flows.cli.serving.pages import HTML, Fresh
+from flows.cli.serving.pages import Page as Answer
 from flows.presentation import html
 from flows.presentation.model import Cell, Page, Section, ended_as, state, table, unreadable
+from flows.presentation.search import FURTHER, LINEAGES, TO_CHANGES, TO_HISTORY, TO_RELEASES, TO_SEARCH
 from flows.presentation.wording import NONE, moment, number, plural, shortened
 from infra.store.base import Store
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
 from tasks.contracts.workspace import LINEAGES_PAGE, REPORT
-from tasks.monitoring.history import History, Lineages, Published, Step, read_history, read_lineages
+from tasks.laboratory.lineages import Lineages, Published, Step, read_lineages
+from tasks.monitoring.history import History, read_history
 from tasks.runs.snapshot import Snapshot
 
 COLUMN, ROW = 96, 104  # pixels of a run, room for releases 25001 to 25168, and of a lineage
@@ -23,6 +28,7 @@ LINE, BADGE = 34, 76  # heights in a row: checkpoints, releases
 NAMED_EACH = 10  # runs after which a lineage is named again, about a screen
 LETTERS = 200  # shown of a reason
 MOST_ROWS = 60  # in the table
+TEMPLATE = Path(__file__).with_name("templates") / "lineages.html.jinja"
 
 
 class Mark(NamedTuple):
@@ -89,6 +95,18 @@ class _Place(NamedTuple):
         return TOP + self.row * ROW
 
 
+def served(store: Store, fresh: Fresh) -> Callable[[str, str], Answer | None]:
+    """Return what answers the requests for the page of a workspace, which is made at most every few seconds."""
+    near = (TO_SEARCH, TO_CHANGES, TO_RELEASES, TO_HISTORY)
+
+    def answer(path: str, query: str) -> Answer | None:
+        if path not in FURTHER:
+            return None
+        return fresh(LINEAGES, lambda: Answer(HTML, lineages_html(store, near)))
+
+    return answer
+
+
 def lineages_html(store: Store, near: tuple[Cell, ...] = ()) -> bytes:
     """Return the lineages of a workspace as HTML; `near` are pages to go to. Raises StoreError: it was not readable."""
     snapshot = Snapshot(store)
@@ -120,7 +138,7 @@ def lineages_page(workspace: str, snapshot: Snapshot, history: History, near: tu
         sections=(events,) if events is not None else (),
         near=near,
     )
-    return html.render(page, "lineages", picture=picture(found, history) if found.steps else None)
+    return html.render(page, TEMPLATE, picture=picture(found, history) if found.steps else None)
 
 
 def picture(found: Lineages, history: History) -> Picture:
