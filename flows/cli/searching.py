@@ -94,4 +94,4 @@ def diff(
         raise ConfigError(f"diff: both releases are {number}{serves}; name another, of: millrace releases")
     earlier = releases.read(store, number)
     config = read_plan(store, later.run_key).config
-    return Changes.model_validate_json(answered_once("diff", store, earlier, later, config))
+    return Changes.model_validate_json(answered_once("search.diff", store, earlier, later, config))

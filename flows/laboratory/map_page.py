@@ -304,7 +304,7 @@ class MapPages:
         with self._making:
             if key not in self._made:
                 config = read_plan(self._store, release.run_key).config
-                line = answered_once("map", self._store, release, current, before, config)
+                line = answered_once("laboratory.map", self._store, release, current, before, config)
                 self._made = self._made if len(self._made) < MOST_MAPS else {}
                 self._made[key] = ReleaseMap.model_validate_json(line)
             return self._made[key]

@@ -80,7 +80,7 @@ class _WithTraits(enum.StrEnum):
 
     @property
     def module(self) -> str:
-        """Path of its module in `tasks`, as in `laboratory.import_checkpoint`."""
+        """Name of its module in `tasks` and in `tasks.worker`, as in `laboratory.import_checkpoint`."""
         return f"laboratory.{self.name}" if self.traits.laboratory else self.name
 
 

@@ -63,7 +63,7 @@ def main() -> int:
         keep_freed_memory(in_all_threads=True)
     job = Job(spec, FencedStore(store, spec.fences, spec.job_prefix), rank, clock, joined=machine)
     try:
-        stage = importlib.import_module(f"tasks.worker.{spec.stage.name}")  # the name: a chore's value has a hyphen
+        stage = importlib.import_module(f"tasks.worker.{spec.stage.module}")
         outcome: Outcome | None = stage.run(job)  # None: another worker returns the outcome, or a tool runs this
         if outcome is not None and job.share.index == 0:  # the others have the same
             _write_result(job, outcome)

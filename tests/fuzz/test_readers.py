@@ -28,7 +28,7 @@ from tasks.data.files.formats import Format
 from tasks.data.files.sources import SourceReader
 from tasks.data.pretrained import describe
 from tasks.foundation.errors import StageError
-from tasks.worker.import_checkpoint import read_weights
+from tasks.worker.laboratory.import_checkpoint import read_weights
 from tests.support.processes.bounds import bounded
 from tests.support.workspace.inputs import encoded
 

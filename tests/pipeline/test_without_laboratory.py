@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LABORATORY = ("flows/laboratory", "tasks/laboratory")
+LABORATORY = ("flows/laboratory", "tasks/laboratory", "tasks/worker/laboratory")
 FIRST = """
 import importlib, pkgutil, sys
 from pathlib import Path

@@ -57,8 +57,9 @@ def missing() -> Iterator[str]:
 
 def _of_work(work: Stage | Chore) -> Iterator[str]:
     about = f"{'stage' if isinstance(work, Stage) else 'chore'} {work}"
-    yield from _without_file(about, f"tasks/{work.module.replace('.', '/')}.py", "what the control plane does")
-    yield from _without_file(about, f"tasks/worker/{work.name}.py", "what a worker does, in `run(job)`")
+    path = f"{work.module.replace('.', '/')}.py"
+    yield from _without_file(about, f"tasks/{path}", "what the control plane does")
+    yield from _without_file(about, f"tasks/worker/{path}", "what a worker does, in `run(job)`")
     if not _records_of(work, Inputs):
         yield f"{about}: add the record of its inputs to tasks/contracts/jobs.py and to `Inputs` there"
     if not _records_of(work, Outcome):
@@ -67,7 +68,9 @@ def _of_work(work: Stage | Chore) -> Iterator[str]:
         yield f"{about}: say in `outputs` of its outcome in tasks/contracts/outcomes.py which folders it makes"
     if f"millrace-{work}" not in definitions():
         yield f"{about}: add its job definition to infra/aws/millrace.yaml"
-    yield from _without_file(about, f"tests/tasks/worker/test_{work.name}.py", "its tests")
+    yield from _without_file(
+        about, f"tests/tasks/worker/{path}".replace(f"{work.name}.py", f"test_{work.name}.py"), "its tests"
+    )
     if isinstance(work, Stage):
         yield from _of_stage(work, about)
 

@@ -95,7 +95,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def answered_once(module: str, store: Store, *records: Record | None) -> str:
-    """Run a module of the search workers, which reads records, one a line, and prints one.
+    """Run a module of `tasks.worker`, such as `search.diff`, which reads records, one a line, and prints one.
 
     Returns:
         The line that it printed.
@@ -103,7 +103,7 @@ def answered_once(module: str, store: Store, *records: Record | None) -> str:
     Raises:
         StageError: of the class that ended the worker, with its message.
     """
-    command = [sys.executable, "-P", "-m", f"tasks.worker.search.{module}", "--workspace", store.uri]
+    command = [sys.executable, "-P", "-m", f"tasks.worker.{module}", "--workspace", store.uri]
     lines = ("null" if record is None else record.model_dump_json(by_alias=True) for record in records)
     said = "".join(f"{line}\n" for line in lines)  # too long for arguments
     keeping = kept_copies.environment()

@@ -29,7 +29,7 @@ class OwnProcess:
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         self.specs.append(spec)
         clock = PhaseClock(booting=0.0)
-        outcome = importlib.import_module(f"tasks.worker.{spec.stage.name}").run(
+        outcome = importlib.import_module(f"tasks.worker.{spec.stage.module}").run(
             Job(spec, self.store, Rank(0, 1, 0), clock)
         )
         result = StageResult(

@@ -14,9 +14,10 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import ImportInputs, ReleaseInputs
 from tasks.contracts.references import RowsRef
 from tasks.judging.rivals import begun_with
-from tasks.worker import import_checkpoint, release
+from tasks.worker import release
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.evaluation.models import WeightsUnavailable, untrained_parts
+from tasks.worker.laboratory import import_checkpoint
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import encode_features
 from tasks.worker.model.tokens import tokenize

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.worker.import_checkpoint import Shape, match_names
+from tasks.worker.laboratory.import_checkpoint import Shape, match_names
 
 # A small BERT as Hugging Face names it, without any head.
 BARE: dict[str, Shape] = {

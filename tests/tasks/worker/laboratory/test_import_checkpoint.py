@@ -22,9 +22,9 @@ from tasks.data.holdout import split_holdout
 from tasks.foundation.errors import ConfigError, DataError, StageError
 from tasks.preflight.encoder import pretrained_folder
 from tasks.runs.lineage import head
-from tasks.worker import import_checkpoint
 from tasks.worker.devices.accelerators import open_accelerator
-from tasks.worker.import_checkpoint import read_weights
+from tasks.worker.laboratory import import_checkpoint
+from tasks.worker.laboratory.import_checkpoint import read_weights
 from tasks.worker.process.job import Rank
 from tasks.worker.training.batches import choose_shape, make_batch, make_plan
 from tasks.worker.training.checkpoint import CheckpointWriter, ModelParts, load_parts

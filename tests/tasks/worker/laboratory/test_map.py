@@ -14,17 +14,8 @@ from infra.store.manifest import commit
 from tasks.contracts.runs import Release
 from tasks.contracts.search import ReleaseMap
 from tasks.data.rows import CATALOGUE_KIND, part_name, partition_of
-from tasks.worker.search.map import (
-    MOST_ITEMS,
-    kept,
-    map_of,
-    neighbours,
-    on_a_map,
-    read_sample,
-    sampling,
-    separation,
-    turned,
-)
+from tasks.worker.laboratory.geometry import kept, neighbours, on_a_map, separation, turned
+from tasks.worker.laboratory.map import MOST_ITEMS, map_of, read_sample, sampling
 from tests.support.workspace.releases import PARTITIONS, WIDTH, write_release
 
 OF_FOUR = np.repeat(np.arange(4), 30)
