@@ -18,6 +18,7 @@ from configs.schema.config import Config
 from configs.yaml_files import fault_of, lines_of_keys, read_yaml, read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import holds_password, masked
+from tasks.foundation.process import laboratory_is_here
 
 
 def take_in(tree: dict[str, Any]) -> None:
@@ -91,6 +92,11 @@ def _resolve(tree: dict[str, Any], over: Iterable[Layer]) -> Config:
     except ValidationError as error:
         # pydantic's error repeats the value, which may be a password
         raise ConfigError(f"configuration: {explain(error)}") from None
+    if config.decide.scheduled and not laboratory_is_here():
+        raise ConfigError(
+            "configuration: decide.scheduled: flows/laboratory makes the decision, and was deleted here; bring it "
+            "back, or set the key to false, and each span is trained"
+        )
     for key in _with_passwords(config.tree()):
         raise ConfigError(
             f"configuration: {key}: its address holds a password; leave it out: settings are stored with every run"

@@ -3,6 +3,7 @@
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
 
+import importlib
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,6 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from configs.load import load_config
-from flows.deciding import follow_decision
 from flows.refresh import refresh_after_rejection
 from flows.running.announcing import (
     announce_budgets,
@@ -45,6 +45,8 @@ from tasks.runs.snapshot import Snapshot
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
+
+DECIDING = "flows.laboratory.deciding"  # without it, the configuration refuses `decide.scheduled`
 
 
 def _name_before_the_plan() -> str:
@@ -104,7 +106,7 @@ def pipeline(
             nothing: Any = Completed(name="NothingToDo", message=str(reason), data=None)
             return nothing
         if scheduled is not None and config.decide.scheduled:
-            decided = follow_decision(store, config, plan)
+            decided = importlib.import_module(DECIDING).follow_decision(store, config, plan)
             if not isinstance(decided, RunPlan):
                 return decided
             plan = decided

@@ -30,7 +30,6 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
     "Work": {
         "plan": "planning",
         "skip": "ingesting",
-        "decide": "planning",
         "refresh": "running",
         "gate": "gating",
         "backfill": "backfilling",
@@ -59,6 +58,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "down": "servers",
     },
     "Laboratory": {
+        "decide": "flows.laboratory.decide",
         "goodput": "flows.laboratory.goodput",
         "bakeoff": "flows.laboratory.side_commands",
         "parity": "flows.laboratory.side_commands",

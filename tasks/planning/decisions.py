@@ -1,6 +1,6 @@
 """Decisions about spans before they are trained, and spans that a person excluded; each with its record.
 
-The rule is in tasks/costs/weekly.py; a person's word goes over it. A span that waits is not lost: it is trained in
+The rule is in tasks/laboratory/weekly.py; a person's word goes over it. A span that waits is not lost: it is trained in
 one window with the next span. A skip has its reason; a later version of the span is not skipped.
 """
 

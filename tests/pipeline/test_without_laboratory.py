@@ -28,8 +28,10 @@ for top in (configs, infra, tasks, flows):
 
 from flows.cli.app import all_commands
 from flows.cli.serving.pages import Pages
+from configs.load import load_config
 from flows.report import write_pages
 from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
 from tasks.runs.releases import current
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
@@ -48,6 +50,10 @@ for path in PATHS:
     leads_there = page is not None and any(word in page.body for word in (b'"/map', b'"/lineages"', b"lineages.html"))
     print("page", path, "none" if page is None else "to the laboratory" if leads_there else "shown")
 pages.close()
+try:
+    load_config(None, ["decide.scheduled=true"])
+except ConfigError as error:
+    print("refused", error)
 print("written", *sorted(store.list("reports")), written.lineages)
 print("release", current(store).number)
 print("commands", *all_commands())
@@ -83,7 +89,7 @@ def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
 
     said: dict[str, list[str]] = {}
     pages: dict[str, str] = {}
-    for what, *words in ran(RELEASED)[-12:]:
+    for what, *words in ran(RELEASED)[-13:]:
         if what == "page":
             pages[words[0]] = " ".join(words[1:])
         else:
@@ -93,9 +99,10 @@ def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
     }  # fmt: skip
     assert "to the laboratory" not in pages.values()
     assert said["written"] == ["reports/history.html", "reports/metrics.prom", "None"]
+    assert said["refused"][:2] == ["configuration:", "decide.scheduled:"]
     assert said["release"] == ["1"]
     assert {"run", "backfill", "compare"} < set(said["commands"])
-    assert {"goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(said["commands"])
+    assert {"decide", "goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(said["commands"])
     listed = {word for line in ran(HELP) for word in line}
     assert {"run", "backfill", "compare"} < listed
     assert {"Laboratory", "goodput", "import-checkpoint"}.isdisjoint(listed)

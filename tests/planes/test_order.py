@@ -11,18 +11,18 @@ from tests.planes.source import MODULES, ROOT, TOPS, folder_edges, folder_of, im
 FEWEST_FILES, MOST_FILES = 3, 24
 # Pairs of folders of which one imports from the other. It only falls, but for a new folder, such as tasks.costs, and
 # what moves to the laboratory.
-MOST_EDGES = 411
+MOST_EDGES = 413
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
-    flows.laboratory              what no run needs and a team may delete: `goodput`, `parity`, map, lineages
-    tasks.laboratory              their work: failures simulated, sides compared, weights imported, lineages read
+    flows.laboratory              what no run needs and a team may delete: `decide`, `parity`, map, lineages
+    tasks.laboratory              their work: trainings weighed, failures simulated, sides compared, lineages read
     tasks.worker.laboratory       its workers: a map made, weights from elsewhere read
     flows.demo                    the demo: an invented shop through the same doors as a user
     flows.cli                     the command `millrace`: a file for each group of commands, which runs them and shows
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
     flows.cli.terminal            what all commands share: options, errors, progress bars
-    flows                         the flows: pipeline, backfill, bake-off, parity, watch, reap, report
+    flows                         the flows: pipeline, refresh, backfill, gate, watch, reap, report
     flows.running                 what every flow run does, backfills and the watch
     flows.presentation.history    the pipeline's history: its page and figures
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI
@@ -42,7 +42,7 @@ ORDER = """
     tasks.worker.rows             the rows of a span: profiled, compared, judged; its holdout and its duplicates
     tasks.worker.catalogue        every live item, partition by partition, and its vectors, shard by shard
     tasks.worker.training         batches, losses, steps, checkpoints, forgetting; graphs compiled ahead of time
-    tasks.costs                   what runs cost: planned, simulated, decided; the worth of a training against its price
+    tasks.costs                   what runs cost: memory, seconds and dollars, by own runs and published figures
     tasks.first_hour              settings and files that fit a first log
     tasks.planning                what the next run trains, and from where
     tasks.preflight               what fails before a run begins, and whether its rows are enough

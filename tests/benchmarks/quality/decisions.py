@@ -18,7 +18,7 @@ import numpy as np
 from configs.load import load_config
 from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import Role
-from tasks.costs import worth
+from tasks.laboratory import worth
 from tasks.planning.decisions import Finding, Worth
 from tasks.quality.comparisons import Measured, compare
 from tests.support.measures.results import row_results

@@ -17,8 +17,8 @@ from tasks.contracts.outcomes import Phases
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.spans import after
 from tasks.contracts.stages import Stage
-from tasks.costs.weekly import decide
 from tasks.foundation.errors import ConfigError, DataError, FailureClass, HostError
+from tasks.laboratory.weekly import decide
 from tasks.monitoring import progress
 from tasks.monitoring.deadlines import last_fire
 from tasks.monitoring.freshness import FreshnessReport, freshness

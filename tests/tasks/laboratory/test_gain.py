@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.costs import worth as module
-from tasks.costs.worth import gain_of_training, posterior
+from tasks.laboratory import worth as module
+from tasks.laboratory.worth import gain_of_training, posterior
 from tasks.planning.decisions import Finding, Worth
 from tests.benchmarks.quality.decisions import REFUSED, findings
 

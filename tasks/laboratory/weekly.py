@@ -14,8 +14,8 @@ from tasks.contracts.spans import after as span_after
 from tasks.contracts.stages import Stage
 from tasks.costs.run_cost import stage_cost
 from tasks.costs.stage_time import Load, Past, past
-from tasks.costs.worth import gain_of_training, new_items, newest_runs, points_of_more_steps, worth_of_trainings
 from tasks.foundation.clock import now
+from tasks.laboratory.worth import gain_of_training, new_items, newest_runs, points_of_more_steps, worth_of_trainings
 from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find, spans_to_train
 from tasks.planning.next_run import after, plan_run, position
 from tasks.planning.start import Origin, consumed, find_start, on_active

@@ -14,8 +14,8 @@ from tasks.contracts.jobs import TrainInputs, ValidateInputs
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
-from tasks.costs import weekly
 from tasks.foundation.errors import CodeError
+from tasks.laboratory import weekly
 from tasks.planning import decisions
 from tasks.planning.decisions import Action, Decision
 from tasks.runs import releases

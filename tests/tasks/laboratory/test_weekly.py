@@ -7,8 +7,8 @@ import pytest
 import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
-from tasks.costs import weekly
 from tasks.foundation.errors import ConfigError
+from tasks.laboratory import weekly
 from tasks.planning.decisions import Action, Decision, Finding, keep, overrule
 from tasks.planning.next_run import missed, plan_run
 from tasks.runs.plan import NothingToDo

@@ -11,7 +11,7 @@ from flows.presentation.run.planned import decision_section
 from flows.refresh import refresh_with
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan
-from tasks.costs import weekly
+from tasks.laboratory import weekly
 from tasks.planning.decisions import Action, Decision, keep
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import consumed, find_start, on_active
