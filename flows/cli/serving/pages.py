@@ -1,7 +1,7 @@
 """The pages of `millrace serve` by path; server.py sends them.
 
 It only reads. `/` searches the releases. The history is made at most every few seconds; a run's report is made if none
-was written. Pages of the laboratory are found by their address, if it is there.
+was written. Pages of the laboratory, which a team may have deleted, are found by their address.
 """
 
 import importlib
