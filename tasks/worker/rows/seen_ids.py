@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
+from pandas.util import hash_array
 
 # Two independent 64-bit hashes (SipHash) stand for an id. Of 10**9 ids, two have the same ones with a probability of
 # 1e-21, so a row is not taken for a repetition by them in practice; memory holds no text.
@@ -26,7 +26,7 @@ class Hashes(NamedTuple):
     @classmethod
     def of(cls, ids: pa.ChunkedArray) -> Hashes:
         texts = ids.to_numpy()
-        return cls(*(pd.util.hash_array(texts, hash_key=key, categorize=False) for key in _KEYS))
+        return cls(*(hash_array(texts, hash_key=key, categorize=False) for key in _KEYS))
 
     def at(self, rows: np.ndarray) -> Hashes:
         return Hashes(self.first[rows], self.second[rows])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 
+from tasks.worker.rows import seen_ids
 from tasks.worker.rows.seen_ids import Hashes, SeenIds
 
 
@@ -35,9 +35,9 @@ def test_it_knows_what_a_set_knows(seed: int):
 
 
 def test_ids_that_share_a_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch):
-    hashed = pd.util.hash_array
+    hashed = seen_ids.hash_array
     monkeypatch.setattr(
-        pd.util, "hash_array", lambda texts, hash_key, **more: hashed(texts, hash_key=hash_key, **more) % 2
+        seen_ids, "hash_array", lambda texts, hash_key, **more: hashed(texts, hash_key=hash_key, **more) % 2
     )
     seen = SeenIds()
     both = hashes([f"r{number}" for number in range(64)])
