@@ -6,11 +6,13 @@ twice its size. Each run is searched, so a look-up takes log2(ids) searches at m
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas.util
 import pyarrow as pa
-from pandas.util import hash_array
+
+hash_array: Any = pandas.util.hash_array  # loaded on first use, unknown to type checkers
 
 # Two independent 64-bit hashes (SipHash) stand for an id. Of 10**9 ids, two have the same ones with a probability of
 # 1e-21, so a row is not taken for a repetition by them in practice; memory holds no text.
