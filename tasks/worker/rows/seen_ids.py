@@ -1,4 +1,4 @@
-"""Ids that were met before, in 16 bytes each: whether a row's id repeats one is answered in the same time at any size.
+"""A set of ids, in 16 bytes each, that finds repeated ids in the same time at any size of a span.
 
 Sorted runs as in a log-structured merge tree: a new run is merged with the one before it while that is not larger than
 twice its size. Each run is searched, so a look-up takes log2(ids) searches at most.
