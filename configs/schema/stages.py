@@ -168,6 +168,9 @@ class InferConfig(WorkersConfig):
         return self
 
 
+ExportKind = Literal["onnx", "onnx-int8"]
+
+
 class ReleaseConfig(StageConfig):
     """The last checks of a release: the exported folder reproduces the released vectors, and a search finds items."""
 
@@ -181,11 +184,31 @@ class ReleaseConfig(StageConfig):
     queries: Positive = Field(
         default=2000, description="number of newest holdout queries that search all vectors of the release"
     )
+    exports: tuple[ExportKind, ...] = beside(
+        default=(),
+        description="forms of a new model for other runtimes, in its folder: `onnx`, `onnx-int8` (weights in int8); "
+        "each is proved against the release",
+    )
+    export_max_loss: Share = beside(
+        default=0.005,
+        description="greatest loss of recall@10 on the holdout queries by an export, against the model itself; with a "
+        "larger one it is refused. `onnx` must reach `min_cosine` too",
+    )
+    exports_required: bool = beside(
+        default=False, description="true: a refused export stops the release; false: the release goes on without it"
+    )
     gates: tuple[GateConfig, ...] = beside(
         default=(),
         description="conditions on that search's ranking metrics; the champion is the current release, searched with "
         "the same queries",
     )
+
+    @field_validator("exports")
+    @classmethod
+    def _exports_differ(cls, exports: tuple[ExportKind, ...]) -> tuple[ExportKind, ...]:
+        if len(set(exports)) < len(exports):
+            raise ValueError("release.exports names one twice")
+        return exports
 
     @field_validator("gates")
     @classmethod

@@ -8,7 +8,8 @@ FROM ${BASE}
 # In addition to PyPI: its 2.9.1+cpu fits the pin torch==2.9.1, is preferred, and brings no 3 GB of CUDA.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG OWN=""
-# The clients of the search services that releases are published to, as in --build-arg TARGETS="pgvector qdrant".
+# The clients of the search services that releases are published to, as in --build-arg TARGETS="pgvector qdrant"; and
+# `export`, which makes the exports of release.exports.
 ARG TARGETS=""
 
 LABEL org.opencontainers.image.title="millrace worker" \

@@ -187,13 +187,18 @@ def _adapter(of: type[T]) -> TypeAdapter[T]:
     return TypeAdapter(of)
 
 
-def open_folder(store: Store, prefix: str, kind: str) -> tuple[Path, Manifest]:
+def open_folder(store: Store, prefix: str, kind: str, sha256: str | None = None) -> tuple[Path, Manifest]:
     """Return a local path to a complete folder, and its manifest, after verifying the checksum of every file.
+
+    Args:
+        sha256: checksum of the manifest, from another record; None: the record has none.
 
     Raises:
         MissingFolder, CorruptFolder: the message names the file.
     """
-    manifest, folder = open_manifest(store, prefix, kind), store.local(prefix)
+    manifest = open_manifest(store, prefix, kind)
+    expect_manifest(store, prefix, manifest, sha256)
+    folder = store.local(prefix)
     for entry in manifest.files:
         _check(folder / entry.name if entry.at is None else store.local(entry.at), entry)
     return folder, manifest

@@ -24,7 +24,7 @@ from tasks.contracts.references import (
     LabelHeadSolved,
     RowsRef,
 )
-from tasks.contracts.search import SharedSearch
+from tasks.contracts.search import MeasuredExport, SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import (
     CheckpointUse,
@@ -312,6 +312,9 @@ class ReleaseOutcome(Record):
     changes: str | None = Field(default=None, description="key of the record of the changes since that release")
     unsearched: int = Field(
         default=0, description="items changed since the metrics were measured; 0: all vectors were searched here"
+    )
+    exports: tuple[MeasuredExport, ...] = Field(
+        default=(), description="exports of release.exports; empty for a model that was released before"
     )
     code: str = Field(description="version of Millrace, with a hash of its source")
     libraries: dict[str, str] = Field(description="versions of the libraries that made the vectors")

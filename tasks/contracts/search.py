@@ -41,6 +41,22 @@ class Answer(Record):
     seconds: float = Field(description="seconds to embed the query and to compare it with every vector")
 
 
+class MeasuredExport(Record):
+    """A form of a released model for another runtime, measured against the release by a process without torch."""
+
+    kind: str = Field(description="`onnx` or `onnx-int8`, as in release.exports")
+    refused: str | None = Field(default=None, description="reason; null: it is in the model's folder")
+    bytes: int | None = Field(default=None, description="size of its graph; null: none could be made")
+    min_cosine: float | None = Field(
+        default=None, description="lowest cosine with the released vectors, of the probed items and queries"
+    )
+    recall_at_10: float | None = Field(
+        default=None, description="recall@10 of the holdout queries that it embeds; null: there are none"
+    )
+    p50_ms: float | None = Field(default=None, description="median milliseconds for one query, on one core")
+    p99_ms: float | None = Field(default=None, description="99th percentile of the same")
+
+
 class ListedItem(Record):
     """One item of a catalogue."""
 

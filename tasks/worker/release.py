@@ -27,28 +27,30 @@ from infra.store.manifest import (
 )
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
-from tasks.contracts.search import SharedSearch
+from tasks.contracts.search import MeasuredExport, SharedSearch
 from tasks.contracts.workspace import CHANGED, MODEL
 from tasks.data.rows import QUERY
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.foundation.process import code_version
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.export.export import export_model, exported_outputs, score
+from tasks.worker.export.export_proof import Against, make_exports
 from tasks.worker.export.model_card import NAME, model_card
 from tasks.worker.model.label_heads import classify, label_outputs
-from tasks.worker.model.released_code import needs_trust
+from tasks.worker.model.released_code import MODEL_KIND, needs_trust
 from tasks.worker.process.job import Job
 from tasks.worker.search.changes import compare, holdout_queries, known_pairs, shared_items
-from tasks.worker.search.consumer import (
-    MODEL_KIND,
-    Searched,
-    about_released,
-    compare_models,
-    released_folder,
-    search,
-)
+from tasks.worker.search.consumer import Searched, about_released, compare_models, search
 from tasks.worker.search.index import Index
-from tasks.worker.search.proof import FewChanges, Proof, few_changes, prove, prove_changes, trained_vectors
+from tasks.worker.search.proof import (
+    FewChanges,
+    Proof,
+    few_changes,
+    prove,
+    prove_changes,
+    sample_items,
+    trained_vectors,
+)
 from tasks.worker.training.checkpoint import ModelParts, load_parts
 
 MOST_DIFFERENCE = 1e-3  # probability; vectors with a cosine of 0.9999 differ by less
@@ -154,10 +156,13 @@ def run(job: Job) -> ReleaseOutcome:
             probed = queries.slice(0, job.config.release.probe_rows)
             of_head = head_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
             of_labels = label_difference(job, parts, probed, proof.vectors[: probed.num_rows], folder)
+            pairs = known_pairs(store, inputs.rows, job.config, queries)
+            searched, compared = _search(job, inputs, queries, index, proof, pairs)
+            exports: tuple[MeasuredExport, ...] = ()
             if kept is None:
+                exports = _exports(job, inputs, parts, folder, proof, searched, queries, pairs)
                 facts = {"model_version": inputs.model.version, "width": parts.model.width}
                 kept = _committed(store, prefix, folder, facts)
-            searched, compared = _search(job, inputs, queries, index, proof)
             changes = _write_changes(job, inputs, compared, searched, queries)
     return ReleaseOutcome(
         model=prefix,
@@ -172,6 +177,7 @@ def run(job: Job) -> ReleaseOutcome:
         before=inputs.before.number if inputs.before else None,
         shared=compared.shared if compared else None,
         changes=changes,
+        exports=exports,
         code=code_version(),
         libraries=_versions(),
     )
@@ -252,12 +258,33 @@ def _export(job: Job, inputs: ReleaseInputs, parts: ModelParts, folder: Path) ->
     return folder
 
 
+def _exports(
+    job: Job,
+    inputs: ReleaseInputs,
+    parts: ModelParts,
+    folder: Path,
+    proof: Proof,
+    searched: Searched,
+    queries: pa.Table,
+    pairs: pa.Table,
+) -> tuple[MeasuredExport, ...]:
+    """Add the exports of `release.exports` that are as good as the model to its folder."""
+    rows = job.config.release.probe_rows
+    if not job.config.release.exports:
+        return ()
+    items, released = sample_items(job.store, inputs, searched.index, rows)
+    released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
+    against = Against(queries, proof.vectors, items, released, searched, pairs, rows)
+    return make_exports(parts, job.config, inputs.model.version, folder, against)
+
+
 def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
     """Return the previous release's model folder; None if missing or no longer readable."""
     if inputs.before is None:
         return None
     try:
-        folder = released_folder(store, inputs.before)
+        before = inputs.before
+        folder, _ = open_folder(store, before.model_prefix, MODEL_KIND, before.model_sha256)
         needs_trust(folder)
         return folder
     # The folder may be pruned, or by another version of Millrace; the new release does not depend on it.
@@ -267,13 +294,13 @@ def _folder_before(store: Store, inputs: ReleaseInputs) -> Path | None:
 
 
 def _search(
-    job: Job, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof
+    job: Job, inputs: ReleaseInputs, queries: pa.Table, index: Index, proof: Proof, pairs: pa.Table
 ) -> tuple[Searched, PreviousRelease | None]:
     """Return the answers of the new release, and the comparison with the previous one.
 
     The comparison is None without a previous release, or if its files are no longer readable.
     """
-    store, pairs = job.store, known_pairs(job.store, inputs.rows, job.config, queries)
+    store = job.store
     if inputs.before is not None and proof.vectors_before is not None:
         try:
             named = inputs.before

@@ -11,7 +11,7 @@ from tests.planes.source import MODULES, ROOT, TOPS, folder_edges, folder_of, im
 FEWEST_FILES, MOST_FILES = 3, 24
 # Pairs of folders of which one imports from the other. It only falls, but for a new folder, such as tasks.costs, and
 # what moves to the laboratory.
-MOST_EDGES = 413
+MOST_EDGES = 424
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
@@ -37,6 +37,7 @@ ORDER = """
     tasks.worker                  the seven stages, worker side
     tasks.worker.launch           workers started on one node or several
     tasks.worker.export           weights from elsewhere, a model for elsewhere, search services that get each release
+    tasks.worker.online           the query side: exports opened without torch, and the server that embeds and searches
     tasks.worker.search           a release, searched: its model, its nearest vectors, the hard negatives mined from it
     tasks.worker.evaluation       models, rows and items of an evaluation; heads solved at the end of a run
     tasks.worker.rows             the rows of a span: profiled, compared, judged; its holdout and its duplicates

@@ -19,13 +19,14 @@ def section(of: StageFacts) -> Section:
     export, release = of.outcome, of.release
     probed = _probed(export) if isinstance(export, ReleaseOutcome) else ()
     searched = _searched(of, export) if isinstance(export, ReleaseOutcome) else ()
+    exported = _exported(export) if isinstance(export, ReleaseOutcome) else ()
     judged = gates(of.release_verdicts)
     if release is None:
         title = "rejected" if refused(of.release_verdicts) else "the model is exported, not released"
         return Section(
             title,
             refusals(of.release_verdicts),
-            tables=(*judged, *searched, facts(probed)),
+            tables=(*judged, *searched, facts(probed), *exported),
             files=(("model", export.model),),
         )
     published = releases.publications_section(of.publications, release)
@@ -47,7 +48,7 @@ def section(of: StageFacts) -> Section:
             *(f"{box.title}, see below." for box in unpublished),
             *by_human(release.overrides),
         ),
-        tables=(facts(rows), *searched, *judged),
+        tables=(facts(rows), *exported, *searched, *judged),
         commands=(*_loading(of, release), *_rollback(of.workspace, release)),
         files=(
             ("release", RELEASE.key(number=release.number)),
@@ -75,6 +76,26 @@ def _probed(export: ReleaseOutcome) -> tuple[tuple[str, str], ...]:
     if export.min_query_cosine is None:
         return (items,)
     return (items, ("the same of queries", f"at least {export.min_query_cosine:.6f}"))
+
+
+def _exported(export: ReleaseOutcome) -> tuple[Table, ...]:
+    """Return the exports with their measurements, each beside its refusal."""
+    rows = [
+        (
+            each.kind,
+            "in the model's folder" if each.refused is None else f"refused: {each.refused}",
+            "" if each.bytes is None else f"{each.bytes / 1e6:.1f}",
+            "" if each.min_cosine is None else f"{each.min_cosine:.6f}",
+            "" if each.recall_at_10 is None else number(each.recall_at_10),
+            "" if each.p50_ms is None else f"{each.p50_ms:.2f}",
+            "" if each.p99_ms is None else f"{each.p99_ms:.2f}",
+        )
+        for each in export.exports
+    ]
+    columns = ("export", "~result", ">MB", ">least cosine", ">recall@10", ">p50 ms", ">p99 ms")
+    return (
+        (table("Exports, opened without torch; milliseconds of one query on one core", columns, rows),) if rows else ()
+    )
 
 
 def _searched(of: StageFacts, export: ReleaseOutcome) -> tuple[Table, ...]:

@@ -193,7 +193,7 @@ class EmbeddingModel(nn.Module):
         # In fp32 even if the pretrained weights are saved in another type: the configuration decides the precision.
         self.encoder = AutoModel.from_config(encoder_config, attn_implementation=attention, dtype=torch.float32)
         self.causal = kind.causal
-        self._reach = local_reach(encoder_config)
+        self.reach = local_reach(encoder_config)
         self.shape = shape
         self.width = shape.width
         self.pad: int = encoder_config.pad_token_id or 0
@@ -251,10 +251,10 @@ class EmbeddingModel(nn.Module):
         """Return unit vectors, float32 (B, E); for a text without tokens the vector is finite but meaningless."""
         if isinstance(texts, Texts):
             return self.vectors(self.pool(texts), texts)
-        groups = self._for_layers(texts.groups, texts.groups)
+        groups = self.for_layers(texts.groups, texts.groups)
         hidden = self._encode(texts.ids, groups, texts.positions + self.first_position).float()
         with torch.autocast(hidden.device.type, enabled=False):
-            return self._finish(pool(hidden[0], texts.groups, self.shape.pooling), texts)
+            return self.finish(pool(hidden[0], texts.groups, self.shape.pooling), texts.numeric, texts.categorical)
 
     def pool(self, texts: Texts) -> torch.Tensor:
         """Return the pooled vector of each segment, float32 (R * segments, D), from ids, segments and positions."""
@@ -265,7 +265,7 @@ class EmbeddingModel(nn.Module):
 
     def _mask(self, texts: Texts) -> LayerMasks:
         segments = texts.segments
-        if takes_lengths(self.encoder) and not self.causal and self._reach is None:
+        if takes_lengths(self.encoder) and not self.causal and self.reach is None:
             return offsets_of(segments, segments_of(segments.shape[1]))
         # A token attends to tokens of its own text. Padding attends to padding, so that no softmax row is empty. The
         # mask is additive, expanded to all heads and in the type of the scores, so that no layer converts or copies it.
@@ -273,10 +273,10 @@ class EmbeddingModel(nn.Module):
         if self.causal:
             apart = apart | (texts.positions[:, :, None] < texts.positions[:, None, :])
         mask = near = self._additive(apart)
-        if self._reach is not None:
+        if self.reach is not None:
             distance = (texts.positions[:, :, None] - texts.positions[:, None, :]).abs()
-            near = self._additive(apart | (distance > self._reach))
-        return self._for_layers(mask, near)
+            near = self._additive(apart | (distance > self.reach))
+        return self.for_layers(mask, near)
 
     def _additive(self, apart: torch.Tensor) -> torch.Tensor:
         """Return the additive mask of each head, (R, heads, T, T), from bool (R, T, T): True masks a pair of tokens."""
@@ -284,21 +284,22 @@ class EmbeddingModel(nn.Module):
         mask = torch.zeros(apart[:, None].shape, device=apart.device, dtype=dtype).masked_fill_(apart[:, None], MASKED)
         return mask.expand(-1, self._heads, -1, -1).contiguous()
 
-    def _for_layers(self, all_tokens: torch.Tensor, near: torch.Tensor) -> LayerMasks:
+    def for_layers(self, all_tokens: torch.Tensor, near: torch.Tensor) -> LayerMasks:
         """Return the encoder's mask argument; encoders with local windows take one mask per kind of layer."""
-        return all_tokens if self._reach is None else {"full_attention": all_tokens, "sliding_attention": near}
+        return all_tokens if self.reach is None else {"full_attention": all_tokens, "sliding_attention": near}
 
     def vectors(self, pooled: torch.Tensor, texts: Texts) -> torch.Tensor:
         """Return unit vectors, float32 (B, E), from pooled segments and the places and features of `texts`."""
         with torch.autocast(pooled.device.type, enabled=False):
             pooled = F.pad(pooled, (0, 0, 0, 1)).index_select(0, texts.place)  # zeros for texts without tokens
-            return self._finish(pooled, texts)
+            return self.finish(pooled, texts.numeric, texts.categorical)
 
-    def _finish(self, pooled: torch.Tensor, texts: Texts | UnpaddedTexts) -> torch.Tensor:
+    def finish(self, pooled: torch.Tensor, numeric: torch.Tensor, categorical: torch.Tensor) -> torch.Tensor:
+        """Return unit vectors, float32 (B, E), from pooled texts (B, D) and features, which an interaction crosses."""
         for layer, each in zip(self.dense, self.shape.dense, strict=True):
             pooled = ACTIVATIONS[each.activation](layer(pooled))
         if self.interaction is not None:
-            pooled = self.interaction(pooled, texts.numeric, texts.categorical)
+            pooled = self.interaction(pooled, numeric, categorical)
         elif self.projection is not None:
             pooled = self.projection(pooled)
         return F.normalize(pooled, dim=1)

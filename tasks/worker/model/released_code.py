@@ -15,6 +15,7 @@ from tasks.data.pretrained import Activation
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.features import FILE
 
+MODEL_KIND = "model"
 FILES = ("interaction.py", "released_modules.py")
 LIBRARY = "sentence_transformers.models"
 ACTIVATIONS: dict[Activation, str] = {
@@ -35,12 +36,13 @@ _NAMES = re.compile(
     r"""(config|config_sentence_transformers|sentence_bert_config|modules|features|millrace|generation_config
         |tokenizer|tokenizer_config|special_tokens_map|added_tokens|model\.safetensors\.index|MANIFEST)\.json
         |model(-\d+-of-\d+)?\.safetensors | README\.md
-        |[^/]+/(config\.json|model\.safetensors)""",
+        |[^/]+/(config\.json|model\.safetensors)
+        |exports/(onnx|onnx-int8)/(model\.onnx|export\.json|tokenizer\.json)""",
     re.VERBOSE,
 )
 _INDEX = "model.safetensors.index.json"
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
-_NOT_FOR_LIBRARIES = ("features.json", "millrace.json", "tokenizer.json", "MANIFEST.json")  # any word may be in them
+_NOT_FOR_LIBRARIES = re.compile(r"(features|millrace|tokenizer|MANIFEST)\.json|exports/.*")  # any word may be in them
 _NAMES_CODE = ("auto_map", "auto_mapping", "trust_remote_code")
 _NAMES_PACKAGES = ("quantization_config", "compression_config")  # a library imports the package that they name
 _NAMES_KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
@@ -91,7 +93,7 @@ def _problems(folder: Path) -> Iterator[str]:
                 yield f"{path} is not this installation's own file"
         elif not _NAMES.fullmatch(name):
             yield f"{path} is not this installation's own file"
-        elif path.suffix == ".json" and name not in _NOT_FOR_LIBRARIES:
+        elif path.suffix == ".json" and not _NOT_FOR_LIBRARIES.fullmatch(name):
             yield from (f"{path} {words}" for words in _named(name, _content(path)))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from infra.store.base import Store
-from infra.store.manifest import expect_manifest, naming_release, open_folder
+from infra.store.manifest import naming_release, open_folder
 from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import SharedSearch
@@ -27,7 +27,7 @@ from tasks.data.rows import ITEM, ITEM_ID, QUERY, TEXT
 from tasks.foundation.errors import CodeError, HostError
 from tasks.quality.row_metrics import retrieval_metrics
 from tasks.worker.model.features import FILE, FeatureTable
-from tasks.worker.model.released_code import needs_trust
+from tasks.worker.model.released_code import MODEL_KIND, needs_trust
 from tasks.worker.model.relevant import RelevantTexts, hash_queries, hash_texts
 from tasks.worker.process.fork_server import Ended, run_forked
 from tasks.worker.process.threads import QUIET
@@ -167,7 +167,6 @@ def _entries(table: pa.Table, text: str, features: tuple[str, ...]) -> list[Any]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-MODEL_KIND = "model"
 NEAREST = 10  # hits kept per query
 ONE_OF_TWO_BYTES = 2**28  # bytes of vectors in memory per release, if two are compared
 
@@ -193,16 +192,9 @@ class Searched:
 def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY_BYTES) -> tuple[Consumer, Index]:
     """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: one is missing or damaged."""
     with naming_release(release.number):
-        folder = released_folder(store, release)
+        folder, _ = open_folder(store, release.model_prefix, MODEL_KIND, release.model_sha256)
         index = Index(store, release.vectors_prefix, release.model_version, memory_bytes, release.vectors_sha256)
     return Consumer(folder), index
-
-
-def released_folder(store: Store, release: ReleasedRef) -> Path:
-    """Return the folder of a release's model. Raises MissingFolder, CorruptFolder: it is missing or damaged."""
-    folder, manifest = open_folder(store, release.model_prefix, MODEL_KIND)
-    expect_manifest(store, release.model_prefix, manifest, release.model_sha256)
-    return folder
 
 
 def about_released(queries: pa.Table, index: Index) -> pa.Table:

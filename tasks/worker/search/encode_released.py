@@ -10,7 +10,9 @@ imported, and no vector is changed.
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,22 +31,29 @@ def encode(folder: Path, entries: Path, vectors: Path) -> None:
     loading = time.monotonic() - began
     given = json.loads(entries.read_text(encoding="utf-8"))
     model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=given["trust"])
-    found = {}
-    for side, kind, encode_side in (
-        ("queries", "query", model.encode_query),
-        ("items", "document", model.encode_document),
-    ):
-        about = [f"{kind}:{each}" for each in given[f"{'query' if kind == 'query' else 'item'}_entities"]]
-        names = np.array([name if name in model.prompts else "" for name in about])
-        made = np.zeros((0, 0), dtype=np.float32)
-        for name in sorted(set(names)):
-            own = np.flatnonzero(names == name)
-            entries_of = [given[side][place] for place in own]
-            some = encode_side(entries_of, prompt_name=name or None, show_progress_bar=False)
-            made = made if made.size else np.zeros((len(names), some.shape[1]), dtype=np.float32)
-            made[own] = some
-        found[side] = made
-    np.savez(vectors, **found, loading=loading)
+    queries = vectors_of(model, "query", given["queries"], given["query_entities"])
+    items = vectors_of(model, "document", given["items"], given["item_entities"])
+    np.savez(vectors, queries=queries, items=items, loading=loading)
+
+
+def vectors_of(model: Any, side: str, entries: Sequence[Any], entities: Sequence[str | None]) -> np.ndarray:
+    """Return vectors, float32 (entries, width); width 0 without an entry.
+
+    Args:
+        model: a SentenceTransformer.
+        side: `query` or `document`.
+        entities: one for each entry, which gets its prompt if it has one.
+    """
+    encode_side = model.encode_query if side == "query" else model.encode_document
+    names = np.array([name if (name := f"{side}:{each}") in model.prompts else "" for each in entities])
+    made = np.zeros((0, 0), dtype=np.float32)
+    for name in sorted(set(names)):
+        own = np.flatnonzero(names == name)
+        chosen = [entries[place] for place in own.tolist()]
+        some = encode_side(chosen, prompt_name=name or None, show_progress_bar=False)
+        made = made if made.size else np.zeros((len(names), some.shape[1]), dtype=np.float32)
+        made[own] = some
+    return made
 
 
 if __name__ == "__main__":

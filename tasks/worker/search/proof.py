@@ -81,7 +81,7 @@ def prove(
         ConfigError: a cosine is below it because all vectors are nearly the same.
     """
     rows = job.config.release.probe_rows
-    items, released = _sample(job.store, inputs, index, rows)
+    items, released = sample_items(job.store, inputs, index, rows)
     entity = job.config.features.entity
     before = [] if folder_before is None else [Given(folder_before, queries, entity=entity)]
     exported, *earlier = encode_apart(Given(folder, queries, items, parts.features.entity), *before)
@@ -136,7 +136,7 @@ def compared(
     return cosines
 
 
-def _sample(store: Store, inputs: ReleaseInputs, index: Index, rows: int) -> tuple[pa.Table, np.ndarray]:
+def sample_items(store: Store, inputs: ReleaseInputs, index: Index, rows: int) -> tuple[pa.Table, np.ndarray]:
     """Return random items of all shards with their features, and their released vectors, float32 (items, width).
 
     All items if they are at most `rows`. The same release gives the same sample.

@@ -17,6 +17,7 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.evaluation import Override, SliceMetrics
 from tasks.contracts.outcomes import Check, HealthOutcome, ReleaseOutcome
 from tasks.contracts.references import CompileRef, CurvePoint, FeedRef
+from tasks.contracts.search import MeasuredExport
 from tasks.contracts.stages import Stage
 from tasks.contracts.usage import (
     CheckpointUse,
@@ -437,6 +438,17 @@ def test_an_export_alone_is_shown_as_not_released() -> None:
     made = section_of(Stage.release, StageFacts("w", None, export, ()))
     assert "not released" in made.title
     assert rows(made)[0][1] == "at least 0.999900 over 64 items"
+
+
+def test_exports_are_shown_with_their_measurements_and_refusals() -> None:
+    whole = MeasuredExport(kind="onnx", bytes=2_500_000, min_cosine=0.99999, recall_at_10=0.9, p50_ms=1.5, p99_ms=2.25)
+    small = MeasuredExport(kind="onnx-int8", refused="it loses 0.0200 of the model's recall@10")
+    export = ReleaseOutcome(
+        model="models/m-1", model_sha256="0", min_cosine=0.9999, probed=64, exports=(whole, small), **MADE_BY
+    )
+    made = section_of(Stage.release, StageFacts("w", None, export, ()))
+    assert row(made, "onnx") == ["in the model's folder", "2.5", "0.999990", "0.9000", "1.50", "2.25"]
+    assert row(made, "onnx-int8")[0] == "refused: it loses 0.0200 of the model's recall@10"
 
 
 # --- attempts and failures --------------------------------------------------------------------------------------

@@ -423,7 +423,7 @@ def test_vectors_that_are_all_alike_name_the_learning_rate(
 def test_the_proof_samples_items_of_all_shards_each_with_its_own_vector(releases):
     made: Released = releases("mean")
     inputs = ReleaseInputs(model=made.model, vectors=made.vectors.prefix, catalogue=made.catalogue)
-    items, vectors = proof._sample(made.store, inputs, Index(made.store, inputs.vectors, made.model.version), 40)
+    items, vectors = proof.sample_items(made.store, inputs, Index(made.store, inputs.vectors, made.model.version), 40)
     ids = items["item_id"].to_pylist()
     assert len(set(ids)) == 40
     assert len({partition_of(each, made.catalogue.partitions) for each in ids}) == made.catalogue.partitions > 1

@@ -1,0 +1,160 @@
+"""An export of a released model, opened with its own runtime: `exports/onnx/` in the model's folder. It needs no torch.
+
+The folder holds the graph, `model.onnx`, from tokens and features to unit vectors; the tokenizer; and `export.json`,
+with all that comes before the graph. The proof of a release and the online server open it by this same code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, ValidationError
+
+from configs.schema.model import Prompts
+from configs.schema.stages import ExportKind
+from infra.store.manifest import CorruptFolder
+from tasks.data.rows import TEXT
+from tasks.foundation.errors import ConfigError
+from tasks.foundation.records import Record
+from tasks.worker.model.features import FeatureTable, Side, encode_features
+from tasks.worker.model.tokens import TokenLists, load_tokenizer, prompts_of, tokenize
+
+FOLDER, GRAPH, ABOUT = "exports", "model.onnx", "export.json"
+IDS, MASK, NUMERIC, CATEGORICAL, VECTORS = "input_ids", "attention_mask", "numeric", "categorical", "vectors"
+KINDS: tuple[ExportKind, ...] = get_args(ExportKind)
+BATCH_TEXTS = 32  # padded to the longest of them
+
+Entry = str | Mapping[str, Any]  # a text, or `text` with features: {"text": "lamp", "price": 9.5, "locale": "de"}
+
+
+class ExportAbout(Record):
+    """`export.json`: the model of a graph, and the treatment of texts and features before it."""
+
+    version: Literal[1] = 1
+    kind: ExportKind
+    model_version: str
+    width: int = Field(description="numbers of a vector")
+    widths: tuple[int, ...] = Field(description="trained Matryoshka widths below it")
+    max_tokens: int = Field(description="tokens after which a text is cut")
+    pad: int = Field(description="token id of padding")
+    prompts: Prompts
+    features: FeatureTable = Field(description="features, and the column that selects a text's prompt")
+
+
+class Exported:
+    """Embeds texts with an export, in this process. Not for several threads at once: the tokenizer keeps a limit."""
+
+    def __init__(self, folder: Path, threads: int | None = None) -> None:
+        """Open the folder of one export.
+
+        Args:
+            threads: that compute; None: one for each core of this process.
+
+        Raises:
+            CorruptFolder: a file is missing or is none of ours.
+            ConfigError: onnxruntime is not installed.
+        """
+        self.about = _about(folder)
+        self._session = _session(folder / GRAPH, threads or len(os.sched_getaffinity(0)))
+        self._tokenizer = load_tokenizer(folder)
+        self._inputs = {each.name for each in self._session.get_inputs()}
+
+    @property
+    def kind(self) -> str:
+        return self.about.kind
+
+    @property
+    def width(self) -> int:
+        return self.about.width
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return self.about.widths
+
+    def embed(self, entries: Sequence[Entry], side: Side) -> np.ndarray:
+        """Return unit vectors, float32 (entries, width); zeros for a text without tokens.
+
+        Features of items that queries lack are ignored for queries, and unknown keys for both.
+
+        Raises:
+            ConfigError: a feature has a value of the wrong kind; names it.
+        """
+        about = self.about
+        rows = table_of(entries, about.features)
+        prompts = prompts_of(rows, side, about.prompts, about.features.entity)
+        tokens = tokenize(self._tokenizer, rows[TEXT].to_pylist(), about.max_tokens, about.pad, prompts)
+        features = encode_features(about.features, rows, side)
+        out = np.zeros((len(tokens), about.width), dtype=np.float32)
+        order = np.argsort(tokens.lengths, kind="stable")
+        order = order[tokens.lengths[order] > 0]
+        for start in range(0, len(order), BATCH_TEXTS):
+            some = order[start : start + BATCH_TEXTS]
+            ids, mask = padded(tokens, some)
+            given = {IDS: ids, MASK: mask, NUMERIC: features.numeric[some], CATEGORICAL: features.categorical[some]}
+            out[some] = self._session.run([VECTORS], {name: given[name] for name in self._inputs})[0]
+        return out
+
+
+def padded(tokens: TokenLists, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids and mask of the texts at `rows`, int64 (rows, longest), padded at the right."""
+    lengths = tokens.lengths_of(rows)
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.full(mask.shape, tokens.pad, dtype=np.int64)
+    ids[mask] = tokens.of(rows)[0]
+    return ids, mask.astype(np.int64)
+
+
+def table_of(entries: Sequence[Entry], features: FeatureTable) -> pa.Table:
+    """Return entries as rows with the columns `text`, each feature, and the entity. Raises ConfigError as `embed`."""
+    records = [{"text": entry} if isinstance(entry, str) else entry for entry in entries]
+    columns = {TEXT: pa.array([record["text"] for record in records], pa.string())}
+    for name in features.columns:
+        values = [record.get(name) for record in records]
+        if name in features.numeric:
+            columns[name] = pa.array([_number(name, value) for value in values], pa.float64())
+        else:
+            columns[name] = pa.array([_name(name, value) for value in values], pa.string())
+    return pa.table(columns)
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None or isinstance(value, int | float):
+        return None if value is None else float(value)
+    raise ConfigError(f"the feature {name} is a number, and not {value!r:.60}; leave it out if it is not known")
+
+
+def _name(name: str, value: Any) -> str | None:
+    """Return a category as Arrow names it in training: yes is `true`, and 5.0 is `5`."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return pa.scalar(value).cast(pa.string()).as_py()
+    raise ConfigError(f"the feature {name} is a single value, and not {value!r:.60}; leave it out if it is not known")
+
+
+def _about(folder: Path) -> ExportAbout:
+    try:
+        return ExportAbout.model_validate_json((folder / ABOUT).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise CorruptFolder(f"{folder / ABOUT} is missing or is not of this version of Millrace: {error}") from error
+
+
+def _session(graph: Path, threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ConfigError(
+            f"{graph} needs onnxruntime, which is not installed; pip install 'millrace[online]'"
+        ) from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3  # errors: a warning about the machine is no line for each process
+    try:
+        return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no class of their own
+        raise CorruptFolder(f"{graph} can't be opened by onnxruntime: {error}") from error
