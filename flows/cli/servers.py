@@ -1,19 +1,21 @@
-"""`millrace up`, `down` and `serve`: the Prefect server in the background, and the pages of a workspace.
+"""`millrace up`, `down` and `serve`: the Prefect server in the background; a workspace's pages and online encoder.
 
 Alone, so that they load no planning of runs.
 """
 
 import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.serving import background_pages, server
+from flows.cli.serving import background_pages, online_encoder, server
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say
 from infra import prefect_server
 from infra.prefect_server import Server
 from infra.store.base import Store
+from tasks.foundation.errors import ConfigError
 
 
 def show_server(output: Server) -> None:
@@ -43,7 +45,26 @@ def down() -> None:
 @command()
 def serve(
     store: Store,
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1; 0: any free port.")] = 4280,
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1, or of --host; 0: any free port.")] = 4280,
+    online: Annotated[
+        bool, typer.Option("--online", help="Embed and search for programs with the current release, instead of pages.")
+    ] = False,
+    number: Annotated[
+        int | None, typer.Option("--release", help="With --online: number of the only release that serves.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="With --online: address to listen on.")] = server.HOST,
+    token_file: Annotated[
+        Path | None, typer.Option(help="With --online: file with the token that requests must carry.")
+    ] = None,
 ) -> None:
     """Serve web pages on this machine: search, changes of releases, history. The workspace is only read."""
+    if online:
+        online_encoder.become(store, port, number, host, token_file)
+    if host != server.HOST:
+        raise ConfigError(
+            "serve listens on 127.0.0.1 alone, since its pages ask for no password; from another machine: ssh -L "
+            "4280:127.0.0.1:4280 THIS-MACHINE, then open http://127.0.0.1:4280. --host is for the encoder: --online"
+        )
+    if (number, token_file) != (None, None):
+        raise ConfigError("--release and --token-file are for the encoder: millrace serve --online")
     server.serve(store, port)

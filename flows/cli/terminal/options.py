@@ -200,8 +200,6 @@ def _keys(incomplete: str) -> Iterator[str]:
 
 
 _ABSENT = {  # options that people look for
-    ("serve", "--host"): "serve listens on 127.0.0.1 alone, since its pages ask for no password; from another machine: "
-    "ssh -L 4280:127.0.0.1:4280 THIS-MACHINE, then open http://127.0.0.1:4280",
     ("refresh", "--dry-run"): "refresh has no dry run; millrace freshness shows the items and spans that wait for one",
     ("rollback", "--release"): "name the release with --to",
     ("look", "--source"): "name the file alone: millrace look FILE",

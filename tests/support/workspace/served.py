@@ -36,8 +36,8 @@ ROWS, ITEMS = 120, 60
 REAL = (Stage.validate, Stage.train, Stage.infer, Stage.release)
 
 
-def served_config() -> Config:
-    return tiny_config("infer.shard_rows=16", "validate.items.unrelated.warn=null", "train.epochs=1")
+def served_config(*overrides: str) -> Config:
+    return tiny_config("infer.shard_rows=16", "validate.items.unrelated.warn=null", "train.epochs=1", *overrides)
 
 
 class PartlyReal(FakeRunner):
@@ -88,15 +88,16 @@ def take_in_feed(store: Store, version: int, item: str) -> None:
         _commit(store, f"items/2021-05/v{version}", table, FEED_KIND)
 
 
-def make_served(folder: Path) -> DirectoryStore:
+def make_served(folder: Path, *overrides: str) -> DirectoryStore:
     """A workspace whose current release is 4, a refresh of 3; of the model before, release 2 is a refresh of 1."""
+    config = served_config(*overrides)
     store = DirectoryStore(folder / "workspace")
     with in_use(store):
         for version, span in enumerate(("2021-Q1", "2021-Q2"), start=1):
             take_in(store, span)
-            carry_out(plan_run(store, served_config(), span))
+            carry_out(plan_run(store, config, span))
             take_in_feed(store, version, f"new-{version}")
-            refresh(store)
+            refreshed(store, config)
     return store
 
 

@@ -26,7 +26,6 @@ from tests.support.processes.command import call
         ("ingest --source a.csv b.csv --span week --time-column at --map query=q", "name their folder: ."),
         ("look a.csv b.csv c.csv", "These words belong to no option: b.csv c.csv; one file or one folder is read"),
         ("search red shoes", "put a text of several words in quotes"),
-        ("serve --host 0.0.0.0", "ssh -L 4280:127.0.0.1:4280"),
         ("refresh --dry-run", "millrace freshness shows"),
         ("rollback --release=2", "name the release with --to"),
         ("rollback --to latest", "Invalid value for '--to': write a whole number"),
