@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from infra.store.base import Conflict, Store
 from infra.store.lease import CheckedStore
 from infra.store.manifest import MANIFEST, PRUNED, retire
-from tasks.contracts.kinds import lineage_lock
+from tasks.contracts.kinds import LINEAGES, lineage_lock, lineage_of
 from tasks.contracts.outcomes import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
@@ -33,13 +33,17 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
     """
     if keep < 1:
         raise ConfigError(f"--keep {keep}: at least the current release is kept")
-    reach = find_reach(store, keep)
     if dry_run:
-        return plan_prune(store, keep, reach)
-    with _locked(store, reach.lineages, warn):
+        return plan_prune(store, keep, find_reach(store, keep))
+    with contextlib.ExitStack() as held:
+        known = frozenset(lineage_of(key) for key in store.list(LINEAGES))
+        held.enter_context(_locked(store, known, warn))
         _unmark_current(store)
         following = releases.last(store) + 1  # before the releases are read: one that is made later is not in the plan
-        reach = find_reach(store, keep)  # again, since work may have finished before the locks were taken
+        reach = find_reach(store, keep)
+        if more := reach.lineages - known:  # of runs that have not trained yet; they may have ended meanwhile
+            held.enter_context(_locked(store, more, warn))
+            reach = find_reach(store, keep)
         plan = plan_prune(store, keep, reach)
         _mark(store, plan, following)
         # Notes that shards are done go before the shards.
