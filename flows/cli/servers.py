@@ -3,13 +3,15 @@
 Alone, so that they load no planning of runs.
 """
 
+import os
 import shlex
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from flows.cli.serving import background_pages, online_encoder, server
+from flows.cli.serving import background_pages, server
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say
 from infra import prefect_server
@@ -59,7 +61,7 @@ def serve(
 ) -> None:
     """Serve web pages on this machine: search, changes of releases, history. The workspace is only read."""
     if online:
-        online_encoder.become(store, port, number, host, token_file)
+        _become_encoder(store, port, number, host, token_file)
     if host != server.HOST:
         raise ConfigError(
             "serve listens on 127.0.0.1 alone, since its pages ask for no password; from another machine: ssh -L "
@@ -68,3 +70,13 @@ def serve(
     if (number, token_file) != (None, None):
         raise ConfigError("--release and --token-file are for the encoder: millrace serve --online")
     server.serve(store, port)
+
+
+def _become_encoder(store: Store, port: int, release: int | None, host: str, token_file: Path | None) -> NoReturn:
+    """Replace this process with the worker plane's, so that signals, output and exit code are the encoder's own."""
+    arguments = ["--workspace", store.uri, "--port", str(port), "--host", host]
+    arguments += [] if release is None else ["--release", str(release)]
+    arguments += [] if token_file is None else ["--token-file", str(token_file)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "tasks.worker.online", *arguments])

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
 CACHE = "MILLRACE_CACHE"  # folder of the copies
 SHARE = 0.5  # at most, of the disk's room that is free or taken by copies
+LEFT_SECONDS = 3600.0  # until a copy that is still being made counts as left by a killed process
 
 
 def environment() -> dict[str, str]:
@@ -72,11 +74,12 @@ def _link(kept: Path, path: Path) -> bool:
 def _put(path: Path, kept: Path) -> None:
     staged = kept.with_name(f".{uuid.uuid4().hex}")
     staged.mkdir()
-    _linked(path, staged / "file")
     try:
-        staged.rename(kept)
-    except OSError:  # another process was faster
-        shutil.rmtree(staged)
+        _linked(path, staged / "file")
+        with contextlib.suppress(OSError):  # another process was faster
+            staged.rename(kept)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _linked(source: Path, target: Path) -> None:
@@ -87,7 +90,14 @@ def _linked(source: Path, target: Path) -> None:
 
 
 def _trim(folder: Path) -> None:
-    copies = [(kept.stat().st_mtime, kept, (kept / "file").stat().st_size) for kept in folder.iterdir()]
+    copies = []
+    for kept in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process trims too
+            used = kept.stat().st_mtime
+            if not kept.name.startswith("."):
+                copies.append((used, kept, (kept / "file").stat().st_size))
+            elif time.time() - used > LEFT_SECONDS:
+                shutil.rmtree(kept, ignore_errors=True)
     taken = sum(size for _, _, size in copies)
     most = SHARE * (shutil.disk_usage(folder).free + taken)
     for _, kept, size in sorted(copies):

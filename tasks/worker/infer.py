@@ -332,7 +332,7 @@ class Embedder:
 
 LEASE_SECONDS = 20.0  # before a lost worker's partition is reassigned
 WAIT_SECONDS = 2.0  # between checks of partitions leased by other workers
-PROBES = 3  # leased partitions in a row before a check: thousands of workers may wait for the last ones
+PROBES = 3  # leased partitions before another look: thousands of workers may wait for the last ones
 
 
 def run(job: Job) -> InferOutcome | None:

@@ -1,4 +1,4 @@
-"""The laboratory can be deleted: what is left loads, has its commands and pages, and makes a release."""
+"""The laboratory can be deleted: the rest loads, has its commands and pages, and makes a release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of requests and answers, and the refusals: each says in JSON what is wrong with a request."""
+"""Bodies of requests and answers. A refusal names the fault of its request in JSON."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,20 @@ def test_a_home_that_cant_be_written_costs_the_copies_alone(store, s3, copies, m
     copies.parent.mkdir()
     copies.write_text("a file where the folder should be")
     assert [opened(store, s3, monkeypatch)[1] for _ in range(2)] == [3, 3]
+
+
+def test_what_a_killed_process_left_half_made_stops_no_trimming(store, s3, copies, monkeypatch) -> None:
+    left = copies / ".left"
+    left.mkdir(parents=True)
+    (left / "file.part").write_text("half a copy")
+    os.utime(left, (0, 0))
+    monkeypatch.setattr(kept_copies, "SHARE", 0.0)
+    assert opened(store, s3, monkeypatch)[1] == 3
+    assert list(copies.iterdir()) == []
+
+
+def test_a_copy_that_is_still_being_made_stays(store, s3, copies, monkeypatch) -> None:
+    making = copies / ".making"
+    making.mkdir(parents=True)
+    assert opened(store, s3, monkeypatch)[1] == 3
+    assert making.is_dir()

@@ -51,7 +51,7 @@ class Trained:
 
     def __init__(self, folder: Path, overrides: tuple[str, ...]) -> None:
         self.store, self.rows = make_workspace(folder, rows=90, distinct=70)
-        # Far from the interaction's start, where it adds nothing.
+        # At its start the interaction adds nothing, so the model is trained far from it.
         learning = ["train.learning_rate=1e-2", "train.warmup_steps=0", "train.epochs=3"]
         self.config: Config = tiny_config(*learning, *overrides)
         self.model: ModelRef = model_of(train_model(self.store, self.config, self.rows))
