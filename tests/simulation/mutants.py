@@ -46,6 +46,7 @@ CREATE = "infra.store.s3_store:S3Store.create"
 
 _ANNOUNCE = 'swap_pointer(store, pointer.model_copy(update={"undecided": undecided}), expected=raw)'
 _NUMBER = "store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)"
+_LOCKS, _LOOKS = "held.enter_context(_locked(store, known, warn))", "reach = find_reach(store, keep)\n        "
 
 MUTANTS: Mapping[str, Mutant] = {
     # Making a release
@@ -127,11 +128,9 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "a second hold replaces the first": Mutant(HOLD, "if pointer.hold is not None:", "if False:"),
     # Prune
-    "prune takes no lock": Mutant(PRUNE, "with _locked(store, reach.lineages, warn):", "if True:"),
-    "prune does not look again under the lock": Mutant(
-        PRUNE,
-        "reach = find_reach(store, keep)  # again, since work may have finished before the locks were taken",
-        "pass",
+    "prune takes no lock": Mutant(PRUNE, _LOCKS, "pass"),
+    "prune looks before it takes the locks": Mutant(
+        PRUNE, _LOCKS, f"reach = find_reach(store, keep)\n        {_LOCKS}", (f"{_LOOKS}if more", "if more")
     ),
     "prune marks nothing": Mutant(MARK, "    releases.mark_pruned(store, plan.releases)\n", ""),
     "prune does not look for a rollback": Mutant(

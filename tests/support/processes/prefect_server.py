@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ class PrefectServer:
         self.home = home
         with database_of(home, tables):
             self.server: Server = up(home)
+        self.since = datetime.now(UTC)
 
     @property
     def url(self) -> str:
@@ -53,6 +55,7 @@ class PrefectServer:
             for automation in client.read_automations():  # the server also keeps these in memory
                 client.delete_automation(automation.id)
         forget(self.home)
+        self.since = datetime.now(UTC)  # the server writes events of before even now: it collects them first
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -75,7 +78,8 @@ class PrefectServer:
     def events(self, name: str, resource: str, count: int = 1) -> list[dict[str, Any]]:
         """The events of this name about a resource, once `count` have arrived; fewer after a while."""
         EventsWorker.drain_all(timeout=SECONDS)
-        asked = {"filter": {"event": {"name": [name]}, "resource": {"id": [resource]}}}
+        since = {"since": self.since.isoformat()}
+        asked = {"filter": {"event": {"name": [name]}, "resource": {"id": [resource]}, "occurred": since}}
         deadline = time.monotonic() + SECONDS
         while True:
             found = httpx.post(f"{self.url}/events/filter", json=asked, auth=credentials(self.server)).json()["events"]
