@@ -2,6 +2,8 @@
 # Needs make and Python 3.11 or 3.12; everything else goes into .venv at pinned versions.
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN := .venv/bin
+# The suite starts a thousand processes: without kept bytecode each compiles the source again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from flows.laboratory.parity_page import BOUNDS, MARKS, bounds, needed
 from flows.presentation import html
-from flows.presentation.figures import GREY, legend, line_styles, whole_ticks
+from flows.presentation.figures import over
 from flows.presentation.markdown import section_lines
 from flows.presentation.model import Figure, Page, Section, Table, table
 from flows.presentation.wording import NONE, count, dollars, duration, number
-from tasks.laboratory.bakeoff_report import BakeoffReport, SidePoint
+from tasks.contracts.comparison import CostPoint
+from tasks.laboratory.bakeoff_report import BakeoffReport
 from tasks.laboratory.equivalence import percent
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 
 def publish(report: BakeoffReport, workspace: str) -> None:
@@ -161,25 +158,10 @@ def _figures(report: BakeoffReport) -> Iterator[Figure]:
         yield _figure(report, "dollars", lambda point: point.dollars or 0.0)
 
 
-def _figure(report: BakeoffReport, axis: str, place: Callable[[SidePoint], float]) -> Figure:
-    def draw(canvas: Canvas) -> None:
-        from matplotlib.ticker import MaxNLocator
-
-        axes = canvas.add_subplot()
-        if report.target is not None:
-            axes.axhline(report.target, color=GREY, linewidth=1)
-        for style, side in zip(line_styles(len(report.sides)), report.sides, strict=True):
-            axes.plot([place(point) for point in side.points], [point.value for point in side.points], **style,
-                      label=side.name)  # fmt: skip
-        axes.set_xlabel(axis)
-        whole_ticks(axes, y=5)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.margins(x=0.03, y=0.08)
-        legend(axes, columns=3)
-
-    ends = "; ".join(f"{side.name} {number(side.value)} at {place(side.points[-1]):.4g}" for side in report.sides)
+def _figure(report: BakeoffReport, axis: str, place: Callable[[CostPoint], float]) -> Figure:
+    lines = {side.name: [(place(point), point.value) for point in side.points] for side in report.sides}
     about = f"mean of {len(report.seeds)} seeds; grey line: the target" if len(report.seeds) > 1 else "grey: the target"
-    return Figure(f"{report.metric} over {axis}", about, f"Line chart over {axis}: {ends}.", draw)
+    return over(axis, report.metric, lines, report.target, about)
 
 
 def _points(report: BakeoffReport) -> Table:

@@ -128,6 +128,34 @@ def curves(
     return Figure(title, f"{about}, {steps}" if about else steps, f"Line chart over {steps}: {ends}.", draw)
 
 
+def over(
+    axis: str, metric: str, lines: Mapping[str, Sequence[tuple[float, float]]], target: float | None, about: str
+) -> Figure:
+    """Return a figure of a metric over seconds, dollars or steps.
+
+    Args:
+        lines: places on the axis and values by name, at least one each.
+        target: value of a grey line; None: no line.
+    """
+
+    def draw(canvas: Canvas) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = canvas.add_subplot()
+        if target is not None:
+            axes.axhline(target, color=GREY, linewidth=1)
+        for style, (name, line) in zip(line_styles(len(lines)), lines.items(), strict=True):
+            axes.plot([place for place, _ in line], [value for _, value in line], **style, label=name)
+        axes.set_xlabel(axis)
+        whole_ticks(axes, y=5)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+        axes.margins(x=0.03, y=0.08)
+        legend(axes, columns=3)
+
+    ends = "; ".join(f"{name} {number(line[-1][1])} at {line[-1][0]:.4g}" for name, line in lines.items())
+    return Figure(f"{metric} over {axis}", about, f"Line chart over {axis}: {ends}.", draw)
+
+
 def line_styles(lines: int) -> list[dict[str, Any]]:
     """Return a look for each line; among eight no colour, dashes or marker comes twice, and among 64 no whole look."""
     looks = []

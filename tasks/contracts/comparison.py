@@ -11,6 +11,15 @@ from tasks.foundation.records import Record
 RATE = "learning_rate"  # metric of `ComparedRun.rates`
 
 
+class CostPoint(Record):
+    """One evaluation within a training: the metric, and the time and money until then."""
+
+    step: int
+    seconds: float = Field(description="seconds by the clock since health began, evenly spread over the steps")
+    dollars: float | None = Field(description="dollars until this step; null: the price is not known")
+    value: float
+
+
 class ComparedRun(Record):
     """One run of a comparison."""
 
@@ -30,6 +39,12 @@ class ComparedRun(Record):
     losses: tuple[CurvePoint, ...] = Field(description="losses that training logged, by global step")
     rates: tuple[CurvePoint, ...] = Field(description="learning rate at the same steps, by global step")
     curve: tuple[CurvePoint, ...] = Field(description="holdout metrics within the training, by global step")
+    costs: tuple[CostPoint, ...] = Field(
+        default=(), description="the metric of `target` by seconds and dollars of health, warmup and train"
+    )
+    target: CostPoint | None = Field(
+        default=None, description="first evaluation at the target; null: not reached, or there is no target"
+    )
 
 
 class ComparedSetting(Record):
@@ -99,6 +114,12 @@ class ComparedPair(Record):
 
 class Comparison(Record):
     """`millrace compare`: the first run, and each other one compared with it."""
+
+    metric: str | None = Field(
+        default=None,
+        description="metric of the target: the first run's at its last evaluation; null: the runs trained other spans, "
+        "from other checkpoints, or were not measured within the training",
+    )
 
     runs: tuple[ComparedRun, ...] = Field(description="in the order of the command")
     settings: tuple[ComparedSetting, ...] = Field(description="settings that differ")

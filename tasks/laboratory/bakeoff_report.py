@@ -14,6 +14,7 @@ from configs.keys import explain
 from configs.prices import price_of
 from configs.schema.operations import Basis, CostConfig, Price
 from configs.yaml_files import read_yaml_file
+from tasks.contracts.comparison import CostPoint
 from tasks.contracts.references import CheckpointRef, CurvePoint, SpanRef
 from tasks.contracts.workspace import BAKEOFF_PAGE
 from tasks.foundation.errors import ConfigError
@@ -83,15 +84,6 @@ class SideTraining(Record):
     curve: tuple[CurvePoint, ...] = Field(description="holdout metrics by step")
 
 
-class SidePoint(Record):
-    """The mean of a side over its seeds at one evaluation."""
-
-    step: int
-    seconds: float = Field(description="seconds by the clock since health began, evenly spread over the steps")
-    dollars: float | None = Field(description="dollars until this step; null: the price is not known")
-    value: float
-
-
 class BakeoffSide(Record):
     """One side. Its machines are held for health and warmup once, then for one training: the mean of its seeds."""
 
@@ -113,7 +105,7 @@ class BakeoffSide(Record):
     billable_seconds: float = Field(description="machine-seconds of health, warmup and train; lost work does not count")
     starting_seconds: float = Field(description="machine-seconds of booting and compiling in them")
     lost_seconds: float = Field(description="machine-seconds of failed or killed attempts that were done again")
-    points: tuple[SidePoint, ...] = Field(description="curve of the metric: one point for each evaluation")
+    points: tuple[CostPoint, ...] = Field(description="curve of the metric: one point for each evaluation")
     target_seconds: float | None = Field(description="seconds to the first evaluation at the target; null: not reached")
     target_dollars: float | None = Field(
         description="dollars to the target; null: not reached, or the price is not known"

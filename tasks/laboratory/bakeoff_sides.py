@@ -23,7 +23,6 @@ from tasks.laboratory.bakeoff_report import (
     BakeoffReport,
     BakeoffSide,
     PublishedLine,
-    SidePoint,
     SideTraining,
 )
 from tasks.laboratory.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers, read_answers
@@ -31,6 +30,7 @@ from tasks.laboratory.parity_report import paired
 from tasks.laboratory.sides import SideRuns, Trained
 from tasks.runs import branches, ledger
 from tasks.runs.ledger import LedgerRecord
+from tasks.runs.metric_by_cost import clock_seconds, cost_points, reached, seconds_of
 from tasks.runs.results import read_result
 
 DOUBT = 0.05  # share outside an interval over seeds, half of it at each end
@@ -79,11 +79,6 @@ def report_bakeoff(
         pairs=tuple(_pair(store, by_side[first], by_side[other], metric) for other in others),
         published=tuple(published),
     )
-
-
-def better(metric: str, value: float, than: float) -> bool:
-    """Return True if a value of a metric is at least as good as another."""
-    return METRICS[metric].sign * (value - than) >= 0
 
 
 def mean_and_interval(values: Sequence[float], doubt: float = DOUBT) -> tuple[float, float | None, float | None]:
@@ -172,18 +167,16 @@ def _side(store: Store, name: str, found: Sequence[Trained], metric: str, target
     price = price_of(last.instance, cost)
     held = sum(map(_kept, common)) + statistics.fmean(each.billable_seconds for each in trainings)
     starting = sum(map(_starting, common)) + statistics.fmean(each.starting_seconds for each in trainings)
-    before = sum(map(_clock, common)) + statistics.fmean(each.before_seconds for each in trainings)
+    before = sum(map(clock_seconds, common)) + statistics.fmean(each.before_seconds for each in trainings)
     stepping = statistics.fmean(each.stepping_seconds for each in trainings)
     value, low, high = mean_and_interval([_last(each, metric) for each in found])
-    points = []
-    for place, point in enumerate(first.outcome.curve):
-        share = (point.step - first.outcome.first_step) / max(1, first.outcome.last_step - first.outcome.first_step)
-        seconds = before + share * stepping
-        mean = statistics.fmean(each.outcome.curve[place].metrics[metric] for each in found)
-        dollars = price.dollars(seconds * last.machines) if price is not None else None
-        points.append(SidePoint(step=point.step, seconds=round(seconds, 3), dollars=dollars, value=mean))
-    after = points[1:] if target is not None else points[-1:]
-    reached = next((point for point in after if target is None or better(metric, point.value, target)), None)
+    means = [
+        (point.step, statistics.fmean(each.outcome.curve[place].metrics[metric] for each in found))
+        for place, point in enumerate(first.outcome.curve)
+    ]
+    steps = first.outcome.first_step, first.outcome.last_step
+    points = cost_points(means, steps, (before, stepping), price, last.machines)
+    there = reached(points, metric, target) if target is not None else points[-1]
     return BakeoffSide(
         name=name,
         accelerator=first.plan.config.accelerator,
@@ -203,9 +196,9 @@ def _side(store: Store, name: str, found: Sequence[Trained], metric: str, target
         billable_seconds=round(held, 3),
         starting_seconds=round(starting, 3),
         lost_seconds=round(sum(_lost(record) for records in ledgers for record in records), 3),
-        points=tuple(points),
-        target_seconds=reached.seconds if reached is not None else None,
-        target_dollars=reached.dollars if reached is not None else None,
+        points=points,
+        target_seconds=there.seconds if there is not None else None,
+        target_dollars=there.dollars if there is not None else None,
         dollars=price.dollars(held) if price is not None else None,
         dollars_without_start=price.dollars(held - starting) if price is not None else None,
     )
@@ -213,7 +206,7 @@ def _side(store: Store, name: str, found: Sequence[Trained], metric: str, target
 
 def _training(trained: Trained, records: Sequence[LedgerRecord]) -> SideTraining:
     outcome, own = trained.outcome, [record for record in records if record.stage == Stage.train]
-    stepping = sum(record.seconds.productive for record in own)
+    before, stepping = seconds_of(own)
     return SideTraining(
         seed=trained.run.seed,
         run_key=trained.plan.run_key,
@@ -221,15 +214,10 @@ def _training(trained: Trained, records: Sequence[LedgerRecord]) -> SideTraining
         pairs_per_second=outcome.pairs_per_second,
         billable_seconds=round(sum(map(_kept, own)), 3),
         starting_seconds=round(sum(map(_starting, own)), 3),
-        before_seconds=round(sum(map(_clock, own)) - stepping, 3),
+        before_seconds=round(before, 3),
         stepping_seconds=round(stepping, 3),
         curve=outcome.curve,
     )
-
-
-def _clock(record: LedgerRecord) -> float:
-    """Return the seconds of an attempt by the clock, without waiting and lost work."""
-    return record.seconds.paid - record.seconds.lost
 
 
 def _kept(record: LedgerRecord) -> float:

@@ -7,11 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from configs.schema.gates import METRICS, Family
-from flows.presentation.figures import BLUE, GREY, curves
+from flows.presentation.figures import BLUE, GREY, curves, over
 from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
 from flows.presentation.queries import ALL_QUERIES, OF_QUERIES
-from flows.presentation.wording import MINUS, NONE, count, number, plural, shortened
-from tasks.contracts.comparison import RATE, ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
+from flows.presentation.wording import MINUS, NONE, count, dollars, number, plural, seconds, shortened
+from tasks.contracts.comparison import (
+    RATE,
+    ComparedMetric,
+    ComparedPair,
+    ComparedQuery,
+    ComparedRun,
+    Comparison,
+    CostPoint,
+)
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.runs import RunState
 from tasks.contracts.workspace import REPORT
@@ -45,6 +53,7 @@ def comparison_page(compared: Comparison, workspace: str) -> Page:
             _settings(compared),
             *(section for pair in compared.pairs for section in _of_pair(pair, many=len(compared.pairs) > 1)),
             *_curves(runs),
+            *_costs(compared),
         ),
     )
 
@@ -250,6 +259,52 @@ def _curves(runs: Sequence[ComparedRun]) -> Iterator[Section]:
             for title, line in shown.items()
         ),
     )
+
+
+def _costs(compared: Comparison) -> Iterator[Section]:
+    """Yield the section of time and money until each run is as good as the first one."""
+    metric, runs = compared.metric, compared.runs
+    if metric is None or not all(run.costs for run in runs):
+        return
+    goal = f"{metric} {number(runs[0].costs[-1].value)}"
+    rows = [
+        (
+            f"{run.label}: {run.name}",
+            number(run.costs[-1].value),
+            seconds(run.costs[-1].seconds),
+            _dollars(run.costs[-1]),
+            count(run.target.step) if run.target else "not reached",
+            seconds(run.target.seconds) if run.target else NONE,
+            _dollars(run.target),
+        )
+        for run in runs
+    ]
+    columns = ("", f">{metric}", ">seconds", ">dollars", ">at step", ">seconds to it", ">dollars to it")
+    yield Section(
+        "Cost",
+        (
+            f"Time and money until each run reaches {goal}, the value of {runs[0].label} after its training: seconds "
+            "by the clock of health, warmup and train without lost work, and dollars of their machines.",
+        ),
+        id="cost",
+        figures=(_by_dollars(metric, runs),),
+        tables=(table("", columns, rows),),
+    )
+
+
+def _by_dollars(metric: str, runs: Sequence[ComparedRun]) -> Figure:
+    """Return the metric over the dollars, or over the seconds if a price is not known."""
+    priced = all(point.dollars is not None for run in runs for point in run.costs)
+    lines = {
+        run.label: [((point.dollars or 0.0) if priced else point.seconds, point.value) for point in run.costs]
+        for run in runs
+    }
+    target = runs[0].costs[-1].value
+    return over("dollars" if priced else "seconds", metric, lines, target, f"grey: the value of {runs[0].label}")
+
+
+def _dollars(point: CostPoint | None) -> str:
+    return NONE if point is None or point.dollars is None else dollars(point.dollars)
 
 
 def _point(title: str, value: float | None) -> str:

@@ -11,8 +11,9 @@ from configs.load import load_config
 from configs.schema.operations import Price
 from flows.laboratory.bakeoff_page import bakeoff_page, render_page
 from flows.presentation import terminal
+from tasks.contracts.comparison import CostPoint
 from tasks.contracts.references import SpanRef
-from tasks.laboratory.bakeoff_report import BakeoffPair, BakeoffReport, BakeoffSide, SidePoint, published_lines
+from tasks.laboratory.bakeoff_report import BakeoffPair, BakeoffReport, BakeoffSide, published_lines
 from tasks.laboratory.equivalence import Equivalence, Finding
 
 TRN1 = Price(
@@ -30,7 +31,7 @@ def side(name: str, price: Price | None, seconds: float) -> BakeoffSide:
         return price.dollars(of) if price is not None else None
 
     points = tuple(
-        SidePoint(step=step, seconds=seconds * share, dollars=dollars(seconds * share), value=0.4 + step / 100)
+        CostPoint(step=step, seconds=seconds * share, dollars=dollars(seconds * share), value=0.4 + step / 100)
         for step, share in ((0, 0.2), (10, 0.6), (20, 1.0))
     )
     return BakeoffSide(

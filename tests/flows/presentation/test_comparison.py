@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flows.presentation import html
 from flows.presentation.run.comparison import comparison_page, metrics_table
-from tasks.contracts.comparison import ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison
+from tasks.contracts.comparison import ComparedMetric, ComparedPair, ComparedQuery, ComparedRun, Comparison, CostPoint
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.runs import RunState
 from tests.support.pages.shown import Page
@@ -73,3 +73,22 @@ def test_steps_count_from_each_runs_begin_if_the_runs_begin_apart() -> None:
     page = shown(pair(metric("auc", 0.1, 0.2)), first_step_of_b=100)
     assert "Training loss by step of the run" in page.text
     assert "<b>boots</b>" in page.text, "texts are escaped"
+
+
+def test_the_cost_of_being_as_good_is_told_for_each_run() -> None:
+    points = tuple(
+        CostPoint(step=step, seconds=step * 30.0, dollars=step * 0.5, value=step / 40) for step in (0, 10, 20)
+    )
+    runs = (
+        run("A", costs=points, target=points[2]),
+        run("B", costs=points[:2]),
+        run("C", costs=points, target=points[1]),
+    )
+    made = Comparison(runs=runs, settings=(), pairs=(), metric="recall@10")
+    (cost,) = [each for each in comparison_page(made, "/ws").sections if each.id == "cost"]
+    assert [[cell.text for cell in row][3:] for row in cost.tables[0].rows] == [
+        ["$10.00", "20", "600.0", "$10.00"],
+        ["$5.00", "not reached", "–", "–"],
+        ["$10.00", "10", "300.0", "$5.00"],
+    ]
+    assert "recall@10 over dollars" in Page(html.render(comparison_page(made, "/ws"))).text
