@@ -18,6 +18,9 @@ os.environ.update(
     AWS_SECRET_ACCESS_KEY="none",
     AWS_ENDPOINT_URL="http://127.0.0.1:9",  # nobody listens there
     PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false",
+    # Servers write events and the states of task runs after one second instead of five: tests wait for them.
+    PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL="1",
+    PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL="1",
     MILLRACE_CACHE="",  # commands keep no copies in the home folder
     OMP_THREAD_LIMIT="1",  # several tests share the cores; threads that wait for each other lose most of the time
     OMP_NUM_THREADS="1",  # with more than the limit, a product in bf16 lacks the part of the threads that never began
