@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -64,9 +65,11 @@ class _Waiting:
 class Batcher:
     """One thread computes; the event loop gathers the next batch meanwhile."""
 
-    def __init__(self, serving: Callable[[], Opened], batched: Callable[[int], None] = lambda texts: None) -> None:
-        """`serving` returns the release for the next batch; `batched` gets the texts of each batch."""
-        self._serving, self._batched = serving, batched
+    def __init__(
+        self, answering: Callable[[], Sequence[Opened]], batched: Callable[[int], None] = lambda texts: None
+    ) -> None:
+        """`answering` returns the releases for the next batch, as in `answer_all`; `batched` gets its texts' number."""
+        self._answering, self._batched = answering, batched
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embed")
         self._task: asyncio.Task[None] | None = None
@@ -124,7 +127,7 @@ class Batcher:
                 continue
             self._batched(sum(len(each.question.entries) for each in batch))
             questions = [each.question for each in batch]
-            answers = await loop.run_in_executor(self._thread, answer_all, self._serving(), questions)
+            answers = await loop.run_in_executor(self._thread, answer_all, self._answering(), questions)
             for waiting, answer in zip(batch, answers, strict=True):
                 if waiting.answer.done():
                     continue
@@ -134,21 +137,26 @@ class Batcher:
                     waiting.answer.set_exception(answer)
 
 
-def answer_all(by: Opened, questions: Sequence[Question]) -> list[Answered | Exception]:
-    """Return each question's answer by one release, or its error; one bad question does not spoil the others."""
+def answer_all(answering: Sequence[Opened], questions: Sequence[Question]) -> list[Answered | Exception]:
+    """Return each question's answer by one release, or its error; one bad question does not spoil the others.
+
+    Args:
+        answering: releases of different models. The first one answers all that it may, and searches alone.
+    """
     try:
-        return _together(by, questions)
+        return _together(answering, questions)
     except Exception as error:
         if len(questions) == 1:
             return [error]
-        return [each for question in questions for each in answer_all(by, [question])]
+        return [each for question in questions for each in answer_all(answering, [question])]
 
 
-def _together(by: Opened, questions: Sequence[Question]) -> list[Answered | Exception]:
-    found: list[Answered | Exception] = [OtherModel(by)] * len(questions)
+def _together(answering: Sequence[Opened], questions: Sequence[Question]) -> list[Answered | Exception]:
+    found: list[Answered | Exception] = [OtherModel(answering[0])] * len(questions)
+    whose = [next((by for by in answering if _is_for(each, by, answering[0])), None) for each in questions]
     sides: tuple[Side, ...] = ("query", "item")
-    for side in sides:
-        own = [at for at, each in enumerate(questions) if each.side == side and _is_for(each, by)]
+    for by, side in itertools.product(answering, sides):
+        own = [at for at, each in enumerate(questions) if each.side == side and whose[at] is by]
         entries = [entry for at in own for entry in questions[at].entries]
         if not entries:
             continue
@@ -158,8 +166,9 @@ def _together(by: Opened, questions: Sequence[Question]) -> list[Answered | Exce
     return found
 
 
-def _is_for(question: Question, by: Opened) -> bool:
-    return question.release in (None, by.release) and question.model_version in (None, by.model_version)
+def _is_for(question: Question, by: Opened, first: Opened) -> bool:
+    named = question.release in (None, by.release) and question.model_version in (None, by.model_version)
+    return named and (by is first or question.k is None)
 
 
 def _hits(by: Opened, vectors: np.ndarray, k: int | None) -> list[tuple[Hit, ...]] | None:

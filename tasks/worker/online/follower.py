@@ -1,25 +1,33 @@
-"""Follows the current release: opens and warms the next one beside the one that serves, then swaps them at once."""
+"""Follows the current release: opens and warms the next one beside the one that serves, then swaps them at once.
+
+While a published target still holds vectors of another model, that model answers too: requests that name it find the
+model of the rows that they search, until the target has swapped.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+import time
 from collections.abc import Callable
 
 from infra.store.base import Store
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import masked
-from tasks.runs import releases
+from tasks.runs import releases, served_targets
 from tasks.worker.online.opened import Opened, open_release
 
 LOOK_SECONDS = 2.0  # between two looks at releases/CURRENT; each is one small read of the workspace
+TARGETS_SECONDS = 30.0  # between two looks at the targets' records, which are a listing and a read each
 RETRY_SECONDS = 30.0  # after a release that can't be opened: a damaged folder is read whole each time
+MOST_OTHERS = 2  # models of targets that are open beside the current one; each takes as much memory
 
 
 class Follower:
-    """The release that serves. Every answer takes `serving` once, so it is of one release."""
+    """The releases that answer. Every answer takes `answering` once, so it is of one release."""
 
     def __init__(self, store: Store, named: int | None = None) -> None:
-        """Open the current release, or the one `named`, which is kept for ever.
+        """Open the current release and the models of targets, or the release `named` alone, which is kept for ever.
 
         Raises:
             ConfigError: there is none. StageError: it can't be opened.
@@ -28,16 +36,24 @@ class Follower:
         release = releases.current(store) if named is None else releases.read(store, named)
         if release is None:
             raise ConfigError(releases.no_current(store, "to serve"))
-        self.serving: Opened = open_release(store, release.ref)
+        self.answering: tuple[Opened, ...] = (open_release(store, release.ref),)  # the one that serves is first
         self.current = release.number  # the pointer's
         self.trouble: str | None = None  # reason why the current release does not serve
         self.swaps, self.failures = 0, 0
+        self._looked_at_targets = -TARGETS_SECONDS
+        self._refused: set[int] = set()  # releases of targets that can't be opened
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def serving(self) -> Opened:
+        """The release that answers requests without a name."""
+        return self.answering[0]
 
     def start(self, told: Callable[[str], None]) -> None:
         """Look for another current release until `close`. `told` gets a line for each swap and each failure."""
         if self._named is None:
+            self.look_at_targets(told)
             self._thread = threading.Thread(target=self._run, args=(told,), name="follower", daemon=True)
             self._thread.start()
 
@@ -56,9 +72,45 @@ class Follower:
             self.trouble = None
             return False
         self.current = pointer.release
-        self.serving = open_release(self._store, releases.read(self._store, pointer.release).ref, before=self.serving)
+        release = releases.read(self._store, pointer.release).ref
+        open_already = [each for each in self.answering if each.model_version == release.model_version]
+        made = open_release(self._store, release, before=(*open_already, self.serving)[0])
+        others = (self.serving, *self.answering[1:])
+        kept = [_without_vectors(each) for each in others if each.model_version != made.model_version]
+        self.answering = (made, *kept)  # the targets' records decide on the kept ones next
         self.swaps, self.trouble = self.swaps + 1, None
+        self._looked_at_targets = -TARGETS_SECONDS
         return True
+
+    def look_at_targets(self, told: Callable[[str], None]) -> None:
+        """Open the models of the targets' present vectors, at most `MOST_OTHERS`, and let go of all other ones."""
+        self._looked_at_targets = time.monotonic()
+        try:
+            served = served_targets.of_all_targets(self._store)
+        except Exception as error:  # a record is damaged, or the store is away: all stays as it is
+            told(f"the targets' records can't be read: {masked(str(error)) or type(error).__name__}")
+            return
+        now = self.serving.model_version
+        numbers = {each.model_version: each.release for each in served if each.model_version != now}
+        newest = sorted(numbers.items(), key=lambda item: -item[1])[:MOST_OTHERS]
+        there = {each.model_version: each for each in self.answering[1:]}
+        others: list[Opened] = []
+        for version, number in newest:
+            if version in there:
+                others.append(there[version])
+            elif number not in self._refused and (opened := self._opened(number, told)) is not None:
+                others.append(opened)
+        self.answering = (self.serving, *others)
+
+    def _opened(self, number: int, told: Callable[[str], None]) -> Opened | None:
+        try:
+            opened = open_release(self._store, releases.read(self._store, number).ref, vectors=False)
+        except Exception as error:  # it is pruned, or damaged: requests that name its model get 409
+            self._refused.add(number)
+            told(f"release {number} of a target does not answer: {masked(str(error)) or type(error).__name__}")
+            return None
+        told(f"release {number} answers too, since a target serves it: {opened.model_version}")
+        return opened
 
     def _run(self, told: Callable[[str], None]) -> None:
         wait = LOOK_SECONDS
@@ -74,3 +126,10 @@ class Follower:
                 if said != self.trouble:
                     told(said)
                 self.trouble = said
+            if time.monotonic() - self._looked_at_targets >= TARGETS_SECONDS:
+                self.look_at_targets(told)
+
+
+def _without_vectors(opened: Opened) -> Opened:
+    """Return a release without its vectors, which only searches of the current one need."""
+    return dataclasses.replace(opened, vectors=None)

@@ -76,11 +76,12 @@ class Opened:
     seconds: float  # taken by opening and warming
 
 
-def open_release(store: Store, release: ReleasedRef, before: Opened | None = None) -> Opened:
+def open_release(store: Store, release: ReleasedRef, before: Opened | None = None, vectors: bool = True) -> Opened:
     """Open a release and embed a few texts with it.
 
     Args:
-        before: the release that serves now; if it has the same model, as before a refresh, that is used on.
+        before: an open release; if it has the same model, as before a refresh, that is used on.
+        vectors: False if it will answer no search.
 
     Raises:
         MissingFolder, CorruptFolder: model or vectors are missing or damaged.
@@ -95,8 +96,8 @@ def open_release(store: Store, release: ReleasedRef, before: Opened | None = Non
             encoder = _encoder(folder)
             for text in WARMING:
                 encoder.embed([text], "query")
-        vectors = Vectors(store, release) if fits(store, release) else None
-    return Opened(release.number, release.model_version, encoder, vectors, time.monotonic() - began)
+        found = Vectors(store, release) if vectors and fits(store, release) else None
+    return Opened(release.number, release.model_version, encoder, found, time.monotonic() - began)
 
 
 def _encoder(folder: Path) -> Encoder:

@@ -66,6 +66,7 @@ class Measures:
         self.release = Gauge(f"{_NAME}_release", "Number of the release that serves", registry=all_)
         self.current = Gauge(f"{_NAME}_current_release", "Number of the current release", registry=all_)
         self.swaps = Gauge(f"{_NAME}_swaps", "Swaps to another release since the start", registry=all_)
+        self.models = Gauge(f"{_NAME}_models", "Models of the current release and of targets", registry=all_)
         self.failures = Gauge(f"{_NAME}_failed_opens", "Releases that could not be opened", registry=all_)
 
     def text(self, follower: Follower, batcher: Batcher) -> bytes:
@@ -74,6 +75,7 @@ class Measures:
         self.release.set(follower.serving.release)
         self.current.set(follower.current)
         self.swaps.set(follower.swaps)
+        self.models.set(len(follower.answering))
         self.failures.set(follower.failures)
         return generate_latest(self.registry)
 
@@ -85,7 +87,7 @@ class Online:
         """`token`: that requests must carry; None: requests must name this machine."""
         self._follower, self._token = follower, token
         self._measures = Measures()
-        self._batcher = Batcher(lambda: follower.serving, self._measures.batch.observe)
+        self._batcher = Batcher(lambda: follower.answering, self._measures.batch.observe)
         asked = {"/embed": self._embed, "/search": self._search, "/v1/embeddings": self._open_ai}
         routes = [Route(path, self._post(path, answer), methods=["POST"]) for path, answer in asked.items()]
         routes += [Route("/healthz", self._health), Route("/metrics", self._metrics)]
@@ -184,6 +186,7 @@ class Online:
                 "encoder": now.encoder.kind,
                 "width": now.encoder.width,
                 "vectors": len(now.vectors) if now.vectors is not None else None,
+                "also": [stamp(each) for each in follower.answering[1:]],
                 "trouble": follower.trouble,
             }
         )

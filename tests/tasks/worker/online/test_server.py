@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,9 +13,13 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from configs.schema.stages import LancedbTarget
 from infra.store.directory import DirectoryStore
-from tasks.runs import releases
+from tasks.foundation.clock import now
+from tasks.runs import releases, served_targets
+from tasks.runs.served_targets import Served, publication
 from tasks.worker.online import batches, nearest, requests, server
+from tasks.worker.online import follower as follower_module
 from tasks.worker.online.batches import Answered, Batcher, OtherModel, Question, QueueFull
 from tasks.worker.online.exported import FOLDER, Entry, Exported
 from tasks.worker.online.follower import Follower
@@ -173,9 +178,9 @@ def test_a_trained_width_is_cut_and_of_unit_length_again() -> None:
     assert requests.narrowed(encoder.opened(), vectors, 2) is vectors
 
 
-def with_batcher(encoder: Held, talk: Any, serving: Any = None) -> Any:
+def with_batcher(encoder: Held, talk: Any, answering: Any = None) -> Any:
     async def main() -> Any:
-        batcher = Batcher(serving or encoder.opened)
+        batcher = Batcher(answering or (lambda: (encoder.opened(),)))
         batcher.start()
         try:
             return await talk(batcher)
@@ -241,7 +246,7 @@ def test_a_swap_between_two_batches_never_mixes_models(monkeypatch: pytest.Monke
         old.go_on.set()
         return await asyncio.gather(first, second, pinned, return_exceptions=True)
 
-    first, second, pinned = with_batcher(old, talk, lambda: serving[0].opened())
+    first, second, pinned = with_batcher(old, talk, lambda: (serving[0].opened(),))
     assert [(each.by.model_version, each.vectors[0, 0]) for each in (first, second)] == [("model-1", 1), ("model-2", 2)]
     assert isinstance(pinned, OtherModel), "it came for the model before"
 
@@ -261,3 +266,69 @@ def test_the_follower_swaps_and_says_so(
     assert np.allclose(got["vectors"], model_of(store, 2).embed(TEXTS, "query"), atol=1e-5)
     assert (got["release"], follower.swaps) == (2, 1)
     assert "release 2 serves" in capfd.readouterr().err
+
+
+def published(store: DirectoryStore, number: int) -> None:
+    """Write the record of a target that serves a release, as a publication does."""
+    release = releases.read(store, number)
+    target = LancedbTarget(kind="lancedb", name="shop", uri="/nowhere")
+    record = Served(
+        target=target, release=number, table=f"shop-{number}", model_version=release.model.version,
+        vectors=release.vectors, index=None, recall=1.0, query_ms=1.0, queries=10, at=now(),
+        run_key=publication(number, "shop"),
+    )  # fmt: skip
+    served_targets.note(store, record)
+
+
+def wait_for(client: TestClient, **expected: object) -> None:
+    for _ in range(600):
+        health = client.get("/healthz").json()
+        if {name: health[name] for name in expected} == expected:
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(f"not within 30 s: {expected}")
+
+
+def test_the_model_of_a_targets_vectors_answers_until_the_target_has_swapped(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(follower_module, "TARGETS_SECONDS", 0.05)
+    published(store, 4)
+    before, current = (releases.read(store, number).model.version for number in (4, 2))
+    pinned = {"queries": TEXTS, "model_version": before}
+    with TestClient(Online(Follower(store)).app, base_url="http://localhost") as client:
+        wait_for(client, release=4, also=[])
+        point_to(store, 2)
+        wait_for(client, release=2, also=[{"release": 4, "model_version": before}])
+        got = client.post("/embed", json=pinned).json()
+        assert (got["release"], got["model_version"]) == (4, before)
+        assert np.allclose(got["vectors"], model_of(store, 4).embed(TEXTS, "query"), atol=1e-5)
+        assert client.post("/embed", json={"queries": TEXTS}).json()["model_version"] == current
+        searched = client.post("/search", json={"query": "lamp", "model_version": before})
+        assert searched.status_code == 409, "its vectors are not in memory any more"
+        published(store, 2)
+        wait_for(client, release=2, also=[])
+        assert client.post("/embed", json=pinned).status_code == 409
+
+
+def test_a_server_that_starts_between_release_and_publication_has_both_models(store: DirectoryStore) -> None:
+    published(store, 2)
+    with TestClient(Online(Follower(store)).app, base_url="http://localhost") as client:
+        version = releases.read(store, 2).model.version
+        got = client.post("/embed", json={"queries": TEXTS, "model_version": version}).json()
+        assert np.allclose(got["vectors"], model_of(store, 2).embed(TEXTS, "query"), atol=1e-5)
+        assert client.get("/healthz").json()["status"] == "ok"
+
+
+def test_a_targets_release_that_is_gone_is_named_and_asked_for_once(
+    store: DirectoryStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    published(store, 2)
+    shutil.rmtree(store.local(releases.read(store, 2).model_prefix))
+    follower = Follower(store)
+    with TestClient(Online(follower).app, base_url="http://localhost") as client:
+        follower.look_at_targets(server.told)
+        assert client.get("/healthz").json()["also"] == []
+        assert client.post("/embed", json={"queries": TEXTS}).status_code == 200
+    assert capfd.readouterr().err.count("release 2 of a target does not answer") == 1
