@@ -111,6 +111,9 @@ COMPILE_SIGNAL = Kind(
 ROWS = Kind("rows", "runs/{run}/validate/rows/{folder}/", "rows", "validate", MANIFEST, Kept.reached)
 SIDES = Kind("sides of the holdout", "runs/{run}/validate/sides/{folder}/", "rows", "validate", MANIFEST, Kept.always)
 HELD = Kind("held-out rows", "runs/{run}/validate/held/{folder}/", "rows", "validate", MANIFEST, Kept.always)
+KEYS = Kind(
+    "keys of a span's rows", "runs/{run}/validate/keys/{folder}/", "keys", "validate", MANIFEST, Kept.reached,
+)
 WAITING_ROWS = Kind(
     "rows that wait for their items", "runs/{run}/validate/waiting/{folder}/", "rows", "validate", MANIFEST,
     Kept.always,

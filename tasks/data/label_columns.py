@@ -34,6 +34,13 @@ def pair_mask(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
     return np.ones(rows.num_rows, dtype=bool)
 
 
+def pair_rule(heads: HeadsConfig) -> str:
+    """Return the rule of `pair_mask` in words, equal if the same rows are pairs: `label >= 4.0`, or `every row`."""
+    if heads.contrastive is not None and heads.contrastive.positives_only and heads.classification is not None:
+        return f"{LABEL} >= {heads.classification.positive_min}"
+    return "every row"
+
+
 def label_columns(config: Config) -> dict[str, str]:
     """Return the training columns except features, by the configuration key that names each."""
     columns = {f"heads.{name}.column": head.column for name, head in config.heads.of_labels.items()}

@@ -128,7 +128,8 @@ def _of_runs(sizes: Mapping[str, int], reach: Reach) -> Iterator[Folder]:
         run_key = run_of(folder)
         if workspace.PLAN.key(run=run_key) not in sizes or run_key in reach.unfinished:
             continue
-        if workspace.ROWS.match(f"{folder}/{MANIFEST}") or run_key not in reach.runs:
+        of_rows = any(kind.match(f"{folder}/{MANIFEST}") for kind in (workspace.ROWS, workspace.KEYS))
+        if of_rows or run_key not in reach.runs:
             yield _folder("runs", folder, below)
 
 

@@ -21,7 +21,7 @@ from tasks.contracts.jobs import ValidateInputs, report
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef, newest_rows
-from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, PROFILE, ROWS, SIDES
+from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, PROFILE, ROWS, SIDES
 from tasks.data.label_columns import with_labels
 from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS, has_ids_alone
 from tasks.foundation.errors import CodeError, DataError
@@ -45,6 +45,7 @@ from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_labels, judge_values
 from tasks.worker.rows.window import WindowCounts, judge_columns, judge_drift, judge_places, read_earlier
+from tasks.worker.training.row_keys import write_span_keys
 
 
 def rows_file(scratch: Path, span: SpanRef) -> Path:
@@ -196,7 +197,7 @@ def run(job: Job) -> ValidateOutcome:
         sides = SIDES.within(run=job.spec.run_key)
         (scratch / "sides").mkdir()
         rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
-        rows = tuple(_with_held(job, inputs, ref, scratch) for ref in rows)
+        rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch), scratch) for ref in rows)
         outcome = outcome.model_copy(
             update={
                 "rows": rows,
@@ -248,6 +249,12 @@ def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) ->
     prefix = HELD.of(job.spec, folder=ref.span.name)
     rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all spans of a window have one share
     return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
+
+
+def _with_keys(job: Job, ref: RowsRef, scratch: Path) -> RowsRef:
+    """Write the keys of a span's rows; return its reference with them."""
+    prefix = KEYS.of(job.spec, folder=ref.span.name)
+    return write_span_keys(job.store, ref, job.config.heads, prefix, scratch / "keys" / ref.span.name)
 
 
 def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Path]) -> list[SpanItems]:

@@ -35,7 +35,6 @@ from tasks.data.rows import BATCH_ROWS, CORE, ROWS_KIND
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 SPAN = SpanRef(name="2026-01", version=1)
-PREFIX = "runs/memory/validate/rows/2026-01"
 SETTINGS = [
     "model.scratch={vocab_size: 4000, hidden_size: 32, layers: 1, attention_heads: 2, intermediate_size: 64, "
     "max_tokens: 128}",
@@ -70,11 +69,15 @@ def main() -> int:
     return _print(arguments.pairs, found)
 
 
-def write_span(store: DirectoryStore, pairs: int) -> None:
-    """Write the validated rows of one span: queries of six words, items of twelve, one item for every ten rows."""
-    random = np.random.default_rng(7)
+def write_span(store: DirectoryStore, pairs: int, span: SpanRef = SPAN, seed: int = 7) -> RowsRef:
+    """Write the validated rows of one span: queries of six words, items of twelve, one item for every ten rows.
+
+    All spans have the same queries and items; the seed says which rows pair them.
+    """
+    ref = ref_of(pairs, span)
+    random, names = np.random.default_rng(seed), np.random.default_rng(7)
     letters = np.array(list("abcdefghijklmnopqrstuvwxyz"))
-    words = pa.array(sorted({"".join(random.choice(letters, random.integers(3, 9))) for _ in range(5000)}))
+    words = pa.array(sorted({"".join(names.choice(letters, names.integers(3, 9))) for _ in range(5000)}))
     with tempfile.TemporaryDirectory(prefix="millrace-memory-") as name:
         path = Path(name) / "part-00000.parquet"
         writer = None
@@ -97,7 +100,13 @@ def write_span(store: DirectoryStore, pairs: int) -> None:
             writer.write_table(table)
         if writer is not None:
             writer.close()
-        commit(store, PREFIX, Path(name), ROWS_KIND, {"span": SPAN.name, "span_version": 1, "rows": pairs})
+        commit(store, ref.prefix, Path(name), ROWS_KIND, {"span": span.name, "span_version": 1, "rows": pairs})
+    return ref
+
+
+def ref_of(pairs: int, span: SpanRef = SPAN) -> RowsRef:
+    """Return the reference of a span that `write_span` has written."""
+    return RowsRef(span=span, prefix=f"runs/memory/validate/rows/{span.name}", rows=pairs)
 
 
 def _texts(words: pa.Array, number: np.ndarray, count: int, seed: int) -> pa.Array:
@@ -128,7 +137,7 @@ def train(workspace: Path, pairs: int, steps: int) -> dict[str, float]:
     )
 
     config = load_config(None, SETTINGS)
-    inputs = TrainInputs(rows=(RowsRef(span=SPAN, prefix=PREFIX, rows=pairs),), history=(), parent=None)
+    inputs = TrainInputs(rows=(ref_of(pairs),), history=(), parent=None)
     spec = JobSpec(
         run_key="memory", span=SPAN, attempt=1, submitted_as=1, workspace=str(workspace), workers=1, config=config,
         inputs=inputs,

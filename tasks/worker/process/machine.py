@@ -15,10 +15,10 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from infra.store.base import Store
 from infra.store.directory import NO_LINKS
@@ -27,7 +27,8 @@ from infra.store.lease import CheckedStore
 from tasks.foundation.errors import HangError
 from tasks.worker.process.sigterm import RUNNER_PID
 
-_ARRIVED = "arrived-"
+T = TypeVar("T")
+_ARRIVED, _BEAT = "arrived-", "beat"
 
 
 class SharedFolder:
@@ -85,17 +86,36 @@ def _is_at(folder: int, path: Path) -> bool:
 SHORTEST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
-def wait_until(done: Callable[[], bool], missing: Callable[[], str], seconds: float) -> None:
-    """Poll until `done` is true. Raises HangError, with the text of `missing`, after `seconds`."""
-    deadline, pause = time.monotonic() + seconds, SHORTEST_POLL_SECONDS
+def wait_until(
+    done: Callable[[], bool], missing: Callable[[], str], seconds: float, sign: Callable[[], object] = lambda: None
+) -> None:
+    """Poll until `done` is true.
+
+    Args:
+        missing: returns the begin of the error's sentence.
+        sign: returns another value whenever the awaited work has gone on.
+
+    Raises:
+        HangError: `seconds` have passed since the call, or since the last sign.
+    """
+    deadline, pause, seen = time.monotonic() + seconds, SHORTEST_POLL_SECONDS, sign()
     while not done():
+        if (now := sign()) != seen:
+            deadline, seen = time.monotonic() + seconds, now
         if time.monotonic() > deadline:
             raise HangError(f"{missing()} within {seconds:g} s; a worker is stuck or has ended")
         time.sleep(pause)
         pause = min(1.5 * pause, LONGEST_POLL_SECONDS)
 
 
-LONGEST_SECONDS = 4 * 3600.0  # longest work once per machine: tokens of a quarter, or a compiler
+def beating(pieces: Iterable[T], beat: Callable[[], object]) -> Iterator[T]:
+    """Yield the pieces of a long work, with a call of `beat` before each."""
+    for piece in pieces:
+        beat()
+        yield piece
+
+
+LONGEST_SECONDS = 4 * 3600.0  # without a sign of work: longer than one fetch, or the compilation of one graph
 
 
 def once_per_machine(path: Path, make: Callable[[], bytes], what: str) -> bytes:
@@ -190,6 +210,18 @@ class Machine:
         if "_shared" in vars(self):
             vars(self).pop("_shared").leave()
 
+    def beat(self) -> None:
+        """Give the workers that wait for this one's file a sign that the work goes on."""
+        if self._workers > 1:
+            with (self.folder / _BEAT).open("ab") as file:
+                file.write(b".")  # a file's time has the resolution of the kernel's clock tick
+
+    def _beats(self) -> int:
+        try:
+            return (self.folder / _BEAT).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def publish(self, name: str, content: bytes) -> None:
         """Write a file that the others wait for."""
         publish_file(self.folder / name, content)
@@ -203,10 +235,15 @@ class Machine:
             what: its content in words, for the error.
 
         Raises:
-            HangError: the file did not exist after `seconds`.
+            HangError: the file did not exist `seconds` after the call, or after that worker's last `beat`.
         """
         path = self.folder / name
-        wait_until(path.exists, lambda: f"this machine's first worker has not written {what}, {path},", seconds)
+        wait_until(
+            path.exists,
+            lambda: f"this machine's first worker has neither written {what}, {path}, nor gone on",
+            seconds,
+            self._beats,
+        )
         return path.read_bytes()
 
     def reads(self, store: Store) -> Store:

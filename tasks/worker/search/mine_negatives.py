@@ -26,7 +26,7 @@ from tasks.worker.process.job import Job
 from tasks.worker.search.index import MEMORY_BYTES, Index
 from tasks.worker.training.holdout import encode_side
 from tasks.worker.training.known_pairs import KnownPositives
-from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.row_keys import id_keys, text_keys
 from tasks.worker.training.training_rows import feature_columns
 
 

@@ -32,7 +32,7 @@ from tasks.worker.search.mine_negatives import Mined, ReleasedItems, mine, open_
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.known_pairs import KnownPositives
 from tasks.worker.training.pair_arrays import HardNegatives
-from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.row_keys import id_keys, text_keys
 from tasks.worker.training.training_rows import feature_columns
 
 KIND = "negatives"

@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,7 @@ def _builder_lease(job: Job, key: str) -> contextlib.AbstractContextManager[leas
     """Wait for the lease; yield None if another builder completes the artifact first."""
 
     def complete() -> bool:  # polled while waiting, so checksums are read only once the manifest says complete
+        job.machine.beat()
         return compile_cache.is_complete(job.store, key) and compile_cache.fetch(job.store, key, None).complete
 
     return lease.wait_for(job.store, _lease(key), until=complete, say=_say)
@@ -152,6 +153,7 @@ def _signal(job: Job, key: str, what: str, content: bytes = b"") -> None:
 def _wait_for(job: Job, key: str, what: str) -> bytes:
     signal = COMPILE_SIGNAL.of(job.spec, key=f"{key}-{what}")
     while not job.store.exists(signal):
+        job.machine.beat()  # worker 0 is watched by the workers of its own machine
         time.sleep(POLL_SECONDS)
     return job.store.read(signal)
 
@@ -165,7 +167,7 @@ def _prepared(job: Job, key: str, before: CacheContents) -> None:
 def _compile(job: Job, variables: Mapping[str, str], cache: Path) -> tuple[Graph, ...]:
     """Run this stage a second time inside the tool, in a trial run that only collects graphs, and compile them."""
     environment = _environment(job, variables)
-    graphs = precompile(_trial(job), cache, _workdir(cache), environment, job.config.compiler.parallel_jobs, _say)
+    graphs = precompile(_trial(job), cache, _workdir(cache), environment, job.config.compiler.parallel_jobs, _sign(job))
     _say(f"compiled {len(graphs)} graphs ahead of time")
     sizes = list_graphs(cache)
     return tuple(Graph(graph.name, "ahead of time", graph.seconds, sizes[graph.name]) for graph in graphs)
@@ -177,7 +179,7 @@ def _collect(job: Job, key: str, variables: Mapping[str, str], cache: Path) -> N
     Raises:
         CompileError: the trial run failed, or met graphs here that worker 0 did not meet.
     """
-    names = collect(_trial(job), cache, _workdir(cache), _environment(job, variables), _say)
+    names = collect(_trial(job), cache, _workdir(cache), _environment(job, variables), _sign(job))
     _wait_for(job, key, COMPILED)
     there = compile_cache.fetch(job.store, key, cache)
     if other := sorted(names - there.graphs.keys()):
@@ -245,6 +247,16 @@ def _found(before: CacheContents, key: str, accelerator: Accelerator) -> str:
         f"{where}: all {len(before.graphs)} graphs are known, but this runtime can't read compiled graphs back "
         "and compiles them again; none may be new"
     )
+
+
+def _sign(job: Job) -> Callable[[str], None]:
+    """Return a function that prints a line of the tool's, which is a sign of work for the waiting workers."""
+
+    def say(line: str) -> None:
+        job.machine.beat()
+        _say(line)
+
+    return say
 
 
 def _say(line: str) -> None:

@@ -1,33 +1,42 @@
 """Known positive pairs, which are never used as negatives, and the positive items of each query.
 
-They come from all rows of the lineage so far, training and holdout, and from the golden set. An item is also relevant
-if it shares a normalised text with a relevant item, in any row, as in `tasks.worker.model.relevant`.
+They come from all rows of the lineage so far, training and holdout, and from the golden set. Of earlier spans only the
+keys are read, and no text. An item is also relevant if it shares a normalised text with a relevant item, in any row, as
+in `tasks.worker.model.relevant`.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from configs.schema.training import HeadsConfig
 from infra.store.base import Store
 from tasks.contracts.references import RowsRef
-from tasks.data.label_columns import pair_mask
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, read_rows
 from tasks.worker.process.job import Job
-from tasks.worker.training.tokenised import KEYS, Column, RecordFile, id_keys, text_keys
+from tasks.worker.process.machine import beating
+from tasks.worker.training.row_keys import (
+    OTHERS,
+    PAIRS,
+    TEXTS,
+    SortedFile,
+    TextKeys,
+    distinct,
+    open_span_keys,
+    ranges_of_keys,
+    write_keys,
+)
+from tasks.worker.training.tokenised import Column, RecordFile
 
-ROWS_AT_ONCE = 2**18  # rows in memory
-_KEY_BITS = 63
+_READERS = 16  # parallel reads: a history has hundreds of folders, and a bucket answers in tens of milliseconds
 _FILES = ("queries", "offsets", "keys")
 
 
@@ -126,47 +135,6 @@ class PositivesFile:
             file.close()
 
 
-class Buckets:
-    """Sorts many records of a few keys, with one bucket in memory at a time.
-
-    A record's bucket is given by the first bits of its first key, which is a hash. Buckets are in the order of the
-    keys, and each is sorted on its own, so all records come out sorted.
-    """
-
-    def __init__(self, folder: Path, name: str, rows: int, keys: int) -> None:
-        """Prepare the buckets, temporary files in `folder`; `rows`: upper limit of the records."""
-        self._bits = max(0, (rows // ROWS_AT_ONCE).bit_length())
-        self._paths = [folder / f"{name}.bucket-{number}" for number in range(2**self._bits)]
-        self._keys = keys
-
-    def add(self, records: np.ndarray) -> None:
-        """Add records, int64 (n, keys), not negative."""
-        records = distinct(records)  # search logs repeat a lot
-        bucket = records[:, 0] >> (_KEY_BITS - self._bits)
-        ends = np.cumsum(np.bincount(bucket, minlength=len(self._paths)))
-        for path, some in zip(self._paths, np.split(records, ends[:-1]), strict=True):
-            if len(some):
-                with path.open("ab") as file:
-                    some.tofile(file)
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the records of each bucket, int64 (n, keys), distinct and ascending, and delete the bucket."""
-        for path in self._paths:
-            if path.exists():
-                records = np.fromfile(path, dtype=np.int64).reshape(-1, self._keys)
-                path.unlink()
-                yield distinct(records)
-
-
-def distinct(records: np.ndarray) -> np.ndarray:
-    """Return the distinct records, int64 (n, keys), sorted by the first key, then the next."""
-    records = records[np.lexsort(records.T[::-1])]
-    new = np.ones(len(records), dtype=bool)
-    new[1:] = (records[1:] != records[:-1]).any(axis=1)
-    return records[new]
-
-
-ROW_KEYS = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # a row's keys; True if it is a pair
 MADE = "known"  # file with the path of the folder that the machine's first worker has written
 _TEXTS = "item_texts"
 
@@ -189,28 +157,54 @@ class KnownPositives(NamedTuple):
 
 @dataclass(frozen=True)
 class LineageKeys:
-    """The keys of all rows of some spans and the golden set, read again in each iteration.
+    """The keys of a run's rows, of all rows before it and of the golden set, in the folders that validate wrote.
 
-    `golden`: the key of the golden set, whose rows are all pairs, if any.
+    `golden`: the key of the golden set, if any. `heads` say which rows are pairs. `again`: earlier rows may be trained
+    on again, so that the run may meet any of their queries too.
     """
 
     store: Store
-    refs: Sequence[RowsRef]
+    own: Sequence[RowsRef]
+    earlier: Sequence[RowsRef]
     golden: str | None
     heads: HeadsConfig
+    again: bool
 
     @property
     def rows(self) -> int:
         """Number of rows of the spans."""
-        return sum(ref.rows for ref in self.refs)
+        return sum(ref.rows for ref in (*self.own, *self.earlier))
 
-    def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield ROW_KEYS (rows,), some thousand rows at a time."""
-        for table in read_rows(self.store, self.refs, []):
-            yield _row_keys(table, pair_mask(table, self.heads))
-        if self.golden is not None:
-            table = pq.read_table(self.store.local(self.golden))
-            yield _row_keys(table, np.ones(table.num_rows, dtype=bool))
+    def write_known(self, folder: Path, beat: Callable[[], object]) -> None:
+        """Write the known positives of the run's queries, as `write_known` does.
+
+        Args:
+            beat: called as the work goes on.
+        """
+        own = self._folders(folder / "own", self.own, None, beat)
+        earlier = self._folders(folder / "earlier", self.earlier, self.golden, beat)
+        write_known(folder, [*own, *earlier], None if self.again else own, beat)
+
+    def _folders(
+        self, folder: Path, refs: Sequence[RowsRef], golden: str | None, beat: Callable[[], object]
+    ) -> list[Path]:
+        """Return folders with the keys of some spans; the keys that the workspace lacks are made in `folder`."""
+        with ThreadPoolExecutor(_READERS) as readers:
+            found = list(readers.map(lambda ref: _opened(self.store, ref, self.heads, beat), refs))
+        missing = [ref for ref, there in zip(refs, found, strict=True) if there is None]
+        folders = [there for there in found if there is not None]
+        if missing or golden is not None:
+            made = TextKeys(self.store, missing, golden, self.heads)
+            folder.mkdir()
+            write_keys(folder, beating(made, beat), made.rows)
+            folders.append(folder)
+        return folders
+
+
+def _opened(store: Store, ref: RowsRef, heads: HeadsConfig, beat: Callable[[], object]) -> Path | None:
+    folder = open_span_keys(store, ref, heads)
+    beat()
+    return folder
 
 
 def open_known(job: Job, keys: LineageKeys, barrier: Callable[[], object]) -> KnownPositives:
@@ -228,7 +222,7 @@ def open_known(job: Job, keys: LineageKeys, barrier: Callable[[], object]) -> Kn
         return known
     began = time.monotonic()
     with job.scratch() as folder:
-        write_known(folder, keys, keys.rows)
+        keys.write_known(folder, job.machine.beat)
         known = KnownPositives.open(folder)
         if rank.world > 1:  # through a file: the work can exceed a process group's timeout
             job.machine.publish(MADE, str(folder).encode())
@@ -240,28 +234,36 @@ def open_known(job: Job, keys: LineageKeys, barrier: Callable[[], object]) -> Kn
 def find_known_positives(keys: Iterable[np.ndarray], rows: int) -> KnownPositives:
     """Return the known positives of some rows, ROW_KEYS; `rows`: upper limit of their number."""
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
-        write_known(Path(name), keys, rows)
+        write_keys(Path(name), keys, rows)
+        write_known(Path(name), [Path(name)], None)
         return KnownPositives.open(Path(name))
 
 
-def write_known(folder: Path, keys: Iterable[np.ndarray], rows: int) -> None:
-    """Write the known positives into files of `folder`, with some hundred thousand rows in memory.
+def write_known(
+    folder: Path, sources: Sequence[Path], own: Sequence[Path] | None, beat: Callable[[], object] = lambda: None
+) -> None:
+    """Write the known positives into files of `folder`, with some hundred thousand keys in memory.
 
     Args:
-        keys: ROW_KEYS (n,), of all rows.
-        rows: upper limit of their number.
+        sources: folders of keys, from `write_keys`.
+        own: folders with the queries whose positives are written, which are among `sources`; None: all queries.
+        beat: called as the work goes on.
     """
-    texts, pairs = Buckets(folder, _TEXTS, rows, 2), Buckets(folder, "pairs", rows, 3)
-    for some in _gathered(keys):
-        texts.add(_columns(some, "item_key", "text_key"))
-        pairs.add(_columns(some[some["pair"]], "query_key", "item_key", "text_key"))
+    texts, pairs = ([SortedFile(source, name) for source in sources] for name in (TEXTS, PAIRS))
+    asked = None if own is None else [SortedFile(each, name) for each in own for name in (PAIRS, OTHERS)]
     with PositivesFile(folder, _TEXTS) as several:
-        for bucket in texts:
-            several.add(bucket[:, 0], bucket[:, 1])
+        for last in ranges_of_keys(texts):
+            beat()
+            several.add(*np.concatenate([file.until(last) for file in texts]).T)
     of_item = Positives.open(folder, _TEXTS)
     with PositivesFile(folder, "item_key") as by_item, PositivesFile(folder, "text_key") as by_text:
-        for bucket in pairs:
-            queries, item, text = bucket.T
+        for last in ranges_of_keys(pairs):
+            beat()
+            found = [file.until(last) for file in pairs]
+            if asked is not None:
+                wanted = np.unique(np.concatenate([file.until(last)[:, 0] for file in asked]))
+                found = [records[_among(records[:, 0], wanted)] for records in found]
+            queries, item, text = np.concatenate(found).T
             by_item.add(queries, item)
             items, number = np.unique(item, return_inverse=True)
             pair, others = _expanded(number, *of_item.lists(items), len(items))
@@ -270,32 +272,14 @@ def write_known(folder: Path, keys: Iterable[np.ndarray], rows: int) -> None:
         path.unlink()
 
 
+def _among(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Return a mask of the values that are in `ascending`, bool (values,)."""
+    return np.append(ascending, -1)[np.searchsorted(ascending, values)] == values  # keys are not negative
+
+
 def _expanded(number: np.ndarray, whose: np.ndarray, values: np.ndarray, lists: int) -> tuple[np.ndarray, np.ndarray]:
     """Replace each list number in `number` with the values of that list; return places in `number`, and the values."""
     counts = np.bincount(whose, minlength=lists)
     begins = np.cumsum(counts) - counts
     each = counts[number]
     return np.repeat(np.arange(len(number)), each), values[ranges(begins[number], each)]
-
-
-def _gathered(keys: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield the same rows in larger pieces, so that buckets get many at a time."""
-    waiting: list[np.ndarray] = []
-    for some in keys:
-        waiting.append(some)
-        if sum(map(len, waiting)) >= ROWS_AT_ONCE:
-            yield np.concatenate(waiting)
-            waiting = []
-    if waiting:
-        yield np.concatenate(waiting)
-
-
-def _columns(keys: np.ndarray, *names: str) -> np.ndarray:
-    return np.stack([keys[name] for name in names], axis=1)
-
-
-def _row_keys(table: pa.Table, pair: np.ndarray) -> np.ndarray:
-    keys = np.empty(table.num_rows, dtype=ROW_KEYS)
-    keys["query_key"], keys["text_key"] = text_keys(table[QUERY]), text_keys(table[ITEM])
-    keys["item_key"], keys["pair"] = id_keys(table[ITEM_ID]), pair
-    return keys

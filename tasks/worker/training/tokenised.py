@@ -19,7 +19,7 @@ import tempfile
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast, overload
 
@@ -44,9 +44,11 @@ from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.contracts.workspace import TOKENS, TOKENS_LEASE
 from tasks.data.holdout import read_sides
 from tasks.data.pretrained import read_settings as read_json
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text
+from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.worker.model.features import Side
 from tasks.worker.model.tokens import prompts_of, tokenize
+from tasks.worker.process.machine import beating
+from tasks.worker.training.row_keys import KEYS, id_keys, text_keys
 
 TokenizerSettings = Mapping[str, Mapping[str, Any]]  # content of each file by its name
 
@@ -104,7 +106,6 @@ def write_settings(settings: TokenizerSettings, folder: Path, longest: int | Non
 SIDES: tuple[Side, ...] = ("query", "item")
 
 BEGINS = ("query_begin", "item_begin")  # first token of a row among all rows' tokens
-KEYS = ("query_key", "text_key", "item_key")
 # One record per row, so that few pages of a file are read for it.
 ROW = np.dtype([(name, "<i8") for name in (*BEGINS, *KEYS, "tokens")])
 
@@ -159,22 +160,6 @@ def tokenise_rows(table: pa.Table, recipe: Recipe) -> TokenisedRows:
     return TokenisedRows(rows, query.ids, item.ids)
 
 
-def text_keys(texts: pa.ChunkedArray) -> np.ndarray:
-    """Return a key of each text, int64 (texts,), not negative; equal if the normalised texts are equal."""
-    return _hashes(map(normal_text, texts.to_pylist()))
-
-
-def id_keys(item_ids: pa.ChunkedArray) -> np.ndarray:
-    """Return a key of each item id, int64 (items,), not negative."""
-    return _hashes(item_ids.to_pylist())
-
-
-def _hashes(texts: Iterable[str]) -> np.ndarray:
-    """Return 63 hash bits of each text, int64; a collision among ten million texts has odds of 1 to 200,000."""
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-    return (np.frombuffer(digests, dtype="<u8") >> np.uint64(1)).astype(np.int64)
-
-
 KIND = "tokens"
 ROWS, QUERY_IDS, ITEM_IDS = "rows.bin", "query.int32", "item.int32"  # little-endian, without a header
 POLL_SECONDS = 1.0
@@ -182,7 +167,12 @@ _FORMAT = 1  # part of the key: raise it if the same rows give different files
 
 
 def open_tokens(
-    store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe, shared: Store | None = None
+    store: Store,
+    ref: RowsRef,
+    rule: HoldoutRule,
+    recipe: Recipe,
+    shared: Store | None = None,
+    beat: Callable[[], object] = lambda: None,
 ) -> tuple[Path, Manifest]:
     """Return the local folder of a span's tokens and its manifest; make it if the workspace lacks it.
 
@@ -191,6 +181,7 @@ def open_tokens(
 
     Args:
         shared: the same workspace, read once per machine; if given, the rows are read from it.
+        beat: called as the work goes on, here or in the process that makes the folder.
 
     Raises:
         MissingFolder, CorruptFolder: the rows of the span or their `sides` are missing or damaged.
@@ -200,12 +191,19 @@ def open_tokens(
     made_of = _made_of(rows, ref, rule, recipe)
     key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
     prefix = TOKENS.key(key=key)
+
+    def never() -> bool:  # polled while another process, whose lease is alive, makes the folder
+        beat()
+        return False
+
     try:
         found = open_folder(store, prefix, KIND)
     except (MissingFolder, CorruptFolder):
-        with lease.wait_for(store, TOKENS_LEASE.key(key=key), say=_say, poll_seconds=POLL_SECONDS) as held:
-            assert held is not None  # None only with `until`
-            _make_if_needed(store, prefix, read_sides(rows, [ref], rule, recipe.columns), recipe, made_of, ref)
+        lease_key = TOKENS_LEASE.key(key=key)
+        with lease.wait_for(store, lease_key, until=never, say=_say, poll_seconds=POLL_SECONDS) as held:
+            assert held is not None  # as `until` is never true
+            sides = beating(read_sides(rows, [ref], rule, recipe.columns), beat)
+            _make_if_needed(store, prefix, sides, recipe, made_of, ref)
             held.check()
         return open_folder(store, prefix, KIND)
     _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {ref.span.name} are there")

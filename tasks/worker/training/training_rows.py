@@ -34,9 +34,10 @@ from tasks.foundation.errors import DataError
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.label_heads import LABEL_TASKS
 from tasks.worker.process.job import Job
+from tasks.worker.process.machine import beating
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.forgetting import Replay, ReplayedRows
-from tasks.worker.training.known_pairs import ROW_KEYS, ROWS_AT_ONCE, KnownPositives, LineageKeys, find_known_positives
+from tasks.worker.training.known_pairs import KnownPositives, LineageKeys, find_known_positives
 from tasks.worker.training.pair_arrays import (
     CLASSES,
     POPULARITY,
@@ -47,6 +48,7 @@ from tasks.worker.training.pair_arrays import (
     write_facts,
     write_popularity,
 )
+from tasks.worker.training.row_keys import ROW_KEYS, ROWS_AT_ONCE
 from tasks.worker.training.tokenised import BEGINS, ITEM_IDS, QUERY_IDS, ROW, ROWS, Recipe, open_tokens, write_tokens
 
 
@@ -174,12 +176,13 @@ def open_pairs(
         return _teaching(pairs, job.config)
     with job.scratch() as folder:
         recipe, again = _recipe(parts, job.config), folder / "replayed"
-        tokens = [open_tokens(job.store, ref, training.rule, recipe, job.shared)[0] for ref in training.refs]
+        beat = job.machine.beat
+        tokens = [open_tokens(job.store, ref, training.rule, recipe, job.shared, beat)[0] for ref in training.refs]
         spans = [TrainingRows(job.shared, [ref], job.config, training.rule) for ref in training.refs]
         again.mkdir()
-        write_tokens(again, replayed, recipe)
+        write_tokens(again, beating(replayed, beat), recipe)
         sources = [*zip(tokens, spans, strict=True), (again, replayed)]
-        _write_pairs(folder, sources, len(spans), parts, job.config)
+        _write_pairs(folder, sources, len(spans), parts, job.config, beat)
         pairs = open_pair_files(folder, known, parts.features, parts.model.pad)
         if rank.world > 1:  # through a file: the work can exceed a process group's timeout
             job.machine.publish(MADE, str(folder).encode())
@@ -203,13 +206,19 @@ def _recipe(parts: ModelParts, config: Config) -> Recipe:
 
 
 def _write_pairs(
-    folder: Path, sources: Sequence[tuple[Path, Iterable[pa.Table]]], own: int, parts: ModelParts, config: Config
+    folder: Path,
+    sources: Sequence[tuple[Path, Iterable[pa.Table]]],
+    own: int,
+    parts: ModelParts,
+    config: Config,
+    beat: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the files for `open_pair_files`, with some thousand rows in memory at a time.
 
     Args:
         sources: folders with the tokens of rows, each with these rows.
         own: number of sources with the run's own rows; they come first, then replayed ones.
+        beat: called as the work goes on.
     """
     heads = config.heads.of_labels
     kind, ids = row_type(parts.features, len(heads)), (QUERY_IDS, ITEM_IDS)
@@ -219,7 +228,7 @@ def _write_pairs(
         out = {name: opened.enter_context((folder / name).open("wb")) for name in (ROWS, *ids)}
         for number, (tokens, tables) in enumerate(sources):
             with (tokens / ROWS).open("rb") as held:
-                for table in tables:
+                for table in beating(tables, beat):
                     rows = _records(np.fromfile(held, ROW, table.num_rows), table, parts, config)
                     for name, begin in begins.items():
                         rows[name] += begin
@@ -304,7 +313,8 @@ def run_spares(config: Config, inputs: TrainInputs) -> dict[str, GroupRange]:
 
 def lineage_keys(job: Job, inputs: TrainInputs) -> LineageKeys:
     """Return the keys of all rows of the lineage so far, training and holdout, and of the golden set."""
-    return LineageKeys(job.shared, (*inputs.history, *inputs.rows), inputs.golden, job.config.heads)
+    again = job.config.train.replay > 0
+    return LineageKeys(job.shared, inputs.rows, inputs.history, inputs.golden, job.config.heads, again)
 
 
 def read_replayed_rows(job: Job, inputs: TrainInputs, spared: Mapping[str, GroupRange]) -> ReplayedRows:

@@ -16,7 +16,7 @@ from infra.store.base import Store
 
 # Below runs/ only what is named by its content: records of attempts hold times.
 _TIMELESS = ("spans/", "catalogue/", "tokens/", "negatives/", "lineages/", "models/", "vectors/", "quarantine/")
-_TIMELESS_OF_RUNS = ("validate/rows/", "validate/sides/", "validate/held/", "plan.json")
+_TIMELESS_OF_RUNS = ("validate/rows/", "validate/sides/", "validate/held/", "validate/keys/", "plan.json")
 _OF_THE_MOMENT = {"created_at", "sha256", "write"}  # keys of a release, with the hash over all of it; of the pointer
 
 

@@ -32,15 +32,14 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import HoldoutRule, MinedRelease, RowsRef, SpanRef
 from tasks.data.holdout import split_holdout
-from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROWS_KIND, distinct_items
+from tasks.data.rows import CORE, ITEM_ID, QUERY, ROWS_KIND, distinct_items
 from tasks.worker import train
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.process.job import Rank
 from tasks.worker.training.checkpoint import load_parts
 from tasks.worker.training.holdout import encode_side
-from tasks.worker.training.known_pairs import ROW_KEYS, LineageKeys
-from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.row_keys import TextKeys, keys_of
 from tasks.worker.training.training_rows import TrainingRows
 from tests.support.workspace.jobs import all_rows, infer_vectors, make_catalogue, make_job, model_of
 
@@ -178,14 +177,11 @@ def _train(store: DirectoryStore, config: Config, inputs: TrainInputs, run_key: 
 def _only_training_rows(config: Config) -> Iterator[None]:
     """Let training rows alone say what is right, as it would be if held-out pairs counted as unknown."""
 
-    def said(rows: LineageKeys) -> Iterator[np.ndarray]:
+    def said(rows: TextKeys) -> Iterator[np.ndarray]:
         for table in TrainingRows(rows.store, rows.refs, config):
-            some = np.ones(table.num_rows, dtype=ROW_KEYS)
-            some["query_key"], some["text_key"] = text_keys(table[QUERY]), text_keys(table[ITEM])
-            some["item_key"] = id_keys(table[ITEM_ID])
-            yield some
+            yield keys_of(table, np.ones(table.num_rows, dtype=bool))
 
-    with mock.patch.object(LineageKeys, "__iter__", said):
+    with mock.patch.object(TextKeys, "__iter__", said):
         yield
 
 

@@ -29,8 +29,9 @@ from configs.schema.config import Config
 from tasks.worker.model.features import FeatureTable
 from tasks.worker.process.job import Rank
 from tasks.worker.training import batches, plan
-from tasks.worker.training.known_pairs import ROW_KEYS, find_known_positives
+from tasks.worker.training.known_pairs import find_known_positives
 from tasks.worker.training.pair_arrays import Pairs, open_pair_files, row_type, write_facts
+from tasks.worker.training.row_keys import ROW_KEYS
 from tasks.worker.training.tokenised import ITEM_IDS, QUERY_IDS, ROWS
 from tests.support.models import one_by_one
 

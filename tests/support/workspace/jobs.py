@@ -26,6 +26,7 @@ from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.sources import Sources
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tasks.worker.rows.holdout import write_held
+from tasks.worker.training.row_keys import write_span_keys
 from tasks.worker.training.training_rows import used_columns
 
 torch.set_num_threads(1)  # for models this small a second thread only costs; and the same sums on every machine
@@ -174,6 +175,15 @@ def with_held(store: DirectoryStore, config: Config, *refs: RowsRef, golden: str
     with tempfile.TemporaryDirectory() as scratch:
         wheres = [(ref, f"runs/fixture/validate/held/{ref.span.name}") for ref in refs]
         return tuple(write_held(store, ref, rule, where, Path(scratch), golden) for ref, where in wheres)
+
+
+def with_keys(store: DirectoryStore, config: Config, *refs: RowsRef) -> tuple[RowsRef, ...]:
+    """References with the keys of their spans, as validate writes them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        wheres = [(ref, f"runs/fixture/validate/keys/{ref.span.name}") for ref in refs]
+        return tuple(
+            write_span_keys(store, ref, config.heads, where, Path(scratch) / ref.span.name) for ref, where in wheres
+        )
 
 
 def make_catalogue(store: DirectoryStore, config: Config, *rows: RowsRef) -> CatalogueRef:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import threading
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HangError
 from tasks.worker.process import machine as process_machine
-from tasks.worker.process.machine import Machine, SharedFolder, once_per_machine
+from tasks.worker.process.machine import Machine, SharedFolder, beating, once_per_machine
 
 
 def test_the_last_worker_to_leave_removes_the_folder(tmp_path: Path):
@@ -157,7 +159,7 @@ def test_a_worker_that_comes_after_another_has_left_finds_what_that_wrote():
 
 def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket, monkeypatch: pytest.MonkeyPatch):
     mine, other = machine(), machine()
-    with pytest.raises(HangError, match=r"first worker has not written the training rows, .*/pairs, within 0\.05 s"):
+    with pytest.raises(HangError, match=r"has neither written the training rows, .*/pairs, nor gone on within 0\.05 s"):
         mine.wait_for("pairs", "the training rows", 0.05)
     other.publish("pairs", b"there")
     assert mine.wait_for("pairs", "the training rows", 0.05) == b"there"
@@ -178,6 +180,24 @@ def test_a_worker_that_waits_in_vain_names_what_it_waits_for(bucket: SlowBucket,
         mine.reads(bucket).read("rows")
     over.set()
     thread.join()
+    mine.leave()
+    other.leave()
+
+
+def test_who_waits_waits_as_long_as_the_work_goes_on(monkeypatch: pytest.MonkeyPatch):
+    mine, other = machine(workers=2), machine(workers=2)
+    hours, pieces = itertools.count(), beating(range(20), other.beat)
+
+    def work(_seconds: float) -> None:
+        if next(pieces, None) is None:
+            other.publish("pairs", b"there")
+
+    clock = SimpleNamespace(monotonic=lambda: 3600.0 * next(hours), sleep=work)
+    monkeypatch.setattr(process_machine, "time", clock)
+    assert mine.wait_for("pairs", "the training rows") == b"there"
+    assert next(hours) > 20, "hours"
+    with pytest.raises(HangError, match="nor gone on within 14400 s"):
+        mine.wait_for("others", "the other rows")
     mine.leave()
     other.leave()
 

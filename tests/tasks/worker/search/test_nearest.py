@@ -12,7 +12,7 @@ from infra.store.manifest import commit
 from tasks.worker.model.ranks import HOST
 from tasks.worker.search.mine_negatives import ReleasedItems, RightItems, nearest_negatives
 from tasks.worker.training.known_pairs import KnownPositives, Positives
-from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.row_keys import id_keys, text_keys
 
 WIDTH, ITEMS, QUERIES, COUNT = 8, 90, 40, 3
 RANDOM = np.random.default_rng(3)

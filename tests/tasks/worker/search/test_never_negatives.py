@@ -25,7 +25,7 @@ from tasks.worker.training import batches
 from tasks.worker.training.batches import Batch, BatchShape
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
 from tasks.worker.training.plan import split_by_worker
-from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.row_keys import id_keys, text_keys
 from tasks.worker.training.training_rows import TrainingRows
 from tests.support.processes.ranks import run_ranks
 from tests.support.workspace.jobs import (

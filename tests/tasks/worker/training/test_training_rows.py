@@ -17,6 +17,7 @@ from tasks.worker.training import training_rows
 from tasks.worker.training.batches import make_plan
 from tasks.worker.training.known_pairs import find_known_positives, open_known
 from tasks.worker.training.pair_arrays import Pairs
+from tasks.worker.training.row_keys import TextKeys
 from tasks.worker.training.start import build_parts
 from tasks.worker.training.tokenised import Column, open_tokens
 from tasks.worker.training.training_rows import (
@@ -149,8 +150,8 @@ def test_a_run_reads_from_files_what_a_batch_reads_from_its_rows(tmp_path: Path,
     parts = build_parts(config, training)
     again, own = list(replayed), sum(table.num_rows for table in training)
     expected = dataclasses.replace(make_pairs([*training, *again], parts, config), own_rows=own)
-    said = lineage_keys(job, inputs)
-    expected = dataclasses.replace(expected, known=find_known_positives(said, said.rows))
+    said, every = lineage_keys(job, inputs), TextKeys(store, (rows, *refs), None, config.heads)
+    expected = dataclasses.replace(expected, known=find_known_positives(every, every.rows))
     assert all(len(each.queries) for each in expected.known)
     assert again
     for _ in ("made", "found"):

@@ -13,17 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.load import load_config
-from tasks.worker.training import known_pairs, pair_arrays
-from tasks.worker.training.known_pairs import (
-    ROW_KEYS,
-    Buckets,
-    LineageKeys,
-    Positives,
-    PositivesFile,
-    find_known_positives,
-)
+from tasks.worker.training import pair_arrays, row_keys
+from tasks.worker.training.known_pairs import Positives, PositivesFile, find_known_positives
 from tasks.worker.training.pair_arrays import write_popularity
-from tasks.worker.training.tokenised import id_keys, text_keys
+from tasks.worker.training.row_keys import ROW_KEYS, Buckets, TextKeys, id_keys, text_keys
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace, tiny_config
 
 
@@ -31,7 +24,7 @@ from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace
 def test_an_item_is_right_by_its_id_and_by_each_text_that_any_row_gives_it(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ):
-    monkeypatch.setattr(known_pairs, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(row_keys, "ROWS_AT_ONCE", at_once)
     random = np.random.default_rng(4)
     said = np.zeros(300, dtype=ROW_KEYS)
     for name, many in (("query_key", 40), ("text_key", 70), ("item_key", 50)):
@@ -62,7 +55,7 @@ def test_all_rows_count_on_any_side_of_the_holdout_and_the_golden_set(tmp_path: 
     pq.write_table(pa.table(columns), golden)
     store.write("golden/k.parquet", golden.getvalue())
     heads = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true").heads
-    said = LineageKeys(store, (first, later), "golden/k.parquet", heads)
+    said = TextKeys(store, (first, later), "golden/k.parquet", heads)
     rows = np.concatenate(list(said))
     table = pq.read_table(store.path(first.prefix) / "part-00000.parquet")
     assert (said.rows, len(rows)) == (70, 71)
@@ -71,7 +64,7 @@ def test_all_rows_count_on_any_side_of_the_holdout_and_the_golden_set(tmp_path: 
     assert rows["pair"][:40].tolist() == [label >= 4 for label in table["label"].to_pylist()]
     assert rows["pair"][70], "though it has no label"
     assert rows["text_key"][70] == text_keys(pa.chunked_array([["A  golden ITEM"]]))[0]
-    assert np.concatenate(list(LineageKeys(store, (first,), None, load_config().heads)))["pair"].all()
+    assert np.concatenate(list(TextKeys(store, (first,), None, load_config().heads)))["pair"].all()
 
 
 @settings(deadline=None, max_examples=60)
@@ -102,7 +95,7 @@ def test_positives_are_those_of_all_rows_and_not_only_of_the_batch(queries: int,
 def test_files_made_piece_by_piece_hold_what_is_sorted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ):
-    monkeypatch.setattr(known_pairs, "ROWS_AT_ONCE", 16)  # 400 rows: 32 buckets
+    monkeypatch.setattr(row_keys, "ROWS_AT_ONCE", 16)  # 400 rows: 32 buckets
     random = np.random.default_rng(1)
     queries = np.concatenate([[0, 2**63 - 1], random.integers(0, 2**63, 60)])
     query, key = random.choice(queries, rows), random.integers(0, 2**63, 9)[random.integers(0, 9, rows)]
@@ -125,7 +118,7 @@ KIND = np.dtype([("item_key", "<i8"), ("pair", "<f4")])
 def test_it_is_the_share_of_the_rows_times_the_number_of_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: str | None
 ):
-    for module in (known_pairs, pair_arrays):
+    for module in (row_keys, pair_arrays):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", 32)
     random = np.random.default_rng(3)
     rows = np.zeros(201, dtype=KIND)  # the last record is no row

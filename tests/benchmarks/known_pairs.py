@@ -1,0 +1,69 @@
+"""CPU seconds until a training knows the pairs of its lineage, by the keys that validate wrote and by the texts.
+
+    python -m tests.benchmarks.known_pairs [--rows 100000] [--spans 2 5 10]
+
+Spans of equal size are made up, all with the same queries and items; the last one is trained. Each number of spans is
+measured by keys and by texts in one process, so that the ratio does not depend on other work. Prints a table as
+Markdown.
+"""
+
+import argparse
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from configs.load import load_config
+from infra.store.directory import DirectoryStore
+from tasks.contracts.references import RowsRef, SpanRef
+from tasks.worker.training.known_pairs import KnownPositives, LineageKeys
+from tasks.worker.training.row_keys import write_span_keys
+from tests.benchmarks.training_memory import write_span
+
+HEADS = load_config().heads
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--spans", type=int, nargs="+", default=[2, 5, 10])
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="millrace-known-") as name:
+        store, scratch = DirectoryStore(Path(name) / "workspace"), Path(name) / "scratch"
+        refs, with_keys = [], []
+        for number in range(max(arguments.spans)):
+            span = SpanRef(name=f"2026-01-{number + 1:02d}", version=1)
+            refs.append(write_span(store, arguments.rows, span, number))
+        seconds = _seconds(lambda: with_keys.extend(_written(store, ref, scratch) for ref in refs))
+        rows = arguments.rows * len(refs)
+        size = sum(sum(store.sizes(ref.keys or "").values()) for ref in with_keys)
+        print(f"{seconds / rows * 1e6:.1f} us and {size / rows:.1f} bytes a row to write the keys\n")
+        print("| spans | rows | by texts, CPU s | by keys, CPU s | ratio |")
+        print("|---:|---:|---:|---:|---:|")
+        for many in arguments.spans:
+            sides = refs[:many], with_keys[:many]
+            texts, keys = (_seconds(functools.partial(_known, store, side, scratch)) for side in sides)
+            print(f"| {many} | {many * arguments.rows:,} | {texts:.2f} | {keys:.2f} | {texts / keys:.1f} |", flush=True)
+
+
+def _written(store: DirectoryStore, ref: RowsRef, scratch: Path) -> RowsRef:
+    return write_span_keys(store, ref, HEADS, f"runs/memory/validate/keys/{ref.span.name}", scratch / ref.span.name)
+
+
+def _known(store: DirectoryStore, refs: Sequence[RowsRef], scratch: Path) -> None:
+    *earlier, own = refs
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        LineageKeys(store, (own,), earlier, None, HEADS, again=False).write_known(Path(name), lambda: None)
+        KnownPositives.open(Path(name))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Keys of spans in files: those of the texts, used for a run's own queries, and refused if they don't fit."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs.schema.config import Config
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import open_folder
+from tasks.contracts.references import RowsRef
+from tasks.worker.training import row_keys
+from tasks.worker.training.known_pairs import KnownPositives, LineageKeys, Positives, find_known_positives
+from tasks.worker.training.row_keys import (
+    KIND,
+    OTHERS,
+    PAIRS,
+    ROW_KEYS,
+    TEXTS,
+    WIDTHS,
+    SortedFile,
+    TextKeys,
+    id_keys,
+    open_span_keys,
+    ranges_of_keys,
+    text_keys,
+    write_keys,
+)
+from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace, tiny_config, with_keys, write_rows
+
+CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
+
+
+def test_keys_in_workspaces_stay_those_of_their_texts():
+    shoe, nothing = 8339643581532627818, 6510301506637419378
+    assert text_keys(pa.chunked_array([["Red  ＳＨＯＥ", "red shoe", ""]])).tolist() == [shoe, shoe, nothing]
+    assert id_keys(pa.chunked_array([["b-1", "B-1"]])).tolist() == [5599665587877520278, 7332413382568398454]
+
+
+@pytest.fixture
+def spans(tmp_path: Path) -> tuple[DirectoryStore, tuple[RowsRef, ...]]:
+    """Three spans, whose queries have several items, and items several texts."""
+    store, first = make_workspace(tmp_path, rows=90, distinct=12)
+    second = change_rows(store, first, "2026-02", _few_queries, tmp_path)
+    third = write_rows(store, "2026-04", 60, tmp_path, 9)
+    return store, (first, second, change_rows(store, third, "2026-03", _few_queries, tmp_path))
+
+
+def _few_queries(rows: pa.Table) -> pa.Table:
+    queries = [f"want a {('red', 'blue')[number % 2]} {number % 7}" for number in range(rows.num_rows)]
+    items = [f"{item} of {number % 3}" for number, item in enumerate(rows["item"].to_pylist())]
+    for name, values in (("query", queries), ("item", items)):
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(values))
+    return rows
+
+
+def records(folder: Path, name: str) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in np.fromfile(folder / name, np.int64).reshape(-1, WIDTHS[name]).tolist()]
+
+
+def test_a_folder_has_the_keys_of_all_rows_once_and_sorted(spans: tuple[DirectoryStore, tuple[RowsRef, ...]]):
+    store, (first, *_) = spans
+    (ref,) = with_keys(store, CONFIG, first)
+    assert ref.keys is not None
+    folder, manifest = open_folder(store, ref.keys, KIND)
+    rows = np.concatenate(list(TextKeys(store, [first], None, CONFIG.heads)))
+    every = [tuple(row) for row in rows[["query_key", "item_key", "text_key", "pair"]].tolist()]
+    assert records(folder, PAIRS) == sorted({row[:3] for row in every if row[3]})
+    assert records(folder, TEXTS) == sorted({row[1:3] for row in every})
+    assert records(folder, OTHERS) == sorted({row[:1] for row in every if not row[3]})
+    assert manifest.facts["rule"] == {"version": 1, "pair": "label >= 4.0"}
+    assert with_keys(store, CONFIG, first) == (ref,), "the same rows and rule give the same folder"
+    assert with_keys(store, tiny_config(), first)[0].keys != ref.keys
+
+
+def known_of(
+    keys: tuple[DirectoryStore, tuple[RowsRef, ...], tuple[RowsRef, ...]], config: Config, folder: Path, again: bool
+) -> KnownPositives:
+    store, own, earlier = keys
+    folder.mkdir()
+    LineageKeys(store, own, earlier, None, config.heads, again).write_known(folder, lambda: None)
+    return KnownPositives.open(folder)
+
+
+def assert_same(one: Positives, other: Positives) -> None:
+    for name in ("queries", "offsets", "keys"):
+        assert np.asarray(getattr(one, name)).tolist() == np.asarray(getattr(other, name)).tolist(), name
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_from_keys_come_the_pairs_of_the_texts_for_the_queries_of_the_run(
+    spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+):
+    store, (*earlier, own) = spans
+    refs = with_keys(store, CONFIG, *earlier, own)
+    expected = find_known_positives(TextKeys(store, (*earlier, own), None, CONFIG.heads), 240)
+    if not again:
+        rows = np.concatenate(list(TextKeys(store, [own], None, CONFIG.heads)))
+        assert not rows["pair"].all(), "queries of rows that are no pairs count too"
+        expected = expected.part(np.unique(rows["query_key"]))
+    for ref in earlier:
+        store.delete(ref.prefix)
+    monkeypatch.setattr(row_keys, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(row_keys, "_READ_RECORDS", 5)
+    found = known_of((store, refs[2:], refs[:2]), CONFIG, tmp_path / "known", again)
+    for one, other in zip(found, expected, strict=True):
+        assert len(np.asarray(one.queries)) > 3
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("why", ["none were written", "damaged", "pruned", "another rule"])
+def test_a_span_without_usable_keys_is_read_for_its_texts(
+    spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, why: str, capsys: pytest.CaptureFixture[str]
+):
+    store, (*earlier, own) = spans
+    refs = with_keys(store, CONFIG, *earlier, own)
+    config, old = CONFIG, refs[0].keys
+    assert old is not None
+    if why == "none were written":
+        refs = (refs[0].model_copy(update={"keys": None}), *refs[1:])
+    elif why == "damaged":
+        store.path(f"{old}/{PAIRS}").write_bytes(b"damaged!" * 3)
+    elif why == "pruned":
+        store.delete(old)
+    else:
+        config = tiny_config(
+            CLASSIFIER.replace("positive_min: 4", "positive_min: 3"), "heads.contrastive.positives_only=true"
+        )
+    assert open_span_keys(store, refs[0], config.heads) is None
+    assert (old in capsys.readouterr().out) == (why != "none were written")
+    found = known_of((store, refs[2:], refs[:2]), config, tmp_path / "known", True)
+    expected = find_known_positives(TextKeys(store, (*earlier, own), None, config.heads), 240)
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.lists(st.integers(0, 2**63 - 1), max_size=30), min_size=1, max_size=3))
+def test_files_are_read_range_by_range_to_their_last_record(
+    tmp_path_factory: pytest.TempPathFactory, queries: list[list[int]]
+):
+    folder, files = tmp_path_factory.mktemp("keys"), []
+    for number, some in enumerate(queries):
+        keys = np.zeros(len(some), dtype=ROW_KEYS)
+        keys["query_key"] = some
+        (folder / str(number)).mkdir()
+        write_keys(folder / str(number), [keys], len(keys))
+        files.append(SortedFile(folder / str(number), OTHERS))
+    before = row_keys.ROWS_AT_ONCE, row_keys._READ_RECORDS
+    row_keys.ROWS_AT_ONCE, row_keys._READ_RECORDS = 4, 3
+    try:
+        found = [[file.until(last).ravel().tolist() for file in files] for last in ranges_of_keys(files)]
+    finally:
+        row_keys.ROWS_AT_ONCE, row_keys._READ_RECORDS = before
+    for number, some in enumerate(queries):
+        assert [key for each in found for key in each[number]] == sorted(set(some))
+    ranges = [[key for some in each for key in some] for each in found if any(each)]
+    assert all(max(one) < min(other) for one, other in itertools.pairwise(ranges)), "none overlaps"
