@@ -9,7 +9,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 from infra import prefect_server
-from tasks.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -30,23 +29,27 @@ def worker_command(server: Server, pool: str) -> str:
     return " ".join(words)
 
 
+def kind_of(client: SyncPrefectClient, pool: str) -> str:
+    """Return the type of the work pool; `process` if it is missing, since `make_pool` makes it so."""
+    from prefect.exceptions import ObjectNotFound  # a second of loading
+
+    try:
+        return client.read_work_pool(pool).type
+    except ObjectNotFound:
+        return "process"
+
+
 def make_pool(client: SyncPrefectClient, pool: str) -> None:
-    """Make the work pool if it is missing. Raises ConfigError: it exists with another type."""
+    """Make the work pool if it is missing. An existing one keeps its type."""
     from prefect.client.schemas.actions import WorkPoolCreate  # a second of loading
     from prefect.exceptions import ObjectNotFound
     from prefect.workers.process import ProcessWorker
 
     try:
-        kind = client.read_work_pool(pool).type
+        client.read_work_pool(pool)
     except ObjectNotFound:
         template = ProcessWorker.get_default_base_job_template()
         client.create_work_pool(WorkPoolCreate(name=pool, type="process", base_job_template=template))
-        return
-    if kind != "process":
-        raise ConfigError(
-            f"the server's work pool {pool} has the type {kind}, but flows run in a pool of type process; "
-            f"rename that pool, or delete it: prefect work-pool delete {pool}"
-        )
 
 
 def limit_janitors(client: SyncPrefectClient, pool: str, queue: str) -> None:

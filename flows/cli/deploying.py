@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,19 +19,19 @@ from configs.schema.config import Config
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
-from infra import prefect_server
+from infra import deployments, prefect_server
+from infra.deployments import Deployed, Source
 from infra.prefect_server import Server
 from infra.store.base import Store
 from infra.work_pool import worker_command
+from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import CodeError, ConfigError, StageError
+from tasks.foundation.process import ROOT
 from tasks.foundation.records import Record
 from tasks.monitoring.deadlines import check_schedule, next_fire
 from tasks.planning.next_run import due_span
 
-HOME = Path(__file__).resolve().parents[2]
-FILE = HOME / "prefect.yaml"
 SECONDS = 180.0  # limit of `prefect deploy`; it takes about 15 s on an idle machine
-PULL = "prefect.deployments.steps.set_working_directory"
 
 
 class DeploymentLine(Record):
@@ -43,7 +42,7 @@ class DeploymentLine(Record):
     timezone: str | None
     active: bool = Field(description="false: its schedule was paused in the UI and stays so")
     next_at: str | None = Field(description="next start, in its time zone; null: by hand only, or paused")
-    next_span: str | None = Field(description="span that the next run of pipeline/scheduled will take")
+    next_span: str | None = Field(description="span that the next run of the pipeline will take")
     url: str
 
 
@@ -53,10 +52,11 @@ class DeployOutput(Record):
     ui_url: str
     workspace: str
     config_file: str | None
+    name: str = Field(description="first part of the deployments' names")
     work_pool: str
     queue: str = Field(description="concurrency limit in which the lineage's runs wait for each other")
     deployments: tuple[DeploymentLine, ...]
-    left_over: tuple[str, ...] = Field(description="deployments on the server that prefect.yaml no longer has")
+    left_over: tuple[str, ...] = Field(description="the workspace's other deployments on the server")
     alerts: tuple[str, ...] = Field(
         description="automations that send alerts; empty without --alert-url and --alert-block"
     )
@@ -80,6 +80,10 @@ def show_deployments(output: DeployOutput) -> None:
 @command(show_deployments)
 def deploy(
     options: RunOptions,
+    name: Annotated[
+        str | None,
+        typer.Option(help="First part of the deployments' names; default: the names of workspace and pipeline."),
+    ] = None,
     alert_url: Annotated[
         str | None,
         typer.Option(
@@ -93,62 +97,69 @@ def deploy(
 ) -> DeployOutput:
     """Put the pipeline on its schedule: deployments, work pool, queue, alerts. Replaces an earlier deployment."""
     store, config = options.store, options.config()
-    if not FILE.is_file():
-        raise ConfigError(f"{FILE} is missing: deploy from the repository or the control image")
     if alert_url is not None and not alert_url.startswith(("http://", "https://")):
         raise ConfigError("--alert-url must begin with http:// or https://")  # a secret, so it is not shown
+    if name is not None and name != deployments.slug(name):
+        raise ConfigError(f"--name {name!r} must be letters, digits and .-_, as in shop-de")
     server = prefect_server.up(prefect_server.state_home(), note)
     os.environ.update(prefect_server.client_environment(server))
-    check_schedule(config.schedule.cron, config.schedule.timezone)
+    check_schedule(config.schedule.cron, config.schedule.timezone)  # now, since it loads Prefect
 
     from infra import alerts
 
-    blocks = [alerts.block_of(name) for name in alert_block or ()]
+    blocks = [alerts.block_of(each) for each in alert_block or ()]
     config_file = str(options.config_file.resolve()) if options.config_file else None  # workers run elsewhere
-    tree = _rendered(options.overrides)
-    pool = str(tree["deployments"][0]["work_pool"]["name"])
-    queue = _make_pool_and_queues(config, pool)
+    source = Source(
+        uri=store.uri,
+        config_file=config_file or "",
+        overrides=tuple(options.overrides),
+        pipeline=config.pipeline,
+        lineage=config.lineage,
+        cron=config.schedule.cron,
+        zone=config.schedule.timezone,
+        on_batch=any(compute_of(config, stage) == "batch" for stage in Stage),
+    )
+    name, pool = name or deployments.name_of(source), deployments.pool()
+    tree = deployments.rendered(source, name, _kind_of(pool))
+    deployments.require_own(deployments.full_names(tree), _on_server(), store.uri)
+    queue = _make_pool_and_queues(store, config, pool)
     note("deploying; takes about 15 seconds")
-    _send(tree, _environment(config, store, config_file))
+    _send(tree)
     if alert_url is not None or blocks:
         alerts.install(alert_url, blocks, server.ui_url, pool)
-    names = [f"{each['entrypoint'].rpartition(':')[2]}/{each['name']}" for each in tree["deployments"]]
-    lines, left_over = _read_back(names, server, store, config)
+    names, found = deployments.full_names(tree), _on_server()
+    by_name = {one.name: one for one in found}
     return DeployOutput(
         ui_url=server.ui_url,
         workspace=store.uri,
         config_file=config_file,
+        name=name,
         work_pool=pool,
         queue=queue,
-        deployments=lines,
-        left_over=left_over,
+        deployments=tuple(_line(by_name[each], server, store, config) for each in names),
+        left_over=tuple(one.name for one in deployments.left_over(names, found, source)),
         alerts=tuple(alerts.list_installed(pool)),
         worker=worker_command(server, pool),
     )
 
 
-def _rendered(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return prefect.yaml with the list of overrides and this directory, which Prefect's templates can't hold."""
-    tree = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    tree["pull"] = [{PULL: {"directory": str(HOME)}}]
-    for deployment in tree["deployments"]:
-        deployment["parameters"]["overrides"] = list(overrides)
-    return tree
+def _on_server() -> list[Deployed]:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return deployments.on_server(client)
 
 
-def _environment(config: Config, store: Store, config_file: str | None) -> dict[str, str]:
-    """Return the environment with the variables that prefect.yaml names."""
-    return {
-        **os.environ,
-        "MILLRACE_HOME": str(HOME),
-        "MILLRACE_WORKSPACE": store.uri,
-        "MILLRACE_CONFIG": config_file or "",
-        "MILLRACE_CRON": config.schedule.cron,
-        "MILLRACE_ZONE": config.schedule.timezone,
-    }
+def _kind_of(pool: str) -> str:
+    from prefect.client.orchestration import get_client
+
+    from infra import work_pool
+
+    with get_client(sync_client=True) as client:
+        return work_pool.kind_of(client, pool)
 
 
-def _make_pool_and_queues(config: Config, pool: str) -> str:
+def _make_pool_and_queues(store: Store, config: Config, pool: str) -> str:
     """Make the work pool, its queue of janitors and the lineage's queue; return the name of the last."""
     from prefect.client.orchestration import get_client
 
@@ -156,7 +167,7 @@ def _make_pool_and_queues(config: Config, pool: str) -> str:
     from flows.running.lineage_queue import queue_name
     from infra import work_pool
 
-    queue = queue_name(config.lineage)
+    queue = queue_name(store, config.lineage)
     with get_client(sync_client=True) as client:
         work_pool.make_pool(client, pool)
         work_pool.limit_janitors(client, pool, janitors.QUEUE)
@@ -164,7 +175,7 @@ def _make_pool_and_queues(config: Config, pool: str) -> str:
     return queue
 
 
-def _send(tree: dict[str, Any], environment: dict[str, str]) -> None:
+def _send(tree: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "prefect.yaml"
         file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
@@ -172,8 +183,7 @@ def _send(tree: dict[str, Any], environment: dict[str, str]) -> None:
         try:
             done = subprocess.run(
                 command,
-                cwd=HOME,
-                env=environment,
+                cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -188,29 +198,15 @@ def _send(tree: dict[str, Any], environment: dict[str, str]) -> None:
         raise CodeError(f"`prefect deploy` ended with status {done.returncode}; its output ends:\n{tail}")
 
 
-def _read_back(
-    names: Sequence[str], server: Server, store: Store, config: Config
-) -> tuple[tuple[DeploymentLine, ...], tuple[str, ...]]:
-    """Return the deployments on the server, and the names of other deployments of the same flows."""
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowFilter, FlowFilterName
-
-    ours = FlowFilter(name=FlowFilterName(any_=sorted({name.partition("/")[0] for name in names})))
-    with get_client(sync_client=True) as client:
-        flows = {flow.id: flow.name for flow in client.read_flows(flow_filter=ours)}
-        deployments = client.read_deployments(flow_filter=ours)
-    by_name = {f"{flows[deployment.flow_id]}/{deployment.name}": deployment for deployment in deployments}
-    lines = tuple(_line(name, by_name[name], server, store, config) for name in names)
-    return lines, tuple(sorted(set(by_name) - set(names)))
-
-
-def _line(name: str, deployment: Any, server: Server, store: Store, config: Config) -> DeploymentLine:
+def _line(one: Deployed, server: Server, store: Store, config: Config) -> DeploymentLine:
+    name, deployment = one.name, one.response
     schedule = deployment.schedules[0] if deployment.schedules else None
     active = not deployment.paused and (schedule is None or schedule.active)
-    cron, zone = (schedule.schedule.cron, schedule.schedule.timezone) if schedule else (None, None)
+    when: Any = schedule.schedule if schedule else None
+    cron, zone = (when.cron, when.timezone) if when else (None, None)
     then = next_fire(cron, zone) if active and cron and zone else None
     span = None
-    if then is not None and name == "pipeline/scheduled":
+    if then is not None and one.flow == "pipeline":
         with contextlib.suppress(StageError):  # the run itself will fail with it
             span = due_span(store, then, config.schedule.timezone)
     return DeploymentLine(

@@ -7,12 +7,15 @@ decides that a run is lost: it has no recorded end, and no process holds the loc
 import datetime as dt
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Crashed
@@ -103,7 +106,7 @@ def _shows_running(run: FlowRun) -> bool:
     return dt.datetime.now(dt.UTC) - run.state.timestamp > dt.timedelta(minutes=START_MINUTES)
 
 
-PIPELINE = "pipeline/scheduled"
+PIPELINE = "pipeline"  # the flow
 
 
 class Started(NamedTuple):
@@ -127,9 +130,9 @@ def start_again(store: Store, report: FreshnessReport, span: str, parameters: di
         set_silent_run_crashed(store, report.lineage, last.flow_run)
         state = _state(last)
         if state is not None and not state.is_final():
-            return Started(span, version, f"A run of {PIPELINE} takes {span}; it is {state.name}.")
+            return Started(span, version, f"A run of the pipeline takes {span}; it is {state.name}.")
         if state is not None and state.type is StateType.CANCELLED and not _invoked_since(invoked, last):
-            sentence = f"The run of {PIPELINE} over {span} was cancelled; go on with: millrace run --span {span}"
+            sentence = f"The run of the pipeline over {span} was cancelled; go on with: millrace run --span {span}"
             return Started(span, version, sentence)
         ended = state.timestamp if state is not None else dt.datetime.fromisoformat(last.at)
     due, given_up = restarts.turn(known.starts, ended, at)
@@ -143,24 +146,45 @@ def start_again(store: Store, report: FreshnessReport, span: str, parameters: di
 
 def _start(store: Store, report: FreshnessReport, known: Starts, number: int, parameters: dict[str, Any]) -> str:
     """Start a run and record it; return a sentence about it."""
+    by_hand = f"millrace run --span {report.missed[0] if report.missed else known.span}"
+    deployed = _pipeline_of(report.workspace, parameters)
+    if deployed is None:
+        return (
+            f"Missed spans wait: this workspace has no deployed pipeline (millrace deploy makes it); by hand: {by_hand}"
+        )
     try:
         run: Any = run_deployment(
-            PIPELINE,
+            deployed.id,
             parameters={**parameters, "span": known.span},
             idempotency_key=f"missed:{report.workspace}:{report.lineage}:{known.span}:v{known.version}:i{number}",
             tags=["catch-up", f"lineage:{report.lineage}"],
             timeout=0,
             as_subflow=False,
         )
-    except ObjectNotFound:
-        by_hand = f"millrace run --span {report.missed[0] if report.missed else known.span}"
-        return f"Missed spans wait: no deployment {PIPELINE} (millrace deploy makes it); by hand: {by_hand}"
     except PrefectHTTPStatusError as error:
-        return f"Missed spans wait: {PIPELINE} could not be started: {error}"
+        return f"Missed spans wait: {PIPELINE}/{deployed.name} could not be started: {error}"
     restarts.add(store, report.lineage, known, StartedRun(number=number, flow_run=str(run.id), at=report.at))
     state = run.state.name if run.state else "unknown"
     before = " and the spans missed before it" if report.missed[:-1] else ""
-    return f"A run of {PIPELINE} takes {known.span}{before}; it is {state}."
+    return f"A run of {PIPELINE}/{deployed.name} takes {known.span}{before}; it is {state}."
+
+
+def _pipeline_of(workspace: str, parameters: dict[str, Any]) -> DeploymentResponse | None:
+    """Return the workspace's deployed pipeline, before others the one of the same settings; None without any."""
+    of_flow = FlowFilter(name=FlowFilterName(any_=[PIPELINE]))
+    with get_client(sync_client=True) as client:
+        found = client.read_deployments(flow_filter=of_flow)
+    ours = [each for each in found if _same_place(str((each.parameters or {}).get("workspace") or ""), workspace)]
+
+    def has_other_settings(one: DeploymentResponse) -> bool:
+        return any((one.parameters or {}).get(key) != parameters[key] for key in ("config_file", "overrides"))
+
+    return min(ours, key=has_other_settings, default=None)
+
+
+def _same_place(uri: str, workspace: str) -> bool:
+    """Return True for one address; a relative one counts from this flow run's directory, as the pipeline's."""
+    return bool(uri) and (uri == workspace or ("://" not in uri and str(Path(uri).absolute()) == workspace))
 
 
 def _state(start: StartedRun) -> State | None:
@@ -180,7 +204,7 @@ def _waits(span: str, due: dt.datetime, given_up: bool) -> str:
     then = f"{due.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
     if given_up:
         return (
-            f"{PIPELINE} was started {len(PAUSES)} times within a day for {span}, and none of these runs went through; "
-            f"the next start is not before {then}. Look why: millrace report --span {span}"
+            f"The pipeline was started {len(PAUSES)} times within a day for {span}, and none of these runs went "
+            f"through; the next start is not before {then}. Look why: millrace report --span {span}"
         )
-    return f"{PIPELINE} is started again for {span} after {then}."
+    return f"The pipeline is started again for {span} after {then}."

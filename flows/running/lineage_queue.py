@@ -5,6 +5,7 @@ for the run before it. Without one, or if a command holds the lineage, it waits 
 """
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator
 from uuid import UUID
 
@@ -26,9 +27,9 @@ PATIENCE_SECONDS = 120.0  # well over a lease; after it only the lock decides
 POLL_SECONDS = 2.0
 
 
-def queue_name(lineage: str) -> str:
-    """Return the name of a lineage's concurrency limit."""
-    return f"millrace-{lineage}"
+def queue_name(store: Store, lineage: str) -> str:
+    """Return the name of a lineage's concurrency limit. Workspaces on one server have a lineage of the same name."""
+    return f"millrace-{lineage}-{hashlib.sha256(store.uri.encode()).hexdigest()[:6]}"
 
 
 @contextlib.contextmanager
@@ -42,7 +43,7 @@ def lineage_turn(store: Store, lineage: str, patience_seconds: float | None = No
     key = lineage_lock(lineage)
     with contextlib.ExitStack() as held:
         if flow_run.id:
-            _wait(held, store, key, queue_name(lineage))
+            _wait(held, store, key, queue_name(store, lineage))
         held.enter_context(hold_lineage(store, key, logger().warning, _sleeper(), patience_seconds))
         yield
 

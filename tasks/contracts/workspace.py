@@ -302,29 +302,31 @@ HOST_RECORD = Kind(
     Kept.always,
 )
 PACKED_RUNS = Kind(
-    "runs of a month", "packs/runs/{month}.json", "Pack", "the flow, at its end; `report/daily`", NEVER, Kept.always,
+    "runs of a month", "packs/runs/{month}.json", "Pack", "the flow, at its end; the deployed report", NEVER,
+    Kept.always,
 )
 PACKED_SUMS = Kind(
-    "work of a month", "packs/sums/{month}.json", "Month", "a refresh or a run, at its end; `report/daily`", NEVER,
+    "work of a month", "packs/sums/{month}.json", "Month", "a refresh or a run, at its end; the deployed report", NEVER,
     Kept.always,
 )
 PACKED_FEEDS = Kind(
-    "newest feeds", "packs/feeds.json", "LatestFeeds", "`millrace ingest --items`; `report/daily`", NEVER, Kept.always,
+    "newest feeds", "packs/feeds.json", "LatestFeeds", "`millrace ingest --items`; the deployed report", NEVER,
+    Kept.always,
 )
 OPEN = Kind(
     "work that is not summed up", "open/{run}", "the attempt", "the first attempt of a refresh or publication", EXISTS,
     Kept.done, last_writer="a mark; the newest attempt is looked for",
 )
 HISTORY = Kind(
-    "history", "reports/history.html", "HTML", "`report/daily`", EXISTS, Kept.always,
+    "history", "reports/history.html", "HTML", "the deployed report", EXISTS, Kept.always,
     last_writer="made of the records, and made again each day",
 )
 LINEAGES_PAGE = Kind(
-    "lineages", "reports/lineages.html", "HTML", "`report/daily`", EXISTS, Kept.always,
+    "lineages", "reports/lineages.html", "HTML", "the deployed report", EXISTS, Kept.always,
     last_writer="made of the records, and made again each day",
 )
 METRICS = Kind(
-    "metrics", "reports/metrics.prom", "Prometheus", "`report/daily`", EXISTS, Kept.always,
+    "metrics", "reports/metrics.prom", "Prometheus", "the deployed report", EXISTS, Kept.always,
     last_writer="made of the records, and made again each day",
 )
 

@@ -20,6 +20,7 @@ from configs.schema.config import Config
 from infra import prefect_server
 from infra.compute.batch.api import NOT_ACCEPTED, Api, WaitPolicy
 from infra.compute.batch.job import check_queue, definition_of
+from infra.deployments import Source
 from infra.prefect_server import HOST, Server
 from infra.store.aws import NO_CREDENTIALS, code_of
 from infra.store.base import Store
@@ -180,6 +181,7 @@ def examine(uri: str, config_file: Path | None, overrides: Sequence[str], new: b
         [
             *_of_machine(config, stores),
             *(check for server in servers for check in _of_server(server)),
+            *(_of_deployments(store, config, config_file, overrides) for _ in servers for store in stores if config),
             *(check for store in stores for check in _of_workspace(store)),
             *_of_aws(uri, config),
         ]
@@ -203,10 +205,23 @@ def _of_server(server: Server) -> list[Check]:
         Check("prefect", prefect_api.versions),
         Check("database", lambda: prefect_api.database(server)),
         Check("workers", lambda: prefect_api.workers(server)),
-        Check("deployments", prefect_api.deployments),
         Check("waiting runs", lambda: prefect_api.waiting(server)),
         Check("clock", lambda: clock("the Prefect server", lambda: date_of_server(server.url))),
     ]
+
+
+def _of_deployments(store: Store, config: Config, config_file: Path | None, overrides: Sequence[str]) -> Check:
+    source = Source(
+        uri=store.uri,
+        config_file=str(config_file.resolve()) if config_file else "",
+        overrides=tuple(overrides),
+        pipeline=config.pipeline,
+        lineage=config.lineage,
+        cron=config.schedule.cron,
+        zone=config.schedule.timezone,
+        on_batch=bool(_on_batch(config)),
+    )
+    return Check("deployments", lambda: prefect_api.deployments(source))
 
 
 def _of_workspace(store: Store) -> list[Check]:
@@ -217,8 +232,12 @@ def _of_workspace(store: Store) -> list[Check]:
     ]
 
 
+def _on_batch(config: Config) -> list[Stage]:
+    return [stage for stage in Stage if compute_of(config, stage) == "batch"]
+
+
 def _of_aws(uri: str, config: Config | None) -> list[Check]:
-    stages = [stage for stage in Stage if config is not None and compute_of(config, stage) == "batch"]
+    stages = _on_batch(config) if config is not None else []
     in_bucket = scheme_of(uri) == "s3"
     if not stages and not in_bucket:
         return []

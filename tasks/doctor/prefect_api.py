@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.deployments import Deployed, Source, differences, name_of, name_on_server, on_server, rendered
 from infra.prefect_server import Server, running
 from infra.work_pool import worker_command
 from tasks.doctor.checks import CheckResult
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
 POOL = "millrace"
-SCHEDULED = "pipeline/scheduled"  # this deployment must always have a next run
+SCHEDULED = "pipeline"  # a deployment of this flow must always have a next run
 _WAITS_TOO_LONG = dt.timedelta(minutes=5)
 _BEATS = 3  # a worker that missed more heartbeats counts as dead
 _MOST = 200  # the size of a page in Prefect's API
@@ -92,30 +93,42 @@ def workers(server: Server) -> CheckResult:
     return CheckResult("FAIL" if needed else "warn", found, worker_command(server, POOL))
 
 
-def deployments() -> CheckResult:
-    """Check the deployments, their pauses, and the time of the next run."""
+def deployments(source: Source) -> CheckResult:
+    """Check the workspace's deployments, their pauses, the time of the next run, and compare them with prefect.yaml."""
     with _client() as client:
-        found = _deployments(client)
+        every = on_server(client)
+        found = [one for one in every if one.workspace == source.uri]
         if not found:
             return CheckResult(
-                "ok", "nothing is deployed: runs are started by hand; for scheduled ones: millrace deploy"
+                "ok",
+                "nothing is deployed for this workspace: runs are started by hand; for scheduled ones: millrace deploy",
             )
-        paused = sorted(_name(each) for each in found if each.paused or _asleep(each))
+        paused = [one.name for one in found if one.response.paused or _asleep(one.response)]
+        scheduled = [one.name for one in found if one.flow == SCHEDULED]
         next_run = _next_run(client, found)
-    names = ", ".join(sorted(map(_name, found)))
+        kind = pool.type if (pool := _pool(client)) is not None else "process"
+    names = ", ".join(one.name for one in found)
     if paused:
         return CheckResult(
             "warn", f"paused: {', '.join(paused)} (of {names})", "resume them with the switch on their pages"
         )
-    if SCHEDULED not in map(_name, found):
-        return CheckResult("warn", f"{names}; but not {SCHEDULED}, so no run starts on a schedule", "millrace deploy")
+    if not scheduled:
+        return CheckResult("warn", f"{names}; but no pipeline, so no run starts on a schedule", "millrace deploy")
     if next_run is None:
         return CheckResult(
             "FAIL",
-            f"{SCHEDULED} has a schedule, but the server plans no run of it",
+            f"{' and '.join(scheduled)} has a schedule, but the server plans no run of it",
             "check the server's log for errors of the scheduler, and the versions above; then restart the server",
         )
-    return CheckResult("ok", f"{names}; next run of {SCHEDULED}: {next_run:%Y-%m-%d %H:%M} UTC")
+    name = name_on_server(found, source)
+    if differs := list(differences(rendered(source, name, kind), found, source)):
+        own = f" --name {name}" if name != name_of(source) else ""
+        return CheckResult(
+            "warn",
+            f"not as this workspace and these settings would be deployed; {'; '.join(differs)}",
+            f"millrace deploy{own}, with the options given here; prefect deployment delete for what is left over",
+        )
+    return CheckResult("ok", f"{names}; next run of the pipeline: {next_run:%Y-%m-%d %H:%M} UTC")
 
 
 def waiting(server: Server) -> CheckResult:
@@ -151,17 +164,12 @@ def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
     return [found for found in client.read_deployments(limit=_MOST) if found.work_pool_name == POOL]
 
 
-def _name(deployment: DeploymentResponse) -> str:
-    """Return flow and deployment; the flow has the name of its function."""
-    return f"{(deployment.entrypoint or '').rpartition(':')[2]}/{deployment.name}"
-
-
 def _asleep(deployment: DeploymentResponse) -> bool:
     """Return True if the deployment has schedules, but no active one."""
     return bool(deployment.schedules) and not any(schedule.active for schedule in deployment.schedules)
 
 
-def _next_run(client: SyncPrefectClient, found: list[DeploymentResponse]) -> dt.datetime | None:
+def _next_run(client: SyncPrefectClient, found: list[Deployed]) -> dt.datetime | None:
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter, FlowRunFilterState
     from prefect.client.schemas.filters import FlowRunFilterStateType as Types
     from prefect.client.schemas.objects import StateType
@@ -169,7 +177,7 @@ def _next_run(client: SyncPrefectClient, found: list[DeploymentResponse]) -> dt.
 
     runs = client.read_flow_runs(
         deployment_filter=DeploymentFilter(
-            id=DeploymentFilterId(any_=[each.id for each in found if _name(each) == SCHEDULED])
+            id=DeploymentFilterId(any_=[each.response.id for each in found if each.flow == SCHEDULED])
         ),
         flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=Types(any_=[StateType.SCHEDULED]))),
         sort=FlowRunSort.EXPECTED_START_TIME_ASC,

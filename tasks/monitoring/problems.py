@@ -21,7 +21,7 @@ Kind = Literal[
 ]  # fmt: skip
 _LIFT = "Lift it once what serves may change again: millrace hold --off"
 _MOST = 240  # characters of a message
-AGAIN = "The deployment watch/hourly starts it again, at most three times a day"
+AGAIN = "The deployed watch starts it again, at most three times a day"
 
 # State of the span that the vectors wait for -> reason, and remedy.
 _WAITS_FOR = {
@@ -181,7 +181,7 @@ def _of_the_catalogue(waiting: Waiting, hold: Hold | None) -> Iterator[Problem]:
         f"The catalogue of release {waiting.catalogue.release} lacks items that have waited {old(waiting.hours)}: "
         f"{sources[0]}{more}; the target is {old(waiting.target_hours)}."
     )
-    way_out = "The deployment refresh/hourly takes them: look at its last run in the UI; by hand: millrace refresh"
+    way_out = "The deployed refresh takes them: look at its last run in the UI; by hand: millrace refresh"
     if hold is not None:
         way_out = f"Releases are held, so nothing is refreshed. {_LIFT}"
     yield _urgent("catalogue stale", (), sentence, way_out)
@@ -242,7 +242,7 @@ def _of_missed(rows: Sequence[SpanRow], missed: Sequence[str]) -> Iterator[Probl
     for group in together(span for span in missed if span not in reported):
         have, them = ("has arrived and was", "it") if len(group) == 1 else ("have arrived and were", "them")
         by_hand = f"millrace run --span {group[0]}" + ", then millrace run for each that follows" * (len(group) > 1)
-        way_out = f"The deployment watch/hourly starts a run for {them}; by hand: {by_hand}"
+        way_out = f"The deployed watch starts a run for {them}; by hand: {by_hand}"
         if first is not None:
             way_out = f"The run over {first.span} comes first. Once that is done: {by_hand}"
         yield _urgent("missed", group, f"{named(group)} {have} missed: no run took {them}.", way_out)

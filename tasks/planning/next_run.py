@@ -358,7 +358,7 @@ def require_arrived(store: Store, span: str) -> str:
         newest = f"the newest that has is {names[-1]}" if names else "none has"
         raise DataError(
             f"span {span} is due and has not arrived in {store.uri} ({newest}). Once `millrace ingest` has put it "
-            f"there, the deployment watch/hourly starts its run; sooner by hand: millrace run --span {span}"
+            f"there, the deployed watch starts its run; sooner by hand: millrace run --span {span}"
         )
     return span
 

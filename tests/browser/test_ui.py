@@ -32,7 +32,7 @@ def known(one: Operated, page: Page) -> None:
 
 
 def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operated, page: Page, album: Album) -> None:
-    form = RunForm(page, one.url, "backfill/by-hand")
+    form = RunForm(page, one.url, "backfill/workspace-shop-backfill")
     assert [label for label, text in form.help_texts().items() if not text] == []
     assert form.chosen("stages") == STAGES
     assert form.offered("stages") == STAGES
@@ -78,8 +78,8 @@ def test_a_backfill_is_started_from_its_form_and_watched_to_its_end(one: Operate
 @pytest.mark.parametrize(
     ("deployment", "fields", "name"),
     [
-        ("pipeline/scheduled", {"span": "2021-Q1"}, "2021-Q1 attempt 1"),
-        ("backfill/by-hand", {"first": "2021-Q1", "last": "2021-Q2"}, "2021-Q1 to 2021-Q2"),
+        ("pipeline/workspace-shop-pipeline", {"span": "2021-Q1"}, "2021-Q1 attempt 1"),
+        ("backfill/workspace-shop-backfill", {"first": "2021-Q1", "last": "2021-Q2"}, "2021-Q1 to 2021-Q2"),
     ],
     ids=["pipeline", "backfill"],
 )
@@ -106,7 +106,7 @@ def test_a_run_is_cancelled_from_its_page(
 
 
 def test_a_run_has_a_page_for_each_stage_and_leads_to_its_report(one: Operated, page: Page, album: Album) -> None:
-    form = RunForm(page, one.url, "pipeline/scheduled")
+    form = RunForm(page, one.url, "pipeline/workspace-shop-pipeline")
     form.fill("span", SPANS[0])
     album.add(page, "form")
     with one.held(f"train-{SPANS[0]}") as hold:

@@ -151,7 +151,7 @@ def _history(store: DirectoryStore, config_file: Path) -> None:
 def _worker(installed: Installation) -> Iterator[None]:
     """A Prefect worker of the pool, from its first heartbeat on; the watch runs by hand alone: it might interfere."""
     with get_client_of(installed) as client:
-        client.pause_deployment(client.read_deployment_by_name("watch/hourly").id)
+        client.pause_deployment(client.read_deployment_by_name("watch/workspace-watch").id)
         log = installed.folder / "worker.log"
         environment = installed.environment | {"PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "1"}
         with running(WORKER, log, environment):
@@ -176,7 +176,7 @@ def _planned_run() -> str:
     """The id of a flow run that can be cancelled."""
     tomorrow = Scheduled(scheduled_time=dt.datetime.now(dt.UTC) + dt.timedelta(days=1))
     with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("pipeline/scheduled").id
+        deployment = client.read_deployment_by_name("pipeline/workspace-pipeline").id
         return str(client.create_flow_run_from_deployment(deployment, state=tomorrow).id)
 
 

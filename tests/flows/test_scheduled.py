@@ -24,6 +24,7 @@ from prefect.states import Scheduled
 
 from flows.cli import deploying
 from flows.cli.terminal.options import RunOptions
+from infra import deployments
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -90,10 +91,10 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         for name, value in (client_environment(prefect.server) | worker).items():
             patch.setenv(name, value)
         stack.enter_context(prefect.in_use())
-        patch.setattr(deploying, "FILE", only_the_pipeline(folder))
+        patch.setattr(deployments, "FILE", only_the_pipeline(folder))
         deploying.deploy(RunOptions(store, overrides=SETTINGS))
         with get_client(sync_client=True) as client:
-            deployment = client.read_deployment_by_name("pipeline/scheduled").id
+            deployment = client.read_deployment_by_name("pipeline/workspace-pipeline").id
         log = folder / "worker.log"
         stack.enter_context(running(WORKER, log))
         one = World(store, deployment, log)
@@ -105,7 +106,7 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
 def only_the_pipeline(folder: Path) -> Path:
     """prefect.yaml without the other deployments, of which none is to start by itself."""
     tree = yaml.safe_load((ROOT / "prefect.yaml").read_text())
-    tree["deployments"] = [each for each in tree["deployments"] if each["name"] == "scheduled"]
+    tree["deployments"] = [each for each in tree["deployments"] if each["name"] == "workspace-pipeline"]
     file = folder / "prefect.yaml"
     file.write_text(yaml.safe_dump(tree))
     return file

@@ -59,7 +59,7 @@ def store(
 @pytest.fixture
 def deployed(store: DirectoryStore) -> Iterator[None]:
     """The pipeline's deployment on the server, without a worker."""
-    deployment: Any = pipeline.to_deployment(name="scheduled", parameters={"workspace": store.uri})
+    deployment: Any = pipeline.to_deployment(name="shop-pipeline", parameters={"workspace": store.uri})
     identity = deployment.apply()
     yield
     with get_client(sync_client=True) as client:
@@ -113,7 +113,7 @@ def test_a_week_of_downtime_is_caught_up_by_one_run(store, deployed):
     assert {"catch-up", "lineage:main"} <= set(run.tags)
     assert (state.name, state.is_completed()) == ("Attention", True)
     assert "2026-11-13 to 2026-11-19 (7 spans)" in str(state.message)
-    assert "pipeline/scheduled takes 2026-11-19" in str(state.message)
+    assert "A run of the pipeline takes 2026-11-19" in str(state.message)
 
 
 def test_a_week_that_never_arrived_starts_nothing(store, deployed):

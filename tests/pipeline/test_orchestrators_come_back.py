@@ -26,6 +26,7 @@ from prefect.states import Scheduled
 
 from flows.cli import deploying
 from flows.cli.terminal.options import RunOptions
+from infra import deployments
 from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
@@ -102,7 +103,7 @@ def world(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> I
         worker = {"PYTHONPATH": FAKE_WORKERS, "PREFECT_WORKER_QUERY_SECONDS": "2", HOLDS: str(folder / "holds")}
         for name, value in (client_environment(prefect.server) | worker).items():
             patch.setenv(name, value)
-        patch.setattr(deploying, "FILE", pipeline_and_watch(folder))
+        patch.setattr(deployments, "FILE", pipeline_and_watch(folder))
         deploying.deploy(RunOptions(one.store, overrides=SETTINGS))
         watch_comes(False)
         schedule(0)
@@ -134,7 +135,7 @@ def schedule(number: int) -> FlowRun:
     at = dt.datetime.combine(day(number + 1), dt.time(2, 30), ZoneInfo(ZONE))
     with get_client(sync_client=True) as client:
         return client.create_flow_run_from_deployment(
-            client.read_deployment_by_name("pipeline/scheduled").id,
+            client.read_deployment_by_name("pipeline/workspace-pipeline").id,
             parameters={"scheduled_in": ZONE},
             state=Scheduled(scheduled_time=at),  # pyright: ignore[reportArgumentType]
         )
@@ -143,7 +144,7 @@ def schedule(number: int) -> FlowRun:
 def watch_comes(each_minute: bool) -> None:
     """Switch the schedule of the watch."""
     with get_client(sync_client=True) as client:
-        identity = client.read_deployment_by_name("watch/hourly").id
+        identity = client.read_deployment_by_name("watch/workspace-watch").id
         (client.resume_deployment if each_minute else client.pause_deployment)(identity)
 
 

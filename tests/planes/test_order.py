@@ -58,7 +58,7 @@ ORDER = """
     tasks.quality                 quality numbers from the results of single rows, and the gates before a release
     infra.compute                 where stages run: one entry for each place
     infra.compute.batch           AWS Batch and its API
-    infra                         the Prefect server, alerts, why workers died, what the images hold
+    infra                         the Prefect server, deployments, alerts, why workers died
     infra.store                   where the workspace is kept: a directory or a bucket, and its credentials
     infra.images                  what the images hold
     tasks.contracts               what passes between the planes

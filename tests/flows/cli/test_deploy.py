@@ -12,6 +12,9 @@ import json
 import os
 import queue
 import re
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +33,11 @@ from prefect.states import Failed
 from pydantic import SecretStr
 
 from flows.cli.deploying import DeployOutput
+from infra import deployments, work_pool
+from infra.deployments import Source
+from infra.prefect_server import client_environment
 from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import ConfigError
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes import forked
 from tests.support.processes.command import CommandResult
@@ -39,16 +46,8 @@ from tests.support.processes.prefect_server import PrefectServer
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 120.0
 BERLIN = ZoneInfo("Europe/Berlin")
-NAMES = [
-    "pipeline/scheduled",
-    "refresh/hourly",
-    "backfill/by-hand",
-    "bakeoff/by-hand",
-    "parity/by-hand",
-    "watch/hourly",
-    "report/daily",
-    "reap/every-ten-minutes",
-]
+FLOWS = ["pipeline", "refresh", "backfill", "bakeoff", "parity", "watch", "report"]
+NAMES = [f"{flow}/workspace-{flow}" for flow in FLOWS]
 
 
 Deploy = Callable[..., CommandResult]
@@ -99,21 +98,20 @@ def test_all_deployments_are_there_with_schedule_pool_and_queue(
     assert all(line.active for line in first.deployments)
     schedules = {line.name: (line.cron, line.timezone) for line in first.deployments if line.cron}
     assert schedules == {
-        "pipeline/scheduled": ("30 4 * * 2", "Europe/Berlin"),
-        "refresh/hourly": ("35 * * * *", "UTC"),
-        "watch/hourly": ("5 * * * *", "UTC"),
-        "report/daily": ("30 5 * * *", "Europe/Berlin"),
-        "reap/every-ten-minutes": ("*/10 * * * *", "UTC"),
+        "pipeline/workspace-pipeline": ("30 4 * * 2", "Europe/Berlin"),
+        "refresh/workspace-refresh": ("35 * * * *", "UTC"),
+        "watch/workspace-watch": ("5 * * * *", "UTC"),
+        "report/workspace-report": ("30 5 * * *", "Europe/Berlin"),
     }
     pipeline = first.deployments[0]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT04:30:00\+0[12]:00", pipeline.next_at or "")
     assert re.fullmatch(r"\d{4}-W\d\d", pipeline.next_span or "")
     assert (first.workspace, first.config_file) == (str(folder / "workspace"), str(folder / "team.yaml"))
     assert (first.left_over, first.alerts) == ((), ())
-    assert (first.work_pool, first.queue) == ("millrace", "millrace-main")
+    assert (first.name, first.work_pool) == ("workspace", "millrace")
     with get_client(sync_client=True) as client:
         assert client.read_work_pool("millrace").type == "process"
-        assert client.read_global_concurrency_limit_by_name("millrace-main").limit == 1
+        assert client.read_global_concurrency_limit_by_name(first.queue).limit == 1
 
 
 def test_deployments_have_absolute_paths_of_config_and_code(first: DeployOutput, folder: Path, deploy: Deploy) -> None:
@@ -128,7 +126,7 @@ def test_deployments_have_absolute_paths_of_config_and_code(first: DeployOutput,
         assert deployment.parameters == (asked)
         assert deployment.pull_steps == [{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}]
         assert deployment.global_concurrency_limit is None
-    (schedule,) = on_server("pipeline/scheduled").schedules
+    (schedule,) = on_server("pipeline/workspace-pipeline").schedules
     assert schedule.parameters == {"scheduled_in": "Europe/Berlin"}
 
 
@@ -137,40 +135,44 @@ def test_the_forms_have_dropdowns_bounds_and_help(first: DeployOutput, deploy: D
     for name in NAMES:
         assert all(field["description"] for field in fields[name].values()), name
         assert all("anyOf" not in field for field in fields[name].values()), f"{name} would ask for a type first"
-    assert fields["parity/by-hand"]["left"]["enum"] == ["cpu", "cuda", "xla"]
-    assert fields["backfill/by-hand"]["stages"]["items"]["enum"] == ["train", "evaluate", "infer", "release"]
-    parallel = fields["backfill/by-hand"]["parallel"]
+    assert fields["parity/workspace-parity"]["left"]["enum"] == ["cpu", "cuda", "xla"]
+    assert fields["backfill/workspace-backfill"]["stages"]["items"]["enum"] == ["train", "evaluate", "infer", "release"]
+    parallel = fields["backfill/workspace-backfill"]["parallel"]
     assert (parallel["minimum"], parallel["maximum"]) == (1, 16)
 
 
 def test_deploying_again_replaces_but_keeps_what_is_paused(first: DeployOutput, deploy: Deploy) -> None:
-    (schedule,) = on_server("report/daily").schedules
+    (schedule,) = on_server("report/workspace-report").schedules
     with get_client(sync_client=True) as client:
-        client.update_deployment_schedule(on_server("report/daily").id, schedule.id, active=False)
+        client.update_deployment_schedule(on_server("report/workspace-report").id, schedule.id, active=False)
         # as earlier versions did
-        client.update_deployment(on_server("reap/every-ten-minutes").id, DeploymentUpdate(concurrency_limit=1))
-        weekly = client.create_deployment(flow_id=on_server("pipeline/scheduled").flow_id, name="weekly")
-    assert on_server("reap/every-ten-minutes").global_concurrency_limit is not None
+        client.update_deployment(on_server("watch/workspace-watch").id, DeploymentUpdate(concurrency_limit=1))
+        weekly = client.create_deployment(
+            flow_id=on_server(NAMES[0]).flow_id, name="weekly", parameters={"workspace": first.workspace}
+        )
+    assert on_server("watch/workspace-watch").global_concurrency_limit is not None
     assert planned(at_least=1) == {"04:30"}
     result = deploy("--workspace", "workspace", "--set", "schedule.cron=0 3 * * 3", "--set", "lineage=other")
     assert result.code == 0, result.err
     assert "04:30" not in planned(at_least=0)
     again = result.out
-    assert re.search(r"^pipeline/scheduled +0 3 \* \* 3 +UTC +\d{4}-\d\d-\d\d 03:00 +takes \d{4}-W\d\d", again, re.M)
-    assert re.search(r"^report/daily +30 5 \* \* \* .*paused in the UI", again, re.M)
+    assert re.search(
+        r"^pipeline/workspace-pipeline +0 3 \* \* 3 +UTC +\d{4}-\d\d-\d\d 03:00 +takes \d{4}-W\d\d", again, re.M
+    )
+    assert re.search(r"^report/workspace-report +30 5 \* \* \* .*paused in the UI", again, re.M)
     assert "prefect worker start --pool millrace" in again
     assert "prefect deployment delete pipeline/weekly" in again  # an earlier version deployed it
     assert {line.url for line in first.deployments} == {
         f"{first.ui_url}/deployments/deployment/{on_server(name).id}" for name in NAMES
     }
-    (schedule,) = on_server("pipeline/scheduled").schedules
+    (schedule,) = on_server("pipeline/workspace-pipeline").schedules
     assert (schedule.schedule.cron, schedule.parameters) == ("0 3 * * 3", {"scheduled_in": "UTC"})
-    assert on_server("pipeline/scheduled").parameters["config_file"] == ""
-    assert on_server("reap/every-ten-minutes").global_concurrency_limit is None
+    assert on_server("pipeline/workspace-pipeline").parameters["config_file"] == ""
+    assert on_server("watch/workspace-watch").global_concurrency_limit is None
     with get_client(sync_client=True) as client:
         client.delete_deployment(weekly)
         assert len(client.read_deployments()) == len(NAMES)
-        assert client.read_global_concurrency_limit_by_name("millrace-other").limit == 1
+        assert {limit.limit for limit in client.read_global_concurrency_limits()} == {1}
 
 
 def planned(at_least: int) -> set[str]:
@@ -202,14 +204,89 @@ def test_a_wrong_option_is_refused_without_its_secret(deploy: Deploy, arguments:
     assert "Traceback" not in result.err
 
 
-def test_a_work_pool_of_another_kind_is_not_used(deploy: Deploy, prefect: PrefectServer, first: DeployOutput) -> None:
+def source(uri: str, config_file: str = "") -> Source:
+    return Source(uri, config_file, (), "millrace", "main", "0 6 * * 1", "UTC", on_batch=False)
+
+
+def test_in_a_pool_of_containers_flows_run_the_image_and_need_a_bucket(deploy: Deploy, first: DeployOutput) -> None:
+    """A directory of this machine would be empty there, and each run would begin a workspace of its own."""
     with get_client(sync_client=True) as client:
         client.delete_work_pool("millrace")
-        client.create_work_pool(WorkPoolCreate(name="millrace", type="docker"))
-        result = deploy("--workspace", "workspace")
+        client.create_work_pool(WorkPoolCreate(name="millrace", type="ecs"))
+        refused = deploy("--workspace", "workspace")
+        bucket = source("s3://acme/shop", str(ROOT / "configs/demo.yaml"))
+        tree = deployments.rendered(bucket, "shop", work_pool.kind_of(client, "millrace"))
         client.delete_work_pool("millrace")  # the next deployment makes it again
-    assert result.code == 78
-    assert "docker" in result.err
+    assert (refused.code, "put the workspace into a bucket" in refused.err.replace("\n", " ")) == (78, True)
+    assert tree["pull"] == [{deployments.PULL: {"directory": "/opt/millrace"}}]
+    assert tree["deployments"][0]["parameters"]["config_file"] == "/opt/millrace/configs/demo.yaml"
+    with pytest.raises(ConfigError, match=r"/home/ann/team\.yaml; put it into"):
+        deployments.rendered(bucket._replace(config_file="/home/ann/team.yaml"), "shop", "ecs")
+
+
+# --- several workspaces on one server ---------------------------------------------------------------------------
+
+
+def test_each_workspace_and_pipeline_has_its_own_deployments_and_takes_over_none(
+    deploy: Deploy, first: DeployOutput, tmp_path: Path
+) -> None:
+    """A second person deploys; then a third, whose workspace has the same name."""
+    for name in ("books", "workspace"):
+        ingest(DirectoryStore(tmp_path / name), "2026-W46")
+    second = deploy(
+        "--workspace", str(tmp_path / "books"), "--set", "pipeline=offers", "--set", "compute=batch", "--json"
+    )
+    assert second.code == 0, second.err
+    theirs = DeployOutput.model_validate_json(second.out)
+    assert [line.name for line in theirs.deployments] == [f"{flow}/books-offers-{flow}" for flow in (*FLOWS, "reap")]
+    assert (theirs.left_over, theirs.queue == first.queue) == ((), False)
+    assert on_server(NAMES[0]).parameters["workspace"] == first.workspace
+    assert {"millrace", "pipeline:offers", "lineage:main"} <= set(on_server(theirs.deployments[0].name).tags)
+
+    third = deploy("--workspace", str(tmp_path / "workspace"))
+    words = third.err.replace("\n", " ")
+    assert (third.code, third.out) == (78, "")
+    assert f"the server has the deployment {NAMES[0]} of {first.workspace}, and this is {tmp_path}/workspace" in words
+    assert "millrace deploy --name NAME" in words
+    assert on_server(NAMES[0]).parameters["workspace"] == first.workspace
+
+    named = deploy("--workspace", str(tmp_path / "workspace"), "--name", "ann", "--json")
+    assert named.code == 0, named.err
+    assert json.loads(named.out)["deployments"][0]["name"] == "pipeline/ann-pipeline"
+    with get_client(sync_client=True) as client:
+        for name in [*theirs.deployments, *DeployOutput.model_validate_json(named.out).deployments]:
+            client.delete_deployment(on_server(name.name).id)
+
+
+def test_prefect_deploy_all_works_in_a_clean_clone_and_millrace_deploy_takes_that_over(
+    deploy: Deploy, prefect: PrefectServer, tmp_path: Path
+) -> None:
+    """Prefect's own command ended at the first schedule, with nothing deployed."""
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")], check=True)
+    shutil.copy(ROOT / "prefect.yaml", tmp_path / "clone")
+    words = f"{sys.executable} -m prefect"
+    environment = os.environ | client_environment(prefect.server)
+    with get_client(sync_client=True) as client:
+        for one in client.read_deployments():
+            client.delete_deployment(one.id)
+        work_pool.make_pool(client, "millrace")
+    done = subprocess.run(
+        ["sh", "-c", f"cd {tmp_path}/clone && {words} deploy --all"],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    with get_client(sync_client=True) as client:
+        there = deployments.on_server(client)
+    assert sorted(one.name for one in there) == sorted([*NAMES, "reap/workspace-reap"])
+    assert {one.workspace for one in there} == {f"{tmp_path}/clone/workspace"}
+    assert {deployments.directory(one.response) for one in there} == {tmp_path / "clone"}
+    own = source(f"{tmp_path}/clone/workspace")
+    assert deployments.left_over(NAMES, there, own) == [one for one in there if one.flow == "reap"]
+    deployments.require_own(NAMES, there, own.uri)
 
 
 # --- alerts -----------------------------------------------------------------------------------------------------
@@ -255,7 +332,9 @@ def chats() -> Iterator[tuple[Chat, Chat]]:
 
 def failed_run(message: str) -> FlowRun:
     with get_client(sync_client=True) as client:
-        run = client.create_flow_run_from_deployment(on_server("pipeline/scheduled").id, name="2026-W47 attempt 1")
+        run = client.create_flow_run_from_deployment(
+            on_server("pipeline/workspace-pipeline").id, name="2026-W47 attempt 1"
+        )
         client.set_flow_run_state(run.id, Failed(message=message), force=True)
     return run
 

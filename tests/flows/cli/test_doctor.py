@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.schedules import CronSchedule
@@ -19,11 +20,14 @@ from prefect.flows import flow
 from prefect.states import Scheduled
 
 import infra.compute.factory
+from infra import deployments
+from infra.deployments import Source
 from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tasks.doctor import prefect_api
 from tasks.doctor.checks import CheckResult
 from tasks.foundation.errors import CompileError
+from tasks.foundation.process import ROOT
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.processes import command
 from tests.support.processes.command import Command, CommandResult
@@ -138,14 +142,19 @@ def client(prefect: PrefectServer) -> Iterator[SyncPrefectClient]:
         yield client
 
 
+SOURCE = Source("/srv/acme/shop", "", (), "millrace", "main", "0 6 * * 1", "UTC", False)
+
+
 @pytest.fixture(scope="module")
 def deployment(client: SyncPrefectClient) -> UUID:
-    """pipeline/scheduled, each Monday, in a pool without a worker."""
+    """The pipeline of a workspace, each Monday, in a pool without a worker."""
     client.create_work_pool(WorkPoolCreate(name="millrace", type="process"))
     return client.create_deployment(
         flow_id=client.create_flow(pipeline),
-        name="scheduled",
+        name="shop-pipeline",
         entrypoint="flows/pipeline.py:pipeline",
+        parameters={"workspace": SOURCE.uri, "config_file": "", "overrides": []},
+        pull_steps=[{deployments.PULL: {"directory": str(ROOT)}}],
         work_pool_name="millrace",
         schedules=[DeploymentScheduleCreate(schedule=CronSchedule(cron="0 6 * * 1", timezone="UTC"))],
     )
@@ -204,15 +213,38 @@ def test_a_paused_pool_has_a_command_to_resume_it(
     client.update_work_pool("millrace", WorkPoolUpdate(is_paused=False))
 
 
-def test_deployments_show_the_next_run_or_a_pause(client: SyncPrefectClient, deployment: UUID) -> None:
-    seen = until(prefect_api.deployments, "ok")  # the scheduler looks every few seconds
-    monday = re.fullmatch(r"pipeline/scheduled; next run of pipeline/scheduled: (\S+) 06:00 UTC", seen.found)
+def test_deployments_show_the_next_run_or_a_pause(
+    client: SyncPrefectClient, deployment: UUID, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = yaml.safe_load(deployments.FILE.read_text())
+    tree["deployments"] = tree["deployments"][:1]
+    (tmp_path / "prefect.yaml").write_text(yaml.safe_dump(tree))
+    monkeypatch.setattr(deployments, "FILE", tmp_path / "prefect.yaml")
+    seen = until(lambda: prefect_api.deployments(SOURCE), "ok")  # the scheduler looks every few seconds
+    monday = re.fullmatch(r"pipeline/shop-pipeline; next run of the pipeline: (\S+) 06:00 UTC", seen.found)
     assert monday
     assert dt.date.fromisoformat(monday[1]).weekday() == 0
     client.pause_deployment(deployment)
-    seen = prefect_api.deployments()
-    assert (seen.outcome, seen.found) == ("warn", "paused: pipeline/scheduled (of pipeline/scheduled)")
+    seen = prefect_api.deployments(SOURCE)
+    assert (seen.outcome, seen.found) == ("warn", "paused: pipeline/shop-pipeline (of pipeline/shop-pipeline)")
     client.resume_deployment(deployment)
+
+
+def test_deployments_that_differ_from_what_this_workspace_would_deploy_are_a_warning(
+    client: SyncPrefectClient, deployment: UUID
+) -> None:
+    """A second person's settings, a change of the schedule without `deploy`, a folder of code that is no more."""
+    until(lambda: prefect_api.deployments(SOURCE), "warn")
+    theirs = SOURCE._replace(config_file="/srv/acme/team.yaml", overrides=("train.epochs=2",), cron="0 7 * * 2")
+    seen = prefect_api.deployments(theirs)
+    assert "not deployed: refresh/shop-refresh, backfill/shop-backfill, " in seen.found
+    assert "reap" not in seen.found, "nothing of this configuration runs on AWS Batch"
+    assert "pipeline/shop-pipeline: config_file is empty there, /srv/acme/team.yaml here" in seen.found
+    assert "overrides is empty there, ['train.epochs=2'] here" in seen.found
+    assert "the schedule is 0 6 * * 1 UTC there, 0 7 * * 2 UTC here" in seen.found
+    assert seen.mend.startswith("millrace deploy, with the options given here")
+    other = prefect_api.deployments(SOURCE._replace(uri="/srv/acme/books"))
+    assert (other.outcome, other.found.partition(":")[0]) == ("ok", "nothing is deployed for this workspace")
 
 
 def test_a_run_that_is_two_hours_late_is_a_failure(

@@ -15,8 +15,6 @@ from flows.running.lineage_queue import lineage_turn, queue_name
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 
-QUEUE = queue_name("main")
-
 
 @flow(name="turn")
 def take_turn(store: DirectoryStore, inside: threading.Event, leave: threading.Event) -> None:
@@ -26,17 +24,18 @@ def take_turn(store: DirectoryStore, inside: threading.Event, leave: threading.E
 
 
 @pytest.fixture
-def queue(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def queue(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(lineage_queue, "POLL_SECONDS", 0.1)
+    name = queue_name(store, "main")
     with get_client(sync_client=True) as client:
-        client.upsert_global_concurrency_limit_by_name(QUEUE, limit=1)
-        yield
-        client.delete_global_concurrency_limit_by_name(QUEUE)
+        client.upsert_global_concurrency_limit_by_name(name, limit=1)
+        yield name
+        client.delete_global_concurrency_limit_by_name(name)
 
 
-def occupied() -> int:
+def occupied(queue: str) -> int:
     with get_client(sync_client=True) as client:
-        return client.read_global_concurrency_limit_by_name(QUEUE).active_slots
+        return client.read_global_concurrency_limit_by_name(queue).active_slots
 
 
 class Taker(threading.Thread):
@@ -62,25 +61,25 @@ class Taker(threading.Thread):
             raise self.error
 
 
-def test_runs_of_one_lineage_wait_for_each_other(store: DirectoryStore, queue: None) -> None:
+def test_runs_of_one_lineage_wait_for_each_other(store: DirectoryStore, queue: str) -> None:
     first, second = Taker(store), Taker(store)
     first.start()
     assert first.inside.wait(30)
     second.start()
     assert not second.inside.wait(1)
-    assert occupied() == 1
+    assert occupied(queue) == 1
     first.end()
     assert second.inside.wait(30)
     second.end()
-    assert occupied() == 0
+    assert occupied(queue) == 0
 
 
 def test_a_slot_without_a_run_blocks_the_queue_only_for_a_while(
-    store: DirectoryStore, queue: None, monkeypatch: pytest.MonkeyPatch
+    store: DirectoryStore, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lineage_queue, "PATIENCE_SECONDS", 0.5)
     with get_client(sync_client=True) as client:
-        client.increment_concurrency_slots([QUEUE], slots=1, mode="concurrency")  # for ever: without a lease
+        client.increment_concurrency_slots([queue], slots=1, mode="concurrency")  # for ever: without a lease
     taker = Taker(store)
     with store.lock("lineages/main.run"):  # a run is at work
         taker.start()

@@ -302,7 +302,7 @@ def test_a_run_whose_process_is_gone_is_lost_and_caught_up(store, runner: FakeRu
     assert (report.missed, report.catch_up) == (("2026-11-12",), "2026-11-12")
     assert problems_of(report) == [("lost", ("2026-11-12",))]
     assert problem(report, "lost").way_out == (
-        "The deployment watch/hourly starts it again, at most three times a day, and its stages that are done stay so; "
+        "The deployed watch starts it again, at most three times a day, and its stages that are done stay so; "
         "sooner: millrace run --span 2026-11-12"
     )
 
@@ -337,7 +337,7 @@ def test_a_permanent_failure_blocks_the_spans_after_it_and_says_why(store, runne
     assert report.catch_up == catch_up
     assert (row(report, "2026-11-12").state, row(report, "2026-11-12").failure) == (state, failure)
     assert problem(report, "missed").spans == ("2026-11-13",)
-    way_out = "The deployment watch/hourly" if catch_up else "The run over 2026-11-12 comes first"
+    way_out = "The deployed watch" if catch_up else "The run over 2026-11-12 comes first"
     assert problem(report, "missed").way_out.startswith(way_out)
     if state == "Failed":
         assert str(failure) in problem(report, "failed").sentence
