@@ -37,7 +37,9 @@ def infer(
         turn=releases.last(store) if reuse is not None else 0,
         compiled=compiled,
     )
-    free = next_folder(store, inputs.vectors, ".")
+    # Over another release the same items lie in other files, for example after a rollback.
+    over = inputs.vectors if reuse is None else f"{inputs.vectors}-over-{reuse.number}"
+    free = next_folder(store, over, ".")
     if free != inputs.vectors:
         inputs = inputs.model_copy(update={"folder": free.rpartition("/")[2]})
     return run_stage(plan, inputs, InferOutcome)

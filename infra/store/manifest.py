@@ -61,7 +61,9 @@ class FileEntry(Record):
 class Manifest(Record):
     """The files of a folder. `facts` are the writer's metadata (rows, width, step, ...)."""
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = Field(
+        default=1, description="2: a reader that takes each file for itself is wrong; one that knows only 1 must stop"
+    )
     kind: str
     files: tuple[FileEntry, ...]
     facts: dict[str, Any]
@@ -115,13 +117,20 @@ def commit_by_content(store: Store, prefix: str, source: Path, kind: str, facts:
     return folder
 
 
-def seal(store: Store, prefix: str, files: tuple[FileEntry, ...], kind: str, facts: dict[str, Any]) -> Manifest:
+def seal(
+    store: Store,
+    prefix: str,
+    files: tuple[FileEntry, ...],
+    kind: str,
+    facts: dict[str, Any],
+    version: Literal[1, 2] = 1,
+) -> Manifest:
     """Write the manifest of a folder whose files were uploaded one by one, by several workers or attempts.
 
     Raises:
         Conflict: `prefix` has a complete folder with other content.
     """
-    manifest = Manifest(kind=kind, files=files, facts=facts)
+    manifest = Manifest(version=version, kind=kind, files=files, facts=facts)
     if not _sealed_alike(store, prefix, manifest):
         try:
             store.create(f"{prefix}/{MANIFEST}", manifest.to_json())
@@ -235,6 +244,11 @@ def open_file(store: Store, prefix: str, manifest: Manifest, name: str) -> Path:
     entry = next((entry for entry in manifest.files if entry.name == name), None)
     if entry is None:
         raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST} names no {name}; restore it from a backup")
+    return open_entry(store, prefix, entry)
+
+
+def open_entry(store: Store, prefix: str, entry: FileEntry) -> Path:
+    """Return the local path of a file that a folder's manifest names. Raises CorruptFolder: it is gone or damaged."""
     path = store.local(entry.key(prefix))
     _check(path, entry)
     return path

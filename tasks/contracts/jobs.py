@@ -132,7 +132,8 @@ class InferInputs(Record):
     )
     turn: int = beside(default=0, description=TURN)
     folder: str | None = Field(
-        default=None, description="name of the vectors' folder; null: the catalogue's, unless that lost a file"
+        default=None,
+        description="name of the vectors' folder, of a refresh or beside one that lost a file; null: the catalogue's",
     )
     compiled: CompileRef | None = beside(None)
 

@@ -263,6 +263,24 @@ def part_name(number: int) -> str:
     return f"part-{number:05d}.parquet"
 
 
+def delta_name(number: int, generation: int) -> str:
+    """Return the name of a file of vectors over a partition's shard.
+
+    Args:
+        generation: from 1; of two files over the same shard, the higher one is newer.
+    """
+    return f"part-{number:05d}.delta-{generation:05d}.parquet"
+
+
+_VECTORS_NAME = re.compile(r"part-(\d{5,})(?:\.delta-(\d{5,}))?\.parquet")
+
+
+def place_of_name(name: str) -> tuple[int, int] | None:
+    """Return partition and generation of a file of vectors, 0 for a shard itself; None: not such a name."""
+    found = _VECTORS_NAME.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2] or 0))
+
+
 def deleted_name(number: int) -> str:
     """Return the name of a catalogue's file with the deleted items of a partition; written only if some exist."""
     return f"deleted-{number:05d}.parquet"

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import random
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +37,11 @@ from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.workspace import BAD_ITEMS, SHARD, SHARD_LEASE
 from tasks.data.rows import CONTENT, ITEM_ID, MODEL_VERSION, TEXT, VECTOR, VECTORS_KIND, part_name
 from tasks.foundation.errors import CodeError, DataError, StoreError
+from tasks.worker.catalogue.changed_items import ids_sha256
+from tasks.worker.catalogue.deltas import Deltas
+from tasks.worker.catalogue.layers import PARQUET
 from tasks.worker.catalogue.records import Catalogue
-from tasks.worker.catalogue.reuse import BadItem, Counted, EarlierVectors, ShardNote, earlier_shards
+from tasks.worker.catalogue.reuse import BadItem, Counted, EarlierVectors, ShardNote, as_matrix, earlier_shards
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.features import FeatureArrays, encode_features
@@ -64,7 +67,7 @@ class Shards:
         self._own = range(share.index * self.partitions // share.of, (share.index + 1) * self.partitions // share.of)
         self._of = {"run": job.spec.run_key, **inputs.vectors_of}
         self._notes = SHARD.within(**self._of)
-        self._earlier = earlier_shards(job)
+        self.earlier = earlier_shards(job)
 
     def begin(self) -> list[int]:
         """Delete the notes of damaged shards of an earlier attempt in this worker's part; return as `open` does."""
@@ -72,7 +75,7 @@ class Shards:
         for number in self._own:
             if self._note(number) in there:
                 note = self._read(number)
-                if note.attempt != self._job.spec.submitted_as and not self._whole(note):
+                if note.attempt != self._job.spec.submitted_as and not self._whole(number, note):
                     self._store.delete(self._note(number))
                     there.remove(self._note(number))
         return self._open(there)
@@ -82,7 +85,7 @@ class Shards:
         return self._open(set(self._store.list(self._notes)))
 
     def _open(self, there: Collection[str]) -> list[int]:
-        left = [n for n in range(self.partitions) if n not in self._earlier.notes and self._note(n) not in there]
+        left = [n for n in range(self.partitions) if n not in self.earlier.notes and self._note(n) not in there]
         self.ready = self.partitions - len(left)
         if own := [number for number in left if number in self._own]:
             return own
@@ -92,9 +95,11 @@ class Shards:
     def _read(self, number: int) -> ShardNote:
         return read_record(self._store, self._note(number), ShardNote, "delete it, and its shard is made again")
 
-    def _whole(self, note: ShardNote) -> bool:
+    def _whole(self, number: int, note: ShardNote) -> bool:
         if note.file is None:
             return True
+        if note.below and note.below != self.earlier.layers.get(number, ())[: len(note.below)]:
+            return False  # a file below it is damaged, or other vectors are reused now
         path = self._store.local(note.file.key(self.prefix))
         return path.is_file() and sha256_of(path) == note.file.sha256
 
@@ -107,23 +112,23 @@ class Shards:
         return SHARD_LEASE.key(**self._of, shard=number)
 
     def commit(self, number: int, path: Path, note: ShardNote, lease: HeldLease) -> None:
-        """Upload a shard, then its note; a shard equal to an earlier one is named.
+        """Upload a partition's new file, then its note; one that is equal to an earlier one is named.
 
         Raises:
             StoreError: the lease was lost; another worker has the partition.
         """
         lease.check()
-        if note.file is not None:
+        if note.file is not None and note.file.at is None:
             same = self._same(number, note)
             note = note.model_copy(update={"file": same or place_beside(self._store, path, self.prefix, note.file)})
         settle(self._store, self._note(number), note.to_json())
 
     def _same(self, number: int, note: ShardNote) -> FileEntry | None:
         """Return the earlier shard with this content; an export, for example, gives all items another time."""
-        there = self._earlier.files.get(number)
-        if there is None or note.file is None or note.reused != note.vectors:
+        there = self.earlier.layers.get(number, ())
+        if len(there) != 1 or note.file is None or note.reused != note.vectors:
             return None  # not all reused: the earlier file may be damaged
-        return there if there.sha256 == note.file.sha256 else None
+        return there[0] if there[0].sha256 == note.file.sha256 else None
 
     def seal(self) -> InferOutcome:
         """Write the manifest of the vectors and return the outcome over all workers.
@@ -133,7 +138,7 @@ class Shards:
             StoreError: the shards don't contain every item of the catalogue exactly once.
         """
         catalogue, spec = self._inputs.catalogue, self._job.spec
-        notes = [self._earlier.notes.get(number) or self._read(number) for number in range(catalogue.partitions)]
+        notes = [self.earlier.notes.get(number) or self._read(number) for number in range(catalogue.partitions)]
         bad = [item for note in notes for item in note.bad]
         vectors = sum(note.vectors for note in notes)
         self._refuse(bad, vectors)
@@ -152,8 +157,8 @@ class Shards:
             "ids_sha256": ids,
             "shards": [list(Counted(note.vectors, len(note.bad), note.ids_sha256)) for note in notes],
         }
-        files = tuple(note.file for note in notes if note.file is not None)
-        seal(self._store, self.prefix, files, VECTORS_KIND, facts)
+        files = tuple(entry for note in notes for entry in note.files)
+        seal(self._store, self.prefix, files, VECTORS_KIND, facts, version=2 if any(n.below for n in notes) else 1)
         seconds: dict[int, float] = {}
         for note in notes:
             seconds[note.worker] = seconds.get(note.worker, 0.0) + note.seconds
@@ -227,15 +232,23 @@ class Batch(NamedTuple):
     inputs: tuple[TokenLists, FeatureArrays] | None
 
 
+class Made(NamedTuple):
+    """Rows of a shard, the number of their reused vectors, and the items that got none."""
+
+    rows: pa.Table
+    reused: int
+    bad: tuple[BadItem, ...]
+
+
 class Embedder:
-    """Makes the shards of a worker, one after another."""
+    """Makes the shards and deltas of a worker, one after another."""
 
     def __init__(
         self, job: Job, accelerator: Accelerator, parts: ModelParts, catalogue: Catalogue, version: str,
-        earlier: EarlierVectors,
+        earlier: EarlierVectors, deltas: Deltas,
     ) -> None:  # fmt: skip
         self.job, self._accelerator, self._parts = job, accelerator, parts
-        self._catalogue, self._version, self._earlier = catalogue, version, earlier
+        self._catalogue, self._version, self._earlier, self._deltas = catalogue, version, earlier, deltas
         kind = pa.float16() if job.config.infer.vectors == "fp16" else pa.float32()
         self._schema = pa.schema(
             {
@@ -249,7 +262,7 @@ class Embedder:
 
     @contextlib.contextmanager
     def shard(self, number: int) -> Iterator[tuple[Path, ShardNote]]:
-        """Yield the shard of a partition as a local file, with its note.
+        """Yield the new file of a partition as a local file, with its note.
 
         If the device works beside the host, one thread reads and tokenises ahead of it, and one writes behind it.
 
@@ -257,46 +270,74 @@ class Embedder:
             CodeError: no vector of a whole batch of items is usable.
         """
         began = time.monotonic()
-        earlier = self._earlier.of_partition(number, self._catalogue.ref.partitions)
-        bad: list[BadItem] = []
-        ids = hashlib.sha256()
-        vectors = reused = 0
         with self.job.scratch() as folder:
-            path = folder / part_name(number)
-            with pq.ParquetWriter(path, self._schema, compression="zstd") as writer:
-                read = (self._batch(items, earlier) for items in self._catalogue.items(number, BATCH_ITEMS))
-                embedded = (self._embed(batch) for batch in self._accelerator.ahead(read))
-                for items, kept, found, _ in self._accelerator.ahead(embedded):
-                    usable = np.abs(np.linalg.norm(found, axis=1) - 1.0) < NORM_TOLERANCE  # false for a NaN too
-                    if not usable.any() and len(usable) >= A_MODELS_FAULT:
-                        item = items[ITEM_ID][0].as_py()
-                        raise CodeError(
-                            f"item {item!r} and all {len(usable)} of its batch got vectors that are not finite or not "
-                            "of unit length; the checkpoint should not be released"
-                        )
-                    bad += [BadItem(item_id=items[ITEM_ID][row].as_py(), reason=_REASON)
-                            for row in np.flatnonzero(~usable).tolist()]  # fmt: skip
-                    good = items.filter(pa.array(usable))
-                    writer.write_table(self._table(good, found[usable]))
-                    ids.update("".join(f"{item_id}\n" for item_id in good[ITEM_ID].to_pylist()).encode())
-                    vectors, reused = vectors + good.num_rows, reused + int((kept & usable).sum())
-            entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path)) if vectors else None
-            yield (
-                path,
-                ShardNote(
-                    file=entry,
-                    attempt=self.job.spec.submitted_as,
-                    worker=self.job.share.index,
-                    vectors=vectors,
-                    reused=reused,
-                    width=self._parts.model.width,
-                    bad=tuple(bad),
-                    ids_sha256=ids.hexdigest(),
-                    seconds=time.monotonic() - began,
-                ),
-            )
+            known: dict[tuple[str, str], np.ndarray] = {}
+            found = self._delta(number, folder, known) or self._shard(number, folder, known)
+            path, note = found
+            yield path, note.model_copy(update={"seconds": time.monotonic() - began})
 
-    def _batch(self, items: pa.Table, earlier: dict[tuple[str, str], np.ndarray]) -> Batch:
+    def _delta(
+        self, number: int, folder: Path, known: dict[tuple[str, str], np.ndarray]
+    ) -> tuple[Path, ShardNote] | None:
+        """Embed the changes of a partition; None if it is to be written whole, with these vectors in `known`."""
+        if (changed := self._deltas.changed(number)) is None:
+            return None
+        made = [*self._made(iter(changed.changed.to_batches(BATCH_ITEMS)), {})]
+        live = pa.concat_tables([self._schema.empty_table(), *(each.rows for each in made)])
+        bad = tuple(item for each in made for item in each.bad)
+        none = {item.item_id for item in bad}
+        if (written := self._deltas.write(number, live, [*changed.gone, *none], folder)) is None:
+            keys = zip(live[ITEM_ID].to_pylist(), live[CONTENT].to_pylist(), strict=True)
+            known.update(zip(keys, as_matrix(live[VECTOR]), strict=True))
+            return None
+        vectors = len(changed.ids) - len(bad)
+        ids = ids_sha256(each for each in changed.ids if each not in none)
+        note = self._note(written.file, vectors, vectors - live.num_rows, bad, ids)
+        return written.path or folder, note.model_copy(update={"below": written.below})
+
+    def _shard(self, number: int, folder: Path, known: Mapping[tuple[str, str], np.ndarray]) -> tuple[Path, ShardNote]:
+        earlier = {**self._earlier.of_partition(number, self._catalogue.ref.partitions), **known}
+        path, bad, ids, vectors, reused = folder / part_name(number), list[BadItem](), hashlib.sha256(), 0, 0
+        items = (batch for table in self._catalogue.items(number, BATCH_ITEMS) for batch in table.to_batches())
+        with pq.ParquetWriter(path, self._schema, **PARQUET) as writer:
+            for made in self._made(items, earlier):
+                writer.write_table(made.rows)
+                ids.update("".join(f"{item_id}\n" for item_id in made.rows[ITEM_ID].to_pylist()).encode())
+                vectors, reused, bad = vectors + made.rows.num_rows, reused + made.reused, [*bad, *made.bad]
+        entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path)) if vectors else None
+        return path, self._note(entry, vectors, reused - len(known), tuple(bad), ids.hexdigest())
+
+    def _note(self, file: FileEntry | None, vectors: int, reused: int, bad: tuple[BadItem, ...], ids: str) -> ShardNote:
+        return ShardNote(
+            file=file,
+            attempt=self.job.spec.submitted_as,
+            worker=self.job.share.index,
+            vectors=vectors,
+            reused=reused,
+            width=self._parts.model.width,
+            bad=bad,
+            ids_sha256=ids,
+            seconds=0.0,
+        )
+
+    def _made(self, batches: Iterator[pa.RecordBatch], earlier: Mapping[tuple[str, str], np.ndarray]) -> Iterator[Made]:
+        """Yield the rows of items, in their order, with vectors of `earlier` where there are."""
+        read = (self._batch(pa.Table.from_batches([batch]), earlier) for batch in batches)
+        embedded = (self._embed(batch) for batch in self._accelerator.ahead(read))
+        for items, kept, found, _ in self._accelerator.ahead(embedded):
+            usable = np.abs(np.linalg.norm(found, axis=1) - 1.0) < NORM_TOLERANCE  # false for a NaN too
+            if not usable.any() and len(usable) >= A_MODELS_FAULT:
+                item = items[ITEM_ID][0].as_py()
+                raise CodeError(
+                    f"item {item!r} and all {len(usable)} of its batch got vectors that are not finite or not "
+                    "of unit length; the checkpoint should not be released"
+                )
+            bad = [BadItem(item_id=items[ITEM_ID][row].as_py(), reason=_REASON)
+                   for row in np.flatnonzero(~usable).tolist()]  # fmt: skip
+            rows = self._table(items.filter(pa.array(usable)), found[usable])
+            yield Made(rows, int((kept & usable).sum()), tuple(bad))
+
+    def _batch(self, items: pa.Table, earlier: Mapping[tuple[str, str], np.ndarray]) -> Batch:
         """Return items with the vectors of `earlier`, by id and content, and the inputs of the others."""
         keys = zip(items[ITEM_ID].to_pylist(), items[CONTENT].to_pylist(), strict=True)
         known = [earlier.get(key) for key in keys]
@@ -360,7 +401,8 @@ def run(job: Job) -> InferOutcome | None:
             accelerator.to_device(parts.model)
             catalogue = Catalogue(job.store, inputs.catalogue, job.shared)
             earlier = _earlier(job, inputs)
-        embedder = Embedder(job, accelerator, parts, catalogue, inputs.model.version, earlier)
+            deltas = Deltas(job.store, job.shared, shards.earlier, catalogue)
+        embedder = Embedder(job, accelerator, parts, catalogue, inputs.model.version, earlier, deltas)
         while left:
             if not _make(shards, left, embedder):
                 time.sleep(WAIT_SECONDS)

@@ -1,11 +1,12 @@
 """Vectors of earlier releases of the same model, reused for unchanged items.
 
-A manifest of new vectors points to the old shard of each unchanged partition; in the others, single vectors are reused.
+A manifest of new vectors points to the old files of each partition, and to a delta over them with the changes. If
+a partition gets a new shard, single vectors are reused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from tasks.contracts.jobs import InferInputs
 from tasks.contracts.references import CatalogueRef
 from tasks.data.rows import CONTENT, ITEM_ID, VECTOR, VECTORS_KIND, part_name
 from tasks.foundation.records import Record
+from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.process.job import Job, Share
 
 
@@ -52,7 +54,8 @@ class BadItem(Record):
 class ShardNote(Record):
     """`runs/<run key>/infer/shards/<model>/<catalogue>/<number>.json`: the shard of one partition is complete."""
 
-    file: FileEntry | None = Field(description="null: the partition has no item with a vector")
+    file: FileEntry | None = Field(description="its newest file; null: the partition has no item with a vector")
+    below: tuple[FileEntry, ...] = Field(default=(), description="files below it, the shard first")
     attempt: int
     worker: int
     vectors: int
@@ -61,6 +64,11 @@ class ShardNote(Record):
     bad: tuple[BadItem, ...]
     ids_sha256: str = Field(description="over the item ids, one on each line")
     seconds: float
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The partition's files, the shard first."""
+        return () if self.file is None else (*self.below, self.file)
 
 
 class Counted(NamedTuple):
@@ -72,71 +80,74 @@ class Counted(NamedTuple):
 
 
 class EarlierShards(NamedTuple):
-    """Shards of earlier vectors; their files lie in other folders."""
+    """Files of earlier vectors; they lie in other folders. Empty without vectors that fit."""
 
     notes: dict[int, ShardNote]  # by partition; they need not be made again
-    files: dict[int, FileEntry]  # of all partitions
+    layers: dict[int, tuple[FileEntry, ...]]  # the sound files of each partition
+    whole: dict[int, Counted]  # partitions of whose items all have a vector in sound files
+    catalogue: CatalogueRef | None  # the items of these vectors
 
 
 def earlier_shards(job: Job) -> EarlierShards:
-    """Return the earlier vectors' shards.
+    """Return the earlier vectors' files.
 
     A partition need not be made again if the file of its items is the same as in the catalogue of the earlier vectors,
-    all of these got a vector, vectors are stored as they were, and its shard is sound. A damaged one is set apart.
+    all of these got a vector, vectors are stored as they were, and its files are sound. Damaged ones are set apart.
     """
     inputs, infer = job.spec.inputs, job.config.infer
     assert isinstance(inputs, InferInputs)
+    none = EarlierShards({}, {}, {}, None)
     if inputs.reuse is None:
-        return EarlierShards({}, {})
+        return none
     try:
         vectors = read_manifest(job.shared, inputs.reuse)
         expect_manifest(job.shared, inputs.reuse, vectors, inputs.reuse_sha256)
         expect_vectors(job.shared, inputs.reuse, vectors, inputs.model.version)
+        earlier = layers_of(vectors)
         damage = find_damage(job.shared, inputs.reuse, vectors, in_turn(vectors.files, inputs.turn))
         before = CatalogueRef.model_validate(vectors.facts["catalogue"])
         items = read_manifest(job.shared, before.prefix)
         expect_manifest(job.shared, before.prefix, items, before.sha256)
     except (MissingFolder, CorruptFolder) as error:
         print(f"no shard is taken from earlier vectors: {error}", flush=True)
-        return EarlierShards({}, {})
+        return none
     facts = vectors.facts
     alike = (facts["type"], facts["max_tokens"], before.partitions)
     if alike != (infer.vectors, infer.max_tokens, inputs.catalogue.partitions) or "shards" not in facts:
-        return EarlierShards({}, {})
+        return none
     if damage:
         print(f"{sentence_of(damage)}: its items are embedded again", flush=True)
         set_apart(job.store, inputs.reuse, vectors, damage)
     now = read_manifest(job.shared, inputs.catalogue.prefix)
-    files = {number: entry for number, entry in _named(inputs.reuse, vectors).items() if entry.name not in damage}
+    layers = {
+        number: tuple(entry.named_from(inputs.reuse) for entry in of_number)
+        for number, of_number in earlier.items()
+        if not any(entry.name in damage for entry in of_number)
+    }
+    counts = dict(enumerate(Counted(*each) for each in facts["shards"]))
+    sound = {n: each for n, each in counts.items() if not each.bad and (n in layers or n not in earlier)}
     notes = {
         number: ShardNote(
-            file=files.get(number),
+            file=layers[number][-1] if number in layers else None,
+            below=layers[number][:-1] if number in layers else (),
             attempt=job.spec.submitted_as,
             worker=0,
-            vectors=counted.vectors,
-            reused=counted.vectors,
+            vectors=sound[number].vectors,
+            reused=sound[number].vectors,
             width=facts["width"],
             bad=(),
-            ids_sha256=counted.ids_sha256,
+            ids_sha256=sound[number].ids_sha256,
             seconds=0.0,
         )
-        for number, counted in _same(items, now, [Counted(*each) for each in facts["shards"]])
-        if part_name(number) not in damage
+        for number in sound.keys() & _same(items, now, before.partitions)
     }
-    return EarlierShards(notes, files)
+    return EarlierShards(notes, layers, {number: sound[number] for number in sound.keys() & layers.keys()}, before)
 
 
-def _named(prefix: str, manifest: Manifest) -> dict[int, FileEntry]:
-    number_of = {part_name(number): number for number in range(manifest.facts["catalogue"]["partitions"])}
-    return {number_of[entry.name]: entry.named_from(prefix) for entry in manifest.files}
-
-
-def _same(before: Manifest, now: Manifest, shards: list[Counted]) -> Iterator[tuple[int, Counted]]:
-    """Yield the partitions with the same file of live items in both catalogues, unless an item got no vector."""
+def _same(before: Manifest, now: Manifest, partitions: int) -> set[int]:
+    """Return the partitions with the same file of live items in both catalogues."""
     old, new = ({entry.name: entry.sha256 for entry in each.files} for each in (before, now))
-    for number, counted in enumerate(shards):
-        if not counted.bad and old.get(part_name(number)) == new.get(part_name(number)):
-            yield number, counted
+    return {number for number in range(partitions) if old.get(part_name(number)) == new.get(part_name(number))}
 
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -153,6 +164,8 @@ class EarlierVectors:
         """Read the manifest; from `manifests` if given: the same workspace, shared by several workers."""
         self._store, self._prefix = store, prefix
         self._files: tuple[FileEntry, ...] = ()
+        self._layers: dict[int, tuple[FileEntry, ...]] = {}
+        self._opened: dict[int, Layers] = {}
         self._partitions = 1
         self.max_tokens: int | None = None  # limit to which the texts of these vectors were cut
         self._type = pa.float32()
@@ -160,7 +173,7 @@ class EarlierVectors:
         if prefix is not None:
             manifest = read_manifest(manifests or store, prefix)
             expect_vectors(store, prefix, manifest, model_version)
-            self._files = manifest.files
+            self._files, self._layers = manifest.files, layers_of(manifest)
             self.catalogue = CatalogueRef.model_validate(manifest.facts["catalogue"])
             self._partitions = self.catalogue.partitions
             self.max_tokens = manifest.facts["max_tokens"]
@@ -173,13 +186,15 @@ class EarlierVectors:
             of: partitions of the catalogue that `number` counts.
         """
         found: dict[tuple[str, str], np.ndarray] = {}
-        for earlier in self.partitions_of(number, of):
-            entry = self._entry(earlier)
-            if entry is not None and not self._whole(entry):
+        for entry in (entry for earlier in self.partitions_of(number, of) for entry in self._layers.get(earlier, ())):
+            if not self._whole(entry):
                 print(f"{self._local(entry)} is damaged: its items are embedded again", flush=True)
-            elif (table := self.table(earlier, [ITEM_ID, CONTENT, VECTOR])) is not None:
-                keys = zip(table[ITEM_ID].to_pylist(), table[CONTENT].to_pylist(), strict=True)
-                found.update(zip(keys, as_matrix(table[VECTOR]), strict=True))
+                continue
+            # A row that a newer file hides is the vector of another content, so it is as good as a live one.
+            table = pq.read_table(self._local(entry), columns=[ITEM_ID, CONTENT, VECTOR])
+            table = table.filter(table[VECTOR].is_valid())
+            keys = zip(table[ITEM_ID].to_pylist(), table[CONTENT].to_pylist(), strict=True)
+            found.update(zip(keys, as_matrix(table[VECTOR]), strict=True))
         return found
 
     def partitions_of(self, number: int, of: int) -> range:
@@ -195,9 +210,12 @@ class EarlierVectors:
         return range(self._partitions)[share.index :: share.of]
 
     def table(self, earlier: int, columns: Sequence[str]) -> pa.Table | None:
-        """Return columns of an earlier partition; None if it has no vector."""
-        entry = self._entry(earlier)
-        return None if entry is None else pq.read_table(self._local(entry), columns=list(columns))
+        """Return columns of an earlier partition, each live item once, by item id; None if it has no file."""
+        if earlier not in self._layers:
+            return None
+        if earlier not in self._opened:
+            self._opened[earlier] = Layers.open([self._local(entry) for entry in self._layers[earlier]])
+        return self._opened[earlier].table(columns)
 
     def stored(self, vectors: np.ndarray) -> pa.Array:
         """Return vectors, float32 (items, width), as a column of the type that the folder stores."""
@@ -211,16 +229,12 @@ class EarlierVectors:
                 raise CorruptFolder(f"{self._local(entry)} does not match its checksum in {MANIFEST}")
 
     def holds(self, ids: pa.ChunkedArray, share: Share) -> np.ndarray:
-        """Return bool (ids,): True for an id in this worker's share of the files, with any content."""
+        """Return bool (ids,): True for an id in this worker's share of the partitions, with any content."""
         found = np.zeros(len(ids), dtype=bool)
-        for entry in self._files[share.index :: share.of]:
-            there = pq.read_table(self._local(entry), columns=[ITEM_ID])[ITEM_ID]
-            found |= pc.is_in(ids, value_set=there.combine_chunks()).to_numpy()
+        for number in self.partitions(share):
+            if (there := self.table(number, [ITEM_ID])) is not None:
+                found |= pc.is_in(ids, value_set=there[ITEM_ID].combine_chunks()).to_numpy()
         return found
-
-    def _entry(self, number: int) -> FileEntry | None:
-        name = part_name(number)
-        return next((entry for entry in self._files if entry.name == name), None)
 
     def _whole(self, entry: FileEntry) -> bool:
         path = self._local(entry)

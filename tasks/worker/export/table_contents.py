@@ -9,18 +9,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import check_sizes, expect_manifest, open_file
-from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR, part_name
+from infra.store.manifest import check_sizes, expect_manifest, open_entry
+from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import DataError
+from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shape, Target
 
@@ -47,22 +46,22 @@ class ReleaseVectors:
         self.partitions: int = facts["catalogue"]["partitions"]
         self.ids_sha256: str = facts["ids_sha256"]
         self.shape = Shape(facts["width"], facts["type"] == "fp16")
-        self._store, self._prefix, self._manifest = store, prefix, manifest
-        self._files = {entry.name: entry for entry in manifest.files}
-        self._paths: dict[int, Path] = {}
+        self._store, self._prefix = store, prefix
+        self._files = layers_of(manifest)
+        self._parts: dict[int, Layers] = {}
 
     def rows_by_partition(self) -> dict[int, int]:
         """Return the number of rows of each non-empty partition."""
-        there = [number for number in range(self.partitions) if part_name(number) in self._files]
-        return {number: pq.read_metadata(self._path(number)).num_rows for number in there}
+        counts = {number: self._part(number).items for number in self._files}
+        return {number: rows for number, rows in counts.items() if rows}
 
     def rows(self, partition: int) -> pa.Table:
         """Return item_id, text, vector, model_version and partition of a partition's items, sorted by id.
 
         Raises:
-            CorruptFolder: the file does not match the manifest's checksum.
+            CorruptFolder: a file does not match the manifest's checksum.
         """
-        table = pq.read_table(self._path(partition), columns=[ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
+        table = self._part(partition).table([ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
         version = table[MODEL_VERSION].cast(pa.string())
         table = table.set_column(table.column_names.index(MODEL_VERSION), MODEL_VERSION, version)
         return table.append_column(PARTITION, pa.array(np.full(table.num_rows, partition, dtype=np.int32)))
@@ -83,17 +82,18 @@ class ReleaseVectors:
 
     def vectors(self) -> Iterator[tuple[pa.ChunkedArray, np.ndarray]]:
         """Yield ids and unit vectors, float32 (rows, width), partition by partition."""
-        for number in range(self.partitions):
-            if part_name(number) in self._files:
-                table = pq.read_table(self._path(number), columns=[ITEM_ID, VECTOR])
-                found = as_matrix(table[VECTOR]).astype(np.float32)
-                yield table[ITEM_ID], found / np.linalg.norm(found, axis=1, keepdims=True)  # float16 rounds
+        for number in self._files:
+            table = self._part(number).table([ITEM_ID, VECTOR])
+            found = as_matrix(table[VECTOR]).astype(np.float32)
+            yield table[ITEM_ID], found / np.linalg.norm(found, axis=1, keepdims=True)  # float16 rounds
 
-    def _path(self, partition: int) -> Path:
-        """Return a partition's file, compared with its checksum at its first use."""
-        if partition not in self._paths:
-            self._paths[partition] = open_file(self._store, self._prefix, self._manifest, part_name(partition))
-        return self._paths[partition]
+    def _part(self, partition: int) -> Layers:
+        """Return a partition's files, compared with their checksums at their first use."""
+        if partition not in self._parts:
+            self._parts[partition] = Layers.open(
+                [open_entry(self._store, self._prefix, entry) for entry in self._files[partition]]
+            )
+        return self._parts[partition]
 
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.factory import open_store
-from infra.store.manifest import expect_manifest, open_file, read_manifest
+from infra.store.manifest import expect_manifest, open_entry, read_manifest
 from tasks.contracts.runs import Release
 from tasks.contracts.search import MappedItem, Mover, Moves, ReleaseMap
-from tasks.data.rows import CONTENT, ITEM_ID, TEXT, VECTOR, part_name, partition_of
+from tasks.data.rows import CONTENT, ITEM_ID, TEXT, VECTOR, partition_of
+from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.laboratory.geometry import kept, neighbours, on_a_map, separation, turned
@@ -69,13 +69,12 @@ def read_sample(store: Store, release: Release, every: int) -> Sample:
     manifest = read_manifest(store, release.vectors_prefix)
     expect_manifest(store, release.vectors_prefix, manifest, release.vectors_sha256)
     expect_vectors(store, release.vectors_prefix, manifest, release.model.version)
-    names = {entry.name for entry in manifest.files}
-    batches: list[pa.Table] = []
+    layers, batches = layers_of(manifest), list[pa.Table]()
     for number in _partitions(release, every):
-        if (name := part_name(number)) in names:
-            with pq.ParquetFile(open_file(store, release.vectors_prefix, manifest, name)) as file:
-                read = file.iter_batches(BATCH_ITEMS, columns=[ITEM_ID, TEXT, CONTENT, VECTOR])
-                batches.extend(_chosen(pa.Table.from_batches([batch]), every) for batch in read)
+        if files := layers.get(number):
+            part = Layers.open([open_entry(store, release.vectors_prefix, entry) for entry in files])
+            read = part.batches([ITEM_ID, TEXT, CONTENT, VECTOR], BATCH_ITEMS)
+            batches.extend(_chosen(batch, every) for batch in read)
     if not batches:
         return Sample([], [], [], np.zeros((0, manifest.facts["width"]), dtype=np.float32))
     found = pa.concat_tables(batches).sort_by(ITEM_ID)

@@ -6,13 +6,13 @@ whose vectors are too many for the memory of a process is searched in a target.
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_files, read_fact, read_manifest
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import Hit
 from tasks.data.rows import ITEM_ID, TEXT, VECTOR, VECTORS_KIND
+from tasks.worker.catalogue.layers import open_layers
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 
 MOST_BYTES = 2**30  # bytes of vectors in float32; a scan of them takes a tenth of a second
@@ -28,9 +28,8 @@ class Vectors:
         manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, release.vectors_sha256)
         expect_vectors(store, prefix, manifest, release.model_version)
-        tables = [
-            pq.read_table(path, columns=[ITEM_ID, TEXT, VECTOR]) for path in open_files(store, prefix, VECTORS_KIND)
-        ]
+        parts = open_layers(manifest, open_files(store, prefix, VECTORS_KIND))
+        tables = [part.table([ITEM_ID, TEXT, VECTOR]) for part in parts.values()]
         self._vectors = [as_matrix(table[VECTOR]) for table in tables]
         self._items = pa.concat_tables(table.drop_columns([VECTOR]) for table in tables)
 

@@ -15,8 +15,8 @@ from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.contracts.search import Changes, ListedItem, QueryChange, SharedSearch
 from tasks.data.holdout import read_sides
 from tasks.data.label_columns import pair_mask
-from tasks.data.rows import CONTENT, CORE, ITEM, ITEM_ID, QUERY, TEXT
-from tasks.worker.catalogue.records import connect, literal
+from tasks.data.rows import CONTENT, CORE, ITEM, ITEM_ID, QUERY
+from tasks.worker.catalogue.records import connect
 from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows.holdout import HeldSpan, at_once, pairs_of_queries
 from tasks.worker.search.consumer import Searched
@@ -65,15 +65,7 @@ def shared_items(before: Index, after: Index) -> tuple[np.ndarray, np.ndarray]:
     """Return for each release bool (vectors,): True if the other one has the item too, by its id."""
     found = np.zeros(before.vectors, dtype=bool), np.zeros(after.vectors, dtype=bool)
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
-        for name, index in (("earlier", before), ("later", after)):
-            # One scan of all shards: a scan of each, joined by UNION ALL, takes megabytes for every shard.
-            starts = {"filename": [str(path) for path in index.paths], "start": index.starts[: len(index.paths)]}
-            database.register(f"{name}_starts", pa.table(starts))
-            paths = ", ".join(literal(str(path)) for path in index.paths)
-            database.sql(
-                f"SELECT {ITEM_ID}, start + file_row_number AS place FROM {name}_starts "
-                f"JOIN read_parquet([{paths}], filename = true, file_row_number = true) USING (filename)"
-            ).create_view(name)
+        _register(database, before, after, [])
         both = database.sql(
             f"SELECT earlier.place, later.place FROM earlier JOIN later USING ({ITEM_ID})"
         ).to_arrow_reader(BATCH_ITEMS)
@@ -81,6 +73,24 @@ def shared_items(before: Index, after: Index) -> tuple[np.ndarray, np.ndarray]:
             for mask, places in zip(found, batch.columns, strict=True):
                 mask[places.to_numpy()] = True
     return found
+
+
+def _register(database: duckdb.DuckDBPyConnection, before: Index, after: Index, columns: list[str]) -> None:
+    """Make the tables `earlier` and `later`, with item id, place and the columns, strings; each can be read once.
+
+    DuckDB gets the live items from the index: it does not know which of several files counts.
+    """
+    fields = {ITEM_ID: pa.string(), **dict.fromkeys(columns, pa.string()), "place": pa.int64()}
+    for name, index in (("earlier", before), ("later", after)):
+        tables = index.tables([ITEM_ID, *columns])
+        batches = (
+            batch
+            for first, table in tables
+            for batch in table.append_column("place", pa.array(np.arange(first, first + table.num_rows)))
+            .cast(pa.schema(fields))
+            .to_batches()
+        )
+        database.register(name, pa.RecordBatchReader.from_batches(pa.schema(fields), batches))
 
 
 SAMPLE = 2000  # items in both releases whose vectors are compared
@@ -151,36 +161,32 @@ def _changed(before: Searched, after: Searched, queries: pa.Table, gains: np.nda
 
 
 def _items(before: Index, after: Index) -> dict[str, Any]:
-    """Return the fields of `Changes` about items; DuckDB counts them on disk."""
+    """Return the fields of `Changes` about items; DuckDB joins them on disk, in one pass."""
+    chosen = f"arg_min({{0}}.{ITEM_ID}, md5({{0}}.{ITEM_ID}), {{1}}) FILTER ({{2}})"  # a sample that is always the same
     with tempfile.TemporaryDirectory(prefix="millrace-") as scratch, connect(Path(scratch)) as database:
-        for name, index in (("earlier", before), ("later", after)):
-            paths = ", ".join(literal(str(path)) for path in index.paths)
-            database.sql(f"SELECT {ITEM_ID}, {TEXT}, {CONTENT} FROM read_parquet([{paths}])").create_view(name)
-        counted = database.sql(
-            f"SELECT count(*) FILTER (earlier.{ITEM_ID} IS NULL), count(*) FILTER (later.{ITEM_ID} IS NULL), "
-            f"count(*) FILTER (earlier.{CONTENT} <> later.{CONTENT}) FROM earlier FULL JOIN later USING ({ITEM_ID})"
+        _register(database, before, after, [CONTENT])
+        new, gone = f"earlier.{ITEM_ID} IS NULL", f"later.{ITEM_ID} IS NULL"
+        found = database.sql(
+            f"SELECT count(*) FILTER ({new}), count(*) FILTER ({gone}), "
+            f"count(*) FILTER (earlier.{CONTENT} <> later.{CONTENT}), {chosen.format('later', LISTED, new)}, "
+            f"{chosen.format('earlier', LISTED, gone)}, "
+            f"{chosen.format('later', SAMPLE, f'NOT ({new}) AND NOT ({gone})')} "
+            f"FROM earlier FULL JOIN later USING ({ITEM_ID})"
         ).fetchall()[0]
-        both = database.sql(
-            f"SELECT {ITEM_ID} FROM later SEMI JOIN earlier USING ({ITEM_ID}) ORDER BY md5({ITEM_ID}) LIMIT {SAMPLE}"
-        ).fetchall()
-        new, gone = (_only_in(database, one, other) for one, other in (("later", "earlier"), ("earlier", "later")))
     return {
-        "new_items": counted[0],
-        "gone_items": counted[1],
-        "changed_items": counted[2],
-        "same_item_cosine": _cosine(before, after, [row[0] for row in both]),
-        "new": new,
-        "gone": gone,
+        "new_items": found[0],
+        "gone_items": found[1],
+        "changed_items": found[2],
+        "same_item_cosine": _cosine(before, after, found[5] or []),
+        "new": _listed(after, found[3] or []),
+        "gone": _listed(before, found[4] or []),
     }
 
 
-def _only_in(database: duckdb.DuckDBPyConnection, one: str, other: str) -> tuple[ListedItem, ...]:
-    """Return a deterministic sample of the items that only one release has."""
-    rows = database.sql(
-        f"SELECT {ITEM_ID}, {TEXT} FROM {one} ANTI JOIN {other} USING ({ITEM_ID}) "
-        f"ORDER BY md5({ITEM_ID}) LIMIT {LISTED}"
-    ).fetchall()
-    return tuple(ListedItem(item_id=item_id, text=text) for item_id, text in rows)
+def _listed(index: Index, item_ids: Sequence[str]) -> tuple[ListedItem, ...]:
+    places = index.places_of(item_ids)
+    items = index.items(places)
+    return tuple(items[place] for place in places.tolist())
 
 
 def _cosine(before: Index, after: Index, item_ids: Sequence[str]) -> float | None:

@@ -4,19 +4,18 @@ The vectors stay in memory if they fit; otherwise each search reads the shards.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet as pq
 import torch
 
 from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_files, read_fact, read_manifest
 from tasks.contracts.search import Hit, ListedItem
 from tasks.data.rows import ITEM_ID, TEXT, VECTOR, VECTORS_KIND
+from tasks.worker.catalogue.layers import open_layers
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.devices.ahead import own_threads
 from tasks.worker.model.ranks import HOST, bands, multiply
@@ -70,15 +69,15 @@ class Index:
         manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
         expect_vectors(store, prefix, manifest, model_version)
-        self.paths = open_files(store, prefix, VECTORS_KIND)
+        self._parts = [*open_layers(manifest, open_files(store, prefix, VECTORS_KIND)).values()]
         self.width = read_fact(store, prefix, "width", int)
         self.max_tokens = read_fact(store, prefix, "max_tokens", int)  # texts were truncated to this length
-        rows = [pq.read_metadata(path).num_rows for path in self.paths]
-        self.starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)  # the first place of each shard
-        self.vectors = int(self.starts[-1])
+        counts = [part.items for part in self._parts]
+        self._starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)  # the first place of each partition
+        self.vectors = int(self._starts[-1])
         each = np.dtype("float16" if manifest.facts["type"] == "fp16" else "float32").itemsize
         fits = self.vectors * self.width * each <= memory_bytes
-        self._kept = [as_matrix(pq.read_table(path, columns=[VECTOR])[VECTOR]) for path in self.paths] if fits else None
+        self._kept = [as_matrix(part.table([VECTOR])[VECTOR]) for part in self._parts] if fits else None
         self._device = device
 
     def nearest(self, query: np.ndarray, k: int) -> tuple[Hit, ...]:
@@ -197,34 +196,26 @@ class Index:
 
     def _batches(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield (first place, float32 (vectors, width)) until all vectors are read."""
-        for shard, path in enumerate(self.paths):
-            first = int(self.starts[shard])
+        for number, part in enumerate(self._parts):
+            first = int(self._starts[number])
             if self._kept is not None:
-                whole = self._kept[shard]
-                parts: Iterator[np.ndarray] = (
+                whole = self._kept[number]
+                some: Iterator[np.ndarray] = (
                     whole[at : at + BATCH_VECTORS] for at in range(0, len(whole), BATCH_VECTORS)
                 )
             else:
-                parts = (as_matrix(table[VECTOR]) for table in _read(path, [VECTOR]))
-            for part in parts:
-                yield first, part.astype(np.float32, copy=False)
-                first += len(part)
+                some = (as_matrix(table[VECTOR]) for table in part.batches([VECTOR], BATCH_VECTORS))
+            for vectors in some:
+                yield first, vectors.astype(np.float32, copy=False)
+                first += len(vectors)
 
     def tables(self, columns: list[str], wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """Yield (first place, rows) of all row groups, or only of the groups that hold one of the sorted places."""
-        for path, first in zip(self.paths, self.starts.tolist(), strict=False):
-            with pq.ParquetFile(path) as file:
-                for group in range(file.num_row_groups):
-                    rows = file.metadata.row_group(group).num_rows
-                    if wanted is None or np.searchsorted(wanted, first) < np.searchsorted(wanted, first + rows):
-                        yield first, file.read_row_group(group, columns=columns)
-                    first += rows
-
-
-def _read(path: Path, columns: list[str]) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(BATCH_VECTORS, columns=columns):
-            yield pa.Table.from_batches([batch])
+        """Yield (first place, rows) of all groups of rows, or only of groups that hold one of the sorted places."""
+        for part, start in zip(self._parts, self._starts.tolist(), strict=False):
+            for first, rows, read in part.groups(columns):
+                place = start + first
+                if wanted is None or np.searchsorted(wanted, place) < np.searchsorted(wanted, place + rows):
+                    yield place, read()
 
 
 def _improve(places: np.ndarray, best: np.ndarray, scores: np.ndarray, first: int) -> None:

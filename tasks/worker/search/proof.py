@@ -1,12 +1,14 @@
 """Prove that the exported model gives items and queries the same vectors as the pipeline.
 
 The exported model runs in its own process, and its vectors are not normalised before the comparison. Of a refresh only
-the new shards are checked; the others are the files of the release before. Until one in a hundred items has changed,
+the new files are checked; the others are the files of the release before. Until one in a hundred items has changed,
 holdout queries do not search all vectors again.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +25,15 @@ from infra.store.manifest import (
     MissingFolder,
     check_sizes,
     expect_manifest,
-    open_file,
+    open_entry,
 )
 from tasks.contracts.jobs import ReleaseInputs
+from tasks.contracts.references import CatalogueRef
 from tasks.contracts.search import Changes, ListedItem, SharedSearch
-from tasks.data.rows import CONTENT, ITEM_ID, QUERY, TEXT, VECTOR, part_name, partition_of
+from tasks.data.rows import CONTENT, ITEM_ID, QUERY, TEXT, VECTOR, partition_of
 from tasks.foundation.errors import CodeError, ConfigError
+from tasks.worker.catalogue.changed_items import changed_items
+from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.devices.accelerators import open_accelerator
@@ -161,7 +166,7 @@ LISTED = 10  # new and gone items
 _BATCH = 8192
 
 
-class ChangedItems(NamedTuple):
+class ReleaseChanges(NamedTuple):
     """The items of a refresh that the release before lacks, alone has, or has with another text or feature."""
 
     before: int  # vectors of the release before
@@ -185,16 +190,17 @@ class ChangedItems(NamedTuple):
 
 
 class FewChanges(NamedTuple):
-    """The shards that the refreshed release lacks."""
+    """The partitions whose files the refreshed release lacks."""
 
+    before: Manifest  # of the vectors of the release before
     vectors: Manifest
-    items: ChangedItems
-    shards: tuple[FileEntry, ...]  # new ones; the first of all if only items without a vector have changed
+    items: ReleaseChanges
+    partitions: tuple[int, ...]  # with new files; the first of all if only items without a vector have changed
     unsearched: int  # items that have changed since all vectors were searched
 
 
 def few_changes(store: Store, inputs: ReleaseInputs) -> FewChanges | None:
-    """Return the changed shards of a refresh; None if all vectors must be searched, as for a new model.
+    """Return the changed partitions of a refresh; None if all vectors must be searched, as for a new model.
 
     Raises:
         MissingFolder, CorruptFolder: the vectors are not complete, or a file that they name is gone.
@@ -202,43 +208,72 @@ def few_changes(store: Store, inputs: ReleaseInputs) -> FewChanges | None:
     if inputs.carried is None:
         return None
     of, now = inputs.carried.release, check_sizes(store, inputs.vectors)
+    new = layers_of(now)
     try:
         expect_manifest(store, of.model_prefix, check_sizes(store, of.model_prefix), of.model_sha256)
         before = check_sizes(store, of.vectors_prefix)
         expect_manifest(store, of.vectors_prefix, before, of.vectors_sha256)
-        old, new = ({entry.name: entry for entry in each.files} for each in (before, now))
-        same = {name for name in old.keys() & new.keys() if old[name].sha256 == new[name].sha256}
+        old = layers_of(before)
         if before.facts["catalogue"]["partitions"] != now.facts["catalogue"]["partitions"]:
             return None
-        names = sorted((old.keys() | new.keys()) - same)
+        changed = [n for n in sorted(old.keys() | new.keys()) if _hashes(old.get(n, ())) != _hashes(new.get(n, ()))]
         unsearched = inputs.carried.unsearched
-        found = ChangedItems(before.facts["vectors"], {}, {}, 0)
-        for name in names:
-            found = _with_shard(
-                found,
-                _read(store, of.vectors_prefix, before, name) if name in old else {},
-                _read(store, inputs.vectors, now, name) if name in new else {},
-            )
+        found = ReleaseChanges(before.facts["vectors"], {}, {}, 0)
+        for number in changed:
+            # A catalogue has the items of its vectors, so no vector is read, unless an item got none.
+            some_bad = any(_bad(each, number) for each in (before, now))
+            prefixes = ((of.vectors_prefix, before), (inputs.vectors, now))
+            found = _with_partition(found, *(_texts(store, *each, number, some_bad) for each in prefixes))
             unsearched = inputs.carried.unsearched + len(found.new) + len(found.gone) + found.changed
             if unsearched > UNSEARCHED_SHARE * now.facts["vectors"]:
                 return None
     except (MissingFolder, CorruptFolder) as error:
         print(f"all vectors are searched, since release {of.number} is damaged: {error}", flush=True)
         return None
-    shards = tuple(new[name] for name in names if name in new) or now.files[:1]
-    return FewChanges(now, found, shards, unsearched)
+    partitions = tuple(number for number in changed if number in new) or tuple(new)[:1]
+    return FewChanges(before, now, found, partitions, unsearched)
 
 
-def _read(store: Store, prefix: str, manifest: Manifest, name: str) -> dict[str, tuple[str, str]]:
-    """Return the content hash and the text of each item of a shard, by id."""
-    table = pq.read_table(open_file(store, prefix, manifest, name), columns=[ITEM_ID, CONTENT, TEXT])
-    columns = (table[name].to_pylist() for name in (ITEM_ID, CONTENT, TEXT))
-    return {item_id: (content, text) for item_id, content, text in zip(*columns, strict=True)}
+def _hashes(layers: Sequence[FileEntry]) -> list[str]:
+    return [entry.sha256 for entry in layers]
 
 
-def _with_shard(
-    found: ChangedItems, before: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]
-) -> ChangedItems:
+def _alike(earlier: Sequence[FileEntry], files: Sequence[FileEntry]) -> int:
+    """Return the number of files, from the oldest on, that are the same."""
+    pairs = zip(_hashes(earlier), _hashes(files), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _bad(vectors: Manifest, number: int) -> int:
+    return vectors.facts["shards"][number][1]
+
+
+def _texts(store: Store, prefix: str, vectors: Manifest, number: int, read: bool) -> dict[str, tuple[str, str]]:
+    """Return the content hash and the text of each item of a partition, by id.
+
+    Args:
+        read: take them from the vectors, not from the catalogue.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    layers = layers_of(vectors).get(number, ())
+    if read:
+        paths = [open_entry(store, prefix, entry) for entry in layers]
+        tables = iter([Layers.open(paths).table([ITEM_ID, CONTENT, TEXT])] if layers else [])
+    else:
+        tables = _catalogue(store, vectors).items(number, _BATCH)
+    for table in tables:
+        columns = (table[name].to_pylist() for name in (ITEM_ID, CONTENT, TEXT))
+        found.update({item_id: (content, text) for item_id, content, text in zip(*columns, strict=True)})
+    return found
+
+
+def _catalogue(store: Store, vectors: Manifest) -> Catalogue:
+    return Catalogue(store, CatalogueRef.model_validate(vectors.facts["catalogue"]))
+
+
+def _with_partition(
+    found: ReleaseChanges, before: dict[str, tuple[str, str]], now: dict[str, tuple[str, str]]
+) -> ReleaseChanges:
     new = {item_id: now[item_id][1] for item_id in now.keys() - before.keys()}
     gone = {item_id: before[item_id][1] for item_id in before.keys() - now.keys()}
     changed = sum(before[item_id][0] != now[item_id][0] for item_id in before.keys() & now.keys())
@@ -246,35 +281,27 @@ def _with_shard(
 
 
 def prove_changes(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelParts) -> np.ndarray:
-    """Check the items and vectors of the changed shards, and embed a sample of them again.
+    """Check the items and vectors of the new files, and embed a sample of them again.
 
     Returns:
         Cosines, float32 (items,), between the vectors that the model gives the sample now and the released ones.
 
     Raises:
-        CodeError: a shard lacks an item or has another, a vector is not of unit length, or a cosine is below
+        CodeError: a file lacks an item or has another, a vector is not of unit length, or a cosine is below
             `release.min_cosine`; nothing was released.
-        CorruptFolder: a shard is damaged.
+        CorruptFolder: a file is damaged.
     """
     catalogue, left = Catalogue(job.store, inputs.catalogue), job.config.release.probe_rows
     samples: list[tuple[pa.Table, np.ndarray]] = []
-    bad = {number: counted[1] for number, counted in enumerate(few.vectors.facts["shards"])}
-    number_of = {part_name(number): number for number in bad}
-    for shard in few.shards:
-        number = number_of[shard.name]
-        path = open_file(job.store, inputs.vectors, few.vectors, shard.name)
-        table = pq.read_table(path, columns=[ITEM_ID, CONTENT, VECTOR])
+    for number, whole in [*((number, False) for number in few.partitions), (few.partitions[0], True)]:
+        if whole and samples:
+            break  # only if nothing but removed items is in the new files
+        table = _proven(job, inputs, few, number, whole)
         every = pa.concat_tables(
             [table.schema.empty_table(), *catalogue.items(number, _BATCH)], promote_options="default"
         )
         items = every.filter(pc.is_in(every[ITEM_ID], value_set=table[ITEM_ID].combine_chunks()))
-        whole = every.num_rows == table.num_rows + bad[number]
-        if not whole or items[CONTENT].to_pylist() != table[CONTENT].to_pylist():
-            raise CodeError(
-                f"{path} has vectors of other items than {job.store.uri}/{inputs.catalogue.prefix}; run infer again; "
-                "nothing was released"
-            )
-        if left:
+        if left and items.num_rows:
             samples.append((items.slice(0, left), as_matrix(table[VECTOR].slice(0, left)).astype(np.float32)))
             left -= samples[-1][0].num_rows
     items = pa.concat_tables([table for table, _ in samples])
@@ -283,3 +310,49 @@ def prove_changes(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: Model
     return compared(
         job, trained_vectors(job, parts, items, "item"), released, "item", items[ITEM_ID], "the released one"
     )
+
+
+def _proven(job: Job, inputs: ReleaseInputs, few: FewChanges, number: int, whole: bool) -> pa.Table:
+    """Return ITEM_ID, CONTENT and VECTOR of the items in a partition's new files, by item id.
+
+    Files that the release before has too were proved with it; the files over them must be the catalogues' difference.
+
+    Args:
+        whole: prove all files of the partition.
+
+    Raises:
+        CodeError: the files don't hold the items of the catalogue.
+        CorruptFolder: a file is damaged.
+    """
+    assert inputs.carried is not None
+    store, now = job.store, Catalogue(job.store, inputs.catalogue)
+    earlier, files = layers_of(few.before).get(number, ()), layers_of(few.vectors)[number]
+    same = 0 if whole else _alike(earlier, files)
+    new = files[same:] or files
+    paths = [open_entry(store, inputs.vectors, entry) for entry in new]
+    table = Layers.open(paths, above=new != files).table([ITEM_ID, CONTENT, VECTOR])
+    if new == files:
+        expected = _contents(now.items(number, _BATCH))
+        found = dict.fromkeys(expected) | _contents([table])
+    else:
+        merged_away = [open_entry(store, inputs.carried.release.vectors_prefix, entry) for entry in earlier[same:]]
+        expected = _contents([pq.read_table(path, columns=[ITEM_ID, CONTENT]) for path in merged_away])
+        if (changed := changed_items(_catalogue(store, few.before), now, number)) is not None:
+            expected |= _contents([changed.changed]) | dict.fromkeys(changed.gone)
+        found = _contents([pq.read_table(path, columns=[ITEM_ID, CONTENT]) for path in paths])
+    differ = [item_id for item_id in expected.keys() | found.keys() if found.get(item_id) != expected.get(item_id)]
+    none = [item_id for item_id in differ if item_id in found and found[item_id] is None and item_id in expected]
+    if len(none) != _bad(few.vectors, number) or len(differ) != len(none) or found.keys() != expected.keys():
+        raise CodeError(
+            f"{paths[-1]} has vectors of other items than {store.uri}/{inputs.catalogue.prefix}; run infer again; "
+            "nothing was released"
+        )
+    return table
+
+
+def _contents(tables: Iterable[pa.Table]) -> dict[str, str | None]:
+    """Return the content hash of each item in tables, the newest last; None: the item is removed."""
+    found: dict[str, str | None] = {}
+    for table in tables:
+        found.update(zip(table[ITEM_ID].to_pylist(), table[CONTENT].to_pylist(), strict=True))
+    return found

@@ -130,7 +130,7 @@ def test_a_file_that_the_manifest_does_not_name_is_ignored(store, source):
         b"{",
         b"[]",
         b"\xff\xfe",
-        b'{"version": 2, "kind": "vectors", "files": [], "facts": {}}',
+        b'{"version": 3, "kind": "vectors", "files": [], "facts": {}}',
         b'{"kind": "vectors", "files": [], "facts": {}, "compression": "zstd"}',
     ],
 )

@@ -92,14 +92,11 @@ def test_the_models_meet_on_what_both_releases_hold(changes: Changes) -> None:
     assert "recall@100" not in changes.shared.metrics_after, "13 items compete"
 
 
-def test_releases_of_many_shards_are_compared_in_little_memory(tmp_path: Path) -> None:
+def test_releases_of_many_shards_are_compared_in_little_memory() -> None:
     """Shards are as many as partitions: 1,024 for ten million items."""
-    paths = [tmp_path / f"{number}.parquet" for number in range(600)]
-    for number, path in enumerate(paths):
-        pq.write_table(pa.table({"item_id": [f"item {number}"]}), path)
-    starts = np.arange(len(paths) + 1)
-    earlier = cast(Index, SimpleNamespace(paths=paths[1:], starts=starts, vectors=599))
-    later = cast(Index, SimpleNamespace(paths=paths[::-1], starts=starts, vectors=600))
+    shards = [pa.table({"item_id": [f"item {number}"]}) for number in range(600)]
+    earlier = cast(Index, SimpleNamespace(tables=lambda _: enumerate(shards[1:]), vectors=599))
+    later = cast(Index, SimpleNamespace(tables=lambda _: enumerate(shards[::-1]), vectors=600))
     both = shared_items(earlier, later)
     assert (both[0].all(), np.flatnonzero(~both[1]).tolist()) == (True, [599])
 

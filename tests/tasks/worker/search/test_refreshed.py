@@ -5,15 +5,21 @@ from pathlib import Path
 from subprocess import run as run_process
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from infra.store.manifest import read_manifest
+from infra.store.base import sha256_of
+from infra.store.directory import DirectoryStore
+from infra.store.manifest import FileEntry, read_manifest, seal
+from infra.store.records import place
 from tasks.contracts.jobs import Carried, InferInputs, ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import CatalogueRef, ReleasedRef, RowsRef
 from tasks.contracts.search import Changes
+from tasks.data.rows import partition_of
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
+from tasks.worker.catalogue import deltas, layers
 from tasks.worker.search import proof
 from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (
@@ -79,6 +85,28 @@ def _renamed(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("item"), "item", texts)
 
 
+def _renamed_two(table: pa.Table) -> pa.Table:
+    """Also the second item of the first one's partition."""
+    ids = sorted(set(table["item_id"].to_pylist()))
+    both = [each for each in ids if partition_of(each, 4) == partition_of(ids[0], 4)][:2]
+    pairs = zip(table["item_id"].to_pylist(), table["item"].to_pylist(), strict=True)
+    texts = pa.array([f"{text} again" if each in both else text for each, text in pairs])
+    return table.set_column(table.column_names.index("item"), "item", texts)
+
+
+def _without_first(table: pa.Table) -> pa.Table:
+    first = min(table["item_id"].to_pylist())
+    return table.filter(pa.array([each != first for each in table["item_id"].to_pylist()]))
+
+
+def delta_of(store: DirectoryStore, prefix: str) -> tuple[int, FileEntry]:
+    """The only delta of some vectors, and its partition."""
+    ((number, (_, entry)),) = (
+        (number, files) for number, files in layers.layers_of(read_manifest(store, prefix)).items() if len(files) > 1
+    )
+    return number, entry
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
@@ -104,9 +132,75 @@ def test_a_shard_with_other_items_or_vectors_is_not_released(world: World, monke
     job = make_job(world.store, CONFIG, inputs)
     with pytest.raises(CodeError, match="vectors of other items"):
         proof.prove_changes(job, inputs, few, None)  # type: ignore[arg-type]
-    world.store.path(few.shards[0].key(world.after[1])).write_bytes(b"damaged")
+    (entry,) = (entry for entry in few.vectors.files if entry.at is None)
+    world.store.path(entry.key(world.after[1])).write_bytes(b"damaged")
     with pytest.raises(StoreError, match="bytes, but"):
         world.refreshed()
+
+
+@pytest.fixture
+def layered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The refresh wrote a delta, which would not be worth while over shards of so few items."""
+    for module in (layers, deltas):
+        monkeypatch.setattr(module, "DELTA_SHARE", 10.0)
+    return World(tmp_path)
+
+
+def test_a_delta_is_proved_without_the_shard_below_it(layered: World) -> None:
+    number, _ = delta_of(layered.store, layered.after[1])
+    shard = layers.layers_of(read_manifest(layered.store, layered.before[1]))[number][0]
+    layered.store.path(shard.key(layered.before[1])).write_bytes(b"x" * shard.bytes)
+    made = layered.refreshed()
+    assert (made.queries, made.unsearched, made.probed) == (0, 1, 1)
+    assert read_manifest(layered.store, layered.after[1]).version == 2
+
+
+@pytest.mark.parametrize("what", ["merged", "gone"])
+def test_merged_deltas_and_those_that_only_remove_are_proved_too(layered: World, tmp_path: Path, what: str) -> None:
+    _, first = delta_of(layered.store, layered.after[1])
+    change = _renamed_two if what == "merged" else _without_first
+    before = layered.after if what == "merged" else layered.before
+    after = layered.embedded(change_rows(layered.store, layered.rows, "2026-05", change, tmp_path), before[1])
+    named = {"vectors_prefix": before[1], "vectors_sha256": read_manifest(layered.store, before[1]).sha256}
+    of = layered.carried.release.model_copy(update=named)
+    made = layered.released(*after, layered.carried.model_copy(update={"release": of}))
+    _, second = delta_of(layered.store, after[1])
+    assert second.sha256 != first.sha256
+    assert (made.queries, made.unsearched) == (0, 1)
+    assert made.probed == 2 if what == "merged" else made.probed > 2, "of the shard: the delta has no vector"
+
+
+@pytest.mark.parametrize("wrong", ["lacks an item", "has another content", "removes another item", "another vector"])
+def test_a_delta_that_is_not_the_difference_of_the_catalogues_is_not_released(
+    layered: World, tmp_path: Path, wrong: str
+) -> None:
+    store, (catalogue, prefix) = layered.store, layered.after
+    number, entry = delta_of(store, prefix)
+    rows = pq.read_table(store.path(entry.key(prefix)))
+    shard = pq.read_table(store.path(layers.layers_of(read_manifest(store, prefix))[number][0].key(prefix)))
+    match wrong:
+        case "lacks an item":
+            rows = rows.slice(1)
+        case "has another content":
+            rows = rows.set_column(4, "content_sha256", pa.array(["0" * 64]))
+        case "removes another item":
+            item_id = (set(shard["item_id"].to_pylist()) - set(rows["item_id"].to_pylist())).pop()
+            gone = {name: pa.nulls(1, rows.schema.field(name).type) for name in rows.column_names}
+            gone["item_id"] = pa.array([item_id])
+            rows = layers.merged([rows, pa.table(gone, schema=rows.schema)])
+        case _:
+            rows = rows.set_column(2, rows.schema.field(2), shard["vector"].slice(5, 1))
+    pq.write_table(rows, tmp_path / entry.name)
+    made = FileEntry(
+        name=entry.name, bytes=(tmp_path / entry.name).stat().st_size, sha256=sha256_of(tmp_path / entry.name)
+    )
+    manifest, other = read_manifest(store, prefix), f"{prefix}-other"
+    place(store, tmp_path / entry.name, made.key(other))
+    files = tuple(made if each == entry else each.named_from(prefix) for each in manifest.files)
+    seal(store, other, files, manifest.kind, manifest.facts, version=2)
+    match = "below release.min_cosine" if wrong == "another vector" else "vectors of other items"
+    with pytest.raises(CodeError, match=match):
+        layered.released(catalogue, other, layered.carried)
 
 
 @pytest.mark.parametrize("lost", ["vectors", "model"])
