@@ -6,12 +6,12 @@ from pydantic import Field, model_validator
 
 from tasks.foundation.records import Record
 
-AcceleratorName = Literal["cpu", "cuda", "xla"]
+AcceleratorName = Literal["cpu", "cuda", "neuron", "xla"]
 ACCELERATORS: tuple[AcceleratorName, ...] = get_args(AcceleratorName)
 
 
 Compute = Literal["local", "batch"]
-Target = Literal["trn1", "trn1n", "trn2", "inf2"]
+Target = Literal["trn1", "trn1n", "trn2", "trn3", "inf2"]
 Positive = Annotated[int, Field(gt=0)]
 
 
@@ -119,7 +119,7 @@ class BatchConfig(Record):
 
 
 class CompilerConfig(Record):
-    """The compiler and runtime of the xla accelerator. On a CPU only `optlevel` has an effect."""
+    """The compiler and runtime of the neuron and xla accelerators. On a CPU only `optlevel` has an effect."""
 
     optlevel: Literal[1, 2, 3] | None = Field(
         description="optimization level; 1 compiles fastest; null: the compiler's own default"

@@ -42,8 +42,8 @@ class Config(Record):
         description="place where stages run: `local` processes, or AWS `batch`; a stage's own `compute` overrides it"
     )
     accelerator: AcceleratorName = Field(
-        description="device of training and encoding: `cpu`, `cuda` (NVIDIA GPUs), `xla` (PyTorch/XLA: Trainium "
-        "and Inferentia, or a processor)"
+        description="device of training and encoding: `cpu`, `cuda` (NVIDIA GPUs), `neuron` (TorchNeuron: Trn2 and "
+        "Trn3), `xla` (PyTorch/XLA: Trainium and Inferentia, or a processor)"
     )
     seed: int = Field(ge=0, description="seed of everything random: new weights, order of rows, dropout")
     features: FeaturesConfig

@@ -31,6 +31,9 @@ STATEMENTS = {
     "clean graphs": Statement(
         "ran", "No graph has data in 64 bits, a call of other code, or an infinity but where a maximum begins"
     ),
+    "one graph": Statement(
+        "ran", "The losses of a step are one graph of `torch.compile`, in fp32 and bf16, with and without features"
+    ),
     "no new graph": Statement("ran", "Training meets no graph that warmup has not compiled"),
     "same numbers on XLA": Statement("ran", "PyTorch/XLA gives the losses and metrics of `cpu`"),
     "same numbers on a GPU": Statement("ran", "One NVIDIA GPU gives the losses of `cpu` within 0.1 % (an H100)"),
@@ -72,11 +75,18 @@ STATEMENTS = {
     "overlapped sums": Statement(
         "emulated", "On `cuda`, gradients are summed during the backward pass, and are those of a sum at its end"
     ),
+    "TorchNeuron": Statement(
+        "emulated", "`neuron` trains as `cpu` does, in two graphs a step, and compiles none that warmup has not"
+    ),
+    "refusals of TorchNeuron": Statement(
+        "emulated", "Dynamic shapes, 64-bit data, breaks of a graph and waits for the host are refused"
+    ),
     "images": Statement("unproven", "The images build, their packages fit, and they run with a read-only root"),
     "compiler": Statement("unproven", "neuronx-cc compiles these graphs, at -O1 and at -O2"),
     "training on Trainium": Statement(
         "unproven", "NeuronCores train, evaluate and embed, and give the numbers of `cpu`"
     ),
+    "training on TorchNeuron": Statement("unproven", "TorchNeuron compiles and runs these graphs on Trn2 or Trn3"),
     "parity of a GPU": Statement("unproven", "Several GPUs train together"),
     "stack": Statement("unproven", "CloudFormation makes the stack, and its machines take jobs"),
     "price": Statement("unproven", "Speed, use of the cores, and dollars for a million vectors"),

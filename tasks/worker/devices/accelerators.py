@@ -63,7 +63,7 @@ def make_accelerator(
 
 def uses_neuron(name: str) -> bool:
     """Return True if the accelerator's devices on this machine are NeuronCores."""
-    return name == "xla" and xla_environment.means_neuron()
+    return name == "neuron" or (name == "xla" and xla_environment.means_neuron())
 
 
 def _cpu(rank: Rank, config: Config | None, precision: str) -> Accelerator:
@@ -86,4 +86,15 @@ def _xla(rank: Rank, config: Config | None, precision: str) -> Accelerator:
     return XlaAccelerator(rank, environment)
 
 
-DEVICES: dict[str, Callable[[Rank, Config | None, str], Accelerator]] = {"cpu": _cpu, "cuda": _cuda, "xla": _xla}
+def _neuron(rank: Rank, config: Config | None, precision: str) -> Accelerator:
+    from tasks.worker.devices.neuron import NeuronAccelerator, prepare_environment
+
+    return NeuronAccelerator(rank, prepare_environment(config, precision, rank))
+
+
+DEVICES: dict[str, Callable[[Rank, Config | None, str], Accelerator]] = {
+    "cpu": _cpu,
+    "cuda": _cuda,
+    "neuron": _neuron,
+    "xla": _xla,
+}

@@ -21,6 +21,7 @@ ALIGNED = 64  # bytes; a multiple of every number's size
 
 T = TypeVar("T")
 U = TypeVar("U")
+B = TypeVar("B", bound=Any)
 
 
 def make_ahead(batches: Iterable[T], prepare: Callable[[T], U]) -> Generator[U]:
@@ -113,7 +114,7 @@ class FlatBatch:
             begin += _room(tensor)
             return part
 
-        return _replaced(self.batch, place)
+        return replace_tensors(self.batch, place)
 
 
 def _room(tensor: torch.Tensor) -> int:
@@ -122,16 +123,16 @@ def _room(tensor: torch.Tensor) -> int:
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
-    _replaced(batch, lambda tensor: found.append(tensor) or tensor)
+    replace_tensors(batch, lambda tensor: found.append(tensor) or tensor)
     return found
 
 
-def _replaced(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return the batch with `change` of each tensor, in the order of the fields."""
+def replace_tensors(batch: B, change: Callable[[torch.Tensor], torch.Tensor]) -> B:
+    """Return a dataclass with `change` of each tensor, in the order of the fields."""
     changed = {}
     for name, value in vars(batch).items():
         if isinstance(value, torch.Tensor):
             changed[name] = change(value)
         elif dataclasses.is_dataclass(value):
-            changed[name] = _replaced(value, change)
+            changed[name] = replace_tensors(value, change)
     return dataclasses.replace(batch, **changed)

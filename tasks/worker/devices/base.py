@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Literal, ParamSpec, Protocol, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -99,7 +99,8 @@ class GraphWatch:
         """Return the counts. `readable`: the runtime loads compiled graphs, so expected graphs saved time."""
         saved = max(0.0, self._saved - self._seconds) if readable else 0.0
         return GraphUse(
-            hits=self._silent + len(self.met) - len(self._new),
+            # One compilation may make two files, forward and backward.
+            hits=max(0, self._silent + len(self.met) - len(self._new)),
             misses=len(self._new),
             compile_seconds=round(self._seconds, 3),
             seconds_saved=round(saved, 3),
@@ -140,6 +141,7 @@ class Movable(Protocol):
 
 M = TypeVar("M", bound=Movable)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Accelerator(ABC):
@@ -155,6 +157,7 @@ class Accelerator(ABC):
     graphs: GraphWatch | None = None  # compiled graphs; None for an eager device
     graph_folder: Path | None = None  # compiled graphs on disk
     reads_graphs = False  # the runtime loads compiled graphs from disk; the workers of a machine then share a folder
+    compiles_ahead = False  # a tool compiles the graphs before the device is opened; else the trial run does
     collects_only = False  # graphs are collected, not executed: all numbers are zeros
     communicated_seconds: float | None = None  # in collectives so far; None: unknown, as they are part of a graph
     compiler = ""  # name and version
@@ -250,6 +253,13 @@ class Accelerator(ABC):
         if self.graphs is not None:
             self.graphs.where = what
 
+    def compile(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return the function as one graph, with its backward pass; eager and lazy devices return it as it is.
+
+        The values of its arguments are data if they are tensors, and part of the graph if they are not.
+        """
+        return function
+
     def cut(self) -> None:  # noqa: B027, eager devices have nothing to cut
         """End the graph traced so far, compile it if it is new, and start it."""
 
@@ -261,13 +271,17 @@ class Accelerator(ABC):
         """Return a per-step number in a form that does not change the graph."""
         return value
 
+    def send(self, batch: M) -> M:
+        """Return a batch on the device."""
+        return batch.to(self.device)
+
     def settle(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
         """Bring weights and optimiser state into their form after a step: all steps then share one graph."""
 
     def feed(self, batches: Iterable[M]) -> Iterator[M]:
         """Yield the batches on the device, in order; asynchronous devices prefetch them."""
         for batch in batches:
-            yield batch.to(self.device)
+            yield self.send(batch)
 
     def ahead(self, works: Iterable[T]) -> Iterator[T]:
         """Yield the works in order; a thread does the next ones meanwhile if the device works beside the host."""
@@ -319,6 +333,10 @@ class Accelerator(ABC):
         parts = flat.split([gradient.numel() for gradient in gradients])
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
+
+    def clip_gradients(self, model: nn.Module, most: float) -> torch.Tensor:
+        """Scale all gradients so that their norm is at most `most`; return their norm before it, float32 ()."""
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), most)
 
     def barrier(self) -> None:
         """Wait for every worker."""

@@ -43,7 +43,7 @@ class XlaAccelerator(Accelerator):
         self.graph_folder = environment.cache
         # A trial run collects into the folder of the process that started it.
         self._folder = None if is_collecting() else SharedFolder(environment.cache)
-        self.reads_graphs = environment.neuron
+        self.reads_graphs = self.compiles_ahead = environment.neuron
         self.collects_only = is_collecting()
         self.compiler, self.flags = environment.compiler, environment.flags
         self.graphs = self._watch = GraphWatch(_compilations, self._compiled_graphs)

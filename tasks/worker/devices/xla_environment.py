@@ -43,13 +43,7 @@ def neuron_environment(
         ConfigError: compiler.auto_cast conflicts with the precision, or `inherited` with the configuration.
     """
     compiler = config.compiler
-    if precision in ("bf16", "auto") and compiler.auto_cast != "none":
-        raise ConfigError(
-            f"compiler.auto_cast is {compiler.auto_cast!r}, but with train.precision {precision!r} the model says what "
-            "is computed in bf16; set compiler.auto_cast=none, or train.precision=fp32 to leave it to the compiler"
-        )
-    flags = compiler_flags(compiler)
-    _refuse_second_owner(inherited, flags)
+    flags = checked_flags(compiler, precision, inherited)
     rounding = precision == "bf16-weights"
     variables = {
         NEURON_FLAGS: flags,
@@ -64,6 +58,18 @@ def neuron_environment(
     if nodes > 1 or compiler.efa:
         variables |= _EFA
     return variables
+
+
+def checked_flags(compiler: CompilerConfig, precision: str, inherited: Mapping[str, str]) -> str:
+    """Return the compiler's flags. Raises ConfigError: they conflict with the precision, or with `inherited`."""
+    if precision in ("bf16", "auto") and compiler.auto_cast != "none":
+        raise ConfigError(
+            f"compiler.auto_cast is {compiler.auto_cast!r}, but with train.precision {precision!r} the model says what "
+            "is computed in bf16; set compiler.auto_cast=none, or train.precision=fp32 to leave it to the compiler"
+        )
+    flags = compiler_flags(compiler)
+    _refuse_second_owner(inherited, flags)
+    return flags
 
 
 def compiler_flags(compiler: CompilerConfig) -> str:

@@ -79,7 +79,8 @@ def embed(
     done = 0
     model.eval()
     with torch.no_grad(), accelerator.autocast(settings.precision), model.cache_converted_weights():
-        results = ((batch.rows, model(batch.texts).float()) for batch in accelerator.feed(batches))
+        encode = accelerator.compile(_encode)
+        results = ((batch.rows, encode(model, batch.texts)) for batch in accelerator.feed(batches))
         for rows, vectors in accelerator.fetch_behind(results):
             out[torch.from_numpy(rows)] = vectors[: len(rows)]
             done += len(rows) * world
@@ -87,6 +88,11 @@ def embed(
                 progress(min(done, len(wanted)), len(wanted))
     model.train()
     return accelerator.sum(out).numpy() if shared else out.numpy()
+
+
+def _encode(model: EmbeddingModel, texts: Texts | UnpaddedTexts) -> torch.Tensor:
+    vectors: torch.Tensor = model(texts)
+    return vectors.float()
 
 
 def _packed(
@@ -127,5 +133,5 @@ def compile_embedding(model: EmbeddingModel, accelerator: Accelerator, settings:
     )
     model.eval()
     with torch.no_grad(), accelerator.autocast(settings.precision), model.cache_converted_weights():
-        accelerator.fetch(model(texts.to(accelerator.device)).float())
+        accelerator.fetch(accelerator.compile(_encode)(model, accelerator.send(texts)))
     model.train()

@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -199,6 +199,9 @@ class EmbeddingModel(nn.Module):
         self.pad: int = encoder_config.pad_token_id or 0
         self._heads: int = encoder_config.num_attention_heads
         self._embeddings = "embed_tokens" if kind.decoder else "embeddings"  # attribute of the encoder
+        embeddings = self.encoder.get_submodule(self._embeddings)
+        embeddings.output_dtype = None
+        embeddings.register_forward_hook(_to_output_dtype)  # here, as no graph can register one
         self.first_position = first_position(encoder_config.model_type, self.pad)
         self.dense = nn.ModuleList(nn.Linear(each.inputs, each.outputs, bias=each.bias) for each in shape.dense)
         text_width = shape.text_width(encoder_config.hidden_size)
@@ -318,12 +321,12 @@ class EmbeddingModel(nn.Module):
             return self.encoder(**given).last_hidden_state
         weights = self._converted or self._convert(dtype)
         with torch.autocast(ids.device.type, enabled=False):
-            embeddings = self.encoder.get_submodule(self._embeddings)
-            handle = embeddings.register_forward_hook(lambda module, given, out: out.to(dtype))
+            embeddings: Any = self.encoder.get_submodule(self._embeddings)
+            embeddings.output_dtype = dtype
             try:
                 return functional_call(self.encoder, weights, kwargs=given).last_hidden_state
             finally:
-                handle.remove()
+                embeddings.output_dtype = None
 
     def _convert(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         named = self.encoder.named_parameters()
@@ -362,6 +365,12 @@ class EmbeddingModel(nn.Module):
     def label_outputs(self, head: str, query: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         """Return the outputs of a label head, float32 (B, outputs), from unit vectors (B, E)."""
         return self.label_heads[head](_seen(self.shape.label_heads[head].input, query, item))
+
+
+def _to_output_dtype(module: nn.Module, given: tuple[Any, ...], out: torch.Tensor) -> torch.Tensor:
+    """Convert the token embeddings to the type that `_encode` has set; None: leave them as they are."""
+    dtype: Any = module.output_dtype
+    return out if dtype is None else out.to(dtype)
 
 
 def local_reach(encoder_config: PretrainedConfig) -> int | None:

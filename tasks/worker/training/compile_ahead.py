@@ -1,7 +1,7 @@
 """Compilation ahead of time: find the missing graphs of a program, and coordinate the workers that compile them.
 
-A lease admits one builder at a time; others wait for it. On NeuronCores `neuron_parallel_compile` compiles, around its
-own trial run; on other devices the trial run compiles the graphs by running them.
+A lease admits one builder at a time; others wait for it. For PyTorch/XLA on NeuronCores `neuron_parallel_compile`
+compiles, around its own trial run; on other devices the trial run compiles the graphs by running them.
 """
 
 import contextlib
@@ -82,10 +82,10 @@ def provide_graphs(
 ) -> Iterator[CompileSession]:
     """Fetch the graphs, or be their only builder until the block ends; enter it before the device is opened.
 
-    Worker 0 checks which graphs exist. On NeuronCores one worker of each machine then collects the missing graphs, on
-    all machines at once, because the graphs span all workers. Worker 0 compiles them once, and the other machines fetch
-    them; the other workers of a machine wait for its first worker, without asking the store. Compiled graphs are
-    published even if the trial run inside the block fails.
+    Worker 0 checks which graphs exist. If a tool compiles them ahead, one worker of each machine then collects the
+    missing graphs, on all machines at once, because the graphs span all workers. Worker 0 compiles them once, and the
+    other machines fetch them; the other workers of a machine wait for its first worker, without asking the store.
+    Compiled graphs are published even if the trial run inside the block fails.
 
     Raises:
         CompileError: a graph did not compile, or a machine's workers met graphs that worker 0 did not meet.
@@ -101,7 +101,7 @@ def provide_graphs(
             _say(_found(before, key, accelerator))
             _signal(job, key, FOUND, before.to_json())
             try:
-                if into is not None and not before.complete:
+                if into is not None and accelerator.compiles_ahead and not before.complete:
                     ahead.compiled = _compile(job, accelerator.variables, into)
                     if job.rank.world > job.rank.local_world:
                         ahead.upload()
@@ -113,7 +113,8 @@ def provide_graphs(
             except BaseException:
                 if not ahead.published and held is not None:
                     with contextlib.suppress(Exception):  # the first error is the one to report
-                        ahead.compiled = ahead.compiled or _left_by_the_tool(into)
+                        left = _left_by_the_tool(into) if accelerator.compiles_ahead else ()
+                        ahead.compiled = ahead.compiled or left
                         ahead.publish(complete=False)
                 raise
     else:
@@ -124,7 +125,8 @@ def provide_graphs(
         else:
             found = CacheContents.model_validate_json(_wait_for(job, key, FOUND))
             before = compile_cache.fetch(job.store, key, into)
-            if into is not None and not found.complete:  # worker 0 waits for it, even if all graphs exist now
+            # Worker 0 waits for it, even if all graphs exist now.
+            if into is not None and accelerator.compiles_ahead and not found.complete:
                 _collect(job, key, accelerator.variables, into)
             _prepared(job, key, before)
         yield CompileSession(job.store, accelerator, made_of, before, holds_lease=False)

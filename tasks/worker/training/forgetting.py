@@ -100,10 +100,13 @@ class RunningAverage:
     half_life_steps: float
     accelerator: Accelerator
 
+    def share(self, step: int) -> float | torch.Tensor:
+        """Return the share of the weights after global step `step`, as data, so that all steps share one graph."""
+        return self.accelerator.scalar(ema_share(step, self.half_life_steps))
+
     @torch.no_grad()
-    def update(self, trained: nn.Module, step: int) -> None:
-        """Move towards the weights after global step `step`; on compiled devices all steps share one graph."""
-        gained = self.accelerator.scalar(ema_share(step, self.half_life_steps))
+    def update(self, trained: nn.Module, gained: float | torch.Tensor) -> None:
+        """Move by the share `gained` towards the trained weights."""
         for average, weight in zip(self.model.parameters(), trained.parameters(), strict=True):
             average.add_((weight.float() - average) * gained)
 

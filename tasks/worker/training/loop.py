@@ -32,7 +32,7 @@ from tasks.worker.training.checkpoint_interval import CheckpointInterval, Replic
 from tasks.worker.training.forgetting import RunningAverage, best_step, is_out_of_patience
 from tasks.worker.training.holdout import Holdout, HoldoutResults, judge
 from tasks.worker.training.losses import batch_losses
-from tasks.worker.training.optimizer import set_rates
+from tasks.worker.training.optimizer import HostCountedAdamW, Update, set_rates
 
 GRADIENT_NORM = "gradient_norm"
 _STRIDE = 7_919 * 1_000_003  # between the seeds of chunks, far from the seeds of other steps
@@ -54,7 +54,8 @@ class GradientCache:
         seed: int,
     ) -> None:
         """Encode all sequences without gradients; their number is a multiple of `count`."""
-        self._model, self._texts, self._accelerator = model, texts, accelerator
+        self._texts, self._accelerator = texts, accelerator
+        self._pool = accelerator.compile(model.pool)
         self._precision: Precision = precision
         self._seed = seed
         self._rows = torch.arange(len(texts.ids)).chunk(count)
@@ -79,7 +80,7 @@ class GradientCache:
             self._texts, **{name: getattr(self._texts, name).index_select(0, rows) for name in names}
         )
         with self._accelerator.autocast(self._precision):
-            pooled = self._model.pool(part)
+            pooled = self._pool(part)
         if gradient is not None:
             pooled.backward(gradient)
         self._accelerator.cut()
@@ -91,7 +92,7 @@ ALL_WORKERS = 1_008  # stands for the worker's number in seeds that all workers 
 
 @dataclass(eq=False)
 class TrainStep:
-    """Forward, backward, all-reduce, clip, update; on compiled devices two graphs, which are cut only here.
+    """Forward, backward, all-reduce, clip, update; on compiled devices two graphs, which are made only here.
 
     The first graph ends after the backward pass, so that the second, with the update, is the same for batches of any
     shape. With chunks, the graphs of the chunks come before and after the graph of the losses.
@@ -107,6 +108,10 @@ class TrainStep:
     _names: tuple[str, ...] = ()
     _sums: torch.Tensor | None = None  # float32 (losses,) on the device
     _steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._graph_of_losses = self.accelerator.compile(self._losses)
+        self._graph_of_update = self.accelerator.compile(self._update)
 
     def __call__(self, batch: Batch, step: int) -> dict[str, torch.Tensor]:
         """Run global step `step` on this worker's part of a batch, which must be on the device.
@@ -124,24 +129,49 @@ class TrainStep:
             chunks = GradientCache(self.model, batch.texts, count, self.accelerator, self.precision, seed)
             pooled = chunks.pooled
         with self.accelerator.autocast(self.precision):
-            losses = batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled)
+            losses = self._graph_of_losses(batch, pooled)
         if chunks is None:
             self.accelerator.begin_backward(self.optimizer)
         losses["loss"].backward()
         self.accelerator.cut()
         if chunks is not None:
             chunks.backward()
-        self.accelerator.reduce_gradients(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.train.max_gradient_norm)
+        parts = {name: loss.detach() for name, loss in losses.items()}
         # Stochastic rounding of bf16 weights needs the same random numbers on all workers; dropout does not.
         self.accelerator.seed(_seed(self.config.seed, step, ALL_WORKERS))
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update(self.model, step)
-        parts = {name: loss.detach() for name, loss in losses.items()}
-        self._add(parts | {GRADIENT_NORM: norm.detach() / self.accelerator.rank.world})  # all workers have the same one
+        updates = self.optimizer.count() if isinstance(self.optimizer, HostCountedAdamW) else None
+        gained = 0.0 if self.average is None else self.average.share(step)
+        if self._sums is None:  # uploaded, because creating zeros there would be a graph
+            self._names, self._sums = (*parts, GRADIENT_NORM), self.accelerator.upload(torch.zeros(len(parts) + 1))
+        self._sums = self._graph_of_update(updates, gained, parts, self._sums)
+        self._steps += 1
         self.accelerator.cut()
         return parts
+
+    def _losses(self, batch: Batch, pooled: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """Return this worker's losses: the first graph, with its backward pass."""
+        return batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled)
+
+    @torch.no_grad()
+    def _update(
+        self,
+        updates: list[Update] | None,
+        gained: float | torch.Tensor,
+        parts: dict[str, torch.Tensor],
+        sums: torch.Tensor,
+    ) -> torch.Tensor:
+        """Update the weights, and return the sums with this step's losses and gradient norm: the second graph."""
+        self.accelerator.reduce_gradients(self.optimizer)
+        norm = self.accelerator.clip_gradients(self.model, self.config.train.max_gradient_norm)
+        if updates is None:
+            self.optimizer.step()
+        else:
+            assert isinstance(self.optimizer, HostCountedAdamW)
+            self.optimizer.apply(updates)
+        if self.average is not None:
+            self.average.update(self.model, gained)
+        shared = norm.detach() / self.accelerator.rank.world  # all workers have the same norm
+        return sums + torch.stack([part.float() for part in [*parts.values(), shared]])
 
     def take_losses(self) -> tuple[tuple[str, ...], torch.Tensor, int]:
         """Return names, their sums float32 (names,) on the device, and the number of steps; then reset.
@@ -153,13 +183,6 @@ class TrainStep:
         taken = (self._names, self._sums, self._steps)
         self._sums, self._steps = None, 0
         return taken
-
-    def _add(self, parts: dict[str, torch.Tensor]) -> None:
-        """Add to the sums on the device. Initial zeros are uploaded, because creating them there would be a graph."""
-        if self._sums is None:
-            self._names, self._sums = tuple(parts), self.accelerator.upload(torch.zeros(len(parts)))
-        self._sums = self._sums + torch.stack([part.float() for part in parts.values()])
-        self._steps += 1
 
 
 def _seed(seed: int, step: int, of: int) -> int:

@@ -96,8 +96,17 @@ def _own_among(
         own = batch.position[:, None] == torch.arange(len(others), device=logits.device)
         logits = logits - popularity.masked_fill(own, 0.0)
     logits = logits.masked_fill(excluded, EXCLUDED)
-    each = F.cross_entropy(logits, batch.position, reduction="none")
+    each = cross_entropy(logits, batch.position)
     return (each * batch.pair).sum() / batch.pairs_in_all.clamp(min=1.0)
+
+
+def cross_entropy(logits: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """Return -log softmax at each row's own column, float32 (b,), from logits (b, columns) and integers (b,).
+
+    It has the bits of `F.cross_entropy`, which takes 64-bit integers alone, and its backward pass too.
+    """
+    chosen = own[:, None] == torch.arange(logits.shape[1], device=logits.device)
+    return -torch.where(chosen, F.log_softmax(logits, dim=1), 0.0).sum(dim=1)
 
 
 def label_part(each: torch.Tensor, batch: Batch, place: int) -> torch.Tensor:
@@ -116,7 +125,7 @@ def classification_part(logits: torch.Tensor, batch: Batch, focal: bool = False)
     Args:
         focal: down-weight rows that are already classified well (Lin et al. 2017, arXiv:1708.02002, equation 4).
     """
-    each = F.cross_entropy(logits, batch.label_class.clamp(min=0), reduction="none")
+    each = cross_entropy(logits, batch.label_class.clamp(min=0))
     if focal:
         each = each * (1.0 - torch.exp(-each)) ** FOCUS
     return (each * batch.label_weight).sum() / batch.labels_in_all.clamp(min=1.0)

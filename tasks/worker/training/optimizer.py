@@ -58,9 +58,13 @@ class HostCountedAdamW(torch.optim.AdamW):
         super().__init__(groups, lr=rate, foreach=False)
         self.accelerator = accelerator
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:
         """Update every parameter that has a gradient (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2)."""
+        self.apply(self.count())
+
+    def count(self) -> list[Update]:
+        """Count the step on the host, and return what `apply` needs: its numbers, as data."""
+        updates = []
         for group in self.param_groups:
             numbers: dict[float, _Numbers] = {}  # by step count; only new parameters have another count
             for parameter in group["params"]:
@@ -75,7 +79,22 @@ class HostCountedAdamW(torch.optim.AdamW):
                 count = state["step"].item()
                 if count not in numbers:
                     numbers[count] = self._numbers(group, count)
-                self._update(parameter, state, group, numbers[count])
+                (beta1, beta2), mean, square = group["betas"], state["exp_avg"], state["exp_avg_sq"]
+                updates.append(Update(parameter, mean, square, numbers[count], beta1, beta2, group["eps"]))
+        return updates
+
+    @torch.no_grad()
+    def apply(self, updates: list[Update]) -> None:
+        """Update the parameters, on the device alone; for a graph that all steps share."""
+        for each in updates:
+            assert each.parameter.grad is not None
+            gradient = each.parameter.grad.float()
+            each.mean.lerp_(gradient, 1.0 - each.beta1)
+            each.square.mul_(each.beta2).addcmul_(gradient, gradient, value=1.0 - each.beta2)
+            direction = each.mean / (each.square.sqrt() / each.numbers.root + each.epsilon)
+            weights = each.parameter.float() * each.numbers.kept - direction * each.numbers.rate
+            in_fp32 = each.parameter.dtype == torch.float32
+            each.parameter.copy_(weights if in_fp32 else self.accelerator.round_to_bf16(weights))
 
     def _numbers(self, group: dict[str, Any], count: float) -> _Numbers:
         beta1, beta2 = group["betas"]
@@ -86,17 +105,6 @@ class HostCountedAdamW(torch.optim.AdamW):
             root=scalar(math.sqrt(1.0 - beta2**count)),
         )
 
-    def _update(
-        self, parameter: nn.Parameter, state: dict[str, torch.Tensor], group: dict[str, Any], numbers: _Numbers
-    ) -> None:
-        assert parameter.grad is not None
-        (beta1, beta2), gradient = group["betas"], parameter.grad.float()
-        state["exp_avg"].lerp_(gradient, 1.0 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1.0 - beta2)
-        direction = state["exp_avg"] / (state["exp_avg_sq"].sqrt() / numbers.root + group["eps"])
-        weights = parameter.float() * numbers.kept - direction * numbers.rate
-        parameter.copy_(weights if parameter.dtype == torch.float32 else self.accelerator.round_to_bf16(weights))
-
 
 class _Numbers(NamedTuple):
     """Numbers that change with each step: the factor of weight decay, the rate, and sqrt(1 - beta2^t)."""
@@ -104,6 +112,18 @@ class _Numbers(NamedTuple):
     kept: float | torch.Tensor
     rate: float | torch.Tensor
     root: float | torch.Tensor
+
+
+class Update(NamedTuple):
+    """One parameter's step: its moments, float32, and its numbers; the gradient is the parameter's."""
+
+    parameter: nn.Parameter
+    mean: torch.Tensor
+    square: torch.Tensor
+    numbers: _Numbers
+    beta1: float
+    beta2: float
+    epsilon: float
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, torch.Tensor]:

@@ -135,7 +135,7 @@ def test_the_forms_have_dropdowns_bounds_and_help(first: DeployOutput, deploy: D
     for name in NAMES:
         assert all(field["description"] for field in fields[name].values()), name
         assert all("anyOf" not in field for field in fields[name].values()), f"{name} would ask for a type first"
-    assert fields["parity/workspace-parity"]["left"]["enum"] == ["cpu", "cuda", "xla"]
+    assert fields["parity/workspace-parity"]["left"]["enum"] == ["cpu", "cuda", "neuron", "xla"]
     assert fields["backfill/workspace-backfill"]["stages"]["items"]["enum"] == ["train", "evaluate", "infer", "release"]
     parallel = fields["backfill/workspace-backfill"]["parallel"]
     assert (parallel["minimum"], parallel["maximum"]) == (1, 16)

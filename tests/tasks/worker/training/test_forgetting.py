@@ -151,21 +151,21 @@ def test_a_running_average_computed_by_hand():
     """Half life of one step, far from the start: each step halves the distance to the weights."""
     average = RunningAverage(linear(0.0, 8.0), 1.0, CPU)
     for step, weights in ((100, (4.0, 8.0)), (101, (4.0, 0.0)), (102, (0.0, 0.0))):
-        average.update(linear(*weights), step)
+        average.update(linear(*weights), average.share(step))
     assert values(average) == [1.5, 2.0]
 
 
 def test_after_its_half_life_a_weight_counts_half():
     average = RunningAverage(linear(1.0), 50.0, CPU)
     for step in range(10_000, 10_050):
-        average.update(linear(0.0), step)
+        average.update(linear(0.0), average.share(step))
     assert values(average) == pytest.approx([0.5], rel=1e-5)
 
 
 def test_the_weights_of_a_new_model_are_soon_forgotten():
     average = RunningAverage(linear(1.0), 1000.0, CPU)
     for step in range(20):
-        average.update(linear(0.0), step)
+        average.update(linear(0.0), average.share(step))
     assert values(average)[0] < 1e-6
     assert ema_share(0, 1000.0) == 0.9
     assert ema_share(100_000, 1000.0) == 1.0 - 0.5**0.001
@@ -173,7 +173,7 @@ def test_the_weights_of_a_new_model_are_soon_forgotten():
 
 def test_the_average_of_bf16_weights_is_finer_than_they_are():
     average = RunningAverage(linear(1.0), 1.0, CPU)
-    average.update(linear(1.0 + 2**-7, dtype=torch.bfloat16), 1000)
+    average.update(linear(1.0 + 2**-7, dtype=torch.bfloat16), average.share(1000))
     assert values(average) == [1.0 + 2**-8]
 
 
