@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES
 from tests.support.fakes.fake_runner import ingest
+from tests.support.processes import command
+from tests.support.processes.command import Command
 from tests.support.processes.prefect_server import PrefectServer
 
 
@@ -33,3 +36,10 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses before retries are a thousandth of the real ones."""
     for failure, policy in POLICIES.items():
         monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
+
+
+@pytest.fixture
+def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process, for all that needs no pipeline."""
+    monkeypatch.delenv("MILLRACE_WORKSPACE", raising=False)
+    return functools.partial(command.call, capsys)

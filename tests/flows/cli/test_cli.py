@@ -5,7 +5,6 @@ The pipeline is run by the real command, in its own process, under a real server
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -13,36 +12,24 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
 
 from flows.cli import running, status
 from flows.cli.app import all_commands
-from infra.prefect_server import Server, client_environment
+from infra.prefect_server import Server
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import POLICIES
 from tasks.foundation.process import code_version
+from tests.flows.cli.test_ingesting import INGEST, REVIEW, source
+from tests.support.fakes.commands import SMALL, run_command, run_pipeline
 from tests.support.fakes.fake_runner import ingest
-from tests.support.processes import command, forked
 from tests.support.processes.command import Command, CommandResult
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = (ROOT / "docs" / "cli.md").read_text()
-SMALL = ("--set", "model.scratch.layers=1")
-
-
-def run_pipeline(server: Server, workspace: Path, *arguments: str, **environment: str) -> CommandResult:
-    """`millrace run` in a process of its own, with fake workers."""
-    return run_command(server, workspace, "run", *arguments, **environment)
-
-
-def run_command(server: Server, workspace: Path, name: str, *arguments: str, **environment: str) -> CommandResult:
-    words = (name, "--workspace", str(workspace), *SMALL, *arguments)
-    environment = {**os.environ, **client_environment(server), **environment}
-    done = forked.module("tests.support.fakes.millrace", *words, environment=environment, seconds=120)
-    return command.as_documented(done, name, *arguments)
 
 
 class Runs(NamedTuple):
@@ -65,13 +52,6 @@ def runs(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Runs:
         rejected=run_pipeline(server, workspace, "--json", FAKE_RECALL="0.1"),
         failed=run_pipeline(server, workspace, "--json", FAKE_FAIL="health:DATA"),
     )
-
-
-@pytest.fixture
-def millrace(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command in this process, for all that needs no pipeline."""
-    monkeypatch.delenv("MILLRACE_WORKSPACE", raising=False)
-    return functools.partial(command.call, capsys)
 
 
 def test_the_version_names_the_files_that_run(millrace: Command) -> None:
@@ -227,200 +207,9 @@ def test_a_server_that_does_not_answer_is_named(
     assert "PREFECT_API_URL is http://127.0.0.1:1/api" in result.err
 
 
-# --- parity -----------------------------------------------------------------------------------------------------
-
-
-def test_a_comparison_is_a_result_agreed_or_rejected(server: Server, tmp_path: Path) -> None:
-    ingest(DirectoryStore(tmp_path), "2026-01")
-    over = ("parity", "--span", "2026-01")
-    agreed = run_command(server, tmp_path, *over, "--right", "cuda")
-    assert agreed.code == 0
-    assert re.search(r"^Agreed$", agreed.out, re.M)
-    assert re.search(rf"^plot +{tmp_path}/parity/", agreed.out, re.M)
-    rejected = run_command(server, tmp_path, *over, "--right", "xla", FAKE_RECALL="0.4")  # the left one is on record
-    assert rejected.code == 0
-    assert re.search(r"^recall@10 +10 +0\.5 +0\.4 +20 % *$", rejected.out, re.M)
-    assert re.search(r"^Rejected$", rejected.out, re.M)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--span", "2026-01", "--right", "tpu"], "'tpu'"),
-        (["--span", "2026-09"], "'2026-09'"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused_before_a_server_is_asked(
-    millrace: Command, runs: Runs, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
-    result = millrace("parity", "--workspace", str(runs.workspace), *SMALL, *arguments)
-    assert (result.code, result.out) == (78, "")
-    assert message in result.err
-
-
-# --- bakeoff ----------------------------------------------------------------------------------------------------
-
-
-def test_a_bake_off_whose_process_is_killed_goes_on(server: Server, tmp_path: Path) -> None:
-    ingest(DirectoryStore(tmp_path), "2026-01")
-    over = (
-        "bakeoff",
-        "--span",
-        "2026-01",
-        "--side",
-        "cpu",
-        "--side",
-        "b:accelerator=cpu,compiler.optlevel=2",
-        "--json",
-    )
-    killed = run_command(server, tmp_path, *over, FAKE_FAIL="train:SIGKILL")
-    assert (killed.code, killed.out) == (-9, "")
-    priced = ("--set", "cost.dollars_per_worker_hour=3600")
-    done = run_command(server, tmp_path, *over, *priced)
-    assert done.code == 0, done.err
-    cpu, other = done.json["report"]["sides"]
-    assert (cpu["name"], other["name"]) == ("cpu", "b")
-    assert cpu["dollars"] == pytest.approx(cpu["billable_seconds"])
-    assert Path(done.json["page"]).read_bytes().startswith(b"<!")
-
-
-# --- ingest -----------------------------------------------------------------------------------------------------
-
-
-def source(folder: Path, *records: dict[str, Any]) -> Path:
-    path = folder / "reviews.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    return path
-
-
-REVIEW = {"when": "2022-11-03T10:00:00Z", "text": "keeps water hot", "title": "Kettle", "stars": 5}
-INGEST = (
-    "--time-column",
-    "when",
-    "--span",
-    "quarter",
-    "--map",
-    "query=text,item=title,label=stars",
-)
-
-
-def test_ingest_cuts_a_source_into_spans(millrace: Command, tmp_path: Path) -> None:
-    rows = source(tmp_path, REVIEW, {**REVIEW, "when": "2023-01-03", "text": "broke soon"})
-    workspace = tmp_path / "workspace"
-    result = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST, "--json")
-    assert result.code == 0
-    assert [span["name"] for span in json.loads(result.out)["spans"]] == ["2022-Q4", "2023-Q1"]
-    again = millrace("ingest", "--source", str(rows), "--workspace", str(workspace), *INGEST)
-    assert re.findall(r"^(\S+) +v1 +1 +as before", again.out, re.M) == ["2022-Q4", "2023-Q1"]
-
-
-def test_a_span_that_is_there_with_other_rows_is_a_question_with_two_answers(millrace: Command, tmp_path: Path) -> None:
-    ids = ("--map", "query=text,item=title,id=id")
-    call = functools.partial(millrace, "ingest", "--workspace", str(tmp_path / "workspace"), *INGEST, *ids)
-    first = source(tmp_path, *({**REVIEW, "id": number} for number in range(4)))
-    assert call("--source", str(first)).code == 0
-    part = source(tmp_path, {**REVIEW, "id": 2, "text": "leaks"}, {**REVIEW, "id": 9})
-    asked = call("--source", str(part))
-    assert (asked.code, asked.out) == (78, "")
-    assert "2022-Q4: v1 has 4 rows, the source 2: 1 changed, 1 new, 3 of v1 missing" in asked.err
-    assert re.findall(r"^  (--\w+)", asked.err, re.M) == ["--replace", "--merge"]
-    assert call("--source", str(part), "--merge", "--replace").code == 78
-    merged = call("--source", str(part), "--merge")
-    assert re.search(r"^2022-Q4 +v2 +5 +new: 1 changed, 1 added, 0 gone *$", merged.out, re.M), merged.out
-    replaced = call("--source", str(part), "--replace")
-    assert re.search(r"^2022-Q4 +v3 +2 +new: 0 changed, 0 added, 3 gone *$", replaced.out, re.M), replaced.out
-
-
-def test_what_is_said_about_a_source_reaches_its_reading(millrace: Command, tmp_path: Path) -> None:
-    rows = source(tmp_path, REVIEW, {**REVIEW, "when": "2004-01-01"}, {**REVIEW, "when": "2024-01-01"})
-    aside = tmp_path / "aside.jsonl"
-    called = ["ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST]
-    days = ["--not-before", "2022-01-01", "--not-after", "2022-12-31"]
-    assert "2004-01-01 is before 2022-01-01" in millrace(*called, *days).err
-    result = millrace(*called, *days, "--set-aside", str(aside))
-    assert (result.code, len(aside.read_text().splitlines())) == (0, 2)
-    assert "note: rows that can't be used: 2, in " in result.out
-    assert "write a day as 2026-11-20" in millrace(*called, "--not-before", "January").err
-    assert "jsonl has none" in millrace(*called, "--delimiter", "tab").err
-
-
-def test_ingest_reads_what_a_european_excel_exports(millrace: Command, tmp_path: Path) -> None:
-    file = tmp_path / "log.csv"
-    file.write_text(
-        "sep=;\nwhen;text;title;stars;price\n20.11.2022;hot;Kettle;ja;43,49\n21.11.2022;cold;Kettle;nein;7\n"
-    )
-    called = ["ingest", "--source", str(file), "--workspace", str(tmp_path / "workspace"), *INGEST, "--decimal", ","]
-    assert millrace(*called, "--dayfirst", "--true", "ja", "--false", "nein").code == 0
-    (manifest,) = (tmp_path / "workspace").glob("spans/2022-Q4/v1/MANIFEST.json")
-    facts = json.loads(manifest.read_text())["facts"]
-    assert (facts["columns"]["price"], facts["labels"]) == ("double", 2)
-    assert "--decimal ';'" in millrace(*called, "--decimal", ";").err
-
-
-def test_ingest_shows_rows_columns_and_likely_mistakes(millrace: Command, tmp_path: Path) -> None:
-    rows = [{**REVIEW, "text": f"hot {n}", "title": f"B{n:03}", "note": None if n else "x"} for n in range(9)]
-    called = ["ingest", "--source", str(source(tmp_path, *rows)), "--workspace", str(tmp_path / "workspace"), *INGEST]
-    result = millrace(*called)
-    columns = "when (time, text), text (query, text), title (item, text), stars (label, number), note (text, 8 empty)"
-    assert f"9 rows in 1 span, from 1 file\ncolumns: {columns}\ncheck: column 'title', mapped as item" in result.out
-    source(tmp_path, REVIEW)
-    assert "check: no likely mistake is seen" in millrace(*called, "--replace").out
-
-
-def test_bad_input_names_file_and_column_and_leaves_nothing(millrace: Command, tmp_path: Path) -> None:
-    rows = source(tmp_path, {**REVIEW, "when": "last week"})
-    result = millrace("ingest", "--source", str(rows), "--workspace", str(tmp_path / "workspace"), *INGEST)
-    assert result.code == 65
-    assert result.err.splitlines()[-1].startswith(f"DATA: {rows}, row 1, column 'when'")
-    assert not list((tmp_path / "workspace").rglob("*.parquet"))
-
-
 def test_a_command_line_that_is_not_understood_ends_with_2(millrace: Command) -> None:
     assert millrace("ingest", "--source", "x").code == 2
     assert millrace("rolback").code == 2
-
-
-# --- import-checkpoint ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Path:
-    """A workspace with spans and no lineage, and a file of weights next to it."""
-    ingest(DirectoryStore(tmp_path / "shop"), "2026-01", "2026-02")
-    (tmp_path / "weights.pt").write_bytes(b"weights")
-    return tmp_path / "shop"
-
-
-def test_an_import_lists_the_tensors_and_names_the_next_command(server: Server, millrace: Command, shop: Path) -> None:
-    arguments = ("import-checkpoint", str(shop.parent / "weights.pt"), "--span", "2026-02")
-    result = run_command(server, shop, *arguments)
-    assert result.code == 0, result.err
-    lines = result.out.splitlines()
-    assert " 101 tensors " in lines[0]
-    assert lines[0].endswith("/weights.pt: lineages/main/step-00000000")
-    assert any(
-        line.startswith("LEFT OUT") and line.endswith("embeddings.position_ids, qa_outputs.weight") for line in lines
-    )
-    assert any(line.startswith("new") and line.endswith("(1): projection.weight") for line in lines)
-    assert lines[-1] == f"next: millrace run --span 2026-02 --workspace {shop} --set model.scratch.layers=1"
-    assert run_command(server, shop, *arguments).out == result.out  # found there
-    status = millrace("status", "--workspace", str(shop))
-    assert "lineage main: imported weights, not trained on yet, step 0, lineages/main/step-00000000" in status.out
-
-    done = run_pipeline(server, shop, *lines[-1].split()[3:5])
-    assert "Released as 1: model m-" in done.out, done.err
-    status = millrace("status", "--workspace", str(shop))
-    assert "lineage main: trained up to 2026-02, step 20, " in status.out
-    assert re.findall(r"^(2026-\d\d) +v1 +40 +main", status.out, re.M) == ["2026-01", "2026-02"]
-
-
-def test_an_import_that_fails_can_be_repeated(server: Server, shop: Path) -> None:
-    file = str(shop.parent / "weights.pt")
-    refused = run_command(server, shop, "import-checkpoint", file, FAKE_FAIL="import-checkpoint:CONFIG")
-    assert (refused.code, refused.out) == (78, "")
-    assert refused.err.splitlines()[-1] == "CONFIG: row 3 is bad"
-    assert run_command(server, shop, "import-checkpoint", file, "--json").code == 0
 
 
 # --- looking back -----------------------------------------------------------------------------------------------
