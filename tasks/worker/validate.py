@@ -10,6 +10,7 @@ torch is needed only if a lineage begins with a pretrained folder: its release i
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -125,13 +126,34 @@ def run(job: Job) -> ValidateOutcome:
     inputs = job.spec.inputs
     if not isinstance(inputs, ValidateInputs):
         raise CodeError(f"validate was given the inputs of {inputs.stage.value}")
-    config = job.config
     _try_pretrained(job, inputs)
     if not inputs.window:  # a refresh: no new rows, but perhaps new items
         with job.clock.phase("productive"):
             return _only_catalogue(job, inputs)
     load_great_expectations()
     load_identifier()
+    with job.scratch() as scratch:
+        judged = _judge_window(job, inputs, scratch)
+        with job.clock.phase("productive"):
+            return _written(job, inputs, judged, scratch)
+
+
+class _Judged(NamedTuple):
+    """A window after its checks; no clean row is in the workspace yet."""
+
+    outcome: ValidateOutcome
+    counts: WindowCounts
+    filled: Mapping[SpanRef, FilledSpan]  # spans of ids alone
+    late: LateRows
+
+
+def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path) -> _Judged:
+    """Split the window's rows into clean and bad ones, in files of `scratch`, and judge them.
+
+    Raises:
+        DataError: as in `run`; bad rows and checks are in the workspace then.
+    """
+    config = job.config
     own = OwnExpectations(config.validate_.expectations)
     with job.clock.phase("restoring"):
         spans = {span: open_span(job.store, span) for span in inputs.window}
@@ -140,7 +162,7 @@ def run(job: Job) -> ValidateOutcome:
     entity = (config.features.entity,) if config.features.entity else ()
     features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical, *entity)))
     counts = WindowCounts()
-    with job.scratch() as scratch, job.clock.phase("productive"):
+    with job.clock.phase("productive"):
         filled = _with_texts(job, inputs, spans, scratch)
         spans |= {span: each.parts for span, each in filled.items()}
         late, takes_late = LateRows(None, None), next(iter(filled), None)
@@ -187,33 +209,37 @@ def run(job: Job) -> ValidateOutcome:
             rows_late=late.rows,
         )
         stop_if_critical(job, outcome.model_copy(update={"samples": tuple(counts.samples)}), inputs.window)
-        rows = tuple(
-            commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows
-        )
-        waiting = inputs.waiting
-        if filled:
-            unknown = [(span, each.unknown) for span, each in filled.items() if each.unknown is not None]
-            waiting = write_waiting(job, inputs.window, unknown, late, scratch / "waiting")
-        sides = SIDES.within(run=job.spec.run_key)
-        (scratch / "sides").mkdir()
-        rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
-        rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch), scratch) for ref in rows)
-        outcome = outcome.model_copy(
-            update={
-                "rows": rows,
-                "waiting": waiting,
-                "checks": (*checks, check_left_out(rows, left)),
-                "profiles": write_profiles(job, counts.profiles),
-                "left_out_of_training": sum(each.training for each in left),
-                "left_out_of_holdout": sum(each.held for each in left),
-                "golden": inputs.kept_out,
-                "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
-            }
-        )
-        if not inputs.catalogue:
-            return outcome
-        catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config, inputs.turn)
-        return outcome.model_copy(update={"catalogue": catalogue})
+    return _Judged(outcome, counts, filled, late)
+
+
+def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path) -> ValidateOutcome:
+    """Write the clean rows with their holdout and keys, and the catalogue; return the whole outcome."""
+    config, (outcome, counts, filled, late) = job.config, judged
+    rows = tuple(commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows)
+    waiting = inputs.waiting
+    if filled:
+        unknown = [(span, each.unknown) for span, each in filled.items() if each.unknown is not None]
+        waiting = write_waiting(job, inputs.window, unknown, late, scratch / "waiting")
+    sides = SIDES.within(run=job.spec.run_key)
+    (scratch / "sides").mkdir()
+    rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
+    rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch), scratch) for ref in rows)
+    outcome = outcome.model_copy(
+        update={
+            "rows": rows,
+            "waiting": waiting,
+            "checks": (*outcome.checks, check_left_out(rows, left)),
+            "profiles": write_profiles(job, counts.profiles),
+            "left_out_of_training": sum(each.training for each in left),
+            "left_out_of_holdout": sum(each.held for each in left),
+            "golden": inputs.kept_out,
+            "left_out_as_golden": sum(each.golden for each in left) if inputs.kept_out else None,
+        }
+    )
+    if not inputs.catalogue:
+        return outcome
+    catalogue = build(job.store, _sources(inputs, rows), inputs.bases, config, inputs.turn)
+    return outcome.model_copy(update={"catalogue": catalogue})
 
 
 def _with_texts(
