@@ -43,7 +43,7 @@ class RowsRef(Record):
     held: str | None = Field(
         default=None, description="folder of the held-out rows and of all pairs; null: not written yet"
     )
-    keys: str | None = Field(
+    row_keys: str | None = Field(  # not `keys`, by which dict() takes an object for a mapping
         default=None, description="folder of the keys of all rows, from which later runs know their pairs; null: none"
     )
 
@@ -55,7 +55,7 @@ class RowsRef(Record):
     @property
     def folders(self) -> tuple[str, ...]:
         """The folders of the workspace that this reference names."""
-        return tuple(folder for folder in (self.prefix, self.sides, self.held, self.keys) if folder is not None)
+        return tuple(folder for folder in (self.prefix, self.sides, self.held, self.row_keys) if folder is not None)
 
 
 def newest_rows(*groups: Sequence[RowsRef]) -> tuple[RowsRef, ...]:

@@ -38,7 +38,7 @@ def main() -> None:
             refs.append(write_span(store, arguments.rows, span, number))
         seconds = _seconds(lambda: with_keys.extend(_written(store, ref, scratch) for ref in refs))
         rows = arguments.rows * len(refs)
-        size = sum(sum(store.sizes(ref.keys or "").values()) for ref in with_keys)
+        size = sum(sum(store.sizes(ref.row_keys or "").values()) for ref in with_keys)
         print(f"{seconds / rows * 1e6:.1f} us and {size / rows:.1f} bytes a row to write the keys\n")
         print("| spans | rows | by texts, CPU s | by keys, CPU s | ratio |")
         print("|---:|---:|---:|---:|---:|")

@@ -106,7 +106,7 @@ def write_span_keys(store: Store, ref: RowsRef, heads: HeadsConfig, prefix: str,
     facts = {"span": ref.span.name, "rows": ref.rows, "rule": key_rule(heads)}
     # In a file too, so that other facts give another folder.
     (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
-    return ref.model_copy(update={"keys": commit_by_content(store, prefix, folder, KIND, facts)})
+    return ref.model_copy(update={"row_keys": commit_by_content(store, prefix, folder, KIND, facts)})
 
 
 def key_rule(heads: HeadsConfig) -> dict[str, Any]:
@@ -119,17 +119,17 @@ def open_span_keys(store: Store, ref: RowsRef, heads: HeadsConfig) -> Path | Non
 
     They can't be used if they are damaged, or if another rule made them; the log says so.
     """
-    if ref.keys is None:
+    if ref.row_keys is None:
         return None
     try:
-        folder, manifest = open_folder(store, ref.keys, KIND)
+        folder, manifest = open_folder(store, ref.row_keys, KIND)
     except (MissingFolder, CorruptFolder) as error:
         print(f"{error}; the keys of span {ref.span.name} are made of its texts", flush=True)
         return None
     if manifest.facts.get("rule") != key_rule(heads):
         was = manifest.facts.get("rule")
         print(
-            f"{ref.keys} was written with the rule {was}, and {key_rule(heads)} holds now; the keys of span "
+            f"{ref.row_keys} was written with the rule {was}, and {key_rule(heads)} holds now; the keys of span "
             f"{ref.span.name} are made of its texts",
             flush=True,
         )

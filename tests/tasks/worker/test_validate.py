@@ -44,13 +44,13 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
     (found,) = outcome.rows
     assert (found.span, found.rows) == (MARCH, 40)
     assert found.prefix.startswith("runs/k/validate/rows/2026-03-")
-    assert found.keys is not None
-    assert read_manifest(store, found.keys).facts == {
+    assert found.row_keys is not None
+    assert read_manifest(store, found.row_keys).facts == {
         "span": "2026-03",
         "rows": 40,
         "rule": key_rule(load_config().heads),
     }
-    assert found.folders == (found.prefix, found.sides, found.held, found.keys), "so prune keeps them with the rows"
+    assert found.folders == (found.prefix, found.sides, found.held, found.row_keys), "so prune keeps them with the rows"
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)
     assert (outcome.quarantine, outcome.reasons, failed(outcome)) == (None, {}, [])
     assert pa.concat_tables(read_rows(store, outcome.rows, ["price", "brand", "locale"])).to_pylist() == values

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.schema.config import Config
+from infra.store.base import Store
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import open_folder
 from tasks.contracts.references import RowsRef
+from tasks.worker.process.machine import Machine
 from tasks.worker.training import row_keys
 from tasks.worker.training.known_pairs import KnownPositives, LineageKeys, Positives, find_known_positives
 from tasks.worker.training.row_keys import (
@@ -31,6 +33,7 @@ from tasks.worker.training.row_keys import (
     write_keys,
 )
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_workspace, tiny_config, with_keys, write_rows
+from tests.support.workspace.stores import STORES
 
 CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
 
@@ -65,8 +68,8 @@ def records(folder: Path, name: str) -> list[tuple[int, ...]]:
 def test_a_folder_has_the_keys_of_all_rows_once_and_sorted(spans: tuple[DirectoryStore, tuple[RowsRef, ...]]):
     store, (first, *_) = spans
     (ref,) = with_keys(store, CONFIG, first)
-    assert ref.keys is not None
-    folder, manifest = open_folder(store, ref.keys, KIND)
+    assert ref.row_keys is not None
+    folder, manifest = open_folder(store, ref.row_keys, KIND)
     rows = np.concatenate(list(TextKeys(store, [first], None, CONFIG.heads)))
     every = [tuple(row) for row in rows[["query_key", "item_key", "text_key", "pair"]].tolist()]
     assert records(folder, PAIRS) == sorted({row[:3] for row in every if row[3]})
@@ -74,11 +77,11 @@ def test_a_folder_has_the_keys_of_all_rows_once_and_sorted(spans: tuple[Director
     assert records(folder, OTHERS) == sorted({row[:1] for row in every if not row[3]})
     assert manifest.facts["rule"] == {"version": 1, "pair": "label >= 4.0"}
     assert with_keys(store, CONFIG, first) == (ref,), "the same rows and rule give the same folder"
-    assert with_keys(store, tiny_config(), first)[0].keys != ref.keys
+    assert with_keys(store, tiny_config(), first)[0].row_keys != ref.row_keys
 
 
 def known_of(
-    keys: tuple[DirectoryStore, tuple[RowsRef, ...], tuple[RowsRef, ...]], config: Config, folder: Path, again: bool
+    keys: tuple[Store, tuple[RowsRef, ...], tuple[RowsRef, ...]], config: Config, folder: Path, again: bool
 ) -> KnownPositives:
     store, own, earlier = keys
     folder.mkdir()
@@ -112,16 +115,34 @@ def test_from_keys_come_the_pairs_of_the_texts_for_the_queries_of_the_run(
         assert_same(one, other)
 
 
+def test_keys_in_a_bucket_are_those_in_a_directory(
+    spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, request: pytest.FixtureRequest
+):
+    store, refs = spans
+    refs = with_keys(store, CONFIG, *refs)
+    bucket = STORES["s3"](request)
+    for ref in refs:
+        assert ref.row_keys is not None
+        for key in store.list(ref.row_keys):
+            bucket.write(key, store.read(key))
+    machine = Machine(bucket.uri, "runs/r/train/attempt-1", 0, 1)
+    expected = known_of((store, refs[2:], refs[:2]), CONFIG, tmp_path / "directory", False)
+    found = known_of((machine.reads(bucket), refs[2:], refs[:2]), CONFIG, tmp_path / "bucket", False)
+    for one, other in zip(found, expected, strict=True):
+        assert_same(one, other)
+    machine.leave()
+
+
 @pytest.mark.parametrize("why", ["none were written", "damaged", "pruned", "another rule"])
 def test_a_span_without_usable_keys_is_read_for_its_texts(
     spans: tuple[DirectoryStore, tuple[RowsRef, ...]], tmp_path: Path, why: str, capsys: pytest.CaptureFixture[str]
 ):
     store, (*earlier, own) = spans
     refs = with_keys(store, CONFIG, *earlier, own)
-    config, old = CONFIG, refs[0].keys
+    config, old = CONFIG, refs[0].row_keys
     assert old is not None
     if why == "none were written":
-        refs = (refs[0].model_copy(update={"keys": None}), *refs[1:])
+        refs = (refs[0].model_copy(update={"row_keys": None}), *refs[1:])
     elif why == "damaged":
         store.path(f"{old}/{PAIRS}").write_bytes(b"damaged!" * 3)
     elif why == "pruned":
