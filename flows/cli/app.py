@@ -29,6 +29,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
     },
     "Work": {
         "plan": "planning",
+        "adopt": "ingesting",
         "skip": "ingesting",
         "refresh": "running",
         "gate": "gating",

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import tasks.data.adopt
 import tasks.data.ingest
 import tasks.data.look
 from flows.cli.terminal.command import command
@@ -18,6 +19,7 @@ from infra.store.base import Store
 from infra.store.factory import require_fit
 from tasks.contracts.profiles import Shared
 from tasks.contracts.spans import SpanKind, kind_of
+from tasks.data.adopt import AdoptedSpan
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.facts import ColumnFacts, SourceFacts
 from tasks.data.files.sources import source_path
@@ -206,6 +208,25 @@ def ingest(
         return tasks.data.ingest.ingest(
             store, path, reading.form, time, span, mapping, layout, listener.progress, options
         )
+
+
+def show_adopted(output: AdoptedSpan) -> None:
+    """Print the output for people."""
+    say(f"{output.name} v{output.version}: {plural(output.rows, 'row')} in {plural(output.files, 'file')}, as they lie")
+    say(f"further columns: {', '.join(output.columns) or 'none'}; rows with a label: {output.labels:,}")
+    if output.ids_alone:
+        say("note: rows name their items by id alone: validate takes each text from the item feed")
+
+
+@command(show_adopted, new=True)
+def adopt(
+    store: Store,
+    place: Annotated[
+        str, typer.Argument(metavar="PLACE", help="Folder of a span's files in the workspace: spans/2026-W47/v1.")
+    ],
+) -> AdoptedSpan:
+    """Check a span that another engine wrote into the workspace as Parquet, and make it complete. Copies nothing."""
+    return tasks.data.adopt.adopt(store, place)
 
 
 def show_skipped(made: Skip) -> None:

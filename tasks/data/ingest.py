@@ -25,7 +25,7 @@ from infra.store.temporary import INGEST, scratch_folder
 from tasks.contracts.evaluation import USUAL_SPANS, few_rows
 from tasks.contracts.jobs import Progress
 from tasks.contracts.references import SpanRef
-from tasks.contracts.spans import SpanKind, first_day, last_day, span_of
+from tasks.contracts.spans import SpanKind, last_day
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
 from tasks.data.files.csv_rows import CsvOptions, Quote, name_of
 from tasks.data.files.facts import ColumnFacts, Problem, Survey, cell
@@ -41,8 +41,8 @@ from tasks.data.mapping import check_map, taken_apart
 from tasks.data.new_versions import IngestedSpan, Known, VersionContext, choose_versions, commit_version
 from tasks.data.rows import ITEM_ID, LIVE, has_ids_alone
 from tasks.data.source_spans import ItemTexts, SetAside, build_spans, open_tables, spool_rows
-from tasks.data.span_versions import list_feeds, list_spans, noted
-from tasks.foundation.errors import ConfigError, DataError, DiskError
+from tasks.data.span_versions import list_feeds, list_spans, noted, refuse_other_kinds
+from tasks.foundation.errors import DataError, DiskError
 from tasks.foundation.records import Record
 
 _WORDS_OF_ROWS = 100_000  # read again for an error about a word for deleted
@@ -115,7 +115,7 @@ def ingest(
     """
     check_map(mapping, layout)
     if layout is ROWS:
-        _refuse_other_kinds(store, span)
+        refuse_other_kinds(store, span)
     aside = SetAside(options.set_aside)
     reader = SourceReader(source, form, options.csv, None if options.set_aside is None else aside.take_line)
     times = believed(dt.datetime.now(dt.UTC), options.not_before, options.not_after)
@@ -161,7 +161,7 @@ def ingest(
         ):
             held = CheckedStore(store, lambda _: lock.confirm())
             if layout is ROWS:
-                _refuse_other_kinds(store, span)
+                refuse_other_kinds(store, span)
             choice = VersionContext(store, layout, options.known, scratch, options.spelling)
             chosen = choose_versions(choice, built, spools, canonicaliser, items)
             numbers = {version.span.name: version.span.version for version in chosen}
@@ -276,17 +276,6 @@ def _joined(
 def _known_rows(store: Store) -> dict[str, Callable[[], int]]:
     """Return a function for each span of the workspace that reads its number of rows."""
     return {ref.name: lambda ref=ref: read_fact(store, ref.prefix, "rows", int) for ref in list_spans(store)}
-
-
-def _refuse_other_kinds(store: Store, span: SpanKind) -> None:
-    """Refuse to mix span kinds: overlapping months and quarters would train on the same rows twice."""
-    for ref in list_spans(store):
-        start = first_day(ref.name)
-        if span_of(dt.datetime(start.year, start.month, start.day), span) != ref.name:
-            raise ConfigError(
-                f"--span {span.value}: {store.uri} has spans of another length, such as {ref.name!r}, and rows of "
-                "overlapping spans would be trained on twice; use that length, or another workspace"
-            )
 
 
 @contextlib.contextmanager

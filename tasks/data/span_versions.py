@@ -6,6 +6,7 @@ version before committing it, so a killed ingest hides nothing. Without a readab
 """
 
 import contextlib
+import datetime as dt
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from pydantic import Field, ValidationError
 from infra.store.base import Conflict, Store
 from infra.store.manifest import MANIFEST
 from tasks.contracts.references import FeedRef, SpanRef
-from tasks.contracts.spans import first_day, in_order
+from tasks.contracts.spans import SpanKind, first_day, in_order, span_of
 from tasks.contracts.workspace import PACKED_FEEDS
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -35,6 +36,17 @@ def list_spans(store: Store) -> list[SpanRef]:
     """
     latest = latest_versions(store, "spans")
     return [SpanRef(name=name, version=latest[name]) for name in in_order(list(latest))]
+
+
+def refuse_other_kinds(store: Store, kind: SpanKind) -> None:
+    """Raise ConfigError if there are spans of another length: rows of a month and its quarter would count twice."""
+    for ref in list_spans(store):
+        start = first_day(ref.name)
+        if span_of(dt.datetime(start.year, start.month, start.day), kind) != ref.name:
+            raise ConfigError(
+                f"a {kind.value} as span: {store.uri} has spans of another length, such as {ref.name!r}, and rows of "
+                "overlapping spans would be trained on twice; use that length, or another workspace"
+            )
 
 
 def latest_version(store: Store, name: str, root: str = "spans") -> int | None:

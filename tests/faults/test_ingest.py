@@ -123,7 +123,7 @@ def test_a_missing_time_column_is_refused(store: DirectoryStore, tmp_path: Path)
 def test_a_workspace_has_spans_of_one_length(store: DirectoryStore, tmp_path: Path) -> None:
     source = write_input(tmp_path / "input", ROWS)
     run(store, source, span=SpanKind.month)
-    with pytest.raises(ConfigError, match=r"--span quarter: .* has spans of another length, such as '2026-01'"):
+    with pytest.raises(ConfigError, match=r"a quarter as span: .* has spans of another length, such as '2026-01'"):
         run(store, source, span=SpanKind.quarter)
     assert [span.name for span in list_spans(store)] == ["2026-01", "2026-02"]
 

@@ -338,6 +338,7 @@ def with_a_workspace() -> list[str]:
 
 
 NEEDED = {
+    "adopt": ["spans/2026-01/v1"],
     "ingest": [*INGEST, "--source", "none.jsonl"],
     "backfill": ["--from", "2026-01", "--to", "2026-02"],
     "backfill pause": ["b-1"],

@@ -55,7 +55,7 @@ READING = (
     ("diff",),
 )
 OTHERS = {  # commands of a workspace that are no probes
-    "backfill", "backfill pause", "backfill resume", "backfill cancel",
+    "adopt", "backfill", "backfill pause", "backfill resume", "backfill cancel",
     "bakeoff", "deploy", "gate", "import-checkpoint", "ingest", "parity", "publish", "refresh",
     "hold", "rollback", "skip",  # they write
     "doctor", "look", "reap", "serve",  # they look at more than the workspace, or do not end
