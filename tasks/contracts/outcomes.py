@@ -261,8 +261,10 @@ class InferOutcome(Record):
     prefix: str
     vectors: int
     width: int
-    shards: int
-    shards_reused: int = Field(description="shards of an earlier attempt")
+    shards: int = Field(description="partitions with a vector")
+    deltas: int = Field(default=0, description="files over the shards, with the changes of refreshes")
+    written: int = Field(default=0, description="bytes in the folder's own files; the others are named on")
+    shards_reused: int = Field(description="partitions that an earlier attempt had made")
     texts_per_second: float
     catalogue: CatalogueRef
     vectors_reused: int = Field(

@@ -158,8 +158,8 @@ def found_by_id(store: Store) -> dict[str, tuple[str, np.ndarray]]:
     release, found = current(store), dict[str, tuple[str, np.ndarray]]()
     for path in open_files(store, release.vectors_prefix, VECTORS_KIND):
         for row in pq.read_table(path).to_pylist():
-            found[row["item_id"]] = (row["text"], np.array(row["vector"]))
-    return found
+            found[row["item_id"]] = (row["text"], np.array(row["vector"]))  # a newer file comes later
+    return {item_id: row for item_id, row in found.items() if row[0] is not None}
 
 
 def foreign(store: DirectoryStore, prefix: str, change: Callable[[pa.Table], pa.Table]) -> None:

@@ -6,14 +6,15 @@ from itertools import chain
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 
 def assert_complete(workspace: Path, spans: Sequence[str]) -> None:
     """Compare the current release with the clean rows of these spans and with all item feeds."""
     number = json.loads((workspace / "releases" / "CURRENT").read_text())["release"]
     release = json.loads((workspace / "releases" / f"{number}.json").read_text())
-    vectors = files_of(workspace, release["vectors_prefix"])
-    found = duckdb.connect().sql("SELECT item_id, model_version FROM read_parquet(?)", params=[vectors]).fetchall()
+    table = live_vectors(workspace, release["vectors_prefix"])
+    found = list(zip(table["item_id"].to_pylist(), table["model_version"].to_pylist(), strict=True))
     assert len(found) == release["vectors"] == release["catalogue"]["items"]
     assert sorted(item_id for item_id, _ in found) == sorted(live_items(workspace, spans))
     assert {model for _, model in found} == {release["model"]["version"]}
@@ -23,6 +24,16 @@ def files_of(workspace: Path, folder: str) -> list[str]:
     """Return the files that a manifest names, wherever they lie, as docs/data.md says."""
     entries = json.loads((workspace / folder / "MANIFEST.json").read_text())["files"]
     return [str(workspace / entry.get("at", f"{folder}/{entry['name']}")) for entry in entries]
+
+
+def live_vectors(workspace: Path, folder: str) -> pa.Table:
+    """Return the rows of a folder of vectors that count, as docs/data.md says."""
+    newest = (
+        "SELECT * EXCLUDE filename FROM (SELECT * FROM read_parquet($files, filename = true) QUALIFY row_number() "
+        "OVER (PARTITION BY item_id ORDER BY list_position($files, filename) DESC) = 1) "
+        "WHERE content_sha256 IS NOT NULL"
+    )
+    return duckdb.connect().sql(newest, params={"files": files_of(workspace, folder)}).to_arrow_table()
 
 
 def live_items(workspace: Path, spans: Sequence[str]) -> set[str]:

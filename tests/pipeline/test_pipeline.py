@@ -26,7 +26,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.factory import open_store
 from tasks.contracts import workspace
 from tasks.contracts.workspace import kind_of
-from tests.pipeline.complete import assert_complete, files_of, live_items
+from tests.pipeline.complete import assert_complete, live_items, live_vectors
 from tests.support.cloud.cloud import Cloud, Side, open_cloud
 from tests.support.cloud.s3 import S3Server
 from tests.support.pages.shown import Page
@@ -124,7 +124,7 @@ def vectors_of(runs: Runs, output: dict[str, Any]) -> pa.Table:
     release = read_json(runs.shop.workspace / "releases" / f"{output['report']['release']}.json")
     folder = runs.shop.workspace / release["vectors_prefix"]
     manifest = read_json(folder / "MANIFEST.json")
-    table = pq.read_table(files_of(runs.shop.workspace, release["vectors_prefix"]))
+    table = live_vectors(runs.shop.workspace, release["vectors_prefix"])
     assert manifest["facts"]["vectors"] == release["catalogue"]["items"] == table.num_rows
     return table.sort_by("item_id")
 
@@ -259,7 +259,7 @@ def test_a_refresh_embeds_new_items_and_drops_deleted_ones(copied: Shop, runs: R
     release = output["release"]
     assert (output["state"], output["embedded"], release["number"], release["refreshed"]) == ("Released", 2, 3, 2)
     assert release["model"]["version"] == runs.second["report"]["model_version"]
-    after = pq.read_table(files_of(copied.workspace, release["vectors_prefix"]))
+    after = live_vectors(copied.workspace, release["vectors_prefix"])
     assert live_items(copied.workspace, SPANS[:2]) == {*before["item_id"].to_pylist(), "never-seen"} - {gone}
     assert_complete(copied.workspace, SPANS[:2])
     kept = dict(zip(before["item_id"].to_pylist(), before["vector"].to_pylist(), strict=True))
@@ -319,7 +319,7 @@ def test_a_target_gets_the_release_and_follows_a_rollback(copied: Shop, tmp_path
         release = read_json(copied.workspace / "releases" / f"{number}.json")
         assert (now["release"], now["model_version"]) == (number, release["model"]["version"])
         columns = ["item_id", "text", "vector"]
-        ours = pq.read_table(files_of(copied.workspace, release["vectors_prefix"]), columns=columns)
+        ours = live_vectors(copied.workspace, release["vectors_prefix"]).select(columns)
         theirs = database.open_table(now["table"]).to_arrow().select(columns)
         return theirs.sort_by("item_id").to_pylist() == ours.sort_by("item_id").to_pylist()
 

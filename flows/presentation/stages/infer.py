@@ -22,6 +22,8 @@ def section(of: StageFacts) -> Section:
         ("items without a usable vector", count(value.bad)),
         ("vectors reused", count(value.vectors_reused)),
         ("shards", count(value.shards)),
+        ("deltas over them", count(value.deltas)),
+        ("bytes written", count(value.written)),
         ("shards reused", count(value.shards_reused)),
         ("accelerators", ", ".join(value.accelerators)),
         ("workers", str(of.plan.config.infer.workers) if of.plan else ""),

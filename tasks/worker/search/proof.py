@@ -245,7 +245,8 @@ def _alike(earlier: Sequence[FileEntry], files: Sequence[FileEntry]) -> int:
 
 
 def _bad(vectors: Manifest, number: int) -> int:
-    return vectors.facts["shards"][number][1]
+    """Return the number of a partition's items without a vector; of an old manifest, without counts, as if one."""
+    return vectors.facts["shards"][number][1] if "shards" in vectors.facts else 1
 
 
 def _texts(store: Store, prefix: str, vectors: Manifest, number: int, read: bool) -> dict[str, tuple[str, str]]:

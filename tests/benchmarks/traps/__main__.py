@@ -23,11 +23,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from flows.demo.search_log import Row, month_start, write_shop
 from infra.store.directory import DirectoryStore
-from infra.store.manifest import open_files
+from infra.store.manifest import open_files, read_manifest
 from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
@@ -37,6 +36,7 @@ from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs
 from tasks.runs.results import read_judgement, read_result
+from tasks.worker.catalogue.layers import open_layers
 from tests.benchmarks.traps.months import BEFORE, FIRST, MONTH, MONTHS, ROWS, SEED, clean_rows
 from tests.benchmarks.traps.months import rows_of as month_rows
 from tests.benchmarks.traps.page import PAGE, Failed, Outcome, page, read, rows_of, write
@@ -180,8 +180,9 @@ def _recall(store: DirectoryStore, release: Release) -> float:
     rows: list[Row] = clean_rows()[:QUERIES]
     table = pa.table({name: [row[name] for row in rows] for name in ("query", "locale")})
     queries = Consumer(store.local(release.model_prefix)).queries(table)
-    files = open_files(store, release.vectors_prefix, VECTORS_KIND)
-    items = pa.concat_tables([pq.read_table(file, columns=["item_id", "vector"]) for file in files])
+    manifest = read_manifest(store, release.vectors_prefix)
+    parts = open_layers(manifest, open_files(store, release.vectors_prefix, VECTORS_KIND))
+    items = pa.concat_tables([part.table(["item_id", "vector"]) for part in parts.values()])
     vectors = np.stack(items["vector"].to_numpy()).astype(np.float32)
     nearest = np.argpartition(-(queries @ vectors.T), TOP, axis=1)[:, :TOP]
     ids = np.array(items["item_id"].to_pylist(), dtype=object)[nearest]

@@ -44,14 +44,17 @@ def look(read: Read) -> dict[str, Any]:
     """What a search over the current release would use."""
     current = json.loads(read("releases/CURRENT"))["release"]
     release = json.loads(read(f"releases/{current}.json"))
-    tables = [pq.read_table(io.BytesIO(data)) for data in files_of(read, release["vectors_prefix"]).values()]
-    versions = {version for table in tables for version in table["model_version"].to_pylist()}
+    items: dict[str, str | None] = {}
+    for data in files_of(read, release["vectors_prefix"]).values():  # a newer file of a partition comes later
+        table = pq.read_table(io.BytesIO(data), columns=["item_id", "model_version"])
+        items.update(zip(table["item_id"].to_pylist(), table["model_version"].to_pylist(), strict=True))
+    live = [version for version in items.values() if version is not None]
     return {
         "release": current,
         "model": release["model"]["version"],
         "encoder": files_of(read, release["model_prefix"])["version.txt"].decode(),
-        "vectors_by": sorted(versions),
-        "vectors": sum(table.num_rows for table in tables),
+        "vectors_by": sorted(set(live)),
+        "vectors": len(live),
         "recorded": release["vectors"],
     }
 

@@ -47,6 +47,7 @@ class Shop:
         self.chance, self.releases = np.random.default_rng(1), list[Release]()
         self.of: dict[int, Items] = {}
         self.embedded: list[str] = []
+        self.inputs: InferInputs | None = None  # of the last refresh
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = torch.nn.Identity()
@@ -99,8 +100,7 @@ class Shop:
             turn=number,
             folder=f"{catalogue.prefix.rpartition('/')[2]}-{over.number if over else 0}",
         )
-        self.embedded = []
-        made = infer_alone(make_job(self.store, self.config, inputs, run_key=f"refresh-{number}"))
+        made = self.embed(inputs, number)
         release = Release(
             number=number,
             previous=over.number if over else None,
@@ -126,17 +126,25 @@ class Shop:
         self.of[number] = dict(self.items)
         return made
 
+    def embed(self, inputs: InferInputs, number: int, attempt: int = 1) -> InferOutcome:
+        self.embedded, self.inputs = [], inputs
+        return infer_alone(make_job(self.store, self.config, inputs, run_key=f"refresh-{number}", attempt=attempt))
+
     def rows(self, release: Release) -> list[tuple[Any, ...]]:
         """(item id, text, vector) as a program outside reads them: docs/data.md."""
         folder, root = release.vectors_prefix, self.store.root
         entries = read_manifest(self.store, folder).model_dump(mode="json")["files"]
         files = [str(root / (entry.get("at") or f"{folder}/{entry['name']}")) for entry in entries]
-        return duckdb.sql(f"""
+        return (
+            duckdb.connect()
+            .sql(f"""
             SELECT item_id, text, vector FROM (
                 SELECT * FROM read_parquet({files}, filename = true) QUALIFY row_number()
                     OVER (PARTITION BY item_id ORDER BY list_position({files}, filename) DESC) = 1
             ) WHERE content_sha256 IS NOT NULL ORDER BY item_id
-        """).fetchall()
+        """)
+            .fetchall()
+        )
 
     def check(self, release: Release) -> None:
         """Every item of the release has its vector, once, and no other has one."""

@@ -165,3 +165,22 @@ def test_a_damaged_file_of_a_partition_is_not_named_on(shop: Shop, which: int) -
     assert len(layers_of(read_manifest(shop.store, made.prefix))[number]) == 1
     shop.check(shop.releases[-1])
     readers_agree(shop, shop.releases[-1])
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_later_attempt_keeps_deltas_unless_a_file_below_is_damaged(shop: Shop, damaged: bool) -> None:
+    shop.refresh(None)
+    shop.change(20)
+    made = shop.refresh(shop.releases[-1])
+    manifest = read_manifest(shop.store, made.prefix)
+    assert made.deltas == shop.partitions
+    assert made.written == sum(entry.bytes for entry in manifest.files if entry.at is None)
+    shop.store.delete(f"{made.prefix}/MANIFEST.json")
+    if damaged:
+        shop.store.path(manifest.files[0].key(made.prefix)).write_bytes(b"damaged")
+    assert shop.inputs is not None
+    again = shop.embed(shop.inputs, 2, attempt=2)
+    assert again.shards_reused == shop.partitions - damaged
+    assert bool(shop.embedded) == damaged
+    assert (read_manifest(shop.store, made.prefix) == manifest) != damaged
+    shop.check(shop.releases[-1])
