@@ -53,7 +53,7 @@ def gate(workspace: Workspace, run_key: str, config_file: ConfigFile = "", overr
             inferred = infer_to_judge(plan, catalogue, model, warm.compiled)
             judged = evaluate(plan, validated, warm, trained, inferred)
             made: Release | Refusal | Judgement = judged
-            if not judged.refused:
+            if judged.passes:
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)
                 made = release(plan, model, inferred, judged, (*plan.history, *validated.rows))
             if isinstance(made, Release):

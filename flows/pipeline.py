@@ -20,6 +20,7 @@ from flows.running.announcing import (
     announce_release,
     take_up_undecided,
 )
+from flows.running.asking import answered
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
@@ -68,10 +69,11 @@ def pipeline(
     """Train on a span from the lineage's last accepted checkpoint. Release model and vectors if the gates agree.
 
     Finished stages are not run again: they show as Cached. If the model is refused, the run ends in the state Rejected,
-    with the run as its data; its span is trained again with the next one. While a person holds releases, a run with
-    an accepted model ends as Held: its release waits. A scheduled run first runs missed earlier spans, and ends as
-    NothingToDo if its span is skipped or waits for more rows; with `decide.scheduled`, as Postponed if training is not
-    worth it yet.
+    with the run as its data; its span is trained again with the next one. If an undecided gate asks a person, a
+    deployed run is suspended, and any other waits, until the form of its page is answered. While a person holds
+    releases, a run with an accepted model ends as Held: its release waits. A scheduled run first runs missed earlier
+    spans, and ends as NothingToDo if its span is skipped or waits for more rows; with `decide.scheduled`, as Postponed
+    if training is not worth it yet.
 
     Args:
         workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
@@ -122,7 +124,7 @@ def pipeline(
             adopt_branch(store, plan)
             model, catalogue = model_of(trained), catalogue_of(plan, validated)
             inferred = infer_to_judge(plan, catalogue, model, warm.compiled)
-            judged = evaluate(plan, validated, warm, trained, inferred)
+            judged = answered(store, plan, evaluate(plan, validated, warm, trained, inferred))
             made: Release | Refusal | Judgement = judged
             if not judged.refused or releases.of_run(store, plan.run_key):  # a release outlives stricter gates
                 inferred = inferred or infer(plan, catalogue, model, warm.compiled, after=judged)

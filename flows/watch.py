@@ -10,6 +10,7 @@ from prefect import flow
 from prefect.states import Completed
 
 from configs.load import load_config
+from flows.running.asking import answer_overdue
 from flows.running.catch_up import set_lost_runs_crashed, start_again
 from flows.running.janitors import LONGEST_SECONDS, end_dead_janitors, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
@@ -28,7 +29,8 @@ def watch(
     """Report the freshness of the released vectors and late runs. Start missed or interrupted runs.
 
     Each problem becomes one Prefect event, for automations. A flow run without a process is set to Crashed. If a
-    problem is urgent, the watch ends in the state Attention, with the report as its data.
+    gate's question got no answer in time, its run is resumed, and rejects the model. If a problem is urgent, the watch
+    ends in the state Attention, with the report as its data.
 
     Args:
         workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
@@ -47,6 +49,7 @@ def watch(
     for problem in report.urgent:
         logger().warning("%s Way out: %s", problem.sentence, problem.way_out)
     set_lost_runs_crashed(store)
+    answer_overdue(store, report)
     started = None
     if catch_up and report.catch_up is not None:
         settings = {"workspace": workspace, "config_file": config_file, "overrides": list(overrides)}

@@ -55,6 +55,7 @@ def alerts(pool: str) -> tuple[Alert, ...]:
         Alert("millrace: a release was made", {"millrace.release.released"}, text=_OF_EVENT),
         Alert("millrace: a release was brought up to date", {"millrace.release.refreshed"}, text=_OF_EVENT),
         Alert("millrace: a model was rejected", {"millrace.release.rejected"}, text=_OF_EVENT),
+        Alert("millrace: a gate asks a person", {"millrace.gate.asks"}, text=_OF_EVENT),
         Alert("millrace: a release was rolled back", {"millrace.release.rolled-back"}, text=_OF_EVENT),
         Alert("millrace: a budget is nearly used", {"millrace.budget.near"}, text=_OF_EVENT),
         Alert(

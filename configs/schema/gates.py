@@ -145,8 +145,10 @@ class GateConfig(Record):
         description="one-sided confidence level, for example 0.95; null: the number alone decides, even of few rows",
     )
     min_rows: int = Field(default=0, ge=0, description="least number of rows; with fewer the answer is undecided")
-    undecided: Literal["accept", "refuse"] = Field(
-        default="accept", description="effect of an undecided critical gate: `accept` with a warning, or `refuse`"
+    undecided: Literal["accept", "refuse", "ask"] = Field(
+        default="accept",
+        description="effect of an undecided critical gate: `accept` with a warning, `refuse`, or `ask` a person "
+        "on the page of the flow run",
     )
 
     @property

@@ -137,6 +137,11 @@ class EvaluateConfig(StageConfig):
         "a larger one suggests wrong labels. Each value of a slice is judged by itself too",
     )
     gates: tuple[GateConfig, ...] = beside(description="conditions of a release")
+    answer_hours: Annotated[float, Field(gt=0)] = beside(
+        default=72.0,
+        description="hours in which a person can answer an undecided gate with `undecided: ask`; then the model is "
+        "rejected",
+    )
 
 
 class InferConfig(WorkersConfig):
@@ -218,12 +223,12 @@ class ReleaseConfig(StageConfig):
                 names = ", ".join(names_of(Family.ranking))
                 raise ValueError(f"a search gives no {gate.metric}; gates of a release are on {names}")
             part = any((gate.slice, gate.span, gate.width)) or gate.queries != "all"
-            chosen = gate.rows != "holdout" or gate.min_rows or part
+            chosen = gate.rows != "holdout" or gate.min_rows or part or gate.undecided == "ask"
             if chosen or gate.confidence is not None or gate.baseline not in ("none", "champion"):
                 raise ValueError(
                     f"the gate of release on {gate.metric}: its search compares with none or the champion, over all "
-                    "queries, without interval; put rows, queries, slice, span, width, min_rows and confidence into "
-                    "evaluate.gates"
+                    "queries, without interval; put rows, queries, slice, span, width, min_rows, confidence and ask "
+                    "into evaluate.gates"
                 )
         return gates
 

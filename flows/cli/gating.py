@@ -31,7 +31,7 @@ class GateOutput(Record):
 
     run_key: str
     span: str
-    state: RunState = Field(description="Released or Rejected")
+    state: RunState = Field(description="Released, Rejected, or Unfinished: a gate asks a person")
     sentence: str
     judgement: int = Field(description="number of judgements of the run; one by the same rules is not repeated")
     verdicts: tuple[Verdict, ...] = Field(description="verdicts by the present rules, with all numbers")
@@ -84,7 +84,7 @@ def gate(
         if override is not None and reason is not None:
             judgement = let_pass(store, plan, judgement, override, reason)
     release, url = releases.of_run(store, run_key), None
-    if release is None and not judgement.refused:
+    if release is None and judgement.passes:
         note(f"run {run_key} passes: its vectors are made and released now, which needs workers")
         done = run_flow("gate", verbose, store.uri, run_key, *options.flow_settings())
         made, url = done.value, done.run_url
@@ -110,7 +110,7 @@ def _output(
     return GateOutput(
         run_key=run_key,
         span=span,
-        state=RunState.RELEASED if release is not None else RunState.REJECTED,
+        state=RunState.RELEASED if release is not None else _unreleased(judgement),
         sentence=_sentence(store, judgement, verdicts, release, url),
         judgement=judgement.number,
         verdicts=verdicts,
@@ -118,6 +118,10 @@ def _output(
         release=release,
         run_url=url,
     )
+
+
+def _unreleased(judgement: Judgement) -> RunState:
+    return RunState.UNFINISHED if judgement.asks else RunState.REJECTED
 
 
 def _sentence(
@@ -135,4 +139,7 @@ def _sentence(
         return f"These gates refuse the run, but {stays}.{stale}"
     if release is not None:
         return f"These gates let the run pass; it is release {release} already.{stale}"
+    if judgement.asks:
+        where = f" on {judgement.asked.page}" if judgement.asked is not None and judgement.asked.page else ""
+        return f"A gate asks a person: answer{where}, or by --override NAME --reason TEXT.{stale}"
     return f"Rejected: nothing was released.{stale}"

@@ -130,6 +130,7 @@ REFRESHED = "millrace.release.refreshed"
 REJECTED = "millrace.release.rejected"
 ROLLED_BACK = "millrace.release.rolled-back"
 NEAR_BUDGET = "millrace.budget.near"
+ASKS = "millrace.gate.asks"
 
 
 def release_made(release: Release, current: int | None, lineage: str) -> Event:
@@ -176,6 +177,26 @@ def model_rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = 
             "next_start": following,
             "verdicts": [verdict.sentence for verdict in judged.all_verdicts],
         },
+    )
+
+
+def gate_asks(plan: RunPlan, judged: Judgement) -> Event:
+    """Return the event of a model that waits for a person's answer."""
+    assert judged.asked is not None
+    return Event(
+        what=f"asks-{plan.run_key}-{judged.number}",
+        event=ASKS,
+        severity="warning",
+        lineage=plan.config.lineage,
+        resource={
+            "prefect.resource.id": f"millrace.run.{plan.run_key}",
+            "prefect.resource.name": plan.span.name,
+            "millrace.span": plan.span.name,
+            "millrace.lineage": plan.config.lineage,
+        },
+        sentence=f"The model of {plan.span.name} waits for an answer until {judged.asked.until[:16]} UTC, and is then "
+        f"rejected: {' '.join(judged.asks)} Answer by Resume on {judged.asked.page or 'the page of its flow run'}",
+        payload={"span": plan.span.name, "run_key": plan.run_key, "question": judged.asked.model_dump(mode="json")},
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
@@ -80,6 +81,12 @@ def record_invocation(store: Store, plan: RunPlan, scheduled_at: str | None = No
     try:
         with json_logs.run_log_context(plan), override_context(page_maker=make_stage_page):
             yield recorded
+    except Pause:
+        invocations.end(
+            store, invocation, RunState.UNFINISHED, message="suspended in Prefect until it is resumed there"
+        )
+        _report(store, plan, invocation)
+        raise
     except BaseException as error:
         failure = classify(error)
         state = RunState.CANCELLED if failure is FailureClass.CANCELLED else RunState.FAILED

@@ -27,6 +27,7 @@ from tasks.publish import publish_release
 from tasks.release import release
 from tasks.running.context import override_context
 from tasks.running.stage_output import logger
+from tasks.runs.answers import NOBODY, decide
 from tasks.runs.results import Judgement, Refusal
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -85,7 +86,10 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
 
             def judge() -> Judgement:
                 vectors = infer_to_judge(plan, catalogue_of(plan, validated), model_of(trained), warm.compiled)
-                return evaluate(plan, validated, warm, trained, vectors)
+                found = evaluate(plan, validated, warm, trained, vectors)
+                return (
+                    decide(store, plan, found, "reject", NOBODY, _unasked(plan)) if releasing and found.asks else found
+                )
 
             if "evaluate" in stages or releasing:
                 judged = run.try_step("evaluate", judge)
@@ -110,6 +114,13 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
         announce_release(store, plan, made)
         publish_release(store, plan, made)
         return ended(recorded.run)
+
+
+def _unasked(plan: RunPlan) -> str:
+    return (
+        "a backfill asks no person about an undecided gate; to release its model: millrace gate --run "
+        f"{plan.run_key} --override NAME --reason TEXT"
+    )
 
 
 def _wanted(stages: Collection[str]) -> list[Stage]:

@@ -253,6 +253,7 @@ class Verdict(Record):
         description="true: a critical gate refuses if it is undecided, by its setting, or since too few items are "
         "common or compete",
     )
+    undecided_asks: bool = Field(default=False, description="true: a critical gate asks a person if it is undecided")
 
     @property
     def judges(self) -> str:
@@ -271,6 +272,11 @@ class Verdict(Record):
         refused = self.answer == "fail" or (self.answer == "undecided" and self.undecided_refuses)
         return refused and self.severity == "critical"
 
+    @property
+    def asks(self) -> bool:
+        """True if a person should answer in place of the gate."""
+        return self.answer == "undecided" and self.undecided_asks and self.severity == "critical"
+
 
 def refused(verdicts: Sequence[Verdict]) -> bool:
     """Return True if a critical gate refuses. Warnings, and gates that do not apply, never do."""
@@ -286,6 +292,28 @@ def undecided(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
     """Return the sentences of the undecided critical gates."""
     unsure = (verdict for verdict in verdicts if verdict.answer == "undecided")
     return tuple(verdict.sentence for verdict in unsure if verdict.severity == "critical")
+
+
+class Question(Record):
+    """A question to a person, about a model that undecided gates ask about. Times are ISO 8601 in UTC."""
+
+    at: str = Field(description="time of the question")
+    until: str = Field(description="time after which the model is rejected")
+    flow_run: str = Field(description="id of the Prefect flow run that waits")
+    page: str = Field(description="address of its page, with the form; empty: not known")
+
+
+DecisionAnswer = Literal["accept", "reject", "hold"]
+
+
+class Decision(Record):
+    """A person's answer to a question."""
+
+    answer: DecisionAnswer = Field(description="accept, reject, or hold: release it, and hold what serves")
+    name: str = Field(description="person who answered; `nobody`: the time was over")
+    reason: str
+    at: str = Field(description="time in UTC, ISO 8601")
+    about: tuple[str, ...] = Field(description="sentences of the undecided gates")
 
 
 class Override(Record):

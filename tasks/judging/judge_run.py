@@ -14,7 +14,7 @@ from configs.schema.gates import GateConfig
 from infra.store.base import Conflict, Store
 from infra.store.manifest import quarantine
 from infra.store.records import settle
-from tasks.contracts.evaluation import Override, Role, Rules, SliceMetrics, Verdict, refusals
+from tasks.contracts.evaluation import Override, Role, Rules, SliceMetrics, Verdict
 from tasks.contracts.outcomes import EvaluateOutcome, InferOutcome, ReleaseOutcome
 from tasks.contracts.references import QUERY_ALONE, HoldoutRule
 from tasks.contracts.runs import RunPlan
@@ -260,18 +260,21 @@ def judge_again(store: Store, plan: RunPlan) -> Judgement:
 
 
 def let_pass(store: Store, plan: RunPlan, judgement: Judgement, name: str, reason: str) -> Judgement:
-    """Record a person's override of a refused run, with the reason. The caller holds the lock of the lineage.
+    """Record a person's override of a run that is refused, or that a gate asks about, with the reason.
+
+    The caller holds the lock of the lineage.
 
     Raises:
-        ConfigError: name or reason is empty, or no gate refuses the run.
+        ConfigError: name or reason is empty, or no gate refuses the run or asks.
     """
     if not name.strip() or not reason.strip():
         raise ConfigError("an override needs a name and a reason: --override NAME --reason TEXT")
-    if not judgement.refused:
+    if judgement.passes:
         raise ConfigError(f"no gate refuses run {plan.run_key}, so there is nothing to override")
     if (release := releases.of_run(store, plan.run_key)) is not None:
         raise ConfigError(f"run {plan.run_key} is release {release.number} already, so there is nothing to override")
-    override = Override(name=name.strip(), reason=reason.strip(), at=now(), refusals=refusals(judgement.all_verdicts))
+    about = judgement.refusals or judgement.asks
+    override = Override(name=name.strip(), reason=reason.strip(), at=now(), refusals=about)
 
     def passed(there: Judgement | None) -> Judgement:
         now_there = there or judgement

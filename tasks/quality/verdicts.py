@@ -201,6 +201,7 @@ def _verdict(measured: Measured, comparison: Comparison, answer: Answer | None) 
         confidence=gate.confidence if interval else None,
         rows_needed=needed,
         undecided_refuses=gate.undecided == "refuse" or comparison.refuses,
+        undecided_asks=gate.undecided == "ask" and not comparison.refuses,
     )
 
 

@@ -11,7 +11,17 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, check_sizes, quarantine
 from infra.store.records import find_record, read_record, update_record
-from tasks.contracts.evaluation import ForwardScore, Override, Rules, SliceMetrics, Verdict, refusals, refused
+from tasks.contracts.evaluation import (
+    Decision,
+    ForwardScore,
+    Override,
+    Question,
+    Rules,
+    SliceMetrics,
+    Verdict,
+    refusals,
+    refused,
+)
 from tasks.contracts.jobs import Inputs, JobSpec
 from tasks.contracts.outcomes import (
     EvaluateOutcome,
@@ -62,6 +72,8 @@ class Judgement(Record):
     overrides: tuple[Override, ...] = Field(
         default=(), description="decisions of people to let the run pass nevertheless"
     )
+    asked: Question | None = Field(default=None, description="the last question to a person; null: nobody was asked")
+    decision: Decision | None = Field(default=None, description="answer to it; null: none yet")
 
     @property
     def all_verdicts(self) -> tuple[Verdict, ...]:
@@ -69,13 +81,34 @@ class Judgement(Record):
 
     @property
     def refused(self) -> bool:
-        """True if a critical gate refuses the model, and no person lets it pass."""
-        return refused(self.all_verdicts) and not self.overrides
+        """True if a critical gate or a person refuses the model, and nobody lets it pass."""
+        by_person = self.decision is not None and self.decision.answer == "reject"
+        return (by_person or refused(self.all_verdicts)) and not self.overrides
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The sentences of the undecided gates that a person has to answer; empty if nothing is left to answer."""
+        if self.refused or self.overrides or self.decision is not None:
+            return ()
+        return tuple(verdict.sentence for verdict in self.verdicts if verdict.asks)
+
+    @property
+    def passes(self) -> bool:
+        """True if the model may be released: nothing refuses it, and no question is open."""
+        return not self.refused and not self.asks
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """The sentences of the gates that refused, and of the person who rejected the model."""
+        found = refusals(self.all_verdicts)
+        if self.decision is None or self.decision.answer != "reject":
+            return found
+        return (*found, f"{self.decision.name} rejected it: {self.decision.reason}.")
 
     @property
     def why(self) -> str:
-        """The sentences of the gates that refused."""
-        return " ".join(refusals(self.all_verdicts))
+        """The same as one text."""
+        return " ".join(self.refusals)
 
 
 class Refusal(Record):

@@ -31,7 +31,7 @@ from flows.presentation.model import (
 from flows.presentation.run import account, origin, planned
 from flows.presentation.run.data_page import ROWS_PAGE, data_html, judged_rows
 from flows.presentation.stages import failure
-from flows.presentation.stages.evaluate import answered, by_human
+from flows.presentation.stages.evaluate import answered, asked, by_human
 from flows.presentation.stages.facts import StageFacts, section_of
 from flows.presentation.stages.failure import data_message, read_data_failure
 from flows.presentation.wording import (
@@ -257,11 +257,16 @@ def _tiles(run: Run) -> list[Tile]:
 
 
 def _overridden(run: Run) -> tuple[Section, ...]:
-    """Return the box on people who let the run pass; empty without overrides."""
+    """Return the boxes on people who let the run pass or were asked; empty without any."""
     overrides = run.release.overrides if run.release else run.judgement.overrides if run.judgement else ()
     refusals = "\n".join(refusal for each in overrides for refusal in each.refusals)
     lines = by_human(overrides)
-    return (Section("Accepted by a human", lines, id="override", mood="refused", quote=refusals),) if lines else ()
+    said = (Section("Accepted by a human", lines, id="override", mood="refused", quote=refusals),) if lines else ()
+    if run.judgement is None or not (about := asked(run.judgement)):
+        return said
+    quote = "\n".join(run.judgement.decision.about if run.judgement.decision else run.judgement.asks)
+    title = "Decided by a human" if run.judgement.decision else "It waits for an answer"
+    return (*said, Section(title, about, id="answer", mood="refused", quote=quote))
 
 
 def _trouble(store: Store, run: Run) -> tuple[Section, ...]:

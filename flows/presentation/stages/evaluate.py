@@ -116,8 +116,9 @@ def section(facts: StageFacts) -> Section:
     if value.corpus_items < value.ranked_among:
         measured += f"; all models next to each other: {count(value.corpus_items)} items that no model chose"
     stored = facts.plan and judged
-    refused = any(verdict.refuses for verdict in verdicts)
-    title = "rejected" if refused else "accepted" if judged else "not judged yet"
+    refused = any(verdict.refuses for verdict in verdicts) or bool(judged and judged.refused)
+    asks = bool(judged and judged.asks)
+    title = "rejected" if refused else "asked" if asks else "accepted" if judged else "not judged yet"
     if judged and refused and judged.overrides:
         title = "rejected by the gates, accepted by a human"
     larger = judged.larger_class if judged else None
@@ -126,6 +127,7 @@ def section(facts: StageFacts) -> Section:
         (
             *_sentences(facts),
             *(by_human(judged.overrides) if judged else ()),
+            *(asked(judged) if judged else ()),
             f"{measured}; {known}.",
             *_embedded_again(value),
             *(queries.truly_seen(challenger) if challenger else ()),
@@ -213,7 +215,9 @@ def answered(verdict: Verdict) -> Cell:
         case "pass":
             return Cell("passed", "✓", "good")
         case "undecided":
-            return Cell("undecided, refused", "✕", "bad") if verdict.refuses else Cell("undecided", "?", "refused")
+            if verdict.refuses:
+                return Cell("undecided, refused", "✕", "bad")
+            return Cell("undecided, asked" if verdict.asks else "undecided", "?", "refused")
         case "fail":
             return Cell("refused", "✕", "bad") if verdict.refuses else Cell("warning", "!", "refused")
 
@@ -224,6 +228,20 @@ def by_human(overrides: Sequence[Override]) -> tuple[str, ...]:
         f"{each.name} let it pass at {moment(each.at)} UTC although gates refused it: {each.reason}"
         for each in overrides
     )
+
+
+def asked(judged: Judgement) -> tuple[str, ...]:
+    """Return a sentence about the question to a person, or about the answer; empty if nobody was asked."""
+    decision = judged.decision
+    if decision is not None:
+        did = {"accept": "accepted", "reject": "rejected", "hold": "accepted and held"}[decision.answer]
+        return (
+            f"{decision.name} {did} it at {moment(decision.at)} UTC, since gates were undecided: {decision.reason}",
+        )
+    if judged.asked is None or not judged.asks:
+        return ()
+    where = judged.asked.page or "the page of its flow run"
+    return (f"It waits for a person's answer until {moment(judged.asked.until)} UTC, by Resume on {where}.",)
 
 
 def over(holdout_rows: int, items: int, sampled_from: int | None, pairs: int) -> str:

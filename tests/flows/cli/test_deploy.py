@@ -351,7 +351,7 @@ def test_the_webhook_is_called_for_failures_lateness_staleness_and_releases(
     with get_client(sync_client=True) as client:
         names = [automation.name for automation in client.read_automations()]
     assert sorted(name for name in names if name.startswith("millrace: ")) == sorted(alerts)
-    assert len(alerts) == 12
+    assert len(alerts) == 13
 
     message = 'DataError: span 2026-W47: "3 clean rows", at least 32 are needed'
     post = post_after(chat, lambda: failed_run(message))

@@ -202,15 +202,17 @@ def test_a_gate_on_the_champion_judges_it_on_a_span_that_it_has_not_seen() -> No
 def test_too_few_rows_are_undecided_and_the_configuration_says_what_that_means() -> None:
     ranks, _ = parts(10, {"": (0, 10)})
     rows = row_results(ranks)
-    accepted, warned, stopped = verdicts(
+    accepted, asking, warned, stopped = verdicts(
         rows,
         gate(min_rows=50),
+        gate(min_rows=50, undecided="ask"),
         gate(min_rows=50, undecided="refuse", severity="warning"),
         gate(min_rows=50, undecided="refuse"),
     )
-    assert [v.answer for v in (accepted, warned, stopped)] == ["undecided"] * 3
+    assert [v.answer for v in (accepted, asking, warned, stopped)] == ["undecided"] * 4
     assert (accepted.rows, accepted.rows_needed) == (10, 50)
-    assert not refused([accepted, warned])
+    assert not refused([accepted, asking, warned])
+    assert [v.asks for v in (accepted, asking, warned, stopped)] == [False, True, False, False]
     assert refused([stopped])
 
 
@@ -236,11 +238,12 @@ def test_the_verdict_says_which_share_of_the_catalogue_both_hold() -> None:
     assert in_whole(CHAMPION, 999_999, 1_000_000).over.endswith("99.9 % of the catalogue"), "not all"
 
 
-@pytest.mark.parametrize("undecided", ["accept", "refuse"])
+@pytest.mark.parametrize("undecided", ["accept", "refuse", "ask"])
 @pytest.mark.parametrize("items", [0, 49])
 def test_too_few_common_items_are_undecided_and_refuse_a_critical_gate(items: int, undecided: str) -> None:
     found = in_whole(CHAMPION, items, 100, undecided=undecided, confidence=0.95)
     assert (found.answer, found.refuses, found.value, found.shared) == ("undecided", True, None, items / 100)
+    assert not found.asks, "no person can compare them either"
     for part in (f"{items} of the catalogue's 100 items", f"{items} %", "evaluate.min_shared is 50 %", "--override"):
         assert part in found.sentence
     assert not in_whole(CHAMPION, items, 100, severity="warning").refuses
