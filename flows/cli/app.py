@@ -54,6 +54,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "hosts": "upkeep",
         "reap": "upkeep",
         "prune": "upkeep",
+        "erase": "erasing",
         "deploy": "deploying",
         "up": "servers",
         "down": "servers",

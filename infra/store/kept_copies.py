@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 CACHE = "MILLRACE_CACHE"  # folder of the copies
@@ -54,6 +54,15 @@ def forget(sha256: str) -> bool:
     if there and folder is not None:
         shutil.rmtree(folder / sha256, ignore_errors=True)
     return there
+
+
+def forget_where(holds: Callable[[Path], bool], delete: bool = True) -> int:
+    """Delete the copies of this machine for whose file `holds` is true, or only count them; return how many."""
+    folder = Path(environment()[CACHE])
+    found = [kept for kept in folder.glob("*") if (kept / "file").is_file() and holds(kept / "file")]
+    for kept in found if delete else ():
+        shutil.rmtree(kept)
+    return len(found)
 
 
 def _folder() -> Path | None:

@@ -284,6 +284,19 @@ BAKEOFF_PAGE = Kind(
     last_writer="made of records of runs that are over, by a key of these runs",
 )
 
+# Erased rows and items
+ERASED = Kind(
+    "erased value", "erased/{key}.json", "Erased", "`millrace erase`, before it changes files", EXISTS, Kept.always,
+)
+ERASURE = Kind(
+    "unfinished erasure", "erasures/{key}/journal.json", "Journal", "`millrace erase`, before it changes files",
+    "never: the same command finishes it", Kept.done,
+)
+CERTIFICATE = Kind(
+    "certificate of an erasure", "erasures/{key}/certificate-{number:d}.json", "Certificate",
+    "`millrace erase`, at its end", EXISTS, Kept.always,
+)
+
 # Events, machines and pages
 SENT = Kind(
     "sent event", "watch/{lineage}/{what}.json", "SentEvent", "a flow that releases or rejects", EXISTS, Kept.always,

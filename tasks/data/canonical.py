@@ -134,6 +134,12 @@ class CanonicalRow(NamedTuple):
     def item(self) -> str | None:
         return self.core[3]
 
+    @property
+    def values(self) -> dict[str, object]:
+        """All values by column; of one that the source spells in its own way, the text."""
+        others = {name: value[0] if isinstance(value, tuple) else value for name, value in self.others.items()}
+        return {**others, **dict(zip(CORE, self.core, strict=True))}
+
     def to_line(self, record: SourceRow) -> bytes:
         """Return the row as one line of JSON.
 

@@ -27,6 +27,7 @@ from tasks.contracts.jobs import Progress
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import SpanKind, last_day
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
+from tasks.data.erased import read_erased
 from tasks.data.files.csv_rows import CsvOptions, Quote, name_of
 from tasks.data.files.facts import ColumnFacts, Problem, Survey, cell
 from tasks.data.files.formats import Format
@@ -141,7 +142,9 @@ def ingest(
             tables,
         )
         try:
-            spools, seen = spool_rows(reader, scratch, canonicaliser, items, aside, report, survey, shaper)
+            spools, seen, left_out = spool_rows(
+                reader, scratch, canonicaliser, items, aside, report, survey, shaper, read_erased(store)
+            )
         except UnknownFlag as error:
             again = SourceReader(source, form, options.csv)
             live = mapping.get(LIVE) == error.column
@@ -184,6 +187,7 @@ def ingest(
             ),
             notes=(
                 *_notes(reader, items, aside, shaper),
+                *([f"rows with an erased value: {left_out:,}, left out"] if left_out else []),
                 *(
                     [f"rows without an id in {' or '.join(options.shaping.explode)}: {shaper.without:,}, left out"]
                     if shaper.without

@@ -81,7 +81,7 @@ class Join(Record):
 
 
 def join_of(store: Store, spans: Sequence[SpanRef], feeds: Sequence[FeedRef]) -> Join | None:
-    """Return the join of spans and an item feed; None without rows with an id, or without a feed.
+    """Return the join of spans and an item feed; None without rows with an id, or without a feed or an item in it.
 
     Raises:
         MissingFolder, CorruptFolder: a span or a feed is missing or damaged.
@@ -102,6 +102,8 @@ def join_of(store: Store, spans: Sequence[SpanRef], feeds: Sequence[FeedRef]) ->
             left = left.filter(pc.invert(pc.is_in(left, value_set=there[ITEM_ID])))
         if not len(left) or read >= FEED_ROWS:
             break
+    if not found:  # all items of the feed were erased
+        return None
     records = pa.concat_tables(found)
     known = pc.is_in(counts[ITEM_ID], value_set=records[ITEM_ID])
     unknown = counts.filter(pc.invert(known)).sort_by([("rows", "descending"), (ITEM_ID, "ascending")])

@@ -245,6 +245,10 @@ CONTENT = "content_sha256"  # string: changes whenever the text or a feature doe
 VECTOR = "vector"  # fixed-size list of float32 or float16, of unit length
 MODEL_VERSION = "model_version"  # string
 
+# Fact of vectors that `millrace erase` took items from: the checksum of the manifest as it was released. Targets name
+# their tables by it, and these lost the same items.
+FIRST_SHA256 = "first_sha256"
+
 CATALOGUE_KIND = "catalogue"
 VECTORS_KIND = "vectors"
 FEED_KIND = "feed"

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tasks.contracts.jobs import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
+from tasks.data.erased import Erasures
 from tasks.data.files.facts import Survey
 from tasks.data.files.readers import Unreadable
 from tasks.data.files.shaping import Shaper
@@ -253,6 +254,7 @@ class SpooledSource(NamedTuple):
 
     spools: Spools
     seen: dict[str, Seen]
+    erased: int  # rows with an erased value, which are left out
 
 
 def spool_rows(
@@ -264,8 +266,12 @@ def spool_rows(
     report: Callable[[Progress], None],
     survey: Survey,
     shaper: Shaper,
+    erased: Erasures,
 ) -> SpooledSource:
     """Write the rows of each span to a spool, the texts of items with mapped ids to `items`, and all to `survey`.
+
+    Args:
+        erased: rows with one of these values are left out.
 
     Raises:
         DataError: a file is unreadable; a row is invalid without a rejects file; a column is missing; all rows are
@@ -277,7 +283,7 @@ def spool_rows(
     columns: set[str] = set()
     firsts: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    rows = 0
+    rows = left_out = 0
     with Spools(scratch) as spools:
         for record in reader:
             if record.row == 1:
@@ -290,6 +296,9 @@ def spool_rows(
                     line = row.to_line(record)
                 except DataError as error:
                     aside.take(values, error)
+                    continue
+                if erased and erased.any_of(row.values):
+                    left_out += 1
                     continue
                 spools.append(row.span, line)
                 survey.add(values)
@@ -305,10 +314,12 @@ def spool_rows(
     shaper.require_lists(reader.files[0])
     if (shaper.left_out or shaper.without) and not rows and not aside.rows:
         raise shaper.no_row(reader.files[0])
+    if left_out and not rows and not aside.rows:
+        raise DataError(f"{reader.files[0]}: all {left_out:,} rows hold values that `millrace erase` took out for ever")
     if not rows:
         raise DataError(f"no row can be used; the first: {aside.first}")
     require_seen(reader.files[0], canonicaliser.mapping, columns)
-    return SpooledSource(spools, {span: Seen(first, counts[span]) for span, first in firsts.items()})
+    return SpooledSource(spools, {span: Seen(first, counts[span]) for span, first in firsts.items()}, left_out)
 
 
 def build_spans(spools: Spools, scratch: Path, canonicaliser: Canonicaliser) -> list[BuiltSpan]:

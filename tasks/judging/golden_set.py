@@ -22,6 +22,7 @@ from infra.store.records import settle
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
 from tasks.data.canonical import hash_of, id_of
+from tasks.data.erased import read_erased
 from tasks.data.files.formats import SUFFIXES, Format, format_of_name
 from tasks.data.files.readers import SourceRow
 from tasks.data.files.roles import named_like
@@ -63,7 +64,8 @@ def store_golden_set(store: Store, file: str) -> str:
         ConfigError: the file doesn't exist, or has an unknown format.
         DataError: the file is damaged, lacks a column, has an empty text, an item with two texts, or too many rows.
     """
-    rows = read_golden_set(source_path(file))
+    erased = read_erased(store)
+    rows = [row for row in read_golden_set(source_path(file)) if not (erased and erased.any_of(row._asdict()))]
     key = GOLDEN.key(key=hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16])
     if not store.exists(key):
         columns = {

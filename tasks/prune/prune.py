@@ -1,19 +1,19 @@
 """Delete the files that nothing needs. Meanwhile no run, refresh or backfill works on the workspace."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from infra.store.base import Conflict, Store
 from infra.store.lease import CheckedStore
 from infra.store.manifest import MANIFEST, PRUNED, retire
-from tasks.contracts.kinds import LINEAGES, lineage_lock, lineage_of
+from tasks.contracts.kinds import LINEAGES, lineage_of
 from tasks.contracts.outcomes import StageResult
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import ConfigError
 from tasks.prune.prune_plan import Folder, PrunePlan, plan_prune
 from tasks.prune.reach import find_reach
-from tasks.running.lineage_lock import confirm_lineages, hold_lineage
+from tasks.running.lineage_lock import confirm_lineages, hold_lineages
 from tasks.runs import lineage, releases
 from tasks.runs.plan import mark_pruned, planned_runs
 from tasks.runs.snapshot import Snapshot
@@ -37,12 +37,12 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
         return plan_prune(store, keep, find_reach(store, keep))
     with contextlib.ExitStack() as held:
         known = frozenset(lineage_of(key) for key in store.list(LINEAGES))
-        held.enter_context(_locked(store, known, warn))
+        held.enter_context(hold_lineages(store, known, warn))
         _unmark_current(store)
         following = releases.last(store) + 1  # before the releases are read: one that is made later is not in the plan
         reach = find_reach(store, keep)
         if more := reach.lineages - known:  # of runs that have not trained yet; they may have ended meanwhile
-            held.enter_context(_locked(store, more, warn))
+            held.enter_context(hold_lineages(store, more, warn))
             reach = find_reach(store, keep)
         plan = plan_prune(store, keep, reach)
         _mark(store, plan, following)
@@ -50,16 +50,6 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
         for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):
             _delete(CheckedStore(store, lambda _: confirm_lineages()), folder)
     return plan.model_copy(update={"deleted": True})
-
-
-@contextlib.contextmanager
-def _locked(store: Store, lineages: frozenset[str], warn: Callable[[str], None]) -> Iterator[None]:
-    """Hold all lineages, for runs and for refreshes."""
-    with contextlib.ExitStack() as held:
-        for name in sorted(lineages):
-            for what in ("run", "refresh"):
-                held.enter_context(hold_lineage(store, lineage_lock(name, what), warn, patience_seconds=0.0))
-        yield
 
 
 def _unmark_current(store: Store) -> None:

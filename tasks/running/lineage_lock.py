@@ -5,12 +5,13 @@ or before its next write, and its workers at theirs (infra/store/lease.py).
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from infra.store.base import Store, wait_for_lock
 from infra.store.lease import convert_lost_lease
 from infra.store.temporary import clear_unfinished
 from tasks.contracts.jobs import JobSpec
+from tasks.contracts.kinds import lineage_lock
 from tasks.foundation.clock import sleep
 from tasks.foundation.errors import CancelledError
 from tasks.running.context import is_stopping, override_context, stage_context
@@ -44,6 +45,16 @@ def hold_lineage(
         clear_unfinished(store)
         with override_context(lineages=(*stage_context().lineages, LineageHold(store, key, lock))):
             yield
+
+
+@contextlib.contextmanager
+def hold_lineages(store: Store, names: Collection[str], warn: Callable[[str], None]) -> Iterator[None]:
+    """Hold lineages inside the block, for runs and for refreshes. Raises Conflict at once: another process has one."""
+    with contextlib.ExitStack() as held:
+        for name in sorted(names):
+            for what in ("run", "refresh"):
+                held.enter_context(hold_lineage(store, lineage_lock(name, what), warn, patience_seconds=0.0))
+        yield
 
 
 def check_lineages() -> None:

@@ -15,6 +15,7 @@ from infra.store.records import read_record
 from tasks.contracts.references import CheckpointRef, CheckpointState, FeedRef, RowsRef, SpanRef
 from tasks.contracts.runs import BranchStart, Pruned, RunPlan
 from tasks.contracts.workspace import CONFIG, PLAN, PRUNED_RUN
+from tasks.data.erased import refuse_unfinished
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs import branches
@@ -74,10 +75,11 @@ def save_plan(store: Store, plan: RunPlan) -> None:
     """Write `plan.json` (if new) and `config.yaml` of the run, and begin its branch if it has one.
 
     Raises:
-        ConfigError: `millrace prune` has deleted files of this run, so it can't go on.
+        ConfigError: `millrace prune` has deleted files of this run, so it can't go on; or an erasure was interrupted.
         Conflict: another plan has this run key, or another branch this name.
         StoreError: the stored plan can't be read.
     """
+    refuse_unfinished(store)
     if store.exists(PRUNED_RUN.key(run=plan.run_key)):
         span = plan.span.name
         raise ConfigError(

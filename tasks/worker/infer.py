@@ -35,11 +35,11 @@ from tasks.contracts.jobs import InferInputs, report
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.workspace import BAD_ITEMS, SHARD, SHARD_LEASE
+from tasks.data.layers import PARQUET
 from tasks.data.rows import CONTENT, ITEM_ID, MODEL_VERSION, TEXT, VECTOR, VECTORS_KIND, part_name
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker.catalogue.changed_items import ids_sha256
 from tasks.worker.catalogue.deltas import Deltas
-from tasks.worker.catalogue.layers import PARQUET
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import BadItem, Counted, EarlierVectors, ShardNote, as_matrix, earlier_shards
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator

@@ -39,7 +39,7 @@ def run(job: Job) -> PublishOutcome:
     with naming_release(inputs.release), job.clock.phase("restoring"):
         release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
     owner = Owner(job.store.uri, branches.root(job.store, job.config.lineage))
-    names = table_names(inputs.target, inputs.release, release.sha256)
+    names = table_names(inputs.target, inputs.release, release.named)
     naming = naming_release(inputs.release)
     with naming, contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()

@@ -23,6 +23,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef, newest_rows
 from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, PROFILE, ROWS, SIDES
+from tasks.data.erased import Erasures, read_erased
 from tasks.data.label_columns import with_labels
 from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS, has_ids_alone
 from tasks.foundation.errors import CodeError, DataError
@@ -161,7 +162,7 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path) -> _Judged:
         known = read_known(job.store, inputs.parent) if inputs.parent else None
     entity = (config.features.entity,) if config.features.entity else ()
     features = tuple(dict.fromkeys((*config.features.numeric, *config.features.categorical, *entity)))
-    counts = WindowCounts()
+    counts, erased = WindowCounts(), read_erased(job.store)
     with job.clock.phase("productive"):
         filled = _with_texts(job, inputs, spans, scratch)
         spans |= {span: each.parts for span, each in filled.items()}
@@ -171,7 +172,7 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path) -> _Judged:
         checks = list(check_columns([part for parts in spans.values() for part in parts], config))
         for number, (span, parts) in enumerate(spans.items(), start=1):
             reader = SpanReader(span, config, known)
-            tables = _tables(span, parts, late if span == takes_late else None)
+            tables = _tables(span, parts, late if span == takes_late else None, erased)
             bad = _judge(span, parts, tables, counts, features, rows_file(scratch, span), config, own, reader)
             if span in filled:
                 bad += ids_alone.set_unknown_apart(counts, span, filled[span])
@@ -340,12 +341,15 @@ def _judge(
     return counts.rows_in - before - counts.clean[span]
 
 
-def _tables(span: SpanRef, parts: Sequence[ParquetPart], late: LateRows | None) -> Iterator[tuple[SpanRef, pa.Table]]:
-    """Yield the rows of a span, then late rows with its columns."""
+def _tables(
+    span: SpanRef, parts: Sequence[ParquetPart], late: LateRows | None, erased: Erasures
+) -> Iterator[tuple[SpanRef, pa.Table]]:
+    """Yield the rows of a span, then late rows with its columns; none with an erased value, as of an old backup."""
     for table in read_span(parts):
-        yield span, table
+        yield span, erased.without(table)
     if late is not None:
-        yield from late_tables(late, parts[0].schema)
+        for of, table in late_tables(late, parts[0].schema):
+            yield of, erased.without(table)
 
 
 def _with_labels(span: SpanRef, table: pa.Table, counts: WindowCounts, config: Config) -> pa.Table:

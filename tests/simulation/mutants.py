@@ -46,7 +46,7 @@ CREATE = "infra.store.s3_store:S3Store.create"
 
 _ANNOUNCE = 'swap_pointer(store, pointer.model_copy(update={"undecided": undecided}), expected=raw)'
 _NUMBER = "store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)"
-_LOCKS, _LOOKS = "held.enter_context(_locked(store, known, warn))", "reach = find_reach(store, keep)\n        "
+_LOCKS, _LOOKS = "held.enter_context(hold_lineages(store, known, warn))", "reach = find_reach(store, keep)\n        "
 
 MUTANTS: Mapping[str, Mutant] = {
     # Making a release

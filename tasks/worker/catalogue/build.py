@@ -40,6 +40,7 @@ from infra.store.manifest import (
 from tasks.contracts.jobs import report
 from tasks.contracts.references import CatalogueRef
 from tasks.contracts.workspace import CATALOGUE
+from tasks.data.erased import read_erased
 from tasks.data.rows import (
     CATALOGUE_KIND,
     DELETED,
@@ -215,7 +216,7 @@ def _built(
             if start.versions:
                 every = inputs_of(store, sources, None) if lost else iter(())
                 queries += changed_records(start.versions, every, types, count)
-            scatter(_records(database, queries), Path(scratch), count)
+            scatter(read_erased(store).without_items(_records(database, queries)), Path(scratch), count)
             target = _Target(store, prefix, Path(scratch), kept)
             entries, items, deleted = [], 0, 0
             for number in range(count):

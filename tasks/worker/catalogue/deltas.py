@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store, sha256_of
 from infra.store.manifest import CorruptFolder, FileEntry, MissingFolder, open_entry
+from tasks.data.layers import DELTA_SHARE, PARQUET, layers_below, merged, next_generation
 from tasks.data.rows import CONTENT, ITEM_ID, delta_name
 from tasks.worker.catalogue.changed_items import ChangedItems, changed_items, ids_sha256
-from tasks.worker.catalogue.layers import DELTA_SHARE, PARQUET, layers_below, merged, next_generation
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import EarlierShards
 

@@ -32,9 +32,9 @@ from infra.store.manifest import (
 )
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.references import CatalogueRef
+from tasks.data.layers import Layers, layers_of
 from tasks.data.rows import CONTENT, ITEM_ID, VECTOR, VECTORS_KIND, part_name
 from tasks.foundation.records import Record
-from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.process.job import Job, Share
 
 

@@ -16,12 +16,12 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import GroupRange, HeadSolved, HoldoutRule, LabelHeadSolved
 from tasks.data.holdout import calibration_rows, in_range, read_sides
 from tasks.data.label_columns import label_classes, label_values, row_weights
+from tasks.data.query_places import hash_queries
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.model.embed import embed, embed_settings
 from tasks.worker.model.label_heads import LABEL_TASKS, head_inputs
 from tasks.worker.model.label_task import FOLDS, LabelledRows
-from tasks.worker.model.relevant import hash_queries
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import ModelParts
 from tasks.worker.training.holdout import encode_side

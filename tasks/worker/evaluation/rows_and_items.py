@@ -31,11 +31,12 @@ from tasks.contracts.references import QUERY_AND_ITEM, HoldoutRule
 from tasks.contracts.workspace import CORPUS, KNOWN_PAIRS, RIGHT_ITEMS
 from tasks.data.holdout import unseen
 from tasks.data.label_columns import label_classes, label_values, pair_mask
+from tasks.data.query_places import hash_queries
 from tasks.data.rows import CORE, ITEM, ITEM_ID, QUERY, ROW_ID, TEXT, group_columns, group_hashes, group_keys
 from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.records import choose
 from tasks.worker.devices.accelerators import Accelerator
-from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, number_texts
+from tasks.worker.model.relevant import Relevant, find_relevant, number_texts
 from tasks.worker.process.job import Job
 from tasks.worker.rows.holdout import HeldSpan, at_once, pairs_of_queries
 

@@ -7,7 +7,10 @@ in one commit.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import os
+import tempfile
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,6 +141,27 @@ class Lancedb:
             row = {"table": table, "release": release_of(table), MODEL_VERSION: version[0].as_py(), **owner._asdict()}
             pointer = self._db.create_table(self._name, schema=_POINTER, exist_ok=True)
             pointer.add([row], mode="overwrite")
+
+    def erase(self, table: str, item_ids: list[str]) -> None:
+        """Write the table again without the items, and delete its earlier versions: LanceDB else keeps deleted rows."""
+        listed = ", ".join(_quoted(item_id) for item_id in item_ids)
+        with self._speaking():
+            there = self._db.open_table(table)
+            indexed, schema = _whole_index(there) is not None, there.schema
+            left = there.search().where(f"{ITEM_ID} NOT IN ({listed})").select(schema.names).to_batches()
+            with tempfile.TemporaryFile() as kept:  # the rows are read before their table is written
+                with pa.ipc.new_stream(kept, schema) as writer:
+                    for batch in left:
+                        writer.write_table(pa.Table.from_batches([batch]).select(schema.names).cast(schema))
+                kept.seek(0)
+                with pa.ipc.open_stream(kept) as reader:
+                    self._db.create_table(table, data=reader, schema=schema, mode="overwrite")
+            self._searched = None
+        if indexed:
+            self.index(table)
+        with self._speaking(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a query that began before, on an older version, may fail
+            self._db.open_table(table).optimize(cleanup_older_than=dt.timedelta(0), delete_unverified=True)
 
     def drop(self, table: str) -> None:
         with self._speaking():

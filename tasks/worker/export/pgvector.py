@@ -211,6 +211,13 @@ class Pgvector:
                 self._do(SQL("CREATE VIEW {name} AS {source}").format(name=name, source=source))
             self._do(SQL("COMMENT ON VIEW {name} IS {comment}").format(name=name, comment=comment))
 
+    def erase(self, table: str, item_ids: list[str]) -> None:
+        """Delete the rows, and let Postgres clear their places in the table and in its indexes."""
+        gone = SQL("DELETE FROM {table} WHERE item_id = ANY({ids})")
+        with self._speaking():
+            self._do(gone.format(table=Identifier(table), ids=Literal(item_ids)))
+            self._do(SQL("VACUUM (INDEX_CLEANUP ON) {table}").format(table=Identifier(table)))
+
     def drop(self, table: str) -> None:
         with self._speaking():
             self._do(SQL("DROP TABLE IF EXISTS {table}").format(table=Identifier(table)))

@@ -151,6 +151,12 @@ class Qdrant:
             self._client.update_collection(table, metadata=owner._asdict())
             self._client.update_collection_aliases([*gone, models.CreateAliasOperation(create_alias=made)])
 
+    def erase(self, table: str, item_ids: list[str]) -> None:
+        """Delete the points; the server takes them out of its segments when it next optimises these."""
+        with self._speaking():
+            ids: list[Any] = [_point(item_id) for item_id in item_ids]
+            self._client.delete(table, models.PointIdsList(points=ids), wait=True)
+
     def drop(self, table: str) -> None:
         with self._speaking():
             self._client.delete_collection(table)

@@ -17,9 +17,9 @@ import pyarrow.compute
 
 from infra.store.base import Store
 from infra.store.manifest import check_sizes, expect_manifest, open_entry
-from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
+from tasks.data.layers import Layers, layers_of
+from tasks.data.rows import FIRST_SHA256, ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import DataError
-from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shape, Target
 
@@ -41,7 +41,7 @@ class ReleaseVectors:
         facts = manifest.facts
         expect_vectors(store, prefix, manifest, model_version)
         self.model_version = model_version
-        self.sha256 = manifest.sha256
+        self.named: str = facts.get(FIRST_SHA256, manifest.sha256)  # the checksum in the names of its tables
         self.count: int = facts["vectors"]
         self.partitions: int = facts["catalogue"]["partitions"]
         self.ids_sha256: str = facts["ids_sha256"]

@@ -21,8 +21,8 @@ from infra.store.factory import open_store
 from infra.store.manifest import expect_manifest, open_entry, read_manifest
 from tasks.contracts.runs import Release
 from tasks.contracts.search import MappedItem, Mover, Moves, ReleaseMap
+from tasks.data.layers import Layers, layers_of
 from tasks.data.rows import CONTENT, ITEM_ID, TEXT, VECTOR, partition_of
-from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.laboratory.geometry import kept, neighbours, on_a_map, separation, turned

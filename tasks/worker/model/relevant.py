@@ -4,13 +4,13 @@ Relevant are the items that any row pairs with the same query, and items with an
 compared by `normal_text`.
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from tasks.data.query_places import hash_queries
 from tasks.data.rows import normal_text
 
 
@@ -84,12 +84,6 @@ class RelevantTexts(NamedTuple):
         rows = self.rows[np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())]
         order = np.argsort(rows, kind="stable")
         return rows[order], np.repeat(places, counts)[order]
-
-
-def hash_queries(queries: Iterable[str]) -> np.ndarray:
-    """Return a hash of each normalised query, int64 (queries,)."""
-    hashed = (hashlib.blake2b(normal_text(query).encode(), digest_size=8).digest() for query in queries)
-    return np.array([int.from_bytes(digest, "little", signed=True) for digest in hashed], dtype=np.int64)
 
 
 def hash_texts(texts: Iterable[str]) -> np.ndarray:

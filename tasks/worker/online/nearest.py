@@ -11,8 +11,8 @@ from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_files, read_fact, read_manifest
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import Hit
+from tasks.data.layers import open_layers
 from tasks.data.rows import ITEM_ID, TEXT, VECTOR, VECTORS_KIND
-from tasks.worker.catalogue.layers import open_layers
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 
 MOST_BYTES = 2**30  # bytes of vectors in float32; a scan of them takes a tenth of a second

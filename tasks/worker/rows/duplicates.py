@@ -30,9 +30,9 @@ from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out, trainable
+from tasks.data.query_places import mix_bits
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, normal_text, read_rows
 from tasks.worker.catalogue.records import connect, literal
-from tasks.worker.rows.holdout import mix_bits
 
 PLACE = "place"  # uint32: number of the row in its span
 KEYS = "keys"  # list of uint64: two rows are compared if they have the same key at the same list position

@@ -29,6 +29,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.references import QUERY_AND_ITEM, HoldoutRule, RowsRef
 from tasks.data.holdout import left_out_ids, split_holdout
 from tasks.data.label_columns import pair_mask
+from tasks.data.query_places import QUERY_PLACE, hash_queries, query_places
 from tasks.data.rows import (
     CORE,
     ITEM,
@@ -44,29 +45,9 @@ from tasks.data.rows import (
 from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.checks.verdicts import check_share, not_judged
-from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows.drift import MIN_ROWS
 
 FIRST_ROWS = 1024  # approximate rows of the first file
-
-
-def mix_bits(values: np.ndarray) -> np.ndarray:
-    """Return uint64 whose bits all depend on all bits of `values` (the finalizer of SplitMix64)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def query_places(keys: np.ndarray) -> np.ndarray:
-    """Return the place of each query, uint64 (queries,); different keys have different places.
-
-    The bits are mixed because the holdout may be decided by the same hash of the query.
-
-    Args:
-        keys: int64 (queries,), from `hash_queries`.
-    """
-    return mix_bits(keys.view(np.uint64))
 
 
 def first_places(rows: int) -> np.ndarray:
@@ -85,8 +66,7 @@ pc: Any = pyarrow.compute  # its functions are created at import, unknown to typ
 HELD_KIND = "held"
 ROWS, PAIRS = "rows", "pairs"  # prefixes of file names
 TRAINED = "trained.parquet"  # distinct TEXTS_HASH of the training rows
-# Columns added to the held-out rows:
-QUERY_PLACE = "(query place)"  # uint64, from `query_places`; the rows are sorted by it
+# Columns added to the held-out rows, beside QUERY_PLACE, by which they are sorted:
 HOLD_PLACE = "(hold place)"  # uint64, from `hold_places`: the row is held out while this is below the share
 NUMBER = "(number)"  # int64: number of the row in its span
 # The pairs have QUERY_PLACE, ITEM_ID, LABEL, and

@@ -15,9 +15,9 @@ from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.contracts.search import Changes, ListedItem, QueryChange, SharedSearch
 from tasks.data.holdout import read_sides
 from tasks.data.label_columns import pair_mask
+from tasks.data.query_places import hash_queries
 from tasks.data.rows import CONTENT, CORE, ITEM, ITEM_ID, QUERY
 from tasks.worker.catalogue.records import connect
-from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows.holdout import HeldSpan, at_once, pairs_of_queries
 from tasks.worker.search.consumer import Searched
 from tasks.worker.search.index import ABSENT, Index

@@ -23,12 +23,13 @@ from infra.store.manifest import naming_release, open_folder
 from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.references import ReleasedRef
 from tasks.contracts.search import SharedSearch
+from tasks.data.query_places import hash_queries
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, TEXT
 from tasks.foundation.errors import CodeError, HostError
 from tasks.quality.row_metrics import retrieval_metrics
 from tasks.worker.model.features import FILE, FeatureTable
 from tasks.worker.model.released_code import MODEL_KIND, needs_trust
-from tasks.worker.model.relevant import RelevantTexts, hash_queries, hash_texts
+from tasks.worker.model.relevant import RelevantTexts, hash_texts
 from tasks.worker.process.fork_server import Ended, run_forked
 from tasks.worker.process.threads import QUIET
 from tasks.worker.search import encode_released

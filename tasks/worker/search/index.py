@@ -14,8 +14,8 @@ import torch
 from infra.store.base import Store
 from infra.store.manifest import expect_manifest, open_files, read_fact, read_manifest
 from tasks.contracts.search import Hit, ListedItem
+from tasks.data.layers import open_layers
 from tasks.data.rows import ITEM_ID, TEXT, VECTOR, VECTORS_KIND
-from tasks.worker.catalogue.layers import open_layers
 from tasks.worker.catalogue.reuse import as_matrix, expect_vectors
 from tasks.worker.devices.ahead import own_threads
 from tasks.worker.model.ranks import HOST, bands, multiply

@@ -30,10 +30,10 @@ from infra.store.manifest import (
 from tasks.contracts.jobs import ReleaseInputs
 from tasks.contracts.references import CatalogueRef
 from tasks.contracts.search import Changes, ListedItem, SharedSearch
+from tasks.data.layers import Layers, layers_of
 from tasks.data.rows import CONTENT, ITEM_ID, QUERY, TEXT, VECTOR, partition_of
 from tasks.foundation.errors import CodeError, ConfigError
 from tasks.worker.catalogue.changed_items import changed_items
-from tasks.worker.catalogue.layers import Layers, layers_of
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.catalogue.reuse import as_matrix
 from tasks.worker.devices.accelerators import open_accelerator

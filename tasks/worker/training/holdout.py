@@ -12,6 +12,7 @@ from configs.schema.config import Config
 from configs.schema.model import LabelHead
 from tasks.data.label_columns import label_classes, label_values, pair_mask
 from tasks.data.pretrained import positions_for_text
+from tasks.data.query_places import hash_queries
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, distinct_items
 from tasks.quality.label_metrics import label_metrics
 from tasks.quality.row_metrics import metrics_of
@@ -20,7 +21,7 @@ from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import FeatureArrays, encode_features
 from tasks.worker.model.label_heads import classify, label_answers
 from tasks.worker.model.ranks import rank_targets
-from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, number_texts
+from tasks.worker.model.relevant import Relevant, find_relevant, number_texts
 from tasks.worker.model.tokens import TokenLists, prompts_of, tokenize
 from tasks.worker.training.checkpoint import ModelParts
 

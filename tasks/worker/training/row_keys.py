@@ -103,7 +103,7 @@ def write_span_keys(store: Store, ref: RowsRef, heads: HeadsConfig, prefix: str,
     """
     folder.mkdir(parents=True)
     write_keys(folder, TextKeys(store, (ref,), None, heads), ref.rows)
-    facts = {"span": ref.span.name, "rows": ref.rows, "rule": key_rule(heads)}
+    facts = {"span": ref.span.name, "rows": ref.rows, "rule": key_rule(heads), "of": ref.prefix}
     # In a file too, so that other facts give another folder.
     (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
     return ref.model_copy(update={"row_keys": commit_by_content(store, prefix, folder, KIND, facts)})

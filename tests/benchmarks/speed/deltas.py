@@ -19,9 +19,9 @@ import pytest
 
 from infra.store.manifest import read_manifest
 from tasks.contracts.runs import Release
+from tasks.data.layers import layers_of
 from tasks.prune.prune import prune
 from tasks.worker.catalogue import deltas
-from tasks.worker.catalogue.layers import layers_of
 from tests.support.workspace.changing_shop import Shop
 
 WIDTH, SHARD_ROWS = 384, 4096

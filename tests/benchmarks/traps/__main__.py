@@ -31,12 +31,12 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import DATA_REPORT
+from tasks.data.layers import open_layers
 from tasks.data.rows import VECTORS_KIND
 from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.runs import releases
 from tasks.runs.plan import planned_runs
 from tasks.runs.results import read_judgement, read_result
-from tasks.worker.catalogue.layers import open_layers
 from tests.benchmarks.traps.months import BEFORE, FIRST, MONTH, MONTHS, ROWS, SEED, clean_rows
 from tests.benchmarks.traps.months import rows_of as month_rows
 from tests.benchmarks.traps.page import PAGE, Failed, Outcome, page, read, rows_of, write

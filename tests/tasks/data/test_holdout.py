@@ -9,10 +9,9 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, commit
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef
 from tasks.data.holdout import LEFT_OUT, SIDES_KIND, held_out, read_sides, unseen
+from tasks.data.query_places import hash_queries, query_places
 from tasks.data.rows import CORE, ROWS_KIND
 from tasks.foundation.errors import DataError
-from tasks.worker.model.relevant import hash_queries
-from tasks.worker.rows.holdout import query_places
 
 RULE = HoldoutRule(group="row_id", share=0.8, measured=0.8)  # places: r0 0.706, r1 1, zoë 0.642
 

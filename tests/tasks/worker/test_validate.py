@@ -49,6 +49,7 @@ def test_a_clean_span_is_unchanged(store: DirectoryStore, tmp_path: Path, capsys
         "span": "2026-03",
         "rows": 40,
         "rule": key_rule(load_config().heads),
+        "of": found.prefix,
     }
     assert found.folders == (found.prefix, found.sides, found.held, found.row_keys), "so prune keeps them with the rows"
     assert (outcome.rows_in, outcome.rows_clean, outcome.rows_quarantined) == (40, 40, 0)

@@ -13,9 +13,9 @@ import pytest
 
 from infra.store.manifest import MissingFolder, read_manifest
 from tasks.contracts.runs import Release
+from tasks.data.layers import DELTA_SHARE, layers_of
 from tasks.prune.prune import prune
 from tasks.worker import infer
-from tasks.worker.catalogue.layers import DELTA_SHARE, layers_of
 from tasks.worker.catalogue.reuse import EarlierVectors
 from tasks.worker.export.table_contents import ReleaseVectors
 from tasks.worker.online.nearest import Vectors

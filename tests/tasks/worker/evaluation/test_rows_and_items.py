@@ -10,6 +10,7 @@ from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.jobs import EvaluateInputs
 from tasks.contracts.references import CatalogueRef, CheckpointRef, ModelRef, RowsRef
 from tasks.data.label_columns import pair_mask
+from tasks.data.query_places import hash_queries
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, read_rows
 from tasks.judging.golden_set import store_golden_set
 from tasks.worker.devices.accelerators import open_accelerator
@@ -20,7 +21,7 @@ from tasks.worker.evaluation.rows_and_items import (
     sample_sizes,
     with_golden_set,
 )
-from tasks.worker.model.relevant import find_relevant, hash_queries, number_texts
+from tasks.worker.model.relevant import find_relevant, number_texts
 from tasks.worker.process.job import Rank
 from tasks.worker.rows import holdout
 from tests.support.workspace.jobs import CLASSIFIER, change_rows, make_job, make_workspace, tiny_config, with_held

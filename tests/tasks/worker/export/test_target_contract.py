@@ -23,7 +23,8 @@ from tasks.worker.export.target import Target, table_names
 from tasks.worker.export.targets import open_target
 from tests.support.workspace.publications import publish_job
 from tests.support.workspace.releases import PARTITIONS, make_current, write_release
-from tests.tasks.worker.export.places import Hit, Place
+from tests.tasks.erase.scan import found
+from tests.tasks.worker.export.places import Hit, Place, lancedb_place
 from tests.tasks.worker.export.reading import served, vector_of
 from tests.tasks.worker.export.watched import Watched
 
@@ -188,7 +189,7 @@ def test_other_content_is_found_and_loaded_again(store, place, target_now, wrong
     """A table with the right number of rows in each partition, but not the right ones."""
     release = write_release(store, 1)
     vectors = ReleaseVectors(store, release.vectors_prefix, release.model.version, release.vectors_sha256)
-    table, _ = table_names("look", 1, vectors.sha256)
+    table, _ = table_names("look", 1, vectors.named)
 
     def spoil(target: Target) -> None:
         target.create(table, vectors.shape)
@@ -312,3 +313,28 @@ def test_a_client_that_is_not_installed_is_named_with_its_extra(place, monkeypat
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"{module} is not installed .*pip install 'millrace\[{target.kind}\]'"):
         open_target(target)
+
+
+def test_an_erased_item_is_gone_and_the_table_goes_on_with_its_index(store, place, target_now):
+    release = write_release(store, 1)
+    table = bring(store, place, release).table
+    assert table is not None
+    target_now(lambda target: target.erase(table, ["i0007"]))
+    assert target_now(lambda target: target.rows_of(table, ["i0007"])) == {}
+    assert target_now(lambda target: target.count(table)) == 23
+    index = target_now(lambda target: target.index(table))
+    assert index is None or index.rows == 23
+    ids = [hit.item_id for hit in place.search(vector_of(store, release, "i0007"), 24) or []]
+    assert len(ids) == 23
+    assert "i0007" not in ids
+    assert target_now(lambda target: target.serving()) == table
+
+
+def test_lancedb_keeps_no_byte_of_an_erased_item(store, tmp_path):
+    place = lancedb_place(tmp_path / "target")
+    table = bring(store, place, write_release(store, 1)).table
+    assert table is not None
+    assert found(tmp_path / "target", "i0007")
+    with contextlib.closing(open_target(place.config().publish.targets[0])) as target:
+        target.erase(table, ["i0007"])
+    assert found(tmp_path / "target", "i0007") == []

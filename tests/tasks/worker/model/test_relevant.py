@@ -1,6 +1,7 @@
 import numpy as np
 
-from tasks.worker.model.relevant import Relevant, find_relevant, hash_queries, number_texts
+from tasks.data.query_places import hash_queries
+from tasks.worker.model.relevant import Relevant, find_relevant, number_texts
 
 QUERIES = ["Good  product", "good product ", "lamp"]
 TEXTS = ["red shoe", "blue shoe", "a LAMP", "a lamp", "chair"]

@@ -10,19 +10,10 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import CorruptFolder
 from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.data.holdout import read_sides
+from tasks.data.query_places import QUERY_PLACE, hash_queries, query_places
 from tasks.data.rows import QUERY, other_columns, read_rows
-from tasks.worker.model.relevant import hash_queries
 from tasks.worker.rows import holdout
-from tasks.worker.rows.holdout import (
-    PAIRS,
-    QUERY_PLACE,
-    ROWS,
-    TRAINED_ON,
-    HeldSpan,
-    file_name,
-    query_places,
-    write_held,
-)
+from tasks.worker.rows.holdout import PAIRS, ROWS, TRAINED_ON, HeldSpan, file_name, write_held
 from tests.support.workspace.jobs import change_rows, make_workspace
 
 RULE = HoldoutRule(group="query_and_item", share=0.4, measured=0.4)

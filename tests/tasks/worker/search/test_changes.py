@@ -13,7 +13,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.evaluation import QUERY_KEY
 from tasks.contracts.search import Changes
-from tasks.worker.model.relevant import hash_queries
+from tasks.data.query_places import hash_queries
 from tasks.worker.search.changes import compare, shared_items
 from tasks.worker.search.consumer import about_released, compare_models, search
 from tasks.worker.search.index import Index

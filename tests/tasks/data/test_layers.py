@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from infra.store.manifest import CorruptFolder, FileEntry, Manifest
-from tasks.data.rows import delta_name, part_name
-from tasks.worker.catalogue.layers import (
+from tasks.data.layers import (
     DELTA_SHARE,
     MOST_DELTAS,
     Layers,
@@ -17,6 +16,7 @@ from tasks.worker.catalogue.layers import (
     merged,
     next_generation,
 )
+from tasks.data.rows import delta_name, part_name
 
 
 def rows(**contents: str | None) -> pa.Table:
