@@ -16,7 +16,7 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.workspace import CATALOGUE, FEED, SPAN, VECTORS, kind_of
 from tasks.data.rows import SPAN_KIND
 from tasks.data.span_versions import list_spans
-from tasks.erase.files import emptied, new_manifest, without_rows
+from tasks.erase.files import emptied, ids_sha256, new_manifest, without_rows
 from tasks.erase.handling import HANDLING, Part
 from tasks.erase.records import Journal, NewFile, Trained
 from tasks.erase.survey import Changing, Survey
@@ -52,6 +52,9 @@ def plan_changes(
     counts = dict(before.counts) if before is not None else {}
     for each in survey.parquet:
         files[sha256_of(store.local(each.key))] = _without(store, each, wanted, scratch / "planned.parquet")
+        if each.kind is VECTORS:  # of a folder without a manifest, its note alone has the checksum of its ids
+            before_and_after = ids_sha256([store.local(each.key)], None), ids_sha256([store.local(each.key)], wanted)
+            sha256.update([before_and_after])
     manifests: dict[str, NewManifest] = {}
     for of_vectors in (False, True):  # these name the checksums of catalogues
         for prefix, (kind, there) in survey.manifests.items():
@@ -68,6 +71,8 @@ def plan_changes(
                 counts[prefix] = {"items": made.facts["items"]}
             elif kind is VECTORS:
                 counts[prefix] = {"vectors": made.facts["vectors"], "bad": made.facts["bad"]}
+                ids = zip(there.facts["shards"], made.facts["shards"], strict=True)
+                sha256.update((old[2], new[2]) for old, new in ids if old != new)
                 sha256[there.facts["ids_sha256"]] = made.facts["ids_sha256"]
     newest = {f"{ref.name}/v{ref.version}" for ref in list_spans(store)}
     spans = {name: rows for name, rows in survey.spans.items() if name in newest}

@@ -119,13 +119,14 @@ def new_manifest(
     return before.model_copy(update={"files": entries, "facts": facts})
 
 
-def _ids_sha256(paths: Iterable[Path], wanted: Wanted) -> str:
-    """Return the hash over the ids of a partition's live items, without those that go."""
+def ids_sha256(paths: Iterable[Path], wanted: Wanted | None) -> str:
+    """Return the hash over the ids of a partition's live items; with `wanted`, without the item that goes."""
     there = [path for path in paths if path.is_file()]  # a killed erasure may have deleted an emptied one
     left = list[str]()
     if there:
         ids = Layers.open(there).table([ITEM_ID])
-        left = ids.filter(pa.array(~wanted.mask(ids, None)))[ITEM_ID].to_pylist()
+        ids = ids if wanted is None else ids.filter(pa.array(~wanted.mask(ids, None)))
+        left = ids[ITEM_ID].to_pylist()
     return hashlib.sha256("".join(f"{item}\n" for item in left).encode()).hexdigest()
 
 
@@ -160,7 +161,7 @@ def _facts_of_vectors(
     removed = 0
     for number, (layers, new) in changed.items():
         gone = new[-1].removed  # the newest file that names it: none if a delta had removed it already
-        shards[number] = [shards[number][0] - gone, shards[number][1], _ids_sha256(map(local, layers), wanted)]
+        shards[number] = [shards[number][0] - gone, shards[number][1], ids_sha256(map(local, layers), wanted)]
         removed += gone
     bad = items_gone - removed  # an item without a usable vector
     if bad > 0:

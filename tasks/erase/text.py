@@ -113,10 +113,13 @@ def _object(value: dict[str, Any], name: str, journal: Journal, redaction: Redac
         counts: Mapping[str, int] = journal.counts.get(str(value.get(prefix)), {})
         made |= {field: counts[field] for field in fields if field in counts and isinstance(value.get(field), int)}
     file = value.get("file")
-    if isinstance(file, dict) and (shard := journal.files.get(str(file.get("sha256")))) is not None:  # note of a shard
-        vectors = value["vectors"] - shard.removed
-        made |= {"vectors": vectors, "reused": min(value["reused"], vectors), "ids_sha256": shard.ids_sha256}
-        made |= {} if shard.sha256 else {"file": None}
+    if isinstance(file, dict):  # note of a shard
+        layers = [*value.get("below", ()), file]
+        changed = [new for each in layers if (new := journal.files.get(str(each.get("sha256")))) is not None]
+        if changed:
+            vectors = value["vectors"] - changed[-1].removed
+            made |= {"vectors": vectors, "reused": min(value["reused"], vectors)}
+            made |= {} if changed[-1].sha256 or len(layers) > 1 else {"file": None}
     return made
 
 

@@ -47,9 +47,13 @@ def test_settings_and_keys_stay_as_they_are():
 
 
 def test_checksums_and_counts_follow_the_files():
-    new = NewFile(sha256="b" * 64, bytes=5, removed=2, ids_sha256="c" * 64)
+    new = NewFile(sha256="b" * 64, bytes=5, removed=2)
     journal = Journal(
-        files={"a" * 64: new}, sha256={"d" * 64: "e" * 64}, counts={"catalogue/x": {"items": 8}}, spans={}, trained=()
+        files={"a" * 64: new},
+        sha256={"d" * 64: "e" * 64, "f" * 64: "c" * 64},
+        counts={"catalogue/x": {"items": 8}},
+        spans={},
+        trained=(),
     )
     note = {"file": {"name": "part-00000.parquet", "bytes": 9, "sha256": "a" * 64}, "vectors": 10, "reused": 10}
     catalogue = {"prefix": "catalogue/x", "items": 10, "sha256": "d" * 64}

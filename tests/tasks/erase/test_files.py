@@ -1,0 +1,62 @@
+"""Facts of vectors after an erasure: the newest file that names the item decides if a vector went."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from infra.store.base import sha256_of
+from infra.store.manifest import FileEntry, Manifest
+from tasks.contracts.workspace import VECTORS
+from tasks.data.rows import CONTENT, ITEM_ID, VECTOR, delta_name, part_name
+from tasks.erase.files import new_manifest, without_rows
+from tasks.erase.wanted import Wanted
+
+
+def written(path: Path, **items: float | None) -> FileEntry:
+    """A file with an item a row; None removes it."""
+    contents = [None if each is None else "1" for each in items.values()]
+    vectors = pa.array([None if each is None else [each] for each in items.values()], pa.list_(pa.float32()))
+    pq.write_table(pa.table({ITEM_ID: list(items), CONTENT: pa.array(contents, pa.string()), VECTOR: vectors}), path)
+    return FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+def hashed(*ids: str) -> str:
+    return hashlib.sha256("".join(f"{each}\n" for each in ids).encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("item", "vectors", "left"), [("a", 2, "bd"), ("b", 2, "ad"), ("c", 3, "abd"), ("d", 2, "ab"), ("z", 3, "abd")]
+)
+def test_an_item_is_counted_once_and_a_removed_one_not_at_all(tmp_path: Path, item: str, vectors: int, left: str):
+    layers = [
+        written(tmp_path / part_name(0), a=1.0, b=1.0, c=1.0),
+        written(tmp_path / delta_name(0, 1), b=2.0, c=None),
+        written(tmp_path / delta_name(0, 2), d=1.0, z=None),
+    ]
+    facts: dict[str, Any] = {
+        "catalogue": {"prefix": "catalogue/x", "items": 3, "sha256": "0" * 64, "partitions": 1},
+        "vectors": 3,
+        "bad": 0,
+        "shards": [[3, 0, hashed("a", "b", "d")]],
+        "ids_sha256": "",
+    }
+    manifest = Manifest(kind="vectors", files=tuple(layers), facts=facts)
+    wanted = Wanted(ITEM_ID, item)
+    changed = {
+        each.sha256: without_rows(tmp_path / each.name, tmp_path / "new", wanted, None)
+        for each in layers
+        if item in pq.read_table(tmp_path / each.name)[ITEM_ID].to_pylist()
+    }
+    gone = {"catalogue/x": {"items": vectors}}
+    made = new_manifest(VECTORS, manifest, changed, {}, gone, wanted, lambda entry: tmp_path / entry.name)
+    assert made.facts["shards"] == [[vectors, 0, hashed(*left)]]
+    assert (made.facts["vectors"], made.facts["catalogue"]["items"]) == (vectors, vectors)
+    assert [entry.sha256 for entry in made.files] == [
+        changed[each.sha256].sha256 if each.sha256 in changed else each.sha256 for each in layers
+    ]
