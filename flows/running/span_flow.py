@@ -87,9 +87,9 @@ def backfill_span(workspace: str, backfill: str, span: str, run_key: str, stages
             def judge() -> Judgement:
                 vectors = infer_to_judge(plan, catalogue_of(plan, validated), model_of(trained), warm.compiled)
                 found = evaluate(plan, validated, warm, trained, vectors)
-                return (
-                    decide(store, plan, found, "reject", NOBODY, _unasked(plan)) if releasing and found.asks else found
-                )
+                if releasing and found.asks:
+                    return decide(store, plan, found, "reject", NOBODY, _unasked(plan))
+                return found
 
             if "evaluate" in stages or releasing:
                 judged = run.try_step("evaluate", judge)

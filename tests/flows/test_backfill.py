@@ -47,7 +47,9 @@ from tasks.foundation.errors import (
     FailureClass,
     OutOfMemoryError,
 )
+from tasks.judging.judge_run import let_pass, plan_again
 from tasks.runs import branches, ledger, lineage, releases
+from tasks.runs.results import read_judgement
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
 from tests.support.processes.prefect_server import PrefectServer
@@ -301,6 +303,25 @@ def test_a_refused_model_stays_refused_and_the_champion_embeds_its_items(
     runner.specs.clear()
     again = started(begun, "2021-Q3", "2021-Q4")
     assert (again.name, runner.specs, releases.current(begun)) == ("Rejected", [], refreshed)
+
+
+def test_a_gate_that_would_ask_a_person_refuses_and_a_command_releases_the_model(
+    begun: DirectoryStore, runner: Failing
+) -> None:
+    """A backfill would keep its locks for days while nobody answers."""
+    gate = "{metric: recall@10, direction: higher, baseline: none, threshold: 0.0, min_rows: 1000000, undecided: ask"
+    ended = started(begun, "2021-Q3", "2021-Q4", f"evaluate.gates=[{gate}, severity: critical}}]")
+    assert ended.name == "Rejected"
+    state = ended.result()
+    assert isinstance(state, BackfillState)
+    key = state.spans[-1].run_key
+    assert key is not None
+    judged = read_judgement(begun, key)
+    assert judged is not None
+    assert judged.why.startswith("nobody rejected it: a backfill asks no person about an undecided gate")
+    assert f"millrace gate --run {key} --override NAME" in judged.why
+    passed = let_pass(begun, plan_again(begun, key, None, ()), judged, "Ann", "looked at by hand")
+    assert (passed.passes, passed.overrides[0].refusals) == (True, judged.refusals)
 
 
 def test_rows_of_a_refused_branch_stay_in_later_releases(begun: DirectoryStore, runner: Failing) -> None:
