@@ -56,6 +56,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "prune": "upkeep",
         "erase": "erasing",
         "deploy": "deploying",
+        "drain": "draining",
         "up": "servers",
         "down": "servers",
     },
