@@ -200,6 +200,9 @@ class NeuronAccelerator(Accelerator):
         gathered: Any = traced.all_gather_tensor_autograd(rows.contiguous(), 0, _everyone())
         return gathered  # type: ignore[no-any-return]
 
+    def _wait_for_all(self) -> None:
+        dist.all_reduce(torch.zeros(1))  # on the host; the device's own barrier would be a graph
+
     def _reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
         if rows.device.type != self.device.type:
             return super()._reduce_scatter(rows)
