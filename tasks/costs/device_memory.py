@@ -8,13 +8,13 @@ the logits of the contrastive loss are not, since they grow with the square of t
 import math
 from typing import Any
 
+from configs.instances import GIB
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.costs import TrainMemory
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
-from tasks.costs.published import GIB
 from tasks.costs.stage_time import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
 from tasks.foundation.process import free_host_bytes
 from tasks.preflight.encoder import EncoderSize, encoder_size

@@ -1,4 +1,4 @@
-"""Figures that others published, from configs/published.yaml: machines, speeds, scaling, fixed seconds."""
+"""Figures that others published, from configs/published.yaml: speeds, scaling, fixed seconds."""
 
 import datetime as dt
 import functools
@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 import configs
+from configs.instances import Instance, instances
 from configs.keys import explain
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
@@ -15,34 +16,9 @@ from tasks.foundation.records import Record
 from tasks.preflight.encoder import EncoderSize
 
 PUBLISHED = Path(configs.__file__).with_name("published.yaml")
-GIB = 2**30
 
 Work = Literal["train", "embed"]
 Arithmetic = Literal["bf16", "fp32"]
-
-
-class Machine(Record):
-    """One node of an instance type."""
-
-    chip: str = Field(description="kind of its devices; the same kind computes at the same share of its peak")
-    accelerator: Literal["cpu", "cuda", "xla"]
-    devices: int = Field(gt=0)
-    workers: int = Field(gt=0, description="worker processes that fill it: its NeuronCores, or its GPUs")
-    memory_gib: float = Field(gt=0, description="memory of all devices together, GiB")
-    bf16_tflops: float = Field(gt=0, description="peak of all devices together, 1e12 operations a second, dense")
-    fp32_tflops: float = Field(gt=0)
-    link_gb_s: float | None = Field(description="bandwidth between its devices, 1e9 bytes a second; null: one device")
-    network_gbit_s: float | None = Field(description="EFA between nodes, 1e9 bits a second; null: no EFA")
-    source: str
-
-    def peak(self, precision: Arithmetic) -> float:
-        """Return the peak of one node, in operations a second."""
-        return (self.bf16_tflops if precision == "bf16" else self.fp32_tflops) * 1e12
-
-    @property
-    def worker_bytes(self) -> float:
-        """The device memory of one worker, in bytes."""
-        return self.memory_gib * GIB / self.workers
 
 
 class PublishedRow(Record):
@@ -51,7 +27,7 @@ class PublishedRow(Record):
     name: str
     work: Work
     model: str = Field(description="one of `models`")
-    instance: str = Field(description="one of `machines`")
+    instance: str = Field(description="one of configs/instances.yaml")
     nodes: int = Field(gt=0)
     batch: int = Field(gt=0, description="sequences of the global batch")
     batch_grows: bool = Field(description="true: each node keeps its batch; false: one batch is divided by all nodes")
@@ -89,7 +65,6 @@ class FixedSeconds(Record):
 class Published(Record):
     """configs/published.yaml."""
 
-    machines: dict[str, Machine]
     models: dict[str, EncoderSize]
     rows: tuple[PublishedRow, ...]
     scaling: Scaling
@@ -109,6 +84,6 @@ def published() -> Published:
         raise ConfigError(f"{PUBLISHED}: {explain(error, Published)}") from error
 
 
-def machine_of(instance: str | None) -> Machine | None:
-    """Return the node of an instance type; None if configs/published.yaml does not list it."""
-    return published().machines.get(instance or "")
+def machine_of(instance: str | None) -> Instance | None:
+    """Return the node of an instance type; None if configs/instances.yaml does not list it."""
+    return instances().get(instance or "")

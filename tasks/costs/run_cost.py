@@ -237,7 +237,7 @@ def _elsewhere(phases: Phases, stage: Stage, place: Place) -> Phases:
     if place.is_local:
         return phases
     fixed, machine = published().fixed, place.machine
-    compiles = stage is Stage.warmup and machine is not None and machine.accelerator == "xla"
+    compiles = stage is Stage.warmup and machine is not None and machine.on_neuron
     compiling = fixed["compile"].seconds if compiles else 0.0
     return phases.model_copy(update={"queued": 0.0, "booting": fixed["boot"].seconds, "compiling": compiling})
 

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
+from configs.instances import Instance, instances
 from configs.schema.config import Config
 from configs.schema.operations import LOCAL_WORKER
 from infra.store.base import Store
@@ -18,7 +19,7 @@ from tasks.contracts.kinds import is_refresh
 from tasks.contracts.outcomes import HealthOutcome, InferOutcome, Phases, StageResult, TrainOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.stages import Queue, Rows, Stage, instance_of, machines_of, workers_of
-from tasks.costs.published import Arithmetic, Machine, Work, machine_of, published
+from tasks.costs.published import Arithmetic, Work, machine_of
 from tasks.costs.step_time import Point, efficiency, operations
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.preflight.encoder import EncoderSize, encoder_size
@@ -37,7 +38,7 @@ class Place(NamedTuple):
     workers: int
 
     @property
-    def machine(self) -> Machine | None:
+    def machine(self) -> Instance | None:
         """The published figures of one machine; None if there are none, as for a local worker."""
         return machine_of(self.instance)
 
@@ -60,7 +61,7 @@ def place_of(config: Config, stage: Stage, asked: Asked = AS_CONFIGURED) -> Plac
     """Return the machines of a stage.
 
     Raises:
-        ConfigError: another instance is asked for, but configs/published.yaml does not know it.
+        ConfigError: another instance is asked for, but configs/instances.yaml does not know it.
     """
     workers = workers_of(config, stage)
     own = Place(instance_of(config, stage), machines_of(config, stage, workers), workers)
@@ -71,7 +72,7 @@ def place_of(config: Config, stage: Stage, asked: Asked = AS_CONFIGURED) -> Plac
         return Place(own.instance, nodes, max(1, own.workers // own.machines) * nodes)
     machine = machine_of(asked.instance)
     if machine is None:
-        known = ", ".join(published().machines)
+        known = ", ".join(instances())
         raise ConfigError(f"the plan has no figures of {asked.instance}; it knows {known}")
     nodes = asked.nodes or (1 if own.is_local else own.machines)
     return Place(asked.instance, nodes, machine.workers * nodes)
@@ -82,7 +83,7 @@ def arithmetic_of(config: Config, work: str, place: Place) -> Arithmetic:
     precision = config.infer.precision if work == "embed" else config.train.precision
     machine = place.machine
     if precision == "fp32":
-        cast = config.compiler.auto_cast != "none" and machine is not None and machine.accelerator == "xla"
+        cast = config.compiler.auto_cast != "none" and machine is not None and machine.on_neuron
         return "bf16" if cast else "fp32"
     return "fp32" if precision == "auto" and machine is None else "bf16"
 

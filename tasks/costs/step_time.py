@@ -13,8 +13,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from configs.instances import Instance
 from tasks.contracts.costs import Basis, Exchange, Speed
-from tasks.costs.published import Arithmetic, Machine, PublishedRow, Work, machine_of, published
+from tasks.costs.published import Arithmetic, PublishedRow, Work, machine_of, published
 from tasks.preflight.encoder import EncoderSize
 
 
@@ -46,7 +47,7 @@ def efficiency(nodes: int, batch_grows: bool) -> float:
     return 1 / (1 + constant * (nodes - 1))
 
 
-def exchange(gradients: int, vectors: int, machine: Machine, nodes: int) -> Exchange | None:
+def exchange(gradients: int, vectors: int, machine: Instance, nodes: int) -> Exchange | None:
     """Return the collectives of a step as rings; None if the nodes have no known network.
 
     An all-reduce over a ring of n sends 2 (n - 1) / n of the bytes through each link, an all-gather and a
@@ -170,7 +171,7 @@ def _distance(point: Point, wanted: Wanted) -> tuple[float, ...]:
 
 
 def _chip(instance: str) -> str:
-    machine: Machine | None = machine_of(instance)
+    machine: Instance | None = machine_of(instance)
     return machine.chip if machine else instance
 
 

@@ -6,6 +6,8 @@ from tests.docs import (
     configuration,
     editor_schema,
     folders,
+    instances_in_settings,
+    instances_in_template,
     man_page,
     proof,
     published,
@@ -15,6 +17,6 @@ from tests.docs import (
 from tests.nightly import ran
 
 COPIES = (
-    codes, configuration, editor_schema, folders, man_page, proof, published, ran, refreshes, traps,
-    workspace_table,
+    instances_in_settings, instances_in_template, codes, configuration, editor_schema, folders, man_page, proof,
+    published, ran, refreshes, traps, workspace_table,
 )  # fmt: skip

@@ -26,8 +26,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from configs.instances import instances
 from configs.load import load_config
-from tasks.costs.published import published
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID
 from tasks.preflight.encoder import pretrained_folder
 from tasks.worker.devices.accelerators import open_accelerator
@@ -155,9 +155,9 @@ def show(title: str, rates: dict[str, float], flops: float, bare: float) -> None
 
 
 def published_peak() -> float | None:
-    """Return the GPU's operations a second in bf16 by configs/published.yaml; None if it is not there."""
+    """Return the GPU's operations a second in bf16 by configs/instances.yaml; None if it is not there."""
     name = torch.cuda.get_device_name().lower() if torch.cuda.device_count() else ""
-    of_chip = {each.chip: each.peak("bf16") / each.devices for each in published().machines.values()}
+    of_chip = {each.chip: each.peak("bf16") / each.devices for each in instances().values()}
     return next((peak for chip, peak in of_chip.items() if chip in name), None)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from configs.instances import instances
 from configs.load import load_config
 from tasks.contracts.stages import WORKS, Layout, Queue, compute_of
 from tests.emulator.containers.machines import MOST_OF_A_MACHINE, SIZES
@@ -196,9 +197,20 @@ def test_a_reservation_is_used_where_one_is_named() -> None:
         data = made("AWS::EC2::LaunchTemplate", **parameters)["AcceleratorTemplate"]["LaunchTemplateData"]
         return data.get("CapacityReservationSpecification")
 
+    def market(kind: str, **parameters: str) -> Any:
+        data = made("AWS::EC2::LaunchTemplate", AcceleratorType=kind, **parameters)["AcceleratorTemplate"]
+        return data["LaunchTemplateData"].get("InstanceMarketOptions")
+
     assert target() is None
     reservation = {"CapacityReservationId": RESERVED["CapacityReservation"]}
     assert target(**RESERVED) == {"CapacityReservationTarget": reservation}
+    for kind in ACCELERATORS:
+        only = instances()[kind].capacity_block == "only"
+        assert market(kind) is None
+        assert market(kind, **RESERVED) == ({"MarketType": "capacity-block"} if only else None), kind
+        found = made("AWS::Batch::ComputeEnvironment", AcceleratorType=kind, **RESERVED)["AcceleratorEnvironment"]
+        grouped = instances()[kind].efa_cards and not only
+        assert ("PlacementGroup" in found["ComputeResources"]) == bool(grouped), "a block has a place of its own"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).resolve().parents[3] / "infra/aws/millrace.yaml"
 REGION, ACCOUNT = "us-east-1", "123456789012"
 _LOOP = "Fn::ForEach::"
 _NOTHING = object()  # AWS::NoValue
-_FUNCTIONS = {"Ref", "GetAtt", "Sub", "If", "FindInMap", "Equals", "Not", "Or", "Condition"}
+_FUNCTIONS = {"Ref", "GetAtt", "Sub", "If", "FindInMap", "Equals", "Not", "And", "Or", "Condition"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -143,6 +143,9 @@ class _Stack:
 
     def _not(self, argument: list[Any]) -> bool:
         return not self.resolve(argument[0])
+
+    def _and(self, argument: list[Any]) -> bool:
+        return all(self.resolve(each) for each in argument)
 
     def _or(self, argument: list[Any]) -> bool:
         return any(self.resolve(each) for each in argument)

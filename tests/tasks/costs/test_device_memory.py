@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import save_file
 from transformers import BertConfig, BertModel
 
+from configs.instances import GIB
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
 from tasks.costs import device_memory as module
 from tasks.costs.device_memory import activation_bytes, logit_bytes, tokens_in_memory, train_memory
-from tasks.costs.published import GIB
 from tasks.planning.next_run import plan_run
 from tasks.preflight.encoder import EncoderSize, encoder_size
 from tests.support.fakes.fake_runner import ingest

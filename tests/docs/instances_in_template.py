@@ -1,0 +1,65 @@
+"""The machines of the template, written from configs/instances.yaml: mappings, conditions, values of parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from configs.instances import Instance, instances
+
+PAGE = Path(__file__).resolve().parents[2] / "infra/aws/millrace.yaml"
+PARAMETERS = {"accelerator": "AcceleratorType", "infer": "InferType", "gpu": "GpuType"}
+
+CONDITIONS: dict[str, Callable[[Instance], bool]] = {
+    "SmallAccelerator": lambda row: row.efa_cards == 0,
+    "WideAccelerator": lambda row: row.efa_cards == 16,
+    "BlockAccelerator": lambda row: row.capacity_block == "only",
+}
+
+
+def page() -> str:
+    """Return the template with its machines as the table has them now."""
+    text = PAGE.read_text()
+    for stack, parameter in PARAMETERS.items():
+        kinds = [name for name, row in instances().items() if row.stack == stack]
+        values = ", ".join(kinds if stack == "accelerator" else ['""', *kinds])
+        text = _put(text, rf"(\n  {parameter}:\n(?:    .*\n)*?    AllowedValues: )\[[^\]]*\]", f"[{values}]")
+    started = {name: row for name, row in instances().items() if row.stack is not None}
+    machines = "".join(f"    {name}: {{{_machine(row)}}}\n" for name, row in started.items())
+    text = _put(text, r"(\n  Machines:\n)(?:    \S+: \{.*\}\n)+", machines)
+    nodes = re.search(r"\n  AcceleratorNodes:\n(?:    .*\n)*?    AllowedValues: \[([^\]]*)\]", text)
+    assert nodes is not None
+    counts = [int(each.strip(' "')) for each in nodes[1].split(",")]
+    vcpus = "".join(
+        f"    {name}: {{{', '.join(_entry(count, count * row.vcpus) for count in counts)}}}\n"
+        for name, row in started.items()
+        if row.stack == "accelerator"
+    )
+    text = _put(text, r"(\n  AcceleratorVcpus:.*\n)(?:    \S+: \{.*\}\n)+", vcpus)
+    for condition, holds in CONDITIONS.items():
+        kinds = [name for name, row in started.items() if row.stack == "accelerator" and holds(row)]
+        text = _put(text, rf"(\n  {condition}: )\S.*?(?= #)", _is_one_of(kinds))
+    return text
+
+
+def _put(text: str, pattern: str, new: str) -> str:
+    changed, count = re.subn(pattern, lambda found: found[1] + new, text)
+    assert count == 1, f"{PAGE}: {count} places for {pattern}"
+    return changed
+
+
+def _machine(row: Instance) -> str:
+    share = {"Vcpus": row.job_vcpus, "MemoryMib": row.job_mib, "SharedMib": row.shared_mib}
+    if row.stack == "gpu":
+        share["Gpus"] = row.devices
+    return ", ".join(f'{name}: "{value}"' for name, value in share.items())
+
+
+def _is_one_of(kinds: list[str]) -> str:
+    each = [f"!Equals [!Ref AcceleratorType, {kind}]" for kind in kinds]
+    return each[0] if len(each) == 1 else f"!Or [{', '.join(each)}]"
+
+
+def _entry(count: int, vcpus: int) -> str:
+    return f'"{count}": "{vcpus}"'
