@@ -118,17 +118,6 @@ def test_no_setting_makes_a_new_graph(tmp_path: Path, settings: tuple[str, ...])
     assert {tensor.dtype for tensor in tensors_of(store, outcome.checkpoint).values()} == {torch.float32}
 
 
-@pytest.mark.proof
-def test_two_processes_give_the_losses_of_one(tmp_path: Path, on_cpu):
-    """Gathers, their backward pass and the sum of gradients are operations of the graphs."""
-    store, rows = make_workspace(tmp_path)
-    warmups = run_ranks(2, warm_up, tmp_path, store.root, rows)
-    assert warmups[0].compiled == warmups[1].compiled
-    for outcome, run in run_ranks(2, train_and_count, tmp_path, store.root, rows, warmups[0].compiled, None):
-        assert (outcome.graphs.misses, run.compiled) == (0, ())
-        assert losses(outcome) == pytest.approx(losses(on_cpu[1]), rel=1e-3)
-
-
 @pytest.mark.shows("TorchNeuron")
 def test_a_lineage_goes_from_cpu_to_neuron_and_back(warm: Warm):
     """The second run gives what it gives on cpu, and no checkpoint shows where it was made."""
