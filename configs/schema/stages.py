@@ -293,8 +293,36 @@ class QdrantTarget(Record):
         return "://" not in self.url
 
 
-AnyTarget = Annotated[LancedbTarget | PgvectorTarget | QdrantTarget, Field(discriminator="kind")]
-KINDS: dict[str, type[Record]] = {"lancedb": LancedbTarget, "pgvector": PgvectorTarget, "qdrant": QdrantTarget}
+class OpensearchTarget(Record):
+    """An OpenSearch or Elasticsearch cluster."""
+
+    kind: Literal["opensearch"] = Field(description="`opensearch`: an OpenSearch or Elasticsearch cluster")
+    name: Name = Field(description="name under which consumers read")
+    url: Address = Field(description="address without a password, as in https://host:9200")
+    user: str | None = Field(default=None, description="name of the user; null: no proof of identity")
+    password_env: str | None = Field(
+        default=None, pattern=_VARIABLE, description="environment variable with the user's password"
+    )
+
+    @property
+    def is_folder(self) -> bool:
+        """False: it is a server."""
+        return False
+
+    @model_validator(mode="after")
+    def _user_has_a_password(self) -> Self:
+        if (self.user is None) != (self.password_env is None):
+            raise ValueError(f"target {self.name}: give both of user and password_env, or none")
+        return self
+
+
+AnyTarget = Annotated[LancedbTarget | PgvectorTarget | QdrantTarget | OpensearchTarget, Field(discriminator="kind")]
+KINDS: dict[str, type[Record]] = {
+    "lancedb": LancedbTarget,
+    "opensearch": OpensearchTarget,
+    "pgvector": PgvectorTarget,
+    "qdrant": QdrantTarget,
+}
 
 
 class PublishConfig(StageConfig):

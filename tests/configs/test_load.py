@@ -143,7 +143,10 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, ke
         ("compute=locl", "expected one of local, batch, got 'locl'; did you mean 'local'?"),
         ("evaluate.holdout_share=20%", "write 20% as 0.2"),
         ("features.numeric=price", "expected list of text, got 'price'; write [price]"),
-        ("publish.targets=[{kind: elastic}]", "kind: expected one of lancedb, pgvector, qdrant, got 'elastic'"),
+        (
+            "publish.targets=[{kind: elastic}]",
+            "kind: expected one of lancedb, pgvector, qdrant, opensearch, got 'elastic'",
+        ),
         ("publish.targets=[{kind: qdrant, name: my-shop}]", "targets.0.name: expected text of small letters, digits"),
         ("publish.targets=[{kind: qdrant, name: my-shop}]", "targets.0: add url"),
         ("publish.targets=[{kind: qdrant, name: a, url: 5}]", "targets.0.url: expected text not empty"),

@@ -13,6 +13,7 @@ HOME = os.environ.get("MILLRACE_HOME", "/opt/millrace")
 OPTIONAL = {
     "tasks.worker.export.lancedb": "lancedb",
     "tasks.worker.export.pgvector": "pgvector",
+    "tasks.worker.export.opensearch": "opensearchpy",
     "tasks.worker.export.qdrant": "qdrant_client",
     "tasks.worker.devices.xla": "torch_xla",
 }

@@ -79,4 +79,6 @@ def test_the_modules_of_an_image_are_found_and_clients_that_it_lacks_are_left_ou
 
 def test_optional_modules_are_there() -> None:
     assert imports.OPTIONAL.keys() <= {module_name(path) for path in source_files(*TOPS)}
-    assert requirements.requirements((ROOT / "pyproject.toml").read_text(), ["lancedb", "pgvector", "qdrant"])
+    assert requirements.requirements(
+        (ROOT / "pyproject.toml").read_text(), ["lancedb", "opensearch", "pgvector", "qdrant"]
+    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from configs.schema.stages import AnyTarget, LancedbTarget, PgvectorTarget, QdrantTarget
+from configs.schema.stages import AnyTarget, LancedbTarget, OpensearchTarget, PgvectorTarget, QdrantTarget
 from tasks.foundation.errors import ConfigError
 from tasks.worker.export.target import Target
 
@@ -44,8 +44,16 @@ def _qdrant(target: AnyTarget) -> Target:
     return Qdrant(target)
 
 
+def _opensearch(target: AnyTarget) -> Target:
+    from tasks.worker.export.opensearch import Opensearch
+
+    assert isinstance(target, OpensearchTarget)
+    return Opensearch(target)
+
+
 TARGETS: dict[str, Callable[[AnyTarget], Target]] = {
     "lancedb": _lancedb,
+    "opensearch": _opensearch,
     "pgvector": _pgvector,
     "qdrant": _qdrant,
 }

@@ -325,7 +325,7 @@ def test_a_password_is_refused_and_not_repeated(setting: str) -> None:
     [
         ("[{kind: lancedb, name: a, uri: l}, {kind: lancedb, name: a, uri: m}]", (), "two targets are named a"),
         ("[{kind: lancedb, name: 'a; drop', uri: l}]", (), "targets.0.name"),
-        ("[{kind: solr, name: a, uri: l}]", (), "lancedb, pgvector, qdrant"),
+        ("[{kind: solr, name: a, uri: l}]", (), "lancedb, pgvector, qdrant, opensearch"),
         ("[{kind: lancedb, name: a, uri: l}]", ("publish.compute=batch",), "target a of publish.targets is a folder"),
         ("[{kind: qdrant, name: a, url: q}]", ("compute=batch",), "target a of publish.targets is a folder"),
     ],

@@ -7,8 +7,9 @@ import pytest
 
 from configs.schema.stages import KINDS
 from infra.store.directory import DirectoryStore
+from tests.support.fakes.opensearch_server import OpensearchServer
 from tests.support.processes.postgres import Postgres
-from tests.tasks.worker.export.places import Place, lancedb_place, pgvector_place, qdrant_place
+from tests.tasks.worker.export.places import Place, lancedb_place, opensearch_place, pgvector_place, qdrant_place
 
 
 @pytest.fixture
@@ -22,6 +23,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     match request.param:
         case "lancedb":
             return lancedb_place(tmp_path / "target")
+        case "opensearch":
+            server: OpensearchServer = request.getfixturevalue("opensearch")
+            return opensearch_place(server.empty())
         case "pgvector":
             postgres: Postgres = request.getfixturevalue("postgres")
             return pgvector_place(postgres.empty_database())
@@ -35,3 +39,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 def postgres() -> Iterator[Postgres]:
     with Postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[OpensearchServer]:
+    server = OpensearchServer()
+    yield server
+    server.close()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import lancedb
 import numpy as np
 import psycopg
+from opensearchpy import OpenSearch
 from qdrant_client import QdrantClient
 
 from configs.schema.config import Config
@@ -71,3 +72,19 @@ def qdrant_place(folder: Path) -> Place:
         return [Hit(*((point.payload or {})[name] for name in columns)) for point in points]
 
     return Place(f"{{kind: qdrant, name: look, url: {folder}}}", search)
+
+
+def opensearch_place(url: str) -> Place:
+    def search(query: np.ndarray, k: int) -> list[Hit] | None:
+        client: Any = OpenSearch([url])
+        try:
+            if not client.indices.exists_alias(name="look"):
+                return None
+            vectors = {"knn": {"vector": {"vector": query.tolist(), "k": k}}}
+            hits = client.search(index="look", body={"size": k, "query": vectors})["hits"]["hits"]
+        finally:
+            client.close()
+        columns = ("item_id", "text", "model_version")
+        return [Hit(*(hit["_source"][name] for name in columns)) for hit in hits]
+
+    return Place(f"{{kind: opensearch, name: look, url: '{url}'}}", search)

@@ -15,7 +15,7 @@ from tests.support.workspace.releases import write_release
 from tests.tasks.worker.export.reading import vector_of
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs/publish.md").read_text()
-ADDRESS = re.compile(r'(connect|QdrantClient)\((url=)?"([^"]+)"')
+ADDRESS = re.compile(r'(connect|QdrantClient|OpenSearch)\((url=)?"([^"]+)"')
 
 
 class Model:

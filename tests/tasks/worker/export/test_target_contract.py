@@ -308,7 +308,9 @@ def test_a_damaged_shard_is_not_loaded(store, place):
 
 def test_a_client_that_is_not_installed_is_named_with_its_extra(place, monkeypatch):
     target = place.config().publish.targets[0]
-    module = {"pgvector": "psycopg", "qdrant": "qdrant_client"}.get(target.kind, target.kind)
+    module = {"opensearch": "opensearchpy", "pgvector": "psycopg", "qdrant": "qdrant_client"}.get(
+        target.kind, target.kind
+    )
     monkeypatch.delitem(sys.modules, f"tasks.worker.export.{target.kind}", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"{module} is not installed .*pip install 'millrace\[{target.kind}\]'"):

@@ -1,0 +1,101 @@
+"""OpenSearch's own: Elasticsearch's other forms, a password, a refused document, and a search by words and vector."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infra.store.directory import DirectoryStore
+from tasks.foundation.errors import ConfigError, StoreError
+from tasks.worker import publish
+from tasks.worker.export.targets import open_target
+from tests.support.fakes.fake_runner import small_config
+from tests.support.fakes.opensearch_server import OpensearchServer
+from tests.support.workspace.publications import publish_job
+from tests.support.workspace.releases import write_release
+from tests.tasks.worker.export.places import opensearch_place
+from tests.tasks.worker.export.reading import vector_of
+
+PAGE = (Path(__file__).resolve().parents[4] / "docs/publish.md").read_text()
+
+
+@pytest.fixture
+def elastic() -> Iterator[OpensearchServer]:
+    server = OpensearchServer(elastic=True)
+    yield server
+    server.close()
+
+
+def test_elasticsearch_gets_its_own_mapping_and_query(store: DirectoryStore, elastic: OpensearchServer) -> None:
+    release = write_release(store, 1)
+    config = opensearch_place(elastic.url).config()
+    outcome = publish.run(publish_job(store, config, release))
+    assert (outcome.recall, outcome.loaded) == (1.0, 24)
+    again = publish.run(publish_job(store, config, release))
+    assert (again.loaded, again.table) == (0, outcome.table), "vectors are read back from the source"
+    with contextlib.closing(open_target(config.publish.targets[0])) as target:
+        assert target.nearest(str(outcome.table), vector_of(store, release, "i0007"), 1) == ["i0007"]
+        assert target.serving() == outcome.table
+
+
+def test_a_wrong_password_is_refused_and_the_right_one_taken_from_its_variable(monkeypatch):
+    server = OpensearchServer(user=("writer", "geheim"))
+    setting = f"{{kind: opensearch, name: look, url: '{server.url}', user: writer, password_env: LOOK_PASSWORD}}"
+    (target,) = small_config(f"publish.targets=[{setting}]").publish.targets
+    try:
+        with pytest.raises(ConfigError, match="LOOK_PASSWORD is not set"):
+            open_target(target)
+        monkeypatch.setenv("LOOK_PASSWORD", "falsch")
+        with pytest.raises(ConfigError, match="401, security_exception"):
+            open_target(target)
+        monkeypatch.setenv("LOOK_PASSWORD", "geheim")
+        open_target(target).close()
+    finally:
+        server.close()
+    with pytest.raises(StoreError, match="opensearch look"):
+        open_target(target)
+
+
+def test_a_user_without_a_password_is_no_setting():
+    with pytest.raises(ConfigError, match="both of user and password_env"):
+        small_config("publish.targets=[{kind: opensearch, name: look, url: 'http://a:9200', user: writer}]")
+
+
+def test_a_name_that_is_an_index_of_somebody_else_is_refused(store, opensearch):
+    place = opensearch_place(opensearch.empty())
+    release = write_release(store, 1)
+    with contextlib.closing(open_target(place.config().publish.targets[0])) as target:
+        publish.run(publish_job(store, place.config(), release))
+        opensearch.indices["look"] = opensearch.indices[str(target.serving())]
+        opensearch.aliases.clear()
+    with pytest.raises(ConfigError, match="invalid_alias_name_exception"):
+        publish.run(publish_job(store, place.config(), release))
+
+
+def test_the_hybrid_search_of_the_page_joins_words_and_vector(store, opensearch):
+    place = opensearch_place(opensearch.empty())
+    release = write_release(store, 1, texts={"a": "red lamp", "b": "blue scarf", "c": "green kettle"})
+    publish.run(publish_job(store, place.config(), release))
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.partition("## opensearch\n")[2], re.S)
+    code = code.replace("https://search.internal:9200", opensearch.url)
+
+    class Model:
+        def encode_query(self, text: str) -> np.ndarray:
+            return vector_of(store, release, text)
+
+    names: dict[str, Any] = {"model": lambda version: Model()}
+    exec(compile(code, "docs/publish.md", "exec"), names)
+    with contextlib.closing(names["client"]):
+        assert names["search"]("a")[0]["_source"]["item_id"] == "a"
+        alone, joined = (
+            {hit["_source"]["item_id"]: hit["_score"] for hit in hits}
+            for hits in (names["search"]("a"), names["hybrid"]("a", "kettle"))
+        )
+    assert joined["c"] > alone["c"] + 0.1
+    assert (joined["a"], joined["b"]) == (alone["a"], alone["b"])
