@@ -36,6 +36,7 @@ from tasks.runs.snapshot import expect_whole, find_loss
 from tests.support.fakes.stages import carry_out, refreshed
 from tests.support.workspace.jobs import COLOURS, THINGS
 from tests.support.workspace.served import copy_of, in_use, served_config
+from tests.support.workspace.stores import STORES
 from tests.tasks.erase.scan import found
 
 SPANS = ("2021-Q1", "2021-Q2")
@@ -147,6 +148,22 @@ def test_an_item_is_gone_from_every_byte_and_its_releases_serve_on(store, made, 
     rollback(store, 3)
     with pytest.raises(NothingToDo):
         plan_refresh(store, served_config())
+
+
+@pytest.mark.parametrize("kind", [name for name in STORES if name != "directory"])
+def test_a_bucket_is_erased_as_a_folder(made, tmp_path, request, kind):
+    """Its files are read through copies on this machine, which must not be taken for files that are still there."""
+    bucket = STORES[kind](request)
+    for key in made.list(""):
+        if not key.startswith(".locks/"):
+            bucket.write(key, made.read(key))
+    assert erase(bucket, "item_id", ITEM, False, print, no_target).erased
+    for key in bucket.list(""):
+        path = tmp_path / "fetched" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bucket.read(key))
+    assert found(tmp_path / "fetched", ITEM, TEXT) == []
+    expect_sound(DirectoryStore(tmp_path / "fetched"))
 
 
 def test_the_rows_of_a_person_go_and_the_items_stay(store, made):
