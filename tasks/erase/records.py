@@ -67,7 +67,7 @@ class Certificate(Record):
     sha256: str = Field(description="SHA-256 of the column's name and the value")
     at: Moment
     erased: bool = Field(description="false: a dry run, which changed nothing")
-    kinds: tuple[KindLine, ...]
+    kinds: tuple[KindLine, ...] = Field(description="kinds of file, in the order of the workspace's table")
     spans: tuple[SpanRef, ...] = Field(
         description="new versions of spans, without the rows; a dry run names them in advance"
     )
