@@ -1,6 +1,6 @@
 """The files of a partition's vectors: a shard, and deltas over it with the changes of later refreshes.
 
-This file alone decides where the vector of an item is. Of the files that name an item, the newest counts; a delta names
+This file alone decides which row of an item counts: the one in the newest file that names it. A delta names
 a removed item by a row without content. All readers get each live item of a partition once, by item id, as if all were
 written anew, so that no answer depends on the number of files.
 
@@ -23,7 +23,7 @@ from tasks.data.rows import CONTENT, ITEM_ID, MODEL_VERSION, place_of_name
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
-DELTA_SHARE = 0.25  # of a shard's bytes in its deltas; beyond it, all become a new shard
+DELTA_SHARE = 0.25  # bytes of its deltas by a shard's; beyond it, all become a new shard
 MOST_DELTAS = 8  # over one shard: a reader opens this many files more
 # Vectors repeat no number, so a dictionary of them takes more room than they do.
 PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": [MODEL_VERSION], "write_statistics": [ITEM_ID]}

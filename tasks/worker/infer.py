@@ -323,7 +323,7 @@ class Embedder:
         )
 
     def _made(self, batches: Iterator[pa.RecordBatch], earlier: Mapping[tuple[str, str], np.ndarray]) -> Iterator[Made]:
-        """Yield the rows of items, in their order, with vectors of `earlier` where there are."""
+        """Yield the rows of items, in their order, with the vectors that `earlier` has."""
         read = (self._batch(pa.Table.from_batches([batch]), earlier) for batch in batches)
         embedded = (self._embed(batch) for batch in self._accelerator.ahead(read))
         for items, kept, found, _ in self._accelerator.ahead(embedded):

@@ -18,7 +18,7 @@ class ChangedItems(NamedTuple):
     changed: pa.Table  # new items and items with another content, as they are now, by item id
     gone: list[str]  # ids of items that are no longer live
     before: dict[str, str | None]  # id -> content hash of all earlier items, by item id
-    ids: list[str]  # of all live items, sorted
+    ids: list[str]  # the live items, sorted
 
 
 def changed_items(before: Catalogue, now: Catalogue, number: int) -> ChangedItems | None:

@@ -22,7 +22,7 @@ from tasks.worker.catalogue.reuse import EarlierShards
 class Written(NamedTuple):
     """The files of a partition after a refresh."""
 
-    path: Path | None  # of the newest, a local file; None: nothing has changed
+    path: Path | None  # the newest, a local file; None: nothing has changed
     file: FileEntry
     below: tuple[FileEntry, ...]
 

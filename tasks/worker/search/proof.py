@@ -192,7 +192,7 @@ class ReleaseChanges(NamedTuple):
 class FewChanges(NamedTuple):
     """The partitions whose files the refreshed release lacks."""
 
-    before: Manifest  # of the vectors of the release before
+    before: Manifest  # the manifest of the release that is refreshed
     vectors: Manifest
     items: ReleaseChanges
     partitions: tuple[int, ...]  # with new files; the first of all if only items without a vector have changed

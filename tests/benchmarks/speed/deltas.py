@@ -27,7 +27,7 @@ from tests.support.workspace.changing_shop import Shop
 WIDTH, SHARD_ROWS = 384, 4096
 CHANGES = (1, 1_000, 10_000)
 HOURS, KEPT = 168, 3
-HOURLY = 1_000  # of a million items
+HOURLY = 1_000  # changed items of a million
 
 
 class Refreshed(NamedTuple):

@@ -47,7 +47,7 @@ class Shop:
         self.chance, self.releases = np.random.default_rng(1), list[Release]()
         self.of: dict[int, Items] = {}
         self.embedded: list[str] = []
-        self.inputs: InferInputs | None = None  # of the last refresh
+        self.inputs: InferInputs | None = None  # the last refresh had them
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = torch.nn.Identity()

@@ -156,7 +156,10 @@ def test_a_delta_is_proved_without_the_shard_below_it(layered: World) -> None:
 
 
 @pytest.mark.parametrize("what", ["merged", "gone"])
-def test_merged_deltas_and_those_that_only_remove_are_proved_too(layered: World, tmp_path: Path, what: str) -> None:
+def test_merged_deltas_and_removing_ones_are_proved_too(
+    layered: World, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "UNSEARCHED_SHARE", 0.02)  # one of 99 items is gone
     _, first = delta_of(layered.store, layered.after[1])
     change = _renamed_two if what == "merged" else _without_first
     before = layered.after if what == "merged" else layered.before
