@@ -9,6 +9,7 @@ import datetime as dt
 import errno
 import itertools
 import logging
+import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,15 +133,7 @@ def ingest(
     ):
         items = ItemTexts(tables)
         survey = Survey(reader.form.texts_are_values, options.spelling, whole=False)
-        named = [*([time] if isinstance(time, str) else []), *mapping.values(), *options.shaping.columns]
-        shaper = Shaper(
-            options.shaping,
-            taken_apart(named),
-            taken_apart(options.shaping.explode),
-            mapping.get("id") if layout is ROWS else None,
-            reader.form in (Format.csv, Format.parquet),
-            tables,
-        )
+        shaper = _shaper(reader.form, time, mapping, layout, options.shaping, tables)
         try:
             spools, seen, left_out = spool_rows(
                 reader, scratch, canonicaliser, items, aside, report, survey, shaper, read_erased(store)
@@ -172,32 +165,41 @@ def ingest(
                 for done, version in enumerate(chosen, start=1):
                     commit_version(held, choice, version, canonicaliser.ids_alone)
                     report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
-        few = _few(store, layout, [version.span for version in chosen])
-        join, unjoined = _joined(store, canonicaliser, [version.span for version in chosen])
+        spans = tuple(version.span for version in chosen)
+        join, unjoined = _joined(store, canonicaliser, spans)
+        notes = [*_notes(reader, items, aside, shaper, left_out)]
+        notes += _text_notes(store) if canonicaliser.ids_alone else ()
+        notes += [join.sentence] if join is not None and not unjoined else []
+        columns = tuple(surveyed(survey, canonicaliser))
         return IngestSummary(
-            spans=tuple(version.span for version in chosen),
+            spans=spans,
             rows=sum(each.rows for each in built),
             files=len(reader.files),
             set_aside=aside.rows,
-            columns=tuple(columns := surveyed(survey, canonicaliser)),
+            columns=columns,
             problems=(
                 *problems_of(survey, columns, canonicaliser, reader.form),
                 *unjoined,
-                *few,
+                *_few(store, layout, spans),
             ),
-            notes=(
-                *_notes(reader, items, aside, shaper),
-                *([f"rows with an erased value: {left_out:,}, left out"] if left_out else []),
-                *(
-                    [f"rows without an id in {' or '.join(options.shaping.explode)}: {shaper.without:,}, left out"]
-                    if shaper.without
-                    else []
-                ),
-                *(_text_notes(store) if canonicaliser.ids_alone else ()),
-                *([join.sentence] if join is not None and not unjoined else []),
-            ),
+            notes=tuple(notes),
             join=join,
         )
+
+
+def _shaper(
+    form: Format,
+    time: str | dt.datetime,
+    mapping: Mapping[str, str],
+    layout: Layout,
+    shaping: Shaping,
+    tables: sqlite3.Connection,
+) -> Shaper:
+    """Return the shaper of the records of a source, which takes apart the nested columns that are named."""
+    named = [*([time] if isinstance(time, str) else []), *mapping.values(), *shaping.columns]
+    row_id = mapping.get("id") if layout is ROWS else None
+    complete = form in (Format.csv, Format.parquet)
+    return Shaper(shaping, taken_apart(named), taken_apart(shaping.explode), row_id, complete, tables)
 
 
 def _words_of(reader: SourceReader, column: str, live: bool, spelling: Spelling) -> str:
@@ -217,8 +219,8 @@ def _words_of(reader: SourceReader, column: str, live: bool, spelling: Spelling)
     return f"; its words are {shown}: {(flags.opposite if live else flags).options} reads them"
 
 
-def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, shaper: Shaper) -> Iterator[str]:
-    """Yield remarks on unexpected properties of the source."""
+def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, shaper: Shaper, erased: int) -> Iterator[str]:
+    """Yield remarks on unexpected properties of the source; `erased` rows had an erased value."""
     found = {form.delimiter for form in reader.forms.values() if form.delimiter != ","}
     if found and reader.csv.delimiter is None:
         yield f"fields are separated by {' or '.join(sorted(map(name_of, found)))}, as the first lines show"
@@ -235,6 +237,10 @@ def _notes(reader: SourceReader, items: ItemTexts, aside: SetAside, shaper: Shap
         yield f"rows that can't be used: {aside.rows:,}, in {aside.path}; the first: {aside.first}"
     if changed := items.with_several_texts():
         yield f"items with more than one text: {changed:,}; the newest by time counts"
+    if erased:
+        yield f"rows with an erased value: {erased:,}, left out"
+    if shaper.without:
+        yield f"rows without an id in {' or '.join(shaper.shaping.explode)}: {shaper.without:,}, left out"
 
 
 def _text_notes(store: Store) -> Iterator[str]:

@@ -177,7 +177,7 @@ class Shaper:
         Raises:
             ConfigError, DataError: that file can't be read, or lacks the column.
         """
-        self._shaping = shaping
+        self.shaping = shaping
         self._take_apart = take_apart
         self._to_lists = to_lists
         self._id_column = id_column
@@ -195,7 +195,7 @@ class Shaper:
     def rows(self, record: SourceRow) -> list[Values]:
         """Return the rows of a record, nested columns taken apart. Raises DataError: a column of --explode is wrong."""
         values = record.values
-        if explode := self._shaping.explode:
+        if explode := self.shaping.explode:
             lists = self._to_lists({**values})
             self._seen.update(dict.fromkeys(lists))
             if self._complete is not None:
@@ -206,7 +206,7 @@ class Shaper:
             rows = [self._take_apart({**values})]
         if self.looked_up:
             rows = [self.looked_up.complete(row) for row in rows]
-        chosen = [row for row in rows if all(each.holds(row) for each in self._shaping.only)]
+        chosen = [row for row in rows if all(each.holds(row) for each in self.shaping.only)]
         self.left_out += len(rows) - len(chosen)
         if not chosen:
             self._seen.update(dict.fromkeys(name for row in rows for name in row))
@@ -215,12 +215,12 @@ class Shaper:
     def require_lists(self, file: PurePath) -> None:
         """Check the columns of --explode in all records so far. Raises DataError: no record has one of them."""
         there = {name: None for name in self._seen if name != EVENT}
-        require_lists(there, self._shaping.explode, file, complete=True)
+        require_lists(there, self.shaping.explode, file, complete=True)
 
     def no_row(self, source: PurePath) -> DataError:
         """Return the error for a source of which no row is left."""
         if self.without and not self.left_out:
-            named = " or ".join(self._shaping.explode)
+            named = " or ".join(self.shaping.explode)
             return DataError(f"{source}: no row has a value in {named}, which --explode names")
-        said, names = " ".join(self._shaping.options), ", ".join(sorted(self._seen))
+        said, names = " ".join(self.shaping.options), ", ".join(sorted(self._seen))
         return DataError(f"{source}: no row is left by {said}; the columns are {names}")
