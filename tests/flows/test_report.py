@@ -26,6 +26,7 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 def test_the_history_is_written_as_a_page_and_as_numbers(prefect: PrefectServer, store: DirectoryStore) -> None:
     written = report(store.uri, overrides=("links.reports=https://reports.example.com/",))
     assert (written.history, written.metrics) == ("reports/history.html", "reports/metrics.prom")
+    assert written.lineages is not None
     assert "Release 1 serves" in Page(store.read(written.lineages)).text
     assert "1 run since 2026-01-05: 1 released." in Page(store.read(written.history)).text
     assert b"\nmillrace_release_number 1.0\n" in store.read(written.metrics)

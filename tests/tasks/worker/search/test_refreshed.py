@@ -16,10 +16,11 @@ from tasks.contracts.jobs import Carried, InferInputs, ReleaseInputs
 from tasks.contracts.outcomes import ReleaseOutcome
 from tasks.contracts.references import CatalogueRef, ReleasedRef, RowsRef
 from tasks.contracts.search import Changes
+from tasks.data import layers
 from tasks.data.rows import partition_of
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
-from tasks.worker.catalogue import deltas, layers
+from tasks.worker.catalogue import deltas
 from tasks.worker.search import proof
 from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (

@@ -190,7 +190,7 @@ def test_the_first_workers_clock_decides_for_all(tmp_path: Path, monkeypatch: py
     state = checkpoint_state(0, complete=False)
     recorder = LoopRecorder(job, accelerator, None, None, interval, None, state, 8, tmp_path)  # type: ignore[arg-type]
     step = TrainStep(None, None, accelerator, job.config, "fp32")  # type: ignore[arg-type]
-    step._add({"loss": torch.tensor(2.0), "gradient_norm": torch.tensor(0.25)})
+    step._names, step._sums, step._steps = ("loss", "gradient_norm"), torch.tensor([2.0, 0.25]), 1
     recorder.losses_if_due(3, step, stop=False)
     assert sent == [[2.0, 0.25, 0.0, 0.0]], "its own clock is not asked"
     assert recorder.losses[-1].metrics == {"loss": 3.0}
