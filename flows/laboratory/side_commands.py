@@ -98,7 +98,7 @@ def show_parity(output: ParityOutput) -> None:
 def parity(
     options: RunOptions,
     span: Annotated[str, typer.Option(autocompletion=spans, help="For example 2022-Q4; may be trained already.")],
-    left: Annotated[str, typer.Option(help="Accelerator: cpu, cuda or xla.")] = "cpu",
+    left: Annotated[str, typer.Option(help="Accelerator: cpu, cuda, neuron or xla.")] = "cpu",
     right: Annotated[str, typer.Option(help="Accelerator to compare with it.")] = "xla",
     verbose: Annotated[bool, typer.Option(help="Show the whole log instead of progress.", show_default=False)] = False,
 ) -> ParityOutput:

@@ -139,7 +139,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, ke
         ("train.replay.share=1", "train.replay: expected number from 0 below 1, and no keys below it; got share"),
         ("train.workers=yes", "train.workers: expected integer above 0, got true"),
         ("evaluate.gates=[{threshold: true}]", "evaluate.gates.0.threshold: expected number, got true"),
-        ("accelerator=gpu", "accelerator: expected one of cpu, cuda, xla, got 'gpu'"),
+        ("accelerator=gpu", "accelerator: expected one of cpu, cuda, neuron, xla, got 'gpu'"),
         ("compute=locl", "expected one of local, batch, got 'locl'; did you mean 'local'?"),
         ("evaluate.holdout_share=20%", "write 20% as 0.2"),
         ("features.numeric=price", "expected list of text, got 'price'; write [price]"),

@@ -22,7 +22,7 @@ from infra.store.factory import open_store
 from tasks.foundation.records import Record
 
 MEANINGS = {
-    "accelerator": "accelerator: cpu, cuda or xla",
+    "accelerator": "accelerator: cpu, cuda, neuron or xla",
     "action": "action that was taken",
     "at": "time, ISO 8601 in UTC",
     "attempt": "number of the attempt, from 1",

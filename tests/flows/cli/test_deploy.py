@@ -266,9 +266,8 @@ def test_prefect_deploy_all_works_in_a_clean_clone_and_millrace_deploy_takes_tha
     shutil.copy(ROOT / "prefect.yaml", tmp_path / "clone")
     words = f"{sys.executable} -m prefect"
     environment = os.environ | client_environment(prefect.server)
+    forget_deployments()
     with get_client(sync_client=True) as client:
-        for one in client.read_deployments():
-            client.delete_deployment(one.id)
         work_pool.make_pool(client, "millrace")
     done = subprocess.run(
         ["sh", "-c", f"cd {tmp_path}/clone && {words} deploy --all"],
@@ -287,6 +286,13 @@ def test_prefect_deploy_all_works_in_a_clean_clone_and_millrace_deploy_takes_tha
     own = source(f"{tmp_path}/clone/workspace")
     assert deployments.left_over(NAMES, there, own) == [one for one in there if one.flow == "reap"]
     deployments.require_own(NAMES, there, own.uri)
+    forget_deployments()  # of another workspace than those of the tests below
+
+
+def forget_deployments() -> None:
+    with get_client(sync_client=True) as client:
+        for one in client.read_deployments():
+            client.delete_deployment(one.id)
 
 
 # --- alerts -----------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class PrefectServer:
         self.home = home
         with database_of(home, tables):
             self.server: Server = up(home)
+        # The server collects events before it writes them: those of one test may come during the next.
         self.since = datetime.now(UTC)
 
     @property
@@ -55,11 +56,11 @@ class PrefectServer:
             for automation in client.read_automations():  # the server also keeps these in memory
                 client.delete_automation(automation.id)
         forget(self.home)
-        self.since = datetime.now(UTC)  # the server writes events of before even now: it collects them first
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let flows in this process talk to this server."""
+        """Let flows in this process talk to this server; `events` returns events from now on."""
+        self.since = datetime.now(UTC)
         with client_of(self.server), temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: False}):
             yield
 

@@ -124,7 +124,7 @@ def test_an_accelerator_compared_with_itself_has_two_runs(store):
 @pytest.mark.parametrize(
     ("span", "left", "message"),
     [
-        ("2021-Q1", "tpu", "unknown accelerator 'tpu'; known are cpu, cuda, xla"),
+        ("2021-Q1", "tpu", "unknown accelerator 'tpu'; known are cpu, cuda, neuron, xla"),
         ("2021-Q9", "cpu", "span '2021-Q9' is not a day"),
         ("2031-Q1", "cpu", "span '2031-Q1' was not ingested"),
         ("2021-Q3", "cpu", "run 2021-Q2 first"),
