@@ -13,8 +13,8 @@ from configs.prices import PRICES
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 
-PUBLISHED = {PRICES.with_name(name) for name in ("published.yaml", "published_trainings.yaml")}
-PLACES = sorted({*BASE.parent.glob("*.yaml")} - {BASE, PRICES, *PUBLISHED})
+TABLES = {PRICES.with_name(name) for name in ("instances.yaml", "published.yaml", "published_trainings.yaml")}
+PLACES = sorted({*BASE.parent.glob("*.yaml")} - {BASE, PRICES, *TABLES})
 HEAD = "heads.classification={weight: 0.5, input: pair, negative_max: 2, positive_min: 4}"
 
 

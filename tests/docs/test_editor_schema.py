@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
+from configs.instances import INSTANCES
 from configs.load import BASE
 from configs.prices import PRICES
 from configs.yaml_files import read_yaml, read_yaml_file
@@ -16,7 +17,7 @@ from tasks.costs import published
 from tasks.laboratory.bakeoff_report import PUBLISHED
 from tests.docs.editor_schema import FIRST_LINE, PAGE
 
-FILES = sorted({*BASE.parent.glob("*.yaml")} - {PRICES, PUBLISHED, published.PUBLISHED})
+FILES = sorted({*BASE.parent.glob("*.yaml")} - {INSTANCES, PRICES, PUBLISHED, published.PUBLISHED})
 SCHEMA = json.loads(PAGE.read_text())
 
 
