@@ -42,7 +42,7 @@ def test_a_key_decides_if_the_key_of_a_run_is_made_from_it(keys: dict[str, Key])
         ("compute", "`local`, `batch`", "local"),
         ("features.numeric", "list of text", []),
         ("health.machines.NAME.devices", "integer from 0", NO_DEFAULT),
-        ("evaluate.gates[].undecided", "`accept`, `refuse`", "accept"),
+        ("evaluate.gates[].undecided", "`accept`, `refuse`, `ask`", "accept"),
         ("validate.items.changed.stop", "number from 0 to 1 or null", 0.3),
     ],
 )

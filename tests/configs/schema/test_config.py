@@ -292,7 +292,7 @@ def test_a_gate_of_the_release_takes_only_what_its_search_can_tell(more: str) ->
     gate = "metric: recall@10, direction: higher, threshold: 0, baseline: champion, severity: critical"
     assert load_config(overrides=[f"release.gates=[{{{gate}}}]"]).release.gates
     with pytest.raises(
-        ConfigError, match=r"release\.gates.*put rows, queries, slice, span, width, min_rows and confidence into"
+        ConfigError, match=r"release\.gates.*put rows, queries, slice, span, width, min_rows, confidence and ask into"
     ):
         load_config(overrides=[f"release.gates=[{{<<: {{{gate}}}, {more}}}]"])
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, commit
 from tasks.contracts.references import RowsRef, SpanRef
+from tasks.data.label_columns import label_classes, pair_mask
 from tasks.data.rows import (
     CORE,
     ROWS_KIND,
@@ -23,6 +24,7 @@ from tasks.data.rows import (
     unseen_places,
 )
 from tasks.foundation.errors import DataError
+from tests.support.workspace.jobs import CLASSIFIER, tiny_config
 
 
 def table(*ids: str, **others: Any) -> pa.Table:
@@ -139,3 +141,17 @@ def test_a_larger_share_holds_out_the_rows_of_a_smaller_one(texts: list[str], on
     for places in (hold_places(rows, "query_and_item"), unseen_places(rows, "query_and_item")):
         assert (below_share(places, min(one, other)) <= below_share(places, max(one, other))).all()
         assert not below_share(places, 0.0).any()
+
+
+LABELS = pa.table({"label": pa.array([1.0, 2.0, 3.0, 4.0, 5.0, None])})
+
+
+def test_labels_are_mapped_to_classes():
+    assert label_classes(LABELS, tiny_config(CLASSIFIER).heads).tolist() == [0, 0, -1, 1, 1, -1]
+    assert label_classes(LABELS, tiny_config().heads).tolist() == [-1] * 6
+
+
+def test_pairs_are_all_rows_or_the_positive_ones():
+    assert pair_mask(LABELS, tiny_config(CLASSIFIER).heads).all()
+    positives = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true")
+    assert pair_mask(LABELS, positives.heads).tolist() == [False, False, False, True, True, False]
