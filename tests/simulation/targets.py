@@ -134,7 +134,8 @@ class _Vectors:
     def __init__(self, store: Store, prefix: str, model_version: str, sha256: str) -> None:
         manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
-        self.sha256, self.model_version, self.count, self.partitions = sha256, model_version, ROWS, 1
+        self.sha256, self.named, self.model_version = sha256, sha256, model_version
+        self.count, self.partitions = ROWS, 1
         self.shape = Shape(4, False)
 
     def rows_by_partition(self) -> dict[int, int]:
