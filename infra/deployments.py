@@ -133,7 +133,7 @@ def _in_image(config_file: str, kind: str) -> str:
 
 
 def _scheduled(schedule: dict[str, Any], source: Source) -> dict[str, Any]:
-    """Return a schedule with the cron and the time zone of the settings where it follows them."""
+    """Return a schedule; the cron and the time zone of the settings replace its own if it follows them."""
     zone = source.zone
     if schedule.get("slug") == _BY_SPAN:
         return {**schedule, "cron": source.cron, "timezone": zone, "parameters": {"scheduled_in": zone}}

@@ -164,12 +164,7 @@ def model_rejected(plan: RunPlan, judged: Judgement | Refusal, following: str = 
         event=REJECTED,
         severity="warning",
         lineage=plan.config.lineage,
-        resource={
-            "prefect.resource.id": f"millrace.run.{plan.run_key}",
-            "prefect.resource.name": plan.span.name,
-            "millrace.span": plan.span.name,
-            "millrace.lineage": plan.config.lineage,
-        },
+        resource=_resource_of(plan),
         sentence=f"The {what} of {plan.span.name} was rejected: {judged.why} {following}".rstrip(),
         payload={
             "span": plan.span.name,
@@ -188,16 +183,20 @@ def gate_asks(plan: RunPlan, judged: Judgement) -> Event:
         event=ASKS,
         severity="warning",
         lineage=plan.config.lineage,
-        resource={
-            "prefect.resource.id": f"millrace.run.{plan.run_key}",
-            "prefect.resource.name": plan.span.name,
-            "millrace.span": plan.span.name,
-            "millrace.lineage": plan.config.lineage,
-        },
+        resource=_resource_of(plan),
         sentence=f"The model of {plan.span.name} waits for an answer until {judged.asked.until[:16]} UTC, and is then "
         f"rejected: {' '.join(judged.asks)} Answer by Resume on {judged.asked.page or 'the page of its flow run'}",
         payload={"span": plan.span.name, "run_key": plan.run_key, "question": judged.asked.model_dump(mode="json")},
     )
+
+
+def _resource_of(plan: RunPlan) -> dict[str, str]:
+    return {
+        "prefect.resource.id": f"millrace.run.{plan.run_key}",
+        "prefect.resource.name": plan.span.name,
+        "millrace.span": plan.span.name,
+        "millrace.lineage": plan.config.lineage,
+    }
 
 
 def _named(release: Release) -> str:

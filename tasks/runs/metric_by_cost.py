@@ -53,5 +53,5 @@ def cost_points(
 
 
 def reached(points: Sequence[CostPoint], metric: str, target: float) -> CostPoint | None:
-    """Return the first evaluation at the target; None if there is none. The one before training does not count."""
+    """Return the first evaluation at the target, after training began; None if the target is not reached."""
     return next((point for point in points[1:] if better(metric, point.value, target)), None)

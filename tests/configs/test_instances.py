@@ -1,4 +1,4 @@
-"""The table of instance types: what is derived from a row, and that each row has an answer everywhere."""
+"""The table of instance types: values derived from a row, and an answer to each row everywhere."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class PrefectServer:
         self.home = home
         with database_of(home, tables):
             self.server: Server = up(home)
-        # The server collects events before it writes them: those of one test may come during the next.
+        # The server collects events before it writes them: events of one test may come during the next.
         self.since = datetime.now(UTC)
 
     @property

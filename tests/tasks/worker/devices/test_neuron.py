@@ -120,7 +120,7 @@ def test_no_setting_makes_a_new_graph(tmp_path: Path, settings: tuple[str, ...])
 
 @pytest.mark.shows("TorchNeuron")
 def test_a_lineage_goes_from_cpu_to_neuron_and_back(warm: Warm):
-    """The second run gives what it gives on cpu, and no checkpoint shows where it was made."""
+    """The second run has the losses of cpu, and no checkpoint names its device."""
     here = tiny_config(*CPU, "lineage=crossing")
     again = train_model(warm.store, here, warm.rows, run_key="first")
     second, run = warm.train(again.checkpoint, "lineage=crossing")

@@ -27,7 +27,7 @@ CONFIG = tiny_config(CLASSIFIER, "heads.contrastive.positives_only=true", "train
 
 
 class CountedStore(DirectoryStore):
-    """A directory that counts the bytes of what is read, by folder or file."""
+    """A directory that counts the bytes read, by folder or file."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -1,4 +1,4 @@
-"""Keys of spans in files: those of the texts, used for a run's own queries, and refused if they don't fit."""
+"""Keys of spans in files: equal to the keys of the texts, used for a run's own queries, refused if they don't fit."""
 
 import itertools
 from pathlib import Path
