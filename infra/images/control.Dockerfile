@@ -34,6 +34,7 @@ COPY tasks/contracts tasks/contracts
 COPY tasks/costs tasks/costs
 COPY tasks/data tasks/data
 COPY tasks/doctor tasks/doctor
+COPY tasks/erase tasks/erase
 COPY tasks/first_hour tasks/first_hour
 COPY tasks/foundation tasks/foundation
 COPY tasks/judging tasks/judging
