@@ -80,7 +80,8 @@ class Writer:
         with tempfile.TemporaryDirectory() as folder:
             for number, model in enumerate(by):
                 rows = self.made if number == 0 else 1
-                pq.write_table(pa.table({"model_version": [model] * rows}), Path(folder) / f"part-{number:05d}.parquet")
+                shard = {"item_id": [f"{number}-{row}" for row in range(rows)], "model_version": [model] * rows}
+                pq.write_table(pa.table(shard), Path(folder) / f"part-{number:05d}.parquet")
             commit(self.store, prefix, Path(folder), "vectors", {"model_version": version})
         return add(
             self.store,
