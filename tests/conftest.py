@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Before the imports below: Prefect reads its settings when it is imported.
@@ -35,6 +36,8 @@ from tests.support.cloud.s3 import S3Server
 from tests.support.processes.prefect_server import PrefectServer
 
 collect_rarely()
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_sessionstart() -> None:

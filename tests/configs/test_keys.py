@@ -117,7 +117,7 @@ REFUSED = {
         'validate: {suites: ["\\0"]}',
         "configuration: validate.suites: \0: not readable as YAML",
     ),
-    "a file without a path": ('extends: "\\ud800"', "extends must be the path of one config file"),
+    "a file without a path": ('extends: "\\ud800"', "not readable as YAML: line 1, column 13: "),
 }
 
 

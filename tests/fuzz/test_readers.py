@@ -37,7 +37,6 @@ FUZZ = settings(
     max_examples=int(EXAMPLES or 12),
     derandomize=EXAMPLES is None,
     database=None,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 ROW: dict[str, Any] = {"at": "2021-01-01", "query": "lamp", "item": "a lamp", "more": {"a": [1, None, 2.5]}}

@@ -38,7 +38,6 @@ FUZZ = settings(
     max_examples=int(EXAMPLES or 300),
     derandomize=EXAMPLES is None,
     database=None,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 UTC = dt.UTC

@@ -34,7 +34,6 @@ def test_spans_are_named_in_iso_form(moment: str, kind: SpanKind, span: str, sta
     assert first_day(span) == dt.date.fromisoformat(start)
 
 
-@settings(deadline=None)
 @given(MOMENTS, KINDS)
 def test_a_moment_lies_in_the_span_that_begins_before_it(moment: dt.datetime, kind: SpanKind) -> None:
     span = span_of(moment, kind)
@@ -43,7 +42,6 @@ def test_a_moment_lies_in_the_span_that_begins_before_it(moment: dt.datetime, ki
     assert span_of(dt.datetime(start.year, start.month, start.day), kind) == span
 
 
-@settings(deadline=None)
 @given(st.lists(MOMENTS, max_size=20), KINDS)
 def test_the_order_of_spans_is_the_order_of_time(moments: list[dt.datetime], kind: SpanKind) -> None:
     assert in_order([span_of(moment, kind) for moment in moments]) == [span_of(m, kind) for m in sorted(moments)]
@@ -61,7 +59,6 @@ def test_a_name_that_is_no_span_is_refused_with_the_valid_forms(span: str) -> No
         first_day(span)
 
 
-@settings(deadline=None)
 @given(MOMENTS.filter(lambda moment: moment.year < 9999), KINDS)
 def test_a_span_ends_the_day_before_the_next_one_begins(moment: dt.datetime, kind: SpanKind) -> None:
     span = span_of(moment, kind)
@@ -108,7 +105,7 @@ def test_the_last_ended_span_follows_the_zones_calendar(moment: str, zone: str, 
     assert last_over(dt.datetime.fromisoformat(moment), zone, kind) == span
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(ZONES),
     KINDS,
@@ -141,7 +138,7 @@ def test_clock_changes_skip_and_repeat_no_span(zone: str) -> None:
     assert all(after(one) == other for one, other in itertools.pairwise(spans))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from(AT_MIDNIGHT), st.integers(0, 59), st.integers(2024, 2027))
 def test_without_a_midnight_no_span_is_taken_before_its_end(zone: str, minute: int, year: int) -> None:
     """Prefect starts such a run an hour early, on the day before; the next run takes its span."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.contracts.spans import SpanKind
@@ -79,7 +79,6 @@ def test_the_span_is_chosen_in_utc() -> None:
     assert convert({"at": "2026-11-01T00:30:00+01:00"}).span == "2026-10"
 
 
-@settings(deadline=None)
 @given(st.datetimes(min_value=dt.datetime(1, 1, 3), max_value=dt.datetime(9999, 12, 29)))
 def test_times_are_exact_to_the_microsecond(moment: dt.datetime) -> None:
     microseconds = convert({"at": moment.isoformat()}).core[1]

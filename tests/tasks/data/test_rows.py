@@ -5,7 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.store.directory import DirectoryStore
@@ -134,7 +134,6 @@ def test_the_holdout_never_changes(group: str, places: list[float]) -> None:
     assert (hold_places(rows, group) / 2**64).tolist() == pytest.approx(places, abs=1e-5)
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(), min_size=1), st.floats(0, 1), st.floats(0, 1))
 def test_a_larger_share_holds_out_the_rows_of_a_smaller_one(texts: list[str], one: float, other: float) -> None:
     rows = pa.table({"query": texts, "item": texts[::-1]})

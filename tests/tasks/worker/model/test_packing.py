@@ -32,7 +32,6 @@ def assert_apart(packing: Packing, tokens: int) -> None:
         numbers.add(number)
 
 
-@settings(deadline=None)
 @given(texts())
 def test_with_as_many_sequences_as_needed_no_text_is_cut(given_texts: tuple[np.ndarray, int]):
     lengths, tokens = given_texts
@@ -43,7 +42,6 @@ def test_with_as_many_sequences_as_needed_no_text_is_cut(given_texts: tuple[np.n
     assert used == set(range(packing.sequences)), "no sequence is empty"
 
 
-@settings(deadline=None)
 @given(texts(), st.integers(1, 12))
 def test_a_text_is_cut_only_if_it_fits_nowhere_and_then_as_little_as_can_be(
     given_texts: tuple[np.ndarray, int], sequences: int
@@ -62,7 +60,7 @@ def test_a_text_is_cut_only_if_it_fits_nowhere_and_then_as_little_as_can_be(
             texts_in[packing.sequence[text]] += 1
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(texts(), st.none() | st.integers(0, 30))
 def test_equal_texts_placed_at_once_stand_where_each_would_stand_alone(
     given_texts: tuple[np.ndarray, int], sequences: int | None
@@ -85,7 +83,6 @@ def test_many_short_texts_do_not_exceed_the_texts_of_a_sequence():
     assert np.bincount(packing.sequence).tolist() == [4, 4, 2]
 
 
-@settings(deadline=None)
 @given(texts(), st.none() | st.integers(1, 12), st.randoms(use_true_random=False))
 def test_every_token_is_laid_out_once_in_its_text_and_the_rest_is_padding(given_texts, sequences, random):
     lengths, tokens = given_texts
@@ -104,7 +101,6 @@ def test_every_token_is_laid_out_once_in_its_text_and_the_rest_is_padding(given_
     assert not laid[segments < 0].any()
 
 
-@settings(deadline=None)
 @given(texts(), st.integers(1, 5))
 def test_the_parts_of_a_packing_are_its_sequences(given_texts: tuple[np.ndarray, int], count: int):
     lengths, tokens = given_texts

@@ -48,7 +48,7 @@ def runs_by_hand(query: str, item: str) -> set[tuple[str, ...]]:
 TEXTS = st.tuples(*[st.lists(st.sampled_from("abcde"), max_size=9).map(" ".join)] * 2)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(TEXTS, min_size=2, max_size=5))
 def test_shared_runs_are_those_counted_by_hand(texts: list[tuple[str, str]]) -> None:
     found = [set(runs) for runs in signatures(table(*texts), 0, near=True)[RUNS].to_pylist()]

@@ -141,7 +141,7 @@ def described(pairs: Pairs, rows: np.ndarray, world: int) -> dict[int, tuple[Any
     return found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from([2, 4]), st.integers(1, 16), st.integers(0, 99), st.integers(1, 5))
 def test_the_parts_of_all_workers_are_the_batch_of_one(world: int, real: int, seed: int, items: int):
     keys, texts, queries = np.random.default_rng(seed).integers(0, items, (3, 20)).tolist()

@@ -51,7 +51,7 @@ def batches_of(plan: BatchPlan, epoch: int = 0) -> list[np.ndarray]:
     return [each[each != PADDING] for each in rows]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(plans(), st.integers(0, 10**6))
 def test_a_batch_depends_on_its_number_alone(plan: BatchPlan, number: int):
     assume(len(plan))
@@ -62,7 +62,7 @@ def test_a_batch_depends_on_its_number_alone(plan: BatchPlan, number: int):
     assert again.rows(number).tolist() == in_order
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(plans())
 def test_every_row_is_planned_exactly_once_per_epoch(plan: BatchPlan):
     rows = len(plan.tokens)
@@ -186,7 +186,7 @@ def test_the_order_of_the_rows_says_nothing_about_their_batch():
     assert means.std() == pytest.approx(len(rows) / np.sqrt(12 * 64), rel=0.25), "as of random draws"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 5), st.integers(0, 2**32))
 def test_a_stratum_has_the_fewest_meetings_and_then_the_most_wishes(rows: int, seed: int):
     random = np.random.default_rng(seed)
@@ -200,7 +200,7 @@ def test_a_stratum_has_the_fewest_meetings_and_then_the_most_wishes(rows: int, s
     assert worth(found) == min(map(worth, itertools.permutations(range(rows))))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(plans(), st.sampled_from([1, 2, 4]))
 def test_rows_are_dealt_and_shared_out_as_if_each_was_looked_at(plan: BatchPlan, world: int):
     rows = [plan.rows(number) for number in range(len(plan))]
@@ -238,7 +238,7 @@ def test_workers_of_a_machine_read_one_plan_and_make_each_block_once(
     assert sorted(shuffled) == [0, 1]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(plans(), st.sampled_from([1, 2, 4]))
 def test_workers_share_a_batch_equally(plan: BatchPlan, world: int):
     for number in range(len(plan)):

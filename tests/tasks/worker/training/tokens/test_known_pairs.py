@@ -67,7 +67,7 @@ def test_all_rows_count_on_any_side_of_the_holdout_and_the_golden_set(tmp_path: 
     assert np.concatenate(list(TextKeys(store, (first,), None, load_config().heads)))["pair"].all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 99))
 def test_positives_are_those_of_all_rows_and_not_only_of_the_batch(queries: int, items: int, seed: int):
     random = np.random.default_rng(seed)

@@ -159,7 +159,7 @@ def test_a_span_without_usable_keys_is_read_for_its_texts(
         assert_same(one, other)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.integers(0, 2**63 - 1), max_size=30), min_size=1, max_size=3))
 def test_files_are_read_range_by_range_to_their_last_record(
     tmp_path_factory: pytest.TempPathFactory, queries: list[list[int]]
