@@ -60,7 +60,7 @@ class Machine(NamedTuple):
             env=self.environment | variables,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
 
     @property

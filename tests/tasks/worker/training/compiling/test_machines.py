@@ -4,10 +4,10 @@ The compiler is a fake. How it is started, what it is given and where its graphs
 """
 
 import os
+import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,19 +75,38 @@ def accelerator(rank: Rank, folder: Path, variables: dict[str, str] | None = Non
     graphs.mkdir(exist_ok=True)
     watch = GraphWatch(lambda: (0, 0.0), lambda: list_graphs(graphs))
     return SimpleNamespace(
-        name="xla", reads_graphs=True, graph_folder=graphs, graphs=watch, variables=variables or {}, rank=rank
+        name="xla",
+        reads_graphs=True,
+        compiles_ahead=True,
+        graph_folder=graphs,
+        graphs=watch,
+        variables=variables or {},
+        rank=rank,
     )
 
 
 def on_all(work: Callable[[Rank], Any]) -> list[Any]:
-    """What `work` returns for each worker, all at once, each in a thread with the worker's number as name."""
+    """What `work` returns for each worker, all at once, each in a thread with the worker's number as name.
 
-    def named(rank: Rank) -> Any:
-        threading.current_thread().name = str(rank.index)
-        return work(rank)
+    The first error is raised at once; the others would wait for that worker for ever.
+    """
+    ended: queue.Queue[tuple[int, Any]] = queue.Queue()
 
-    with ThreadPoolExecutor(len(RANKS)) as pool:
-        return list(pool.map(named, RANKS))
+    def put(rank: Rank) -> None:
+        try:
+            ended.put((rank.index, work(rank)))
+        except BaseException as error:
+            ended.put((rank.index, error))
+
+    for rank in RANKS:
+        threading.Thread(target=put, args=(rank,), name=str(rank.index), daemon=True).start()
+    results: dict[int, Any] = {}
+    for _ in RANKS:
+        index, result = ended.get()
+        if isinstance(result, BaseException):
+            raise result
+        results[index] = result
+    return [results[rank.index] for rank in RANKS]
 
 
 @pytest.mark.shows("compiled once")
