@@ -6,12 +6,14 @@ retries.
 
 import contextlib
 import datetime as dt
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import boto3.session
+import botocore.loaders
 import botocore.session
 from botocore.config import Config
 from botocore.credentials import ContainerProvider
@@ -78,8 +80,15 @@ def patient_client(service: str, config: Config) -> Any:
 
 def _session() -> boto3.session.Session:
     found = botocore.session.get_session()
+    found.register_component("data_loader", _descriptions())
     found.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
     return boto3.session.Session(botocore_session=found)
+
+
+@functools.cache
+def _descriptions() -> botocore.loaders.Loader:
+    """Return botocore's descriptions of services, which a process reads once: they take most of a client's time."""
+    return botocore.loaders.create_loader()
 
 
 def moment(text: Any) -> dt.datetime:
