@@ -126,6 +126,7 @@ def insert(path: Path, before: str, text: str) -> None:
     path.write_text(source.replace(before, text + before))
 
 
+@pytest.mark.proof
 def test_a_stage_is_added_by_seven_edits_and_a_metric_by_following_the_messages(copy: Path, tmp_path: Path) -> None:
     contracts, schema = copy / "tasks/contracts", copy / "configs/schema"
     insert(contracts / "stages.py", "\n\nREFRESHING = ", TRAITS)
@@ -179,6 +180,7 @@ def test_a_setting_is_added_by_two_edits(copy: Path) -> None:
     assert "coats of polish" in (copy / "docs/configuration.md").read_text()
 
 
+@pytest.mark.proof
 def test_a_command_is_added_by_three_edits(copy: Path, tmp_path: Path) -> None:
     insert(copy / "flows/cli/app.py", '        "doctor": ', '        "greet": "greeting",\n')
     sentences = run(copy, "-m", "tests.planes.recipes").stdout.splitlines()

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LABORATORY = ("flows/laboratory", "tasks/laboratory", "tasks/worker/laboratory")
 FIRST = """
@@ -66,6 +68,7 @@ main()
 """
 
 
+@pytest.mark.proof
 def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for top in ("configs", "flows", "infra", "tasks", "tests/support"):
