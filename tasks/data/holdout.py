@@ -55,10 +55,15 @@ def trainable(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
 
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
     """Return the rows by split, without the row ids in `left_out`."""
-    if left_out is not None and len(left_out):
-        rows = rows.filter(pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)))
-    places = hold_places(rows, rule.group)
+    return split_by_places(rows, hold_places(rows, rule.group), rule, left_out)
+
+
+def split_by_places(rows: pa.Table, places: np.ndarray, rule: HoldoutRule, left_out: pa.Array | None) -> Sides:
+    """Do `split_holdout` with the rows' known places, uint64 (rows,), from `hold_places`."""
     training, held = ~below_share(places, rule.share), below_share(places, rule.measured)
+    if left_out is not None and len(left_out):
+        kept = pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)).to_numpy()
+        training, held = training & kept, held & kept
     return Sides(rows.filter(pa.array(training)), rows.filter(pa.array(held)))
 
 

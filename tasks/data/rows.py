@@ -6,6 +6,7 @@ but differ elsewhere get a number too, in the order of the source; exact copies 
 quarantines the second.
 """
 
+import functools
 import hashlib
 import math
 import os
@@ -107,6 +108,7 @@ def distinct_items(rows: pa.Table) -> pa.Table:
     return rows.take(last.sort_by(ITEM_ID)["order_max"])
 
 
+@functools.lru_cache(maxsize=2 * BATCH_ROWS)  # queries and items of a batch, which several stages of a split ask for
 def normal_text(text: str) -> str:
     """Return the text without invisible differences: NFKC, case-folded, single spaces, stripped."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

@@ -29,9 +29,19 @@ from infra.store.manifest import commit_by_content, open_folder
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import HoldoutRule, RowsRef
-from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, held_out, trainable
+from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND
 from tasks.data.query_places import mix_bits
-from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, group_columns, normal_text, read_rows
+from tasks.data.rows import (
+    ITEM,
+    ITEM_ID,
+    QUERY,
+    ROW_ID,
+    below_share,
+    group_columns,
+    hold_places,
+    normal_text,
+    read_rows,
+)
 from tasks.worker.catalogue.records import connect, literal
 
 PLACE = "place"  # uint32: number of the row in its span
@@ -222,9 +232,10 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path
     writer, place = None, 0
     try:
         for rows in read_rows(store, [ref], group_columns(rule.group)):
-            held = held_out(rows, rule)
+            places = hold_places(rows, rule.group)
+            held, training = below_share(places, rule.measured), ~below_share(places, rule.share)
             table = signatures(rows, place, near).append_column(HELD, pa.array(held))
-            table = table.filter(pa.array(held | trainable(rows, rule)))
+            table = table.filter(pa.array(held | training))
             writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
             writer.write_table(table)
             place += rows.num_rows
@@ -273,7 +284,11 @@ _KEYS = f"place, {HELD}, unnest(keys) AS key, generate_subscripts(keys, 1)::UTIN
 def _find(database: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sides: str, config: Config) -> None:
     """Add the span's near-duplicates of rows in other files of signatures (path -> span) to the table `found`.
 
-    Few rows share a key, so the files are read twice: first the keys, then the runs of the rows to compare.
+    Few rows share a key with the other side, so the files are read twice: first the keys, then the runs of the rows to
+    compare.
+
+    Args:
+        sides: the condition for a row `o` of the span and a row `f` of the files to be compared.
     """
     near = config.evaluate.near_duplicates
     theirs = f"read_parquet([{', '.join(literal(str(path)) for path in files)}], filename = true)"
@@ -281,7 +296,8 @@ def _find(database: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sides:
     database.sql(f"""
         INSERT INTO found
         WITH met AS (
-            SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) SEMI JOIN own_keys USING (number, key)
+            SELECT * FROM (SELECT filename, {_KEYS} FROM {theirs}) f
+            SEMI JOIN own_keys o ON o.number = f.number AND o.key = f.key AND {sides}
         ), few AS (
             SELECT * FROM met
             QUALIFY row_number() OVER (PARTITION BY number, key, {HELD} ORDER BY filename, place) <= {COMPARED}

@@ -27,7 +27,7 @@ from infra.store.manifest import commit_by_content, open_file, open_manifest
 from tasks.contracts.evaluation import ENOUGH_SPANS, QUERY_KEY, QUERY_TRAINED, usual_rows
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import QUERY_AND_ITEM, HoldoutRule, RowsRef
-from tasks.data.holdout import left_out_ids, split_holdout
+from tasks.data.holdout import left_out_ids, split_by_places
 from tasks.data.label_columns import pair_mask
 from tasks.data.query_places import QUERY_PLACE, hash_queries, query_places
 from tasks.data.rows import (
@@ -132,9 +132,10 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
     writers: list[pq.ParquetWriter] = []
     try:
         for rows in read_rows(store, [ref], other_columns(store, ref)):
+            places = hold_places(rows, rule.group)
             added = {
                 QUERY_PLACE: query_places(hash_queries(rows[QUERY].to_pylist())),
-                HOLD_PLACE: hold_places(rows, rule.group),
+                HOLD_PLACE: places,
                 TEXTS_HASH: group_hashes(rows, QUERY_AND_ITEM),
                 NUMBER: np.arange(number, number + rows.num_rows),
             }
@@ -142,7 +143,7 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
             placed = rows
             for name, values in added.items():
                 placed = placed.append_column(name, pa.array(values))
-            training, held = split_holdout(placed, rule, left_out)
+            training, held = split_by_places(placed, places, rule, left_out)
             trained = pc.is_in(placed[NUMBER], value_set=training[NUMBER].combine_chunks())
             pairs = placed.select([QUERY_PLACE, ITEM_ID, LABEL]).append_column(TRAINED_ON, trained)
             tables = held.drop_columns(TEXTS_HASH), pairs, training.select([TEXTS_HASH])
