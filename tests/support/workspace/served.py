@@ -23,7 +23,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
 from tasks.contracts.jobs import JobSpec, Waiter
 from tasks.contracts.runs import Release
-from tasks.contracts.stages import Stage
+from tasks.contracts.stages import Chore, Stage
 from tasks.data.rows import CORE, FEED_KIND
 from tasks.data.span_versions import noted
 from tasks.planning.next_run import plan_run
@@ -33,7 +33,7 @@ from tests.support.fakes.stages import carry_out, refreshed
 from tests.support.workspace.jobs import COLOURS, THINGS, tiny_config
 
 ROWS, ITEMS = 120, 60
-REAL = (Stage.validate, Stage.train, Stage.infer, Stage.release)
+REAL = (Stage.validate, Stage.train, Stage.infer, Stage.release, Chore.publish)
 
 
 def served_config(*overrides: str) -> Config:
@@ -41,7 +41,7 @@ def served_config(*overrides: str) -> Config:
 
 
 class PartlyReal(FakeRunner):
-    """Gives the stages that make or use items and vectors to the real workers, in this process."""
+    """Gives all that makes or uses items and vectors to the real workers, in this process."""
 
     def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
         if spec.stage in REAL:

@@ -1,50 +1,67 @@
-"""The code that docs/publish.md gives to consumers, run against each kind of target."""
+"""The code that docs/publish.md gives to consumers, run against each kind of target and the online encoder."""
 
 from __future__ import annotations
 
 import contextlib
-import re
-from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
+from onnxruntime import InferenceSession
+from tokenizers import Tokenizer
 
-from tasks.worker import publish
-from tests.support.workspace.publications import publish_job
-from tests.support.workspace.releases import write_release
-from tests.tasks.worker.export.reading import vector_of
+from tasks.publish import publish_to_all
+from tasks.runs import releases
+from tasks.worker.online.exported import FOLDER, Exported
+from tests.support.processes.online_consumer import PAGE, code_below, consumer
+from tests.support.processes.online_server import running
+from tests.support.workspace.served import copy_of, in_use
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs/publish.md").read_text()
-ADDRESS = re.compile(r'(connect|QdrantClient|OpenSearch)\((url=)?"([^"]+)"')
-
-
-class Model:
-    """Embeds a text that is an item's id as that item's vector."""
-
-    def __init__(self, vectors: dict[str, np.ndarray]) -> None:
-        self._vectors = vectors
-
-    def encode_query(self, text: str) -> np.ndarray:
-        return self._vectors[text]
+QUERY = "want a red shoe 3 please"
 
 
-def test_the_code_of_the_page_finds_items_by_the_right_model(store, place):
-    releases = [write_release(store, number) for number in (1, 2)]
-    models = {each.model.version: Model({"i0007": vector_of(store, each, "i0007")}) for each in releases}
-    target = place.config().publish.targets[0]
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.partition(f"## {target.kind}\n")[2].partition("\n## ")[0], re.S)
-    at = next(str(getattr(target, key)) for key in ("uri", "dsn", "url") if hasattr(target, key))
-    call = "path=" if target.kind == "qdrant" else ""  # the local mode
-    code, replaced = ADDRESS.subn(lambda found: f"{found[1]}({call}{at!r}", code)
-    assert replaced == 1
-    for release in releases:
-        publish.run(publish_job(store, place.config(), release, only_current=False))
-        names: dict[str, Any] = {"model": models.__getitem__}
-        exec(compile(code, "docs/publish.md", "exec"), names)
-        with contextlib.ExitStack() as opened:
-            for each in {"connection", "client"} & set(names):
-                opened.enter_context(contextlib.closing(names[each]))
-            found = names["search"]("i0007", 3)
-        assert len(found) == 3
-        assert "'i0007'" in str(found[0])
-        assert release.model.version in str(found[0])
+def test_the_code_of_the_page_finds_items_by_the_right_model(served, place, tmp_path):
+    store, config = copy_of(served, tmp_path), place.config()
+    older, newer = (releases.read(store, number) for number in (2, 4))  # of two models; 4 is current
+    with in_use(store):
+        publish_to_all(store, config, older, only_current=False)
+        with running(store) as server:
+            for release in (older, newer):
+                names = consumer(config.publish.targets[0], server.url)
+                with contextlib.ExitStack() as opened:
+                    for each in {"connection", "client", "encoder"} & set(names):
+                        opened.enter_context(contextlib.closing(names[each]))
+                    found = names["search"](QUERY, 3)
+                assert len(found) == 3
+                assert all(release.model.version in str(hit) for hit in found)
+                if release is older:
+                    publish_to_all(store, config, newer, only_current=False)
+
+
+def test_a_consumer_without_a_server_gets_the_same_vectors(served, tmp_path):
+    store = copy_of(served, tmp_path)
+    version = releases.read(store, 2).model.version
+    code = code_below("Without a server")
+    assert '"workspace/models"' in code
+    names: dict[str, Any] = {}
+    exec(compile(code.replace('"workspace/models"', repr(str(store.path("models")))), "docs/publish.md", "exec"), names)
+    with running(store, "--release", "2") as server:
+        theirs: dict[str, Any] = {}
+        exec(code_below("What consumers read").replace("http://127.0.0.1:4280", server.url), theirs)
+        with contextlib.closing(theirs["encoder"]):
+            assert np.dot(names["embed"](QUERY, version), theirs["embed"](QUERY, version)) > 0.9999
+
+
+def test_the_graph_and_the_tokenizer_that_vespa_opens_give_the_vectors_of_the_release(served):
+    release = releases.read(served, 4)
+    folder = served.path(release.model_prefix)
+    component = ElementTree.fromstring(PAGE.partition("```xml\n")[2].partition("```")[0])
+    found = {each.tag: each.get("path") or each.text or "" for each in component}
+    tokens = Tokenizer.from_file(str(folder / found["tokenizer-model"])).encode(QUERY)
+    given = {
+        found["transformer-input-ids"]: np.array([tokens.ids]),
+        found["transformer-attention-mask"]: np.array([tokens.attention_mask]),
+    }
+    session = InferenceSession(folder / found["transformer-model"])
+    vector = np.asarray(session.run([found["transformer-output"]], given)[0])[0]
+    assert vector @ Exported(folder / FOLDER / "onnx").embed([QUERY], "query")[0] > 0.9999

@@ -8,18 +8,13 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.runs import releases
-from tests.support.workspace.served import copy_of, make_served
-
-
-@pytest.fixture(scope="package")
-def made(tmp_path_factory: pytest.TempPathFactory) -> DirectoryStore:
-    return make_served(tmp_path_factory.mktemp("served"), "release.exports=[onnx]")
+from tests.support.workspace.served import copy_of
 
 
 @pytest.fixture
-def store(made: DirectoryStore, tmp_path: Path) -> DirectoryStore:
+def store(served: DirectoryStore, tmp_path: Path) -> DirectoryStore:
     """A copy whose current release is 4; 3 has the same model, 2 and 1 another one."""
-    return copy_of(made, tmp_path)
+    return copy_of(served, tmp_path)
 
 
 def point_to(store: DirectoryStore, number: int) -> None:

@@ -1,0 +1,37 @@
+"""The code of docs/publish.md for consumers, as written but for its addresses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from configs.schema.stages import AnyTarget
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/publish.md").read_text()
+_ADDRESS = re.compile(r'(connect|QdrantClient|OpenSearch)\((url=)?"([^"]+)"')
+_ENCODER = "http://127.0.0.1:4280"
+
+
+def code_below(title: str) -> str:
+    """Return the first block of code below a title of the page."""
+    part = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return part.partition("```python\n")[2].partition("```")[0]
+
+
+def consumer(target: AnyTarget, encoder: str) -> dict[str, Any]:
+    """Return the names that the page's code for a target defines, `embed` and `search` among them.
+
+    Args:
+        encoder: address of `millrace serve --online`.
+    """
+    embedding = code_below("What consumers read")
+    assert _ENCODER in embedding
+    at = next(str(getattr(target, key)) for key in ("uri", "dsn", "url") if hasattr(target, key))
+    call = "path=" if target.kind == "qdrant" else ""  # the local mode
+    code, replaced = _ADDRESS.subn(lambda found: f"{found[1]}({call}{at!r}", code_below(target.kind))
+    assert replaced == 1
+    names: dict[str, Any] = {}
+    for each in (embedding.replace(_ENCODER, encoder), code):
+        exec(compile(each, "docs/publish.md", "exec"), names)
+    return names
