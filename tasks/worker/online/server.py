@@ -165,7 +165,11 @@ class Online:
 
     async def _ask(self, question: Question) -> Answered:
         try:
-            return await self._batcher.ask(question)
+            try:
+                return await self._batcher.ask(question)
+            except OtherModel:  # it may be current since a moment ago
+                await self._follower.look_now()
+                return await self._batcher.ask(question)
         except QueueFull:
             raise Refused(429, "too many texts wait already; try again in a second") from None
         except OtherModel as other:

@@ -1,6 +1,6 @@
-"""A small workspace with four releases: real items, vectors and models; health, warmup and evaluate do no arithmetic.
+"""A small workspace with releases: real items, vectors and models; health, warmup and evaluate do no arithmetic.
 
-Two spans are trained and released, each is refreshed once, and the refreshes name files of the releases before.
+Each span is trained and released, then refreshed once, and the refreshes name files of the releases before.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from tasks.contracts.stages import Chore, Stage
 from tasks.data.rows import CORE, FEED_KIND
 from tasks.data.span_versions import noted
 from tasks.planning.next_run import plan_run
+from tasks.runs import releases
 from tests.support.fakes.fake_runner import FakeRunner
 from tests.support.fakes.own_process import OwnProcess, encode_here
 from tests.support.fakes.stages import carry_out, refreshed
@@ -88,12 +89,12 @@ def take_in_feed(store: Store, version: int, item: str) -> None:
         _commit(store, f"items/2021-05/v{version}", table, FEED_KIND)
 
 
-def make_served(folder: Path, *overrides: str) -> DirectoryStore:
+def make_served(folder: Path, *overrides: str, spans: Sequence[str] = ("2021-Q1", "2021-Q2")) -> DirectoryStore:
     """A workspace whose current release is 4, a refresh of 3; of the model before, release 2 is a refresh of 1."""
     config = served_config(*overrides)
     store = DirectoryStore(folder / "workspace")
     with in_use(store):
-        for version, span in enumerate(("2021-Q1", "2021-Q2"), start=1):
+        for version, span in enumerate(spans, start=1):
             take_in(store, span)
             carry_out(plan_run(store, config, span))
             take_in_feed(store, version, f"new-{version}")
@@ -105,6 +106,13 @@ def refresh(store: Store) -> Release:
     return refreshed(store, served_config())
 
 
+def point_to(store: Store, number: int) -> None:
+    """Make another release current; targets follow later."""
+    raw, pointer = releases.read_pointer(store)
+    assert pointer is not None
+    releases.swap_pointer(store, pointer.model_copy(update={"release": number}), raw)
+
+
 def copy_of(store: DirectoryStore, folder: Path) -> DirectoryStore:
     """A copy of the workspace, at the same address as far as its records go."""
     shutil.copytree(store.root, folder / "workspace")
@@ -112,7 +120,7 @@ def copy_of(store: DirectoryStore, folder: Path) -> DirectoryStore:
 
 
 def _moment(span: str) -> dt.datetime:
-    return dt.datetime(2021, 3 * int(span[-1]) - 1, 10, tzinfo=dt.UTC)
+    return dt.datetime(int(span[:4]), 3 * int(span[-1]) - 1, 10, tzinfo=dt.UTC)
 
 
 def _commit(store: Store, prefix: str, table: pa.Table, kind: str) -> None:

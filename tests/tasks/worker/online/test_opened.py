@@ -16,7 +16,7 @@ from tasks.worker.online.exported import FOLDER, Exported
 from tasks.worker.online.follower import Follower
 from tasks.worker.online.opened import ReleasedModel, open_release
 from tasks.worker.search.index import Index
-from tests.tasks.worker.online.conftest import point_to
+from tests.support.workspace.served import point_to
 
 
 def test_the_hits_are_those_of_search(store: DirectoryStore) -> None:

@@ -20,7 +20,7 @@ from tasks.worker.online.__main__ import _bound
 from tests.support.processes.online_clients import TEXTS, Client, Seen, Truth, direct
 from tests.support.processes.online_server import SECONDS, running
 from tests.support.processes.services import MILLRACE
-from tests.tasks.worker.online.conftest import point_to
+from tests.support.workspace.served import point_to
 
 PAGE = (Path(__file__).resolve().parents[4] / "docs/online.md").read_text()
 LINES = PAGE.partition("```python\n")[2].partition("```")[0]  # that a consumer needs

@@ -25,7 +25,7 @@ from tasks.worker.online.exported import FOLDER, Entry, Exported
 from tasks.worker.online.follower import Follower
 from tasks.worker.online.opened import Opened
 from tasks.worker.online.server import Online
-from tests.tasks.worker.online.conftest import point_to
+from tests.support.workspace.served import point_to
 
 TEXTS = ("want a red shoe 3 please", "lamp")
 
@@ -294,6 +294,7 @@ def test_the_model_of_a_targets_vectors_answers_until_the_target_has_swapped(
 ) -> None:
     monkeypatch.setattr(follower_module, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(follower_module, "TARGETS_SECONDS", 0.05)
+    monkeypatch.setattr(follower_module, "LINGER_SECONDS", 0.0)
     published(store, 4)
     before, current = (releases.read(store, number).model.version for number in (4, 2))
     pinned = {"queries": TEXTS, "model_version": before}
@@ -310,6 +311,43 @@ def test_the_model_of_a_targets_vectors_answers_until_the_target_has_swapped(
         published(store, 2)
         wait_for(client, release=2, also=[])
         assert client.post("/embed", json=pinned).status_code == 409
+
+
+def test_a_target_that_swaps_before_the_server_has_looked_loses_no_search(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_SECONDS", 600.0)
+    published(store, 4)
+    with TestClient(Online(Follower(store)).app, base_url="http://localhost") as client:
+        point_to(store, 2)
+        published(store, 2)  # as a rollback does
+        for number in (2, 4):  # the row of the target was read after, and before it swapped
+            version = releases.read(store, number).model.version
+            got = client.post("/embed", json={"queries": TEXTS, "model_version": version})
+            assert (got.status_code, got.json().get("model_version")) == (200, version)
+        assert client.post("/search", json={"query": "lamp", "release": 2}).status_code == 200
+
+
+def test_requests_for_other_models_do_not_open_a_damaged_release_again(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "LOOK_SECONDS", 0.05)
+    release = releases.read(store, 2)
+    shutil.rmtree(store.local(release.model_prefix))
+    pinned = {"queries": TEXTS, "model_version": release.model.version}
+    follower = Follower(store)
+    with TestClient(Online(follower).app, base_url="http://localhost") as client:
+        point_to(store, 2)
+        wait_for(client, status="behind")
+        for _ in range(3):
+            assert client.post("/embed", json=pinned).status_code == 409
+    assert follower.failures == 1
+
+
+def test_a_server_of_one_release_refuses_all_others_at_once(store: DirectoryStore) -> None:
+    with TestClient(Online(Follower(store, 1)).app, base_url="http://localhost") as client:
+        version = releases.read(store, 4).model.version
+        assert client.post("/embed", json={"queries": TEXTS, "model_version": version}).status_code == 409
 
 
 def test_a_server_that_starts_between_release_and_publication_has_both_models(store: DirectoryStore) -> None:
