@@ -8,7 +8,7 @@ INSTALLED := .venv/installed
 PEERS := .venv/peers-installed
 
 .PHONY: install demo demo-batch down check audit check-neuron test proofs nightly fuzz docs bench overhead reviews ablation plasticity classification gates verdicts unseen decisions sides faults chaos \
-  success scale years train-memory holdout resume traps planned simulate
+  success scale years train-memory holdout resume traps planned simulate fire
 
 install: $(INSTALLED)
 
@@ -183,6 +183,11 @@ chaos: install
 # A million items and a million rows: memory of each process, time for each item, a kill, search, rollback.
 scale: install
 	$(BIN)/python -m tests.benchmarks.scale
+
+# The online encoder under load while ten releases and three rollbacks swap it and three targets: make fire SECONDS=120
+fire: SECONDS = 120
+fire: install
+	$(BIN)/python -m tests.benchmarks.fire --seconds $(SECONDS)
 
 # Requests, seconds and memory of status, freshness, history and metrics on a workspace of three years in a bucket.
 WEEKS ?= 156

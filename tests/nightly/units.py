@@ -36,6 +36,7 @@ PROGRAMS = (
     Unit("success", ("-m", f"{_BENCHMARKS}.success"), 20),
     Unit("demo on Batch", ("-m", "tests.support.cloud.batch_demo"), 10),
     Unit("demo on XLA", ("-m", "flows.demo", "xla"), 15),
+    Unit("fire", ("-m", f"{_BENCHMARKS}.fire"), 5),
     Unit("simulation", ("-m", "tests.simulation", "--seconds", "900"), 20),
     Unit("fuzz", ("-m", "pytest", "tests/fuzz", "-q"), 20),
 )

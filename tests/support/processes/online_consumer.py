@@ -1,4 +1,4 @@
-"""The code of docs/publish.md for consumers, as written but for its addresses."""
+"""The code of docs/publish.md for consumers, as written but for its addresses and the target's name."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def consumer(target: AnyTarget, encoder: str) -> dict[str, Any]:
     code, replaced = _ADDRESS.subn(lambda found: f"{found[1]}({call}{at!r}", code_below(target.kind))
     assert replaced == 1
     names: dict[str, Any] = {}
-    for each in (embedding.replace(_ENCODER, encoder), code):
+    for each in (embedding.replace(_ENCODER, encoder), re.sub(r"\blook\b", target.name, code)):
         exec(compile(each, "docs/publish.md", "exec"), names)
     return names
