@@ -38,6 +38,7 @@ _PATTERNS = {
     r"^[a-z][a-z0-9_]*$": "small letters, digits and _, a letter first",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and _, no digit first",
     r"^[A-Za-z0-9]+$": "letters and digits",
+    r"^https?://": "an address, as in http://127.0.0.1:4280",
     r"^\S+( \S+){4}$": "five fields, as in `0 6 * * 1`",
 }
 _BOUNDS = {limits.Gt: ("gt", "above"), limits.Ge: ("ge", "from"), limits.Lt: ("lt", "below"), limits.Le: ("le", "to")}

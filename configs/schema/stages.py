@@ -252,6 +252,12 @@ class LancedbTarget(Record):
     )
     name: Name = Field(description="name under which consumers read")
     uri: Address = Field(description="folder, or s3://bucket/prefix")
+    encoder: Address | None = Field(
+        default=None,
+        pattern=r"^https?://",
+        description="address of `millrace serve --online`, as in http://127.0.0.1:4280; "
+        "LanceDB's clients ask it for the vector of a text; null: they search with vectors alone",
+    )
 
     @property
     def is_folder(self) -> bool:

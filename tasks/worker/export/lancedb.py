@@ -1,13 +1,14 @@
 """Releases in a LanceDB database: a folder or bucket that applications read directly.
 
 LanceDB has no alias. So the table with the target's name has one row, the name of the table to read, which is replaced
-in one commit.
+in one commit. A table may name the encoder of its queries in its metadata; LanceDB's clients then ask it by themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import json
 import os
 import tempfile
 import warnings
@@ -37,6 +38,7 @@ _POINTER = pa.schema(
         "lineage": pa.string(),
     }
 )
+ENCODER, TOKEN = "millrace_encoder", "millrace_token"  # variables in the registry of LanceDB's embedding functions
 _MOST_TABLES = 10_000
 _DISTANCE = "_distance"
 
@@ -45,7 +47,7 @@ class Lancedb:
     """Implements `Target`."""
 
     def __init__(self, target: LancedbTarget) -> None:
-        self._name = target.name
+        self._name, self._encoder = target.name, target.encoder
         self._searched: Any = None  # the last searched table
         self.where = f"lancedb {target.name} ({target.uri})"
         with self._speaking():
@@ -81,8 +83,10 @@ class Lancedb:
             MODEL_VERSION: pa.string(),
             PARTITION: pa.int32(),
         }
+        schema = pa.schema(columns, _query_encoder(self._encoder, shape.model_version) if self._encoder else None)
         with self._speaking():
-            self._db.create_table(table, schema=pa.schema(columns), exist_ok=True)
+            if table not in self._names():  # one that names another encoder has another schema
+                self._db.create_table(table, schema=schema, exist_ok=True)
 
     def rows_by_partition(self, table: str, partitions: int) -> dict[int, int]:
         with self._speaking():
@@ -151,7 +155,7 @@ class Lancedb:
             left = there.search().where(f"{ITEM_ID} NOT IN ({listed})").select(schema.names).to_batches()
             with tempfile.TemporaryFile() as kept:  # the rows are read before their table is written
                 with pa.ipc.new_stream(kept, schema) as writer:
-                    for batch in left:
+                    for batch in filter(len, left):  # LanceDB would ask the encoder for the vectors of an empty one
                         writer.write_table(pa.Table.from_batches([batch]).select(schema.names).cast(schema))
                 kept.seek(0)
                 with pa.ipc.open_stream(kept) as reader:
@@ -195,6 +199,21 @@ def _whole_index(table: Any) -> Index | None:
         if not stats.num_unindexed_rows:
             return Index(index.name, stats.num_indexed_rows)
     return None
+
+
+def _query_encoder(address: str, model_version: str) -> dict[str, str]:
+    """Return a table's metadata by which `search(text)` asks `millrace serve --online` for the vector.
+
+    It is LanceDB's own function for OpenAI's interface. A reader may set both variables, as docs/publish.md says.
+    """
+    model = {
+        "name": model_version,
+        "base_url": f"$var:{ENCODER}:{address.rstrip('/')}/v1",
+        "api_key": f"$var:{TOKEN}:none",
+        "max_retries": 0,  # beyond the two of its client: a model that no server has any more is an error at once
+    }
+    function = {"name": "openai", "model": model, "source_column": TEXT, "vector_column": VECTOR}
+    return {"embedding_functions": json.dumps([function])}
 
 
 def _quoted(text: str) -> str:

@@ -45,7 +45,7 @@ class ReleaseVectors:
         self.count: int = facts["vectors"]
         self.partitions: int = facts["catalogue"]["partitions"]
         self.ids_sha256: str = facts["ids_sha256"]
-        self.shape = Shape(facts["width"], facts["type"] == "fp16")
+        self.shape = Shape(facts["width"], facts["type"] == "fp16", model_version)
         self._store, self._prefix = store, prefix
         self._files = layers_of(manifest)
         self._parts: dict[int, Layers] = {}

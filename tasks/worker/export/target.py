@@ -33,6 +33,7 @@ class Shape(NamedTuple):
 
     width: int
     fp16: bool
+    model_version: str
 
 
 class Owner(NamedTuple):

@@ -13,10 +13,10 @@ _ADDRESS = re.compile(r'(connect|QdrantClient|OpenSearch)\((url=)?"([^"]+)"')
 _ENCODER = "http://127.0.0.1:4280"
 
 
-def code_below(title: str) -> str:
-    """Return the first block of code below a title of the page."""
+def code_below(title: str, block: int = 0) -> str:
+    """Return a block of code below a title of the page; by default the first."""
     part = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
-    return part.partition("```python\n")[2].partition("```")[0]
+    return re.findall(r"```python\n(.*?)```", part, re.S)[block]
 
 
 def consumer(target: AnyTarget, encoder: str) -> dict[str, Any]:

@@ -7,12 +7,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+from lancedb.embeddings import get_registry
 from onnxruntime import InferenceSession
 from tokenizers import Tokenizer
 
 from tasks.publish import publish_to_all
 from tasks.runs import releases
+from tasks.worker.export.targets import open_target
 from tasks.worker.online.exported import FOLDER, Exported
+from tests.support.fakes.fake_runner import small_config
 from tests.support.processes.online_consumer import PAGE, code_below, consumer
 from tests.support.processes.online_server import running
 from tests.support.workspace.served import copy_of, in_use
@@ -50,6 +53,36 @@ def test_a_consumer_without_a_server_gets_the_same_vectors(served, tmp_path):
         exec(code_below("What consumers read").replace("http://127.0.0.1:4280", server.url), theirs)
         with contextlib.closing(theirs["encoder"]):
             assert np.dot(names["embed"](QUERY, version), theirs["embed"](QUERY, version)) > 0.9999
+
+
+def test_lancedb_asks_the_encoder_for_the_vector_of_a_text(served, tmp_path, monkeypatch):
+    store, folder = copy_of(served, tmp_path), str(tmp_path / "target")
+    code = code_below("lancedb", 1)
+    assert '"workspace/lancedb"' in code
+    code = compile(code.replace('"workspace/lancedb"', repr(folder)), "docs/publish.md", "exec")
+    with running(store) as server, in_use(store):
+        setting = f"{{kind: lancedb, name: look, uri: {folder}, encoder: ENCODER}}"
+        config = small_config(f"publish.targets=[{setting.replace('ENCODER', server.url + '/')}]")
+        names = consumer(config.publish.targets[0], server.url)
+        with contextlib.closing(names["encoder"]):
+            for number in (2, 4):  # of two models; 4 is current
+                release, found = releases.read(store, number), dict[str, Any]()
+                publish_to_all(store, config, release, only_current=False)
+                exec(code, found)
+                assert {hit["model_version"] for hit in found["hits"]} == {release.model.version}
+                nearest = [hit["item_id"] for hit in names["search"]("a red lamp")]
+                assert [hit["item_id"] for hit in found["hits"]] == nearest
+        with contextlib.closing(open_target(config.publish.targets[0])) as target:
+            target.erase(found["now"]["table"], nearest[:1])  # it writes the table again, with its metadata
+        exec(code, found)
+        assert found["hits"][0]["item_id"] == nearest[1]
+        without = small_config(f"publish.targets=[{setting.replace('ENCODER', 'null')}]")
+        publish_to_all(store, without, releases.read(store, 2), only_current=False)  # to a table that has the address
+        variables = code_below("lancedb", 2).replace('open("/run/secrets/encoder").read()', '"sesame"')
+        monkeypatch.setattr(get_registry(), "_variables", {})
+        exec(variables, {})
+        function = found["database"].open_table(found["now"]["table"]).embedding_functions["vector"].function
+        assert (function.base_url, function.api_key) == ("http://encoder.internal:4280/v1", "sesame")
 
 
 def test_the_graph_and_the_tokenizer_that_vespa_opens_give_the_vectors_of_the_release(served):
