@@ -51,7 +51,7 @@ def reaches_the_builder(path: Path) -> bool:
 
 
 def test_there_is_an_image_for_each_plane_and_accelerator() -> None:
-    assert set(IMAGES) == {"control", "worker", "worker-neuron"}
+    assert set(IMAGES) == {"control", "local", "worker", "worker-neuron"}
 
 
 @pytest.mark.shows("files of the images")
@@ -64,7 +64,9 @@ def test_every_copied_file_exists_and_reaches_the_builder(image: str) -> None:
         assert [path for path in files if not reaches_the_builder(path)] == []
 
 
-@pytest.mark.parametrize("path", [".env", ".git/config", ".venv/bin/python", "workspace/CURRENT", "tests/conftest.py"])
+@pytest.mark.parametrize(
+    "path", [".env", "infra/.env", ".git/config", ".venv/bin/python", "workspace/CURRENT", "tests/conftest.py"]
+)
 def test_nothing_else_reaches_the_builder(path: str) -> None:
     assert not reaches_the_builder(Path(path))
 
