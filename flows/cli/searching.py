@@ -1,11 +1,14 @@
 """`millrace search` and `millrace diff`: search one release, or compare two."""
 
+import time
+from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import typer
 from pydantic import Field
 
-from flows.cli.serving.search_worker import answered_once, searcher
+from flows.cli.serving.search_worker import ANSWER_SECONDS, answered_once, searcher
 from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import say, show_table
@@ -13,8 +16,10 @@ from flows.presentation import terminal
 from flows.presentation.changes import changes_section
 from flows.presentation.wording import count, shortened
 from infra.store.base import Store
-from tasks.contracts.search import Changes, Hit
-from tasks.foundation.errors import ConfigError
+from tasks.contracts.runs import Release
+from tasks.contracts.search import Answer, Changes, Hit, Question
+from tasks.foundation.errors import ConfigError, ServerError
+from tasks.foundation.passwords import read_token
 from tasks.foundation.records import Record
 from tasks.runs import releases
 from tasks.runs.plan import read_plan
@@ -50,6 +55,11 @@ def search(
         int | None, typer.Option("--release", help="Number of the release; default: the current one.")
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many items.")] = 10,
+    online: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Ask a running `millrace serve --online`, as in http://127.0.0.1:4280."),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="With --online: file with the token of the server.")] = None,
 ) -> SearchOutput:
     """Find the items of a release that are nearest to a text, among all of them."""
     if not text.strip():
@@ -57,16 +67,50 @@ def search(
     release = releases.current(store) if number is None else releases.read(store, number)
     if release is None:
         raise ConfigError(releases.no_current(store, "to search"))
-    with searcher(store, release) as worker:
-        answer, about = worker.ask(text, k), worker.about
+    if online is not None:
+        answer, vectors = (
+            _ask_server(online, read_token(token_file), release, Question(text=text, k=k)),
+            release.vectors,
+        )
+    else:
+        with searcher(store, release) as worker:
+            answer, vectors = worker.ask(text, k), worker.about.vectors
     return SearchOutput(
-        release=about.release,
-        model_version=about.model_version,
-        vectors=about.vectors,
+        release=release.number,
+        model_version=release.model.version,
+        vectors=vectors,
         query=text,
         hits=answer.hits,
         seconds=answer.seconds,
     )
+
+
+def _ask_server(address: str, token: str | None, release: Release, question: Question) -> Answer:
+    """Return the answer of a `millrace serve --online` by this release.
+
+    Raises:
+        ServerError: nobody answers there.
+        ConfigError: it refuses, as when it serves another release; names both.
+    """
+    asked = {"query": question.text, "k": question.k, "release": release.number, "model_version": release.model.version}
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    by_proxy = not any(f"//{name}" in address for name in ("127.0.0.1", "localhost", "[::1]"))
+    began = time.monotonic()
+    try:
+        with httpx.Client(trust_env=by_proxy, timeout=ANSWER_SECONDS) as client:
+            reply = client.post(f"{address.rstrip('/')}/search", json=asked, headers=headers)
+        content = reply.json()
+        said = content["hits"] if reply.is_success else content["error"]["message"]
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ServerError(
+            f"--online: nobody answers at {address} ({error}); start it: millrace serve --online, or leave it out"
+        ) from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"--online: at {address} answers something else than millrace serve --online") from error
+    if not reply.is_success:
+        raise ConfigError(f"--online: {address}: {said}")
+    hits = tuple(Hit.model_validate(hit) for hit in said)
+    return Answer(hits=hits, seconds=round(time.monotonic() - began, 3))
 
 
 def show_changes(changes: Changes) -> None:

@@ -4,7 +4,10 @@ A heuristic by form and name, not by value: it misses a password in other forms.
 """
 
 import re
+from pathlib import Path
 from urllib.parse import unquote
+
+from tasks.foundation.errors import ConfigError
 
 MASK = "***"
 _OF_USER = re.compile(r"(://[^/@\s:]*:)([^/@\s]+)(?=@)")  # http://user:PASSWORD@host
@@ -24,6 +27,19 @@ def masked(text: str) -> str:
 def holds_password(text: str) -> bool:
     """Return True if the text, for example a URL, a connection string or a setting, contains a password."""
     return masked(text) != text
+
+
+def read_token(file: Path | None) -> str | None:
+    """Return the token in the file of `--token-file`. Raises ConfigError: it can't be read, or holds none."""
+    if file is None:
+        return None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--token-file: {file} can't be read: {error}") from error
+    if not token:
+        raise ConfigError(f"--token-file: {file} holds no token; write one line of random letters into it")
+    return token
 
 
 def _without_value(found: re.Match[str]) -> str:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from infra.store.factory import open_store
 from tasks.foundation.errors import POLICIES, ConfigError, classify
-from tasks.foundation.passwords import masked
+from tasks.foundation.passwords import masked, read_token
 from tasks.worker.process.threads import QUIET
 
 DRAIN_SECONDS = 30  # for the requests that are under way at SIGTERM
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _serve(given: argparse.Namespace) -> None:
-    token = _token(given.token_file)
+    token = read_token(given.token_file)
     if token is None and given.host not in LOOPBACK:
         raise ConfigError(
             f"--host {given.host} lets others ask this server, so they must prove that they may: --token-file FILE"
@@ -83,19 +83,6 @@ def _serve(given: argparse.Namespace) -> None:
             signal.signal(number, lambda *_: None)
         uvicorn.Server(config).run(sockets=[listener])
     print("stopped", file=sys.stderr, flush=True)
-
-
-def _token(file: Path | None) -> str | None:
-    """Return the token in a file. Raises ConfigError: it can't be read, or holds none."""
-    if file is None:
-        return None
-    try:
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--token-file: {file} can't be read: {error}") from error
-    if not token:
-        raise ConfigError(f"--token-file: {file} holds no token; write one line of random letters into it")
-    return token
 
 
 def _bound(host: str, port: int) -> socket.socket:

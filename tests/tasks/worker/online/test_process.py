@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from flows.cli import searching
 from infra.store.directory import DirectoryStore
-from tasks.foundation.errors import POLICIES, FailureClass
+from tasks.foundation.errors import POLICIES, ConfigError, FailureClass, ServerError
 from tasks.worker.online.__main__ import _bound
 from tests.support.processes.online_clients import TEXTS, Client, Seen, Truth, direct
 from tests.support.processes.online_server import SECONDS, running
@@ -54,6 +55,21 @@ def test_swaps_under_load_fail_nobody_and_mix_no_models(store: DirectoryStore) -
     assert "torch" not in libraries
     assert re.findall(r"release (\d) serves", errors) == ["2", "3", "4"]
     assert set.union(*(seen.releases for seen in every)) == {2, 3, 4}
+
+
+def test_search_asks_a_running_server_for_the_same_hits(store: DirectoryStore, tmp_path: Path) -> None:
+    (token := tmp_path / "token").write_text("abc\n")
+    alone = searching.search(store, TEXTS[0], None, 5)
+    with running(store, "--token-file", str(token)) as server:
+        asked = searching.search(store, TEXTS[0], None, 5, server.url, token)
+        with pytest.raises(ConfigError, match="the header `Authorization: Bearer TOKEN` is missing"):
+            searching.search(store, TEXTS[0], None, 5, server.url)
+        with pytest.raises(ConfigError, match=r"release 4 .* the request is for release 2"):
+            searching.search(store, TEXTS[0], 2, 5, server.url, token)
+    assert asked.model_copy(update={"seconds": alone.seconds, "hits": ()}) == alone.model_copy(update={"hits": ()})
+    assert [hit.item_id for hit in asked.hits] == [hit.item_id for hit in alone.hits]
+    with pytest.raises(ServerError, match=f"nobody answers at {server.url} .*; start it: millrace serve --online"):
+        searching.search(store, TEXTS[0], None, 5, server.url, token)
 
 
 def test_at_sigterm_it_answers_the_requests_that_it_has(store: DirectoryStore) -> None:
