@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from infra.store.directory import DirectoryStore
@@ -17,12 +14,11 @@ from tasks.worker import publish
 from tasks.worker.export.targets import open_target
 from tests.support.fakes.fake_runner import small_config
 from tests.support.fakes.opensearch_server import OpensearchServer
+from tests.support.processes.online_consumer import code_below
 from tests.support.workspace.publications import publish_job
 from tests.support.workspace.releases import write_release
 from tests.tasks.worker.export.places import opensearch_place
 from tests.tasks.worker.export.reading import vector_of
-
-PAGE = (Path(__file__).resolve().parents[4] / "docs/publish.md").read_text()
 
 
 @pytest.fixture
@@ -82,14 +78,8 @@ def test_the_hybrid_search_of_the_page_joins_words_and_vector(store, opensearch)
     place = opensearch_place(opensearch.empty())
     release = write_release(store, 1, texts={"a": "red lamp", "b": "blue scarf", "c": "green kettle"})
     publish.run(publish_job(store, place.config(), release))
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.partition("## opensearch\n")[2], re.S)
-    code = code.replace("https://search.internal:9200", opensearch.url)
-
-    class Model:
-        def encode_query(self, text: str) -> np.ndarray:
-            return vector_of(store, release, text)
-
-    names: dict[str, Any] = {"model": lambda version: Model()}
+    code = code_below("opensearch").replace("https://search.internal:9200", opensearch.url)
+    names: dict[str, Any] = {"embed": lambda text, version: vector_of(store, release, text).tolist()}
     exec(compile(code, "docs/publish.md", "exec"), names)
     with contextlib.closing(names["client"]):
         assert names["search"]("a")[0]["_source"]["item_id"] == "a"
