@@ -7,7 +7,6 @@ spoken to with OpenSearch's client; they differ in the mapping of a vector and i
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +25,7 @@ from opensearchpy.exceptions import (
 from configs.schema.stages import OpensearchTarget
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.worker.export.secrets import secret_of
 from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
 
 BATCH_BYTES = 8 * 2**20  # per request; a server refuses more than 100 MB
@@ -43,12 +43,8 @@ class Opensearch:
     def __init__(self, target: OpensearchTarget) -> None:
         self._name = target.name
         self.where = f"opensearch {target.name} ({target.url})"
-        variable = target.password_env
-        if variable is not None and variable not in os.environ:
-            raise ConfigError(
-                f"{self.where}: the environment variable {variable} is not set where it is published from"
-            )
-        proof = (target.user, os.environ[variable]) if target.user is not None and variable is not None else None
+        secret = secret_of(target.password_env, self.where)
+        proof = (target.user, secret) if target.user is not None and secret is not None else None
         with self._speaking():
             self._client: Any = OpenSearch([target.url], http_auth=proof, timeout=TIMEOUT_SECONDS)
             about = self._client.info()["version"]

@@ -22,6 +22,7 @@ from psycopg.sql import SQL, Composed, Identifier, Literal
 from configs.schema.stages import PgvectorTarget
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StageError, StoreError
+from tasks.worker.export.secrets import secret_of
 from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
 
 _COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
@@ -52,12 +53,8 @@ class Pgvector:
     def __init__(self, target: PgvectorTarget) -> None:
         self._name = target.name
         self.where = f"pgvector {target.name} ({target.dsn})"
-        variable = target.password_env
-        if variable is not None and variable not in os.environ:
-            raise ConfigError(
-                f"{self.where}: the environment variable {variable} is not set where it is published from"
-            )
-        password = {"password": os.environ[variable]} if variable is not None else {}
+        secret = secret_of(target.password_env, self.where)
+        password = {"password": secret} if secret is not None else {}
         with self._speaking():
             self._connection = psycopg.connect(target.dsn, autocommit=True, **password, **_proof(target.dsn))  # pyright: ignore[reportArgumentType]
         try:

@@ -6,7 +6,6 @@ A folder instead of an address selects Qdrant's local mode: exact search, one pr
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from configs.schema.stages import QdrantTarget
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StoreError
+from tasks.worker.export.secrets import secret_of
 from tasks.worker.export.target import PARTITION, Index, Owner, Row, Shape, is_table_of
 
 BATCH_ITEMS = 256  # per request: well below the server's limit of 32 MiB
@@ -37,16 +37,11 @@ class Qdrant:
     def __init__(self, target: QdrantTarget) -> None:
         self._name, self._local = target.name, target.is_folder
         self.where = f"qdrant {target.name} ({target.url})"
-        variable = target.api_key_env
-        if variable is not None and variable not in os.environ:
-            raise ConfigError(
-                f"{self.where}: the environment variable {variable} is not set where it is published from"
-            )
+        key = secret_of(target.api_key_env, self.where)
         with self._speaking():
             if self._local:
                 self._client = QdrantClient(path=target.url)
             else:
-                key = os.environ[variable] if variable is not None else None
                 self._client = QdrantClient(url=target.url, api_key=key, timeout=TIMEOUT_SECONDS)
 
     def serving(self) -> str | None:

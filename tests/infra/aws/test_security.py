@@ -24,7 +24,8 @@ def statements(found: Resources) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, one in of_kind(found, "IAM::Role", "IAM::ManagedPolicy", "S3::BucketPolicy"):
         documents = [one.get("AssumeRolePolicyDocument"), one.get("PolicyDocument")]
         documents += [policy["PolicyDocument"] for policy in one.get("Policies", ())]
-        yield from ((name, each) for document in documents if document for each in document["Statement"])
+        for document in filter(None, documents):
+            yield from ((name, each.get("If", [None, each])[1]) for each in document["Statement"])
 
 
 def listed(value: Any) -> list[Any]:

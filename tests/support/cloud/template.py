@@ -41,7 +41,12 @@ _Loader.add_multi_constructor("!", _function)  # pyright: ignore[reportUnknownMe
 def template() -> dict[str, Any]:
     """The template with its loops unrolled, and all other functions as they are written."""
     read = yaml.load(TEMPLATE.read_text(), _Loader)
-    return read | {section: _unrolled(read[section]) for section in ("Resources", "Outputs")}
+    lists = {
+        name: one["Default"].split(",")
+        for name, one in read["Parameters"].items()
+        if one["Type"] == "CommaDelimitedList"
+    }
+    return read | {section: _unrolled(read[section], lists) for section in ("Resources", "Outputs")}
 
 
 def resources(kind: str) -> dict[str, dict[str, Any]]:
@@ -59,12 +64,13 @@ def made(kind: str, **parameters: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _unrolled(section: Mapping[str, Any]) -> dict[str, Any]:
+def _unrolled(section: Mapping[str, Any], lists: Mapping[str, list[str]]) -> dict[str, Any]:
+    """A loop over a parameter goes over its default."""
     found: dict[str, Any] = {}
     for key, value in section.items():
         if key.startswith(_LOOP):
             variable, collection, body = value
-            for item in collection:
+            for item in lists[collection["Ref"]] if isinstance(collection, dict) else collection:
                 found |= _replaced(body, variable, item)
         else:
             found[key] = value
@@ -75,7 +81,7 @@ def _replaced(value: Any, variable: str, item: str) -> Any:
     if value == {"Ref": variable}:
         return item
     if isinstance(value, str):
-        return value.replace(f"${{{variable}}}", item)
+        return value.replace(f"${{{variable}}}", item).replace(f"&{{{variable}}}", re.sub(r"\W|_", "", item))
     if isinstance(value, dict):
         return {_replaced(key, variable, item): _replaced(each, variable, item) for key, each in value.items()}
     return [_replaced(each, variable, item) for each in value] if isinstance(value, list) else value
