@@ -64,6 +64,22 @@ def made(kind: str, **parameters: str) -> dict[str, dict[str, Any]]:
     }
 
 
+def flat(**parameters: str) -> dict[str, Any]:
+    """The template of a stack with these parameters, in JSON's long form: loops, conditions and mappings are resolved.
+
+    What one resource says of another is left as Ref, Fn::GetAtt and Fn::Sub.
+    """
+    stack = _Written(parameters)
+    return {
+        section: {
+            name: stack.resolve({key: value for key, value in one.items() if key != "Condition"})
+            for name, one in template()[section].items()
+            if "Condition" not in one or stack.condition(one["Condition"])
+        }
+        for section in ("Resources", "Outputs")
+    }
+
+
 def _unrolled(section: Mapping[str, Any], lists: Mapping[str, list[str]]) -> dict[str, Any]:
     """A loop over a parameter goes over its default."""
     found: dict[str, Any] = {}
@@ -173,3 +189,20 @@ class _Stack:
         if attribute == "Arn" or kind == "AWS::Batch::SchedulingPolicy":
             return f"arn:aws:{kind.split('::')[1].lower()}:{REGION}:{ACCOUNT}:{name}"
         return name
+
+
+class _Written(_Stack):
+    """References between resources stay as they are written."""
+
+    def _ref(self, name: str) -> Any:
+        return super()._ref(name) if name in self._values or name == "AWS::NoValue" else {"Ref": name}
+
+    def _getatt(self, target: Any) -> Any:
+        name, attribute = target.split(".") if isinstance(target, str) else (self.resolve(target[0]), target[1])
+        return {"Fn::GetAtt": [name, attribute]}
+
+    def _sub(self, argument: Any) -> Any:
+        text, own = argument if isinstance(argument, list) else (argument, {})
+        values = self._values | {name: self.resolve(value) for name, value in own.items()}
+        text = re.sub(r"\$\{([\w:]+)\}", lambda found: str(values.get(found[1], found[0])), text)
+        return {"Fn::Sub": text} if "${" in text else text

@@ -1,0 +1,248 @@
+"""An AWS account for the commands of a page: `aws`, answered by moto and by stand-ins for what moto lacks.
+
+Lacking in moto: CloudFormation as the template needs it (stacks.py), placement groups, reservations, quotas, and the
+user data of machines, which is not run: a machine that stops itself at its end is stopped by whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jmespath
+from botocore.exceptions import ClientError, WaiterError
+
+from tests.support.cloud.cli import PAGED, Command, command, complaints, operation_of, request_of
+from tests.support.cloud.stacks import SERVICE_LINKED, Stack, StackFailed, call, client_of
+
+TOKEN = "token-of-the-registry"
+RESERVED = "cr-0123456789abcdef0"
+# Everything that the template makes, by the call that lists it and the part of the reply.
+LISTS = {
+    "instances": (
+        "ec2",
+        "DescribeInstances",
+        "Reservations[].Instances[?State.Name!='terminated'][].InstanceId",
+    ),
+    "volumes": ("ec2", "DescribeVolumes", "Volumes[].VolumeId"),
+    "images": ("ec2", "DescribeImages", "Images[].ImageId"),
+    "vpcs": ("ec2", "DescribeVpcs", "Vpcs[].VpcId"),
+    "subnets": ("ec2", "DescribeSubnets", "Subnets[].SubnetId"),
+    "route tables": ("ec2", "DescribeRouteTables", "RouteTables[].RouteTableId"),
+    "gateways": ("ec2", "DescribeInternetGateways", "InternetGateways[].InternetGatewayId"),
+    "nat": ("ec2", "DescribeNatGateways", "NatGateways[?State!='deleted'].NatGatewayId"),
+    "addresses": ("ec2", "DescribeAddresses", "Addresses[].AllocationId"),
+    "endpoints": ("ec2", "DescribeVpcEndpoints", "VpcEndpoints[?State!='deleted'].VpcEndpointId"),
+    "groups": ("ec2", "DescribeSecurityGroups", "SecurityGroups[].GroupId"),
+    "launch templates": ("ec2", "DescribeLaunchTemplates", "LaunchTemplates[].LaunchTemplateId"),
+    "environments": ("batch", "DescribeComputeEnvironments", "computeEnvironments[].computeEnvironmentName"),
+    "queues": ("batch", "DescribeJobQueues", "jobQueues[].jobQueueName"),
+    "definitions": ("batch", "DescribeJobDefinitions", "jobDefinitions[?status=='ACTIVE'].jobDefinitionArn"),
+    "repositories": ("ecr", "DescribeRepositories", "repositories[].repositoryName"),
+    "logs": ("logs", "DescribeLogGroups", "logGroups[].logGroupName"),
+    "roles": ("iam", "ListRoles", f"Roles[?Path!='{SERVICE_LINKED}batch.amazonaws.com/'].RoleName"),
+    "profiles": ("iam", "ListInstanceProfiles", "InstanceProfiles[].InstanceProfileName"),
+    "rules": ("events", "ListRules", "Rules[].Name"),
+    "buckets": ("s3", "ListBuckets", "Buckets[].Name"),
+}
+
+
+class Refused(Exception):
+    """What a command prints to standard error, with its exit status."""
+
+    def __init__(self, text: str, code: int = 254) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Reply(NamedTuple):
+    out: str = ""
+    err: str = ""
+    code: int = 0
+
+
+class Account:
+    """moto must be active."""
+
+    def __init__(self) -> None:
+        self.stacks: dict[str, Stack] = {}
+        self.listed: dict[str, str] = {}  # what moto has no service for, and its type
+
+    def aws(self, words: list[str], folder: Path) -> Reply:
+        """`aws WORDS` in a folder."""
+        one = command(words)
+        try:
+            if found := complaints(one._replace(patient=True)):
+                raise Refused("; ".join(found), 252)
+            own = OWN.get((one.service, one.words[0]))
+            return Reply(_printed(own(self, one) if own else _called(one, folder), one))
+        except Refused as error:
+            return Reply(err=str(error), code=error.code)
+        except (ClientError, WaiterError, StackFailed) as error:
+            return Reply(err=str(error), code=254)
+
+    def contents(self) -> dict[str, set[str]]:
+        """The names of everything in the account, by kind."""
+        found: dict[str, set[str]] = {
+            kind: set(
+                jmespath.search(path, call(service, name, {"Owners": ["self"]} if kind == "images" else {})) or ()
+            )
+            for kind, (service, name, path) in LISTS.items()
+        }
+        return found | {"policies": _policies(), "listed by hand": set(self.listed), "stacks": set(self.stacks)}
+
+    def stack(self, name: str) -> Stack:
+        if name not in self.stacks:
+            raise Refused(f"Stack with id {name} does not exist")
+        return self.stacks[name]
+
+
+def _policies() -> set[str]:
+    return {one["PolicyName"] for one in call("iam", "ListPolicies", {"Scope": "Local"})["Policies"]}
+
+
+def _called(one: Command, folder: Path) -> Any:
+    operation = operation_of(one)
+    request = request_of(operation, {key: values for key, values in one.options.items() if key not in PAGED}, folder)
+    reply = call(operation.service_model.service_name, operation.name, request)
+    reply.pop("ResponseMetadata", None)
+    if limit := one.options.get("max-items"):  # of all lists together, as the CLI counts
+        left = int(limit[0])
+        for key in [key for key, value in reply.items() if isinstance(value, list)]:
+            reply[key] = reply[key][:left]
+            left -= len(reply[key])
+    return reply
+
+
+def _printed(reply: Any, one: Command) -> str:
+    if reply is None or isinstance(reply, str):
+        return reply or ""
+    for query in one.options.get("query", ()):
+        reply = jmespath.search(query, reply)
+    if one.options.get("output") != ["text"]:
+        return json.dumps(reply, indent=4, default=str) + "\n"
+    rows = reply if isinstance(reply, list) and reply and isinstance(reply[0], list) else [reply]
+    return "".join("\t".join(map(str, row if isinstance(row, list) else [row])) + "\n" for row in rows)
+
+
+# --- commands that moto can't answer -------------------------------------------------------------------------------
+
+
+def _deploy(account: Account, one: Command) -> str:
+    (name,), (bucket,) = one.options["stack-name"], one.options["s3-bucket"]
+    call("s3", "HeadBucket", {"Bucket": bucket})  # where the CLI puts the template
+    if {"CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"} - set(one.options["capabilities"]):
+        raise Refused("InsufficientCapabilitiesException: the template has roles and a transform")
+    changes = dict(each.split("=", 1) for each in one.options["parameter-overrides"])
+    stack = account.stacks.get(name) or Stack(name, account.listed)
+    if not (stack.parameters | changes).get("AcceleratorAmi"):
+        raise Refused("Parameters: [AcceleratorAmi] must have values")
+    account.stacks[name] = stack
+    stack.deploy(changes)
+    return f"Successfully created/updated stack - {name}\n"
+
+
+def _describe_stacks(account: Account, one: Command) -> Any:
+    outputs = account.stack(one.options["stack-name"][0]).outputs
+    return {"Stacks": [{"Outputs": [{"OutputKey": key, "OutputValue": text} for key, text in outputs.items()]}]}
+
+
+def _delete_stack(account: Account, one: Command) -> None:
+    (name,) = one.options["stack-name"]
+    account.stack(name).delete()
+    del account.stacks[name]
+
+
+def _make_bucket(_: Account, one: Command) -> str:
+    bucket = one.words[1].removeprefix("s3://")
+    call("s3", "CreateBucket", {"Bucket": bucket})
+    return f"make_bucket: {bucket}\n"
+
+
+def _remove_bucket(_: Account, one: Command) -> str:
+    """With --force, objects go first, versions do not."""
+    bucket = one.words[1].removeprefix("s3://")
+    for each in call("s3", "ListObjectsV2", {"Bucket": bucket}).get("Contents", []) if "force" in one.options else []:
+        call("s3", "DeleteObject", {"Bucket": bucket, "Key": each["Key"]})
+    call("s3", "DeleteBucket", {"Bucket": bucket})
+    return f"remove_bucket: {bucket}\n"
+
+
+def _reserve(account: Account, one: Command) -> Any:
+    request = request_of(operation_of(one), one.options)
+    group = request["PlacementGroupArn"].rpartition("placement-group/")[2]
+    if account.listed.get(group) != "AWS::EC2::PlacementGroup":
+        raise Refused(f"InvalidPlacementGroup.Unknown: {group!r}")
+    account.listed[RESERVED] = f"in {group}"
+    return {"CapacityReservation": {"CapacityReservationId": RESERVED}}
+
+
+def _cancel(account: Account, one: Command) -> Any:
+    (name,) = one.options["capacity-reservation-id"]
+    if account.listed.pop(name, None) is None:
+        raise Refused(f"InvalidCapacityReservationId.NotFound: {name!r}")
+    return {"Return": True}
+
+
+def _reservations(account: Account, _: Command) -> Any:
+    return {"CapacityReservations": [{"CapacityReservationId": RESERVED}] if RESERVED in account.listed else []}
+
+
+def _start(_: Account, one: Command) -> Any:
+    """A machine of an image that Systems Manager knows, and with a profile that exists; its user data are not run."""
+    folder = Path(__file__).resolve().parents[3]
+    request = request_of(operation_of(one), one.options, folder)
+    image: str = request["ImageId"]
+    if not re.fullmatch(r"resolve:ssm:/aws/service/[\w/.-]+|ami-[0-9a-f]+", image):
+        raise Refused(f"InvalidAMIID.Malformed: {image!r}")
+    if profile := request.get("IamInstanceProfile"):
+        call("iam", "GetInstanceProfile", {"InstanceProfileName": profile["Name"]})
+    reply = call("ec2", "RunInstances", request)
+    return {"Instances": reply["Instances"]}
+
+
+def _wait(account: Account, one: Command) -> None:
+    if one.words[1] == "instance-stopped":  # the machine's own last line
+        call("ec2", "StopInstances", {"InstanceIds": one.options["instance-ids"]})
+    if one.words[1] == "stack-delete-complete":
+        if one.options["stack-name"][0] in account.stacks:
+            raise Refused("Waiter StackDeleteComplete failed")
+        return
+    request = {"InstanceIds": one.options.get("instance-ids"), "ImageIds": one.options.get("image-ids")}
+    waiter = client_of(one.service).get_waiter(one.words[1].replace("-", "_"))
+    waiter.wait(**{key: value for key, value in request.items() if value}, WaiterConfig={"Delay": 0, "MaxAttempts": 2})
+
+
+def _session(_: Account, one: Command) -> str:
+    """A shell on a machine that runs, with a role that Systems Manager takes; its document is one of AWS's."""
+    (target,) = one.options["target"]
+    (found,) = call("ec2", "DescribeInstances", {"InstanceIds": [target]})["Reservations"][0]["Instances"]
+    if found["State"]["Name"] != "running" or "IamInstanceProfile" not in found:
+        raise Refused(f"TargetNotConnected: {target} is not connected.")
+    name = found["IamInstanceProfile"]["Arn"].rpartition("/")[2]
+    (role,) = call("iam", "GetInstanceProfile", {"InstanceProfileName": name})["InstanceProfile"]["Roles"]
+    attached = call("iam", "ListAttachedRolePolicies", {"RoleName": role["RoleName"]})["AttachedPolicies"]
+    if "AmazonSSMManagedInstanceCore" not in [each["PolicyName"] for each in attached]:
+        raise Refused(f"TargetNotConnected: {target} is not connected.")
+    return "Starting session\n"
+
+
+OWN: dict[tuple[str, str], Any] = {
+    ("cloudformation", "deploy"): _deploy,
+    ("cloudformation", "describe-stacks"): _describe_stacks,
+    ("cloudformation", "delete-stack"): _delete_stack,
+    ("cloudformation", "wait"): _wait,
+    ("ec2", "wait"): _wait,
+    ("ec2", "run-instances"): _start,
+    ("ec2", "create-capacity-reservation"): _reserve,
+    ("ec2", "cancel-capacity-reservation"): _cancel,
+    ("ec2", "describe-capacity-reservations"): _reservations,
+    ("ecr", "get-login-password"): lambda _, one: f"{TOKEN}\n",
+    ("s3", "mb"): _make_bucket,
+    ("s3", "rb"): _remove_bucket,
+    ("service-quotas", "list-service-quotas"): lambda _, one: {"Quotas": []},
+    ("service-quotas", "request-service-quota-increase"): lambda _, one: {"RequestedQuota": {"Status": "PENDING"}},
+    ("ssm", "start-session"): _session,
+}
