@@ -6,7 +6,7 @@ Also the origin of each setting in force, and the settings in which two configur
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple, get_origin
 
 import yaml
@@ -19,6 +19,7 @@ from configs.yaml_files import fault_of, lines_of_keys, read_yaml, read_yaml_fil
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import holds_password, masked
 from tasks.foundation.process import laboratory_is_here
+from tasks.foundation.s3_path import S3Path, local_or_s3, whole
 
 
 def take_in(tree: dict[str, Any]) -> None:
@@ -57,20 +58,21 @@ class Layer(NamedTuple):
     """Some settings, as a tree, and where they were written."""
 
     source: str  # in words, for messages
-    path: Path | None  # None: the command line
+    path: PurePath | None  # None: the command line
     patch: dict[str, Any]
 
 
-def load_config(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Config:
+def load_config(config_file: PurePath | str | None = None, overrides: Sequence[str] = ()) -> Config:
     """Resolve the configuration.
 
     Args:
-        config_file: a YAML file whose keys override base.yaml and the file that it extends; None or empty: base.yaml
-            alone.
+        config_file: a YAML file whose keys override base.yaml and the file that it extends, here or `s3://bucket/key`;
+            None or empty: base.yaml alone.
         overrides: `dotted.key=value`, values in YAML; a later one wins.
 
     Raises:
         ConfigError: a file can't be read, a key is unknown, or a value is out of bounds; names file and key.
+        StoreError: the bucket of a file gave no answer.
     """
     return _resolve({}, layers(config_file, overrides))
 
@@ -104,11 +106,11 @@ def _resolve(tree: dict[str, Any], over: Iterable[Layer]) -> Config:
     return config
 
 
-def layers(config_file: Path | str | None = None, overrides: Sequence[str] = ()) -> Iterator[Layer]:
+def layers(config_file: PurePath | str | None = None, overrides: Sequence[str] = ()) -> Iterator[Layer]:
     """Yield what `load_config` merges, in this order; a later layer wins. Raises ConfigError as `load_config` does."""
     yield Layer(str(BASE), BASE, _read(BASE))
     if config_file:
-        yield from _files(Path(config_file))
+        yield from _files(local_or_s3(config_file))
     yield from _of_overrides(overrides)
 
 
@@ -146,27 +148,35 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(config.tree(), sort_keys=False)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: PurePath) -> dict[str, Any]:
     tree = read_yaml_file(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected keys and values at the top level")
     return tree
 
 
-def _files(path: Path, above: tuple[Path, ...] = ()) -> Iterator[Layer]:
+def _files(path: PurePath, above: tuple[PurePath, ...] = ()) -> Iterator[Layer]:
     """Yield the chain of files that `path` extends, base first, and `path` last, each with its keys."""
     tree = _read(path)
     below = tree.pop(EXTENDS, None)
     if below is not None:
         if not isinstance(below, str) or not below.isprintable():
             raise ConfigError(f"{path}: {EXTENDS} must be the path of one config file, got {below!r}")
-        chain = (*above, path.resolve())
-        if (path.parent / below).resolve() in chain:
+        chain = (*above, whole(path))
+        if whole(path.parent / below) in chain:
             raise ConfigError(f"{path}: {EXTENDS} {below!r} leads back to a file that is being read; remove it there")
-        if not (path.parent / below).is_file():
-            raise ConfigError(f"{path}: {EXTENDS} {below!r}: {path.parent / below}: no such file")
-        yield from _files(path.parent / below, chain)
+        yield from _files(_extended(path, below), chain)
     yield Layer(str(path), path, tree)
+
+
+def _extended(path: PurePath, below: str) -> PurePath:
+    """Return the file that another extends: beside it, or of a file in a bucket one that comes with the code."""
+    if isinstance(path, S3Path):
+        own = BASE.with_name(below)
+        return own if "/" not in below and own.is_file() else path.parent / below
+    if not Path(path.parent / below).is_file():
+        raise ConfigError(f"{path}: {EXTENDS} {below!r}: {path.parent / below}: no such file")
+    return path.parent / below
 
 
 def _merge(tree: dict[str, Any], patch: Mapping[str, Any], source: str, path: tuple[str, ...] = ()) -> None:
@@ -259,7 +269,7 @@ class InForce(NamedTuple):
         return value, ", ".join(first_lines.values()) or SCHEMA
 
 
-def in_force(config_file: Path | None = None, overrides: Sequence[str] = ()) -> InForce:
+def in_force(config_file: PurePath | None = None, overrides: Sequence[str] = ()) -> InForce:
     """Resolve the settings as `load_config` does, with their origins. Raises ConfigError as it does."""
     tree = load_config(config_file, overrides).tree()
     origins: dict[_Path, str] = {}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -10,22 +10,28 @@ from yaml.composer import Composer, ComposerError
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from configs.bucket_files import object_bytes
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.s3_path import S3Path
 
 LONGEST = 2**18  # characters of a file, aliases expanded
 DEEPEST = 50  # nesting levels of lists and keys, aliases expanded
 _NUMBER_BITS = 64
+_UTF8_BYTES = 4  # at most, of a character
 
 
-def read_yaml_file(path: Path, label: str = "") -> Any:
-    """Return the content of a YAML file. `label` begins the error messages, for example with the key of the file.
+def read_yaml_file(path: PurePath, label: str = "") -> Any:
+    """Return the content of a YAML file, here or in a bucket.
+
+    Args:
+        label: begins the error messages, for example with the key of the file.
 
     Raises:
         ConfigError: the file doesn't exist, or `read_yaml` can't read it.
+        StoreError: the bucket of an `S3Path` gave no answer.
     """
     try:
-        with path.open(encoding="utf-8") as file:
-            return read_yaml(file.read(LONGEST + 1))
+        return read_yaml(_text(path))
     except FileNotFoundError as error:
         raise ConfigError(f"{label}{path}: no such file") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -59,9 +65,17 @@ def read_yaml(text: str) -> Any:
         raise
 
 
-def lines_of_keys(path: Path) -> dict[tuple[str, ...], int]:
+def lines_of_keys(path: PurePath) -> dict[tuple[str, ...], int]:
     """Return the line, from 1, of each key in a YAML file that `read_yaml_file` has read."""
-    return dict(_lines(yaml.compose(path.read_text(encoding="utf-8"), _Loader), ()))
+    return dict(_lines(yaml.compose(_text(path), _Loader), ()))
+
+
+def _text(path: PurePath) -> str:
+    """Return a file's text, or the first LONGEST + 1 characters of a longer one."""
+    if isinstance(path, S3Path):
+        return object_bytes(path, _UTF8_BYTES * LONGEST + 1).decode()
+    with Path(path).open(encoding="utf-8") as file:
+        return file.read(LONGEST + 1)
 
 
 def _lines(node: Node | None, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -15,6 +15,7 @@ import yaml
 from infra.store.factory import scheme_of
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.process import ROOT, code_version
+from tasks.foundation.s3_path import SCHEME
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -121,13 +122,13 @@ def _in_bucket(uri: str, kind: str) -> str:
 
 
 def _in_image(config_file: str, kind: str) -> str:
-    """Return the path of a config file in the control image, which holds the folder configs/."""
-    if not config_file:
-        return ""
+    """Return the path of a config file in the control image, which holds configs/; of one in a bucket the same."""
+    if not config_file or config_file.startswith(SCHEME):
+        return config_file
     if not Path(config_file).is_relative_to(ROOT / "configs"):
         raise ConfigError(
             f"the work pool has the type {kind}, so flows run in containers, which do not see {config_file}; put it "
-            f"into {ROOT / 'configs'} and build the control image again"
+            f"into a bucket (--config s3://...), or into {ROOT / 'configs'} and build the control image again"
         )
     return str(IN_IMAGE / Path(config_file).relative_to(ROOT))
 

@@ -28,6 +28,7 @@ from tasks.contracts.stages import Stage, compute_of
 from tasks.foundation.errors import CodeError, ConfigError, StageError
 from tasks.foundation.process import ROOT
 from tasks.foundation.records import Record
+from tasks.foundation.s3_path import whole
 from tasks.monitoring.deadlines import check_schedule, next_fire
 from tasks.planning.next_run import due_span
 
@@ -108,7 +109,7 @@ def deploy(
     from infra import alerts
 
     blocks = [alerts.block_of(each) for each in alert_block or ()]
-    config_file = str(options.config_file.resolve()) if options.config_file else None  # workers run elsewhere
+    config_file = str(whole(options.config_file)) if options.config_file else None  # workers run elsewhere
     source = Source(
         uri=store.uri,
         config_file=config_file or "",

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
@@ -47,7 +47,7 @@ def doctor(
         ),
     ] = False,
     workspace: str = HERE,
-    config_file: Path | None = None,
+    config_file: PurePath | None = None,
     settings: list[str] | None = None,
 ) -> DoctorReport:  # a workspace that can't be opened is a finding
     """Check everything that a run needs, and say how to fix each problem."""

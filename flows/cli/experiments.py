@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
@@ -192,7 +192,7 @@ def _newest(store: Store, config: Config) -> str:
     return trying.newest_trained(store, config.lineage) or plan_run(store, config).span.name
 
 
-def _settings(options: RunOptions, given: Config, own: str | None) -> tuple[Path | None, tuple[str, ...]]:
+def _settings(options: RunOptions, given: Config, own: str | None) -> tuple[PurePath | None, tuple[str, ...]]:
     """Return the settings of an experiment: the file, and the overrides over it."""
     if options.config_file is not None or own is None:
         return options.config_file, tuple(options.overrides)

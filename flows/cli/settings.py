@@ -2,7 +2,7 @@
 
 import json
 import re
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated, Any
 
 import typer
@@ -63,7 +63,7 @@ def config(
             show_default=False, autocompletion=setting_keys, help="A key or a section, as in train.epochs or train."
         ),
     ] = None,
-    config_file: Path | None = None,
+    config_file: PurePath | None = None,
     settings: list[str] | None = None,
 ) -> ConfigOutput:
     """Show each key of the configuration: meaning, type, default, value in force, and the line that sets it."""

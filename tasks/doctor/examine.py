@@ -8,7 +8,7 @@ import os
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from urllib.error import HTTPError
 
 import boto3.session
@@ -31,6 +31,7 @@ from tasks.doctor import checks, prefect_api
 from tasks.doctor.checks import Check, CheckResult, Finding, run_check, run_checks
 from tasks.foundation.errors import one_line
 from tasks.foundation.records import Record
+from tasks.foundation.s3_path import whole
 from tasks.runs.catalogues import on_cpu_queue
 
 _HURRIED = Network(retries={"mode": "standard", "total_max_attempts": 2}, connect_timeout=4, read_timeout=4)
@@ -154,7 +155,7 @@ class DoctorReport(Record):
         return cls(failed=failed, warned=warned, findings=tuple(findings))
 
 
-def examine(uri: str, config_file: Path | None, overrides: Sequence[str], new: bool = False) -> DoctorReport:
+def examine(uri: str, config_file: PurePath | None, overrides: Sequence[str], new: bool = False) -> DoctorReport:
     """Run all checks for this workspace and configuration; none of them raises.
 
     If a Prefect server is found, the environment is set for it, so call this before Prefect is imported.
@@ -210,10 +211,10 @@ def _of_server(server: Server) -> list[Check]:
     ]
 
 
-def _of_deployments(store: Store, config: Config, config_file: Path | None, overrides: Sequence[str]) -> Check:
+def _of_deployments(store: Store, config: Config, config_file: PurePath | None, overrides: Sequence[str]) -> Check:
     source = Source(
         uri=store.uri,
-        config_file=str(config_file.resolve()) if config_file else "",
+        config_file=str(whole(config_file)) if config_file else "",
         overrides=tuple(overrides),
         pipeline=config.pipeline,
         lineage=config.lineage,
@@ -251,7 +252,7 @@ def _of_aws(uri: str, config: Config | None) -> list[Check]:
     return checks
 
 
-def _configuration(config_file: Path | None, overrides: Sequence[str], configs: list[Config]) -> CheckResult:
+def _configuration(config_file: PurePath | None, overrides: Sequence[str], configs: list[Config]) -> CheckResult:
     configs.append(load_config(config_file, overrides))
     given = " ".join([str(config_file or "base.yaml alone"), *(f"--set {override}" for override in overrides)])
     return CheckResult(

@@ -4,7 +4,7 @@ A person may override a verdict. It needs no worker, and no stage runs again.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePath
 
 import numpy as np
 
@@ -198,7 +198,7 @@ def _class_counts(rows: RowResults) -> np.ndarray:
     return np.bincount(rows.label_class[(rows.label_class >= 0) & ~rows.golden], minlength=2)
 
 
-def plan_again(store: Store, run_key: str, config_file: Path | str | None, overrides: Sequence[str]) -> RunPlan:
+def plan_again(store: Store, run_key: str, config_file: PurePath | str | None, overrides: Sequence[str]) -> RunPlan:
     """Return the plan of a run with the rules to judge it by; everything else in it stays.
 
     Args:

@@ -23,7 +23,9 @@ _HEAD = """# Configuration
 
 Settings are `configs/base.yaml`, then one file, then each `--set`, as in `--set train.epochs=2`. The file is that of
 `--config`, else of `MILLRACE_CONFIG`, else `millrace.yaml` in the working directory. It holds what differs, and may
-begin with `extends: trainium.yaml`. An unknown key is refused, and the nearest known one is named. `millrace config`
+begin with `extends: trainium.yaml`, a file beside it. It may be in a bucket, `--config s3://bucket/settings/team.yaml`:
+it is read once at the start of a command or flow run, and extends a file of the installed `configs/`, or one beside it
+in the bucket. An unknown key is refused, and the nearest known one is named. `millrace config`
 shows this page in a terminal, with each value in force and the file and line that sets it, as in
 `millrace config train --config configs/demo.yaml`. Each run keeps its resolved settings in `config.yaml`.
 

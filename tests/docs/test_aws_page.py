@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from moto import mock_aws
 
+from configs.load import load_config
 from flows.cli.app import all_commands
 from tests.support.cloud.account import TOKEN, Account, Refused, Reply
 from tests.support.cloud.cli import blocks
@@ -48,9 +49,15 @@ class World:
         self.account = Account()
         self.images: set[str] = set()
         self.containers: set[str] = set()
+        self.environment: dict[str, str] = {}  # of the last one
         self.signed_in = False
         self.called: list[list[str]] = []
         self.fullest: dict[str, set[str]] = {}  # the account before its teardown
+
+    def settings(self) -> str:
+        """MILLRACE_CONFIG of the worker's container, with the bucket that a person writes there."""
+        file = self.environment.get("MILLRACE_CONFIG", "")
+        return file.replace("BUCKET", self.account.stacks["millrace"].outputs["BucketName"]) if file else ""
 
     def answer(self, words: list[str], folder: Path, stdin: str) -> Reply:
         self.called.append(words)
@@ -107,6 +114,7 @@ def _run(world: World, words: list[str], folder: Path) -> None:
         line.split("=", 1) for line in (folder / words[words.index("--env-file") + 1]).read_text().split()
     )
     assert all(environment.values()), "a variable of the page is not set"
+    world.environment = environment
     world.containers.add(words[words.index("--name") + 1])
 
 
@@ -124,8 +132,9 @@ def _millrace(world: World, words: list[str], folder: Path, _: str) -> str:
     title = max((name for name in known if name.split() == words[: len(name.split())]), key=len, default="")
     if not title:
         raise Refused(f"no command {words}")
-    with known[title].make_context(title, words[len(title.split()) :]):
-        pass
+    with known[title].make_context(title, words[len(title.split()) :]) as context:
+        file = context.params.get("config_file") or world.settings()
+        load_config(folder / file if isinstance(file, Path) else file)
     stack = world.account.stacks.get("millrace")
     if title == "ingest" and stack is not None:
         for number in range(OBJECTS):
@@ -168,6 +177,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         monkeypatch.delenv(name, raising=False)
     for name in ("infra", "configs"):
         (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "team.yaml").write_text("extends: trainium.yaml\nlineage: team\n")
     with mock_aws(config={"core": {"reset_boto3_session": False}, "iam": {"load_aws_managed_policies": True}}):
         one = World()
 

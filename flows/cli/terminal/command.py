@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import or_
-from pathlib import Path
+from pathlib import PurePath
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -20,6 +20,7 @@ from flows.cli.terminal.options import HERE, Reading, RunOptions, assignments, e
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.foundation.records import Record
+from tasks.foundation.s3_path import local_or_s3
 
 MEANINGS = {
     "accelerator": "accelerator: cpu, cuda, neuron or xla",
@@ -174,11 +175,14 @@ _SHARED = {
         _shared("workspace", str, HERE, envvar="MILLRACE_WORKSPACE", help=_WORKSPACE),
         _shared(
             "config_file",
-            Path | None,
+            PurePath | None,
             None,
             "--config",
+            parser=local_or_s3,
+            metavar="PATH",
             envvar="MILLRACE_CONFIG",
-            help="A YAML file with settings that override base.yaml; default: ./millrace.yaml, if it exists.",
+            help="A YAML file, or s3://bucket/key.yaml, with settings that override base.yaml; default: "
+            "./millrace.yaml, if it exists.",
         ),
         _shared(
             "settings",

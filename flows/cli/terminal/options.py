@@ -41,7 +41,7 @@ class RunOptions:
     """The workspace, the config file over base.yaml, and the single settings over both."""
 
     store: Store
-    config_file: Path | None = None
+    config_file: PurePath | None = None
     overrides: Sequence[str] = ()
     named: bool = (
         False  # True: --config or MILLRACE_CONFIG names the file; False: millrace.yaml of this folder, or no file

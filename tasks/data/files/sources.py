@@ -12,7 +12,7 @@ import io
 import lzma
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from tasks.data.files.csv_rows import DETECTED, CsvForm, CsvOptions, read_csv
@@ -28,19 +28,12 @@ from tasks.data.files.formats import (
 from tasks.data.files.readers import Cursor, SourceRow, TakeUnreadable, Unread, read_jsonl, read_parquet, read_xml
 from tasks.data.files.values import NUMBER
 from tasks.foundation.errors import ConfigError, DataError
+from tasks.foundation.s3_path import SCHEME, S3Path
 
 if TYPE_CHECKING:
     from infra.store.s3_store import S3Store
 
 BUFFER_BYTES = 2**16
-_SCHEME = "s3://"
-
-
-class S3Path(PurePosixPath):
-    """An object or a prefix, `s3://bucket/key`; all methods of a pure path work on it."""
-
-    def __str__(self) -> str:
-        return super().__str__().replace("s3:/", _SCHEME, 1)
 
 
 class Place(NamedTuple):
@@ -60,8 +53,8 @@ class Listing(NamedTuple):
 
 def source_path(text: str) -> PurePath:
     """Return the path of an input. Raises ConfigError: the scheme is not s3, or no bucket is named."""
-    if text.startswith(_SCHEME):
-        if not text.removeprefix(_SCHEME).strip("/"):
+    if text.startswith(SCHEME):
+        if not text.removeprefix(SCHEME).strip("/"):
             raise ConfigError(f"{text!r}: name a bucket, as in s3://bucket/prefix")
         return S3Path(text)
     if "://" in text:
@@ -115,8 +108,7 @@ def _in_bucket(path: S3Path) -> "tuple[S3Store, str]":
     """Return the store of the whole bucket, and the key in it."""
     from infra.store.s3_store import S3Store  # it loads boto3, which local files do not need
 
-    _, bucket, *parts = path.parts
-    return S3Store(f"{_SCHEME}{bucket}"), "/".join(parts)
+    return S3Store(f"{SCHEME}{path.bucket}"), path.key
 
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"

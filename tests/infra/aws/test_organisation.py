@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from typing import Any
 
 import pytest
 
-from tests.infra.aws.test_template import ROOT, listed, statements
+from tests.infra.aws.test_template import ROOT, listed, plain, statements
 from tests.support.cloud.requests import definitions
 from tests.support.cloud.template import made, resources, template
 
@@ -126,6 +127,19 @@ def test_the_job_publish_alone_gets_names_of_secrets_and_may_read_them() -> None
     assert {name: found for name, found in got.items() if found} == {"millrace-publish": [named]}
     readers = {owner for owner, one in statements() if "secretsmanager:GetSecretValue" in listed(one["Action"])}
     assert readers == {"PublishRole"}
+
+
+@pytest.mark.shows("least privilege")
+def test_settings_in_the_bucket_are_read_by_people_and_the_orchestrator_and_written_by_nobody() -> None:
+    may = {
+        (owner, action)
+        for owner, one in statements()
+        for resource in listed(one["Resource"])
+        if fnmatch.fnmatchcase("${Bucket.Arn}/settings/team.yaml", plain(resource))
+        for action in listed(one["Action"])
+        if action.startswith("s3:") and plain(resource) != "*"
+    }
+    assert may == {(owner, "s3:GetObject") for owner in ("ReaderPolicy", "OperatorPolicy", "ControlPolicy")}
 
 
 def test_no_schedule_starts_what_has_no_image() -> None:

@@ -67,12 +67,13 @@ class Account:
     """moto must be active."""
 
     def __init__(self) -> None:
+        self.folder = Path()  # of the command
         self.stacks: dict[str, Stack] = {}
         self.listed: dict[str, str] = {}  # what moto has no service for, and its type
 
     def aws(self, words: list[str], folder: Path) -> Reply:
         """`aws WORDS` in a folder."""
-        one = command(words)
+        one, self.folder = command(words), folder
         try:
             if found := complaints(one._replace(patient=True)):
                 raise Refused("; ".join(found), 252)
@@ -155,6 +156,13 @@ def _delete_stack(account: Account, one: Command) -> None:
     del account.stacks[name]
 
 
+def _copy(account: Account, one: Command) -> str:
+    file, address = one.words[1:]
+    bucket, _, key = address.removeprefix("s3://").partition("/")
+    call("s3", "PutObject", {"Bucket": bucket, "Key": key, "Body": (account.folder / file).read_bytes()})
+    return f"upload: {file} to {address}\n"
+
+
 def _make_bucket(_: Account, one: Command) -> str:
     bucket = one.words[1].removeprefix("s3://")
     call("s3", "CreateBucket", {"Bucket": bucket})
@@ -190,10 +198,9 @@ def _reservations(account: Account, _: Command) -> Any:
     return {"CapacityReservations": [{"CapacityReservationId": RESERVED}] if RESERVED in account.listed else []}
 
 
-def _start(_: Account, one: Command) -> Any:
+def _start(account: Account, one: Command) -> Any:
     """A machine of an image that Systems Manager knows, and with a profile that exists; its user data are not run."""
-    folder = Path(__file__).resolve().parents[3]
-    request = request_of(operation_of(one), one.options, folder)
+    request = request_of(operation_of(one), one.options, account.folder)
     image: str = request["ImageId"]
     if not re.fullmatch(r"resolve:ssm:/aws/service/[\w/.-]+|ami-[0-9a-f]+", image):
         raise Refused(f"InvalidAMIID.Malformed: {image!r}")
@@ -240,6 +247,7 @@ OWN: dict[tuple[str, str], Any] = {
     ("ec2", "cancel-capacity-reservation"): _cancel,
     ("ec2", "describe-capacity-reservations"): _reservations,
     ("ecr", "get-login-password"): lambda _, one: f"{TOKEN}\n",
+    ("s3", "cp"): _copy,
     ("s3", "mb"): _make_bucket,
     ("s3", "rb"): _remove_bucket,
     ("service-quotas", "list-service-quotas"): lambda _, one: {"Quotas": []},

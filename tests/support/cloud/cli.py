@@ -28,6 +28,7 @@ PAGED = {"max-items"}  # of the CLI's own paging
 ADDED = {
     ("cloudformation", "deploy"): {"stack-name", "template-file", "s3-bucket", "capabilities", "parameter-overrides"},
     ("ecr", "get-login-password"): set[str](),
+    ("s3", "cp"): set[str](),
     ("s3", "mb"): set[str](),
     ("s3", "rb"): {"force"},
 }
