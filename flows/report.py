@@ -1,4 +1,4 @@
-"""The pipeline's history as a scheduled flow: a page, and metrics for Prometheus to scrape."""
+"""The pipeline's history as a scheduled flow: pages and an artifact."""
 
 import datetime as dt
 import importlib
@@ -21,7 +21,6 @@ from tasks.contracts.workspace import LINEAGES_PAGE
 from tasks.data.span_versions import note_all
 from tasks.foundation.records import Record
 from tasks.monitoring.history import History, read_history
-from tasks.monitoring.prometheus import METRICS_KEY, metrics_text_of
 from tasks.monitoring.work_sums import sum_up, sum_up_lost
 from tasks.running.stage_output import logger
 from tasks.runs.snapshot import Snapshot, pack_runs
@@ -32,13 +31,12 @@ class Written(Record):
 
     history: str
     lineages: str | None = Field(description="null: the laboratory was deleted, which draws them")
-    metrics: str
 
 
 @flow(name="report", flow_run_name="history", timeout_seconds=LONGEST_SECONDS)
 @newest_only
 def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overrides = ()) -> Written:
-    """Write the history of all runs, as two pages and as metrics for Prometheus, into the workspace.
+    """Write the history of all runs, as two pages, into the workspace.
 
     Args:
         workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
@@ -68,7 +66,7 @@ def report(workspace: Workspace, config_file: ConfigFile = "", overrides: Overri
 
 
 def write_pages(store: Store, at: dt.datetime) -> tuple[History, Written]:
-    """Write the pages and the metrics as of a time; return the past that they show, and their keys.
+    """Write the pages as of a time; return the past that they show, and their keys.
 
     Raises:
         StoreError: the workspace could not be read or written.
@@ -83,5 +81,4 @@ def write_pages(store: Store, at: dt.datetime) -> tuple[History, Written]:
         drawing = importlib.import_module(FURTHER[LINEAGES])
         near = (Cell("History of all runs", key=HISTORY_KEY),)
         store.write(LINEAGES_PAGE.key(), drawing.lineages_page(store.uri, snapshot, past, near))
-    store.write(METRICS_KEY, metrics_text_of(snapshot, past, at))
-    return past, Written(history=HISTORY_KEY, lineages=lineages, metrics=METRICS_KEY)
+    return past, Written(history=HISTORY_KEY, lineages=lineages)

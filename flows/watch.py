@@ -16,8 +16,10 @@ from flows.running.janitors import LONGEST_SECONDS, end_dead_janitors, newest_on
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.watch_findings import publish, send_events
 from infra.store.factory import open_store
+from tasks.contracts.workspace import METRICS
 from tasks.foundation.clock import now
 from tasks.monitoring.freshness import FreshnessReport, freshness
+from tasks.monitoring.prometheus import metrics_text
 from tasks.running.stage_output import logger
 
 
@@ -28,9 +30,10 @@ def watch(
 ) -> FreshnessReport:
     """Report the freshness of the released vectors and late runs. Start missed or interrupted runs.
 
-    Each problem becomes one Prefect event, for automations. A flow run without a process is set to Crashed. If a
-    gate's question got no answer in time, its run is resumed, and rejects the model. If a problem is urgent, the watch
-    ends in the state Attention, with the report as its data.
+    The numbers for Prometheus are written to `reports/metrics.prom`. Each problem becomes one Prefect event, for
+    automations. A flow run without a process is set to Crashed. If a gate's question got no answer in time, its run is
+    resumed, and rejects the model. If a problem is urgent, the watch ends in the state Attention, with the report as
+    its data.
 
     Args:
         workspace: storage of spans, runs and releases; a local directory or s3://bucket/prefix.
@@ -44,8 +47,8 @@ def watch(
     """
     end_dead_janitors()
     config = load_config(config_file, overrides)
-    store = open_store(workspace)
-    report = freshness(store, config, dt.datetime.fromisoformat(now()))
+    store, at = open_store(workspace), dt.datetime.fromisoformat(now())
+    report = freshness(store, config, at)
     for problem in report.urgent:
         logger().warning("%s Way out: %s", problem.sentence, problem.way_out)
     set_lost_runs_crashed(store)
@@ -58,6 +61,7 @@ def watch(
     send_events(store, report, started)
     sentence = started.sentence if started else ""
     publish(report, sentence)
+    store.write(METRICS.key(), metrics_text(store, at))  # last: nobody who is on call waits for it
     name = "Attention" if report.urgent else "Completed"
     completed: Any = Completed(name=name, message=" ".join([report.sentence, sentence]).strip(), data=report)
     return completed  # the caller gets the data

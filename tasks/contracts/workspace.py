@@ -339,8 +339,8 @@ LINEAGES_PAGE = Kind(
     last_writer="made of the records, and made again each day",
 )
 METRICS = Kind(
-    "metrics", "reports/metrics.prom", "Prometheus", "the deployed report", EXISTS, Kept.always,
-    last_writer="made of the records, and made again each day",
+    "metrics", "reports/metrics.prom", "Prometheus", "the deployed watch", EXISTS, Kept.always,
+    last_writer="made of the records, and made again each hour",
 )
 
 # Damaged files, locks and fences

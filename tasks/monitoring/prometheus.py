@@ -17,7 +17,6 @@ from infra.store.base import Store
 from tasks.contracts.outcomes import InferOutcome, Phases, TrainOutcome
 from tasks.contracts.runs import Release, RunState
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import METRICS
 from tasks.foundation.errors import FailureClass, StageError
 from tasks.monitoring.freshness import freshness_seen
 from tasks.monitoring.history import History, age_seconds, read_history
@@ -28,17 +27,12 @@ from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-METRICS_KEY = METRICS.key()
 
 
 def metrics_text(store: Store, at: dt.datetime | None = None) -> bytes:
     """Return the text; ages are those at `at`, by default now. Raises StoreError: the workspace could not be read."""
-    snapshot = Snapshot(store)
-    return metrics_text_of(snapshot, read_history(snapshot), at or dt.datetime.now(dt.UTC))
-
-
-def metrics_text_of(snapshot: Snapshot, history: History, at: dt.datetime) -> bytes:
-    """Return the text for a history that `snapshot` has read already."""
+    snapshot, at = Snapshot(store), at or dt.datetime.now(dt.UTC)
+    history = read_history(snapshot)
     registry = CollectorRegistry()
     registry.register(_Numbers(history, _problems(snapshot, history, at), at))
     return generate_latest(registry)

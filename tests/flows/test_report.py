@@ -25,11 +25,10 @@ def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
 
 def test_the_history_is_written_as_a_page_and_as_numbers(prefect: PrefectServer, store: DirectoryStore) -> None:
     written = report(store.uri, overrides=("links.reports=https://reports.example.com/",))
-    assert (written.history, written.metrics) == ("reports/history.html", "reports/metrics.prom")
+    assert written.history == "reports/history.html"
     assert written.lineages is not None
     assert "Release 1 serves" in Page(store.read(written.lineages)).text
     assert "1 run since 2026-01-05: 1 released." in Page(store.read(written.history)).text
-    assert b"\nmillrace_release_number 1.0\n" in store.read(written.metrics)
     found = {artifact.key: str(artifact.data) for artifact in prefect.artifacts()}
     assert "https://reports.example.com/" in found["history"]
     assert "| Current release | 1; span 2026-W01, made" in found["history-numbers"]

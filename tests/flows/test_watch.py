@@ -432,6 +432,7 @@ def test_the_ui_has_a_table_of_spans_and_a_page_of_problems(store):
     assert all(words in page.lines[0] for words in ("2026-11-12", "7.2 days old", "16.7 days"))
     assert "all 30 items have a vector" in page.lines[1]
     assert page.lines[2] == "Something was started."
+    assert b"\nmillrace_exposition_timestamp_seconds " in store.read("reports/metrics.prom")
     clock = page.tables[0].rows[0]
     assert (clock[0].text, clock[0].link) == ("2026-11-19 attempt 1", "http://ui/runs/flow-run/1")
     assert clock[1].text == "lost"

@@ -101,7 +101,7 @@ def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
         "/map", "/map/1", "/lineages", "/reports/lineages.html",
     }  # fmt: skip
     assert "to the laboratory" not in pages.values()
-    assert said["written"] == ["reports/history.html", "reports/metrics.prom", "None"]
+    assert said["written"] == ["reports/history.html", "None"]
     assert said["refused"][:2] == ["configuration:", "decide.scheduled:"]
     assert said["release"] == ["1"]
     assert {"run", "backfill", "compare"} < set(said["commands"])

@@ -25,7 +25,7 @@ ELSEWHERE = {
     ("tasks/runs/lineage.py", "prune_checkpoint"): ("PRUNED_CHECKPOINT",),
     ("tasks/laboratory/bakeoff_sides.py", "save_report"): ("BAKEOFF", "BAKEOFF_PAGE"),
     ("tasks/laboratory/parity_report.py", "save_report"): ("PARITY", "PARITY_PLOT"),
-    ("flows/report.py", "write_pages"): ("HISTORY", "LINEAGES_PAGE", "METRICS"),
+    ("flows/report.py", "write_pages"): ("HISTORY", "LINEAGES_PAGE"),
 }
 
 
