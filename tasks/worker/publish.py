@@ -6,8 +6,9 @@ loaded partitions. A served table that is missing or damaged is replaced in the 
 
 import contextlib
 
+from configs.schema.stages import AnyTarget
 from infra.store.base import Store
-from infra.store.manifest import naming_release
+from infra.store.manifest import CorruptFolder, MissingFolder, naming_release
 from tasks.contracts.jobs import PublishInputs, report
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.foundation.errors import ConfigError, StoreError
@@ -36,6 +37,16 @@ def run(job: Job) -> PublishOutcome:
     settings = next((each for each in job.config.publish.targets if each.name == inputs.target), None)
     if settings is None:
         raise ConfigError(f"publish.targets has no target {inputs.target}")
+    try:
+        return _publish(job, inputs, settings)
+    except (MissingFolder, CorruptFolder, FileNotFoundError):
+        if not _overtaken(job.store, inputs):
+            raise
+        return _left_alone(0, None)  # it was left, then pruned, before or while it was read
+
+
+def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOutcome:
+    """Do the work of `run`."""
     with naming_release(inputs.release), job.clock.phase("restoring"):
         release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
     owner = Owner(job.store.uri, branches.root(job.store, job.config.lineage))
@@ -44,7 +55,7 @@ def run(job: Job) -> PublishOutcome:
     with naming, contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()
         if _overtaken(job.store, inputs):
-            return _left_alone(release, before)
+            return _left_alone(release.count, before)
         if not inputs.take_over:
             _expect_own(target, before, owner)
         table = _table(target, names, before)
@@ -59,7 +70,7 @@ def run(job: Job) -> PublishOutcome:
         keep = there - set(names) | {table}
         if table != before or target.owner() != owner:
             if _overtaken(job.store, inputs):
-                return _left_alone(release, before)
+                return _left_alone(release.count, before)
             if not inputs.take_over:
                 _expect_own(target, target.serving(), owner)
             target.serve(table, owner)
@@ -97,9 +108,9 @@ def _overtaken(store: Store, inputs: PublishInputs) -> bool:
     return current is not None and current.number != inputs.release
 
 
-def _left_alone(release: ReleaseVectors, before: str | None) -> PublishOutcome:
+def _left_alone(vectors: int, before: str | None) -> PublishOutcome:
     return PublishOutcome(
-        table=None, served_before=before, vectors=release.count, loaded=0, recall=None, query_ms=None, dropped=()
+        table=None, served_before=before, vectors=vectors, loaded=0, recall=None, query_ms=None, dropped=()
     )
 
 

@@ -136,7 +136,7 @@ class _Vectors:
         expect_manifest(store, prefix, manifest, sha256)
         self.sha256, self.named, self.model_version = sha256, sha256, model_version
         self.count, self.partitions = ROWS, 1
-        self.shape = Shape(4, False)
+        self.shape = Shape(4, False, model_version)
 
     def rows_by_partition(self) -> dict[int, int]:
         return {0: ROWS}

@@ -20,6 +20,7 @@ from tests.support.cloud.s3 import S3Server
 from tests.support.fakes.fake_runner import small_config
 from tests.support.workspace.publications import publish_job, publish_spec
 from tests.support.workspace.releases import write_release
+from tests.support.workspace.served import point_to
 from tests.tasks.worker.export.watched import Watched
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -102,6 +103,27 @@ def test_a_publication_that_stood_still_after_its_swap_drops_nothing_that_a_late
     (now,) = database.open_table("look").to_arrow().to_pylist()
     assert now["table"].startswith(f"look_r{later}_")
     assert database.open_table(now["table"]).count_rows() == 24
+
+
+@pytest.mark.parametrize("when", ["before it begins", "while it loads"])
+def test_a_release_that_was_left_and_pruned_is_left_alone(store, config, tmp_path, monkeypatch, when):
+    """As after a rollback and a prune, while the publication waits for its turn, or reads the vectors."""
+    first, second = write_release(store, 1), write_release(store, 2)
+    publish.run(publish_job(store, config, first, only_current=False))
+    job = publish_job(store, config, second, only_current=True)
+
+    def leave_and_prune() -> None:
+        point_to(store, 1)
+        for key in store.list(second.vectors_prefix):
+            store.delete(key)
+
+    if when == "before it begins":
+        leave_and_prune()
+    else:
+        Watched.instead_of_targets(monkeypatch).before["load"] = leave_and_prune
+    assert publish.run(job).table is None
+    (now,) = lancedb.connect(tmp_path / "lancedb").open_table("look").to_arrow().to_pylist()
+    assert now["table"].startswith("look_r1_")
 
 
 def test_items_that_are_equally_near_are_equally_right(store, config):
