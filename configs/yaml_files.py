@@ -60,8 +60,11 @@ def read_yaml(text: str) -> Any:
         at = error.problem_mark
         if at is not None and text[at.index : at.index + 1] == "\t":
             error.problem = "a tab stands where YAML wants blanks"
-        elif at is not None and at.index >= len(text) and error.context_mark is not None:
-            error.problem_mark, error.problem = error.context_mark, f"{error.context}: {error.problem}"
+        elif at is not None and at.index >= len(text):  # libyaml says the line below the last one
+            above, newline, last = text.rstrip().rpartition("\n")
+            line = above.count("\n") + len(newline)
+            error.problem_mark = yaml.Mark(at.name, at.index, line, len(last), None, 0)
+            error.problem = f"{error.context}: {error.problem}" if error.context else error.problem
         raise
 
 

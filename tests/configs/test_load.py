@@ -129,7 +129,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path, ke
         ("train..epochs=3", "unknown key 'train.'"),
         ("train.checkpoint_every=50", "train.checkpoint_every: write it as '50 steps', '300 seconds' or"),
         ("train.checkpoint_every=0 steps", "write it as '50 steps', '300 seconds' or 'auto' (got '0 steps')"),
-        ("features.numeric=[price", "--set value '[price' is not readable as YAML: line 1, column 1: while "),
+        ("features.numeric=[price", "--set value '[price' is not readable as YAML: line 1, column 7: "),
         ("schedule.cron=* * * * *", "needs quotes of its own"),
         ("train.epochs=many", "train.epochs: expected integer above 0, got 'many'"),
         ("train.epochs=0", "train.epochs: expected integer above 0, got 0"),
@@ -174,7 +174,7 @@ def test_no_wrong_value_is_explained_in_the_words_of_a_library() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"train: [1", "not readable as YAML: line 1, column 8: while"),
+        (b"train: [1", "not readable as YAML: line 1, column 10"),
         (b"train:\n\tepochs: 2\n", "not readable as YAML: line 2, column 1: a tab stands where YAML wants blanks"),
         (b"\xff\xfe\x00\x80", "not readable as YAML"),
         (b"- a\n- b\n", "expected keys and values at the top level"),
