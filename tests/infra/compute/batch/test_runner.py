@@ -184,7 +184,7 @@ def test_a_job_that_has_its_machine_is_not_held_to_the_capacity_timeout(batch, s
 @pytest.mark.parametrize(
     ("strike", "error", "says"),
     [
-        (lambda batch: batch.fail_pull("*"), ConfigError, "millrace/neuronrepository:0.1.0 could not be pulled"),
+        (lambda batch: batch.fail_pull("*"), ConfigError, "millrace/neuronrepository:none could not be pulled"),
         (lambda batch: batch.out_of_memory("*", text="up"), OutOfMemoryError, "ran out of memory"),
         (lambda batch: batch.scale_timeouts(0.01), HangError, "longer than batch.attempt_seconds = 60"),
     ],
