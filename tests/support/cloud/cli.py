@@ -24,7 +24,7 @@ from tests.support.cloud.requests import not_listed
 SESSION: Any = botocore.session.get_session()
 GLOBAL = {"region", "output", "query"}
 PAGED = {"max-items"}  # of the CLI's own paging
-# Commands of the CLI's own, with those of their options that the page may use.
+# Commands that only the CLI has, no API, each with the options that the page may use, as `s3 cp`.
 ADDED = {
     ("cloudformation", "deploy"): {"stack-name", "template-file", "s3-bucket", "capabilities", "parameter-overrides"},
     ("ecr", "get-login-password"): set[str](),
@@ -33,13 +33,13 @@ ADDED = {
     ("s3", "rb"): {"force"},
 }
 SERVICES = {"s3api": "s3"}  # by the CLI's name
-FILLED_IN = {"RunInstances": {"MinCount": 1, "MaxCount": 1}}  # by the CLI, where the option is not given
+FILLED_IN = {"RunInstances": {"MinCount": 1, "MaxCount": 1}}  # by the CLI, if the option is not given
 LONGEST_SECONDS = 20 * 60  # the driver is compiled on a small machine, and its disk is copied
 SHELL = set("();<>|&")
 
 
 class Command(NamedTuple):
-    """`aws SERVICE WORDS --option VALUES`; `patient` where it is tried three times."""
+    """One call, `aws SERVICE WORDS --option VALUES`; `patient`: it is tried up to three times."""
 
     service: str
     words: tuple[str, ...]

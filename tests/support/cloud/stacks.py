@@ -148,7 +148,7 @@ class Stack:
         if kind in NAMES:
             request.setdefault(NAMES[kind], f"{self.name}-{name}")
         if kind == "AWS::Batch::ComputeEnvironment":
-            request["serviceRole"] = _batchs_own_role()  # AWS takes it where none is named, moto does not
+            request["serviceRole"] = _batchs_own_role()  # AWS takes it if none is named, moto does not
         reply = call(calls.service, calls.make, request)
         own_id = reply
         for key in calls.id.split(".") if calls.id else ():

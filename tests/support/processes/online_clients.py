@@ -95,7 +95,7 @@ def direct(url: str, truth: Truth, seen: Seen) -> Iterator[Callable[[], None]]:
 
 
 class Client(threading.Thread):
-    """Does one round after the other, `every` so many seconds at most, until it is ended."""
+    """A thread that repeats one round, at most once in `every` seconds, until it is ended."""
 
     def __init__(
         self,
