@@ -26,7 +26,7 @@ from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 
 MANIFEST = "MANIFEST.json"
-PRUNED = "PRUNED.json"  # the manifest of a folder that lost files, and keeps some for the manifests that name them
+PRUNED = "PRUNED.json"  # the manifest of a checkpoint that lost its files
 T = TypeVar("T")
 _WAY_OUT = "restore it from a backup"  # unless the caller knows better
 
@@ -139,28 +139,14 @@ def seal(
     return manifest
 
 
-def place_beside(store: Store, source: Path, prefix: str, entry: FileEntry) -> FileEntry:
-    """Upload a file of a folder whose files other manifests may name; return its entry.
+def mark_of(prefix: str) -> str:
+    """Return the key of the mark that a prune puts on a folder before it deletes files of it.
 
-    In a folder that lost its manifest, a file with other content than before does not take the place of one that may
-    still be named.
+    The name of a marked folder is never used again: a deletion may still be under way there, sent by a prune that
+    stood still and lost its locks, and files that others name stay there. It lies outside of the folder, which is
+    listed in every refresh.
     """
-    former = find_record(store, f"{prefix}/{PRUNED}", Manifest, error=CorruptFolder)
-    if former is not None and entry not in former.files:
-        entry = entry.model_copy(update={"at": f"{prefix}/{entry.sha256[:16]}/{entry.name}"})
-    place(store, source, entry.key(prefix))
-    return entry
-
-
-def retire(store: Store, prefix: str) -> None:
-    """Record a folder's manifest in PRUNED.json, before the manifest goes and the files that others name stay."""
-    try:
-        former = read_manifest(store, prefix)
-    except StoreError:
-        if store.exists(f"{prefix}/{PRUNED}"):
-            return
-        former = Manifest(kind="unknown", files=(), facts={})
-    store.write(f"{prefix}/{PRUNED}", former.to_json())
+    return f"pruned/{prefix}.json"
 
 
 def read_manifest(store: Store, prefix: str) -> Manifest:
@@ -411,12 +397,12 @@ def sentence_of(damage: dict[str, str]) -> str:
 
 
 def next_folder(store: Store, prefix: str, mark: str) -> str:
-    """Return the first of `prefix`, `prefix` with `mark` and 2, 3, ... that has not lost a file since it was complete.
+    """Return the first of `prefix`, `prefix` with `mark` and 2, 3, ... that no prune marked and that lost no file.
 
     So what replaces a damaged folder lies beside it: others still read the sound files there.
     """
     number, name = 1, prefix
-    while _lost(store, name):
+    while store.exists(mark_of(name)) or _lost(store, name):
         number += 1
         name = f"{prefix}{mark}{number}"
     return name

@@ -22,8 +22,9 @@ FEED = Kind("item feed", "items/{span}/v{version:d}/", "items", "`millrace inges
 GOLDEN = Kind("golden set", "golden/{key}.parquet", "rows", "validate, evaluate: their tasks", EXISTS, Kept.always)
 CATALOGUE = Kind("catalogue", "catalogue/{key}/", "items", "validate", MANIFEST, Kept.reached)
 PRUNED_CATALOGUE = Kind(
-    "pruned catalogue", "catalogue/{key}/PRUNED.json", "Manifest",
-    "`prune`, instead of the manifest: files that others name stay", EXISTS, Kept.reached,
+    "pruned catalogue", "pruned/catalogue/{key}.json", "Pruned",
+    "`prune`, before it deletes files: nobody uses the name again", EXISTS, Kept.always,
+    last_writer="a mark, which is there or not",
 )
 
 # A run
@@ -240,8 +241,9 @@ NEGATIVES = Kind("hard negatives", "negatives/{key}/", "rows", "train", MANIFEST
 MODEL = Kind("model", "models/{version}/", "weights", "release", MANIFEST, Kept.reached)
 VECTORS = Kind("vectors", "vectors/{version}/{catalogue}/", "vectors", "infer", MANIFEST, Kept.reached)
 PRUNED_VECTORS = Kind(
-    "pruned vectors", "vectors/{version}/{catalogue}/PRUNED.json", "Manifest",
-    "`prune`, instead of the manifest: files that others name stay", EXISTS, Kept.reached,
+    "pruned vectors", "pruned/vectors/{version}/{catalogue}.json", "Pruned",
+    "`prune`, before it deletes files: nobody uses the name again", EXISTS, Kept.always,
+    last_writer="a mark, which is there or not",
 )
 
 # Releases

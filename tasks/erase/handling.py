@@ -39,7 +39,7 @@ SETTINGS = Handling(Part.none, "settings and references, which no row is in")
 NO_BYTES = Handling(Part.none, "holds nothing, or a name and a time")
 
 HANDLING: Mapping[Kind, Handling] = {
-    w.SPAN: ROWS, w.FEED: ROWS, w.GOLDEN: FILE, w.CATALOGUE: ROWS, w.PRUNED_CATALOGUE: TEXT,
+    w.SPAN: ROWS, w.FEED: ROWS, w.GOLDEN: FILE, w.CATALOGUE: ROWS, w.PRUNED_CATALOGUE: NO_BYTES,
     w.PLAN: SETTINGS, w.PLANNED: COUNTS, w.CONFIG: SETTINGS, w.INVOCATION: TEXT, w.REPORT: TEXT, w.DATA_PAGE: TEXT,
     w.PRUNED_RUN: NO_BYTES, w.RESULT: TEXT,
     w.SPEC: TEXT, w.LEDGER: TEXT, w.SEEN: NO_BYTES, w.KEPT_WORK: COUNTS, w.FAILURE: TEXT, w.CLAIM: NO_BYTES,
@@ -57,7 +57,7 @@ HANDLING: Mapping[Kind, Handling] = {
     w.COMPILED: Handling(Part.none, "graphs, which know shapes and no value"),
     w.COMPILE_LEASE: NO_BYTES, w.TOKENS_LEASE: NO_BYTES, w.TOKENS: AGAIN, w.NEGATIVES: AGAIN, w.KEYS: AGAIN,
     w.MODEL: LEARNT,
-    w.VECTORS: ROWS, w.PRUNED_VECTORS: TEXT,
+    w.VECTORS: ROWS, w.PRUNED_VECTORS: NO_BYTES,
     w.RELEASE: TEXT, w.PRUNED_RELEASE: NO_BYTES, w.CURRENT: NO_BYTES, w.HOLD: TEXT, w.SERVED: TEXT,
     w.BACKFILL: TEXT, w.BACKFILL_STATE: TEXT, w.EXPERIMENT: TEXT, w.PARITY: TEXT,
     w.PARITY_PLOT: Handling(Part.none, "curves of losses"),

@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 from infra.store.base import Conflict, Store
 from infra.store.lease import CheckedStore
-from infra.store.manifest import MANIFEST, PRUNED, retire
-from tasks.contracts.kinds import LINEAGES, lineage_of
+from infra.store.manifest import MANIFEST, mark_of
+from tasks.contracts.kinds import LINEAGES, is_refresh, lineage_of, run_of
 from tasks.contracts.outcomes import StageResult
+from tasks.contracts.runs import Pruned
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
+from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.prune.prune_plan import Folder, PrunePlan, plan_prune
 from tasks.prune.reach import find_reach
@@ -85,6 +87,9 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
         releases.unmark_pruned(store, whole)
         raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
     gone = {folder.folder for folder in plan.folders}
+    for run_key in {run_of(folder.folder) for folder in plan.folders if folder.kind == "runs"}:
+        if is_refresh(run_key):
+            mark_pruned(store, run_key)
     snapshot, runs = Snapshot(store), planned_runs(store)
     snapshot.fetch(RESULT.key(run=run_key, stage=stage) for run_key in runs for stage in _WITH_OUTPUTS)
     for run_key in runs:
@@ -98,12 +103,12 @@ def _delete(store: Store, folder: Folder) -> None:
     if folder.kind == "checkpoints":
         lineage.prune_checkpoint(store, folder.folder)
         return
+    if folder.kind in ("vectors", "catalogue"):
+        store.write(mark_of(folder.folder), Pruned(at=now()).to_json())
+    store.delete(f"{folder.folder}/{MANIFEST}")
     if not folder.named:
-        store.delete(f"{folder.folder}/{MANIFEST}")
         store.delete(folder.folder)
         return
-    retire(store, folder.folder)
-    store.delete(f"{folder.folder}/{MANIFEST}")
     for key in store.list(folder.folder):
-        if key not in (*folder.named, f"{folder.folder}/{PRUNED}"):
+        if key not in folder.named:
             store.delete(key)

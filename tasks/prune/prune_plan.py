@@ -94,8 +94,8 @@ def _folders(store: Store, reach: Reach, named: frozenset[str]) -> Iterator[Fold
     for kind, of in _PARTLY.items():
         for folder, sizes in _grouped(store.sizes(kind), of).items():
             stay = tuple(sorted(named & sizes.keys()))
-            gone = {key: size for key, size in sizes.items() if key not in stay and key != f"{folder}/{PRUNED}"}
-            if folder not in reach.folders and (gone or not stay):
+            gone = {key: size for key, size in sizes.items() if key not in stay}
+            if folder not in reach.folders and gone:
                 yield _folder(kind, folder, gone).model_copy(update={"named": stay})
 
 

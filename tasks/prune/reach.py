@@ -17,7 +17,7 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import BACKFILL, PLAN, SPEC, VERDICTS
+from tasks.contracts.workspace import BACKFILL, PLAN, PRUNED_RUN, SPEC, VERDICTS
 from tasks.foundation.errors import StoreError
 from tasks.judging.rivals import begun_with, compared_with
 from tasks.planning.start import chosen_release, is_rejected, last_accepted
@@ -154,6 +154,8 @@ def _unfinished(
     """
     snapshot.fetch([kind.key(run=run_key) for kind in (VERDICTS, PLAN) for run_key in keys])
     for run_key in keys:
+        if is_refresh(run_key) and PRUNED_RUN.key(run=run_key) in keys[run_key]:
+            continue  # it is done again under another key
         judged = snapshot.read(VERDICTS.key(run=run_key), Judgement)
         if judged is not None and judged.refused and run_key not in of_backfills:
             continue

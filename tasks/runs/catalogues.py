@@ -20,7 +20,7 @@ from tasks.contracts.outcomes import ValidateOutcome
 from tasks.contracts.references import CatalogueRef, CheckpointState, FeedRef, RowsRef, SpanRef, newest_rows
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage, compute_of
-from tasks.contracts.workspace import SPEC
+from tasks.contracts.workspace import PRUNED_RUN, SPEC
 from tasks.data.span_versions import list_feeds
 from tasks.runs import branches, lineage, releases
 from tasks.runs.ledger import close_abandoned, marked_open
@@ -194,12 +194,7 @@ def plan_refresh(
     rows = rows_of(store, (*known.waiting, *new))
     if rows is not None and sum(rows) <= config.batch.refresh_cpu_items:
         settings = on_cpu_queue(settings)
-    run_key = _run_key(settings, release, (*known.rows, *known.feeds, *new), repairs)
-    if (made := releases.of_run(store, run_key)) is not None and releases.was_left(store, made.number):
-        raise NothingToDo(
-            f"nothing to do: release {made.number} has these items, and a person left it; millrace rollback --to "
-            f"{made.number} makes it current, or the next new item"
-        )
+    run_key = _unpruned(store, settings, release, (*known.rows, *known.feeds, *new), repairs)
     plan = RunPlan(
         run_key=run_key,
         span=release.span,
@@ -244,16 +239,49 @@ def _settings(made_with: Config, now: Config) -> Config:
     return made_with.model_copy(update={**places, "infer": infer, "release": gates})
 
 
-def _run_key(
-    config: Config, release: Release, sources: Sequence[RowsRef | FeedRef | SpanRef], repairs: int | None
+def _unpruned(
+    store: Store, config: Config, release: Release, sources: Sequence[RowsRef | FeedRef | SpanRef], repairs: int | None
 ) -> str:
-    """Return the key of the refresh. `repairs`: the release whose lost files it makes again; None: items are new."""
+    """Return the key of the refresh, which is another one each time that a prune has marked the one before.
+
+    A deletion may still be under way there, sent by a prune that stood still. So nothing is made again under a name
+    that a prune had in its plan.
+
+    Args:
+        repairs: the release whose lost files it makes again; None: items are new.
+
+    Raises:
+        NothingToDo: a person left its release.
+    """
+    again = 0
+    while True:
+        run_key = _run_key(config, release, sources, repairs, again)
+        made = releases.of_run(store, run_key)
+        if made is not None and releases.was_left(store, made.number):
+            raise NothingToDo(
+                f"nothing to do: release {made.number} has these items, and a person left it; millrace rollback --to "
+                f"{made.number} makes it current, or the next new item"
+            )
+        pruned = made is not None and releases.is_pruned(store, made.number)
+        if not pruned and not store.exists(PRUNED_RUN.key(run=run_key)):
+            return run_key
+        again += 1
+
+
+def _run_key(
+    config: Config,
+    release: Release,
+    sources: Sequence[RowsRef | FeedRef | SpanRef],
+    repairs: int | None,
+    again: int,
+) -> str:
     work = {
         "pipeline": config.pipeline,
         "config": config_hash(config),
         "model": release.model.version,
         "sources": sorted(each.prefix for each in sources),
         **({"repairs": repairs} if repairs is not None else {}),
+        **({"again": again} if again else {}),
     }
     return f"{REFRESH}{hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:16]}"
 

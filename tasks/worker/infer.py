@@ -26,11 +26,10 @@ from infra.store.manifest import (
     MissingFolder,
     commit,
     expect_manifest,
-    place_beside,
     read_manifest,
     seal,
 )
-from infra.store.records import read_record, settle
+from infra.store.records import place, read_record, settle
 from tasks.contracts.jobs import InferInputs, report
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.stages import Stage, compute_of
@@ -119,8 +118,10 @@ class Shards:
         """
         lease.check()
         if note.file is not None and note.file.at is None:
-            same = self._same(number, note)
-            note = note.model_copy(update={"file": same or place_beside(self._store, path, self.prefix, note.file)})
+            if (same := self._same(number, note)) is not None:
+                note = note.model_copy(update={"file": same})
+            else:
+                place(self._store, path, note.file.key(self.prefix))
         settle(self._store, self._note(number), note.to_json())
 
     def _same(self, number: int, note: ShardNote) -> FileEntry | None:

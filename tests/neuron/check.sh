@@ -4,7 +4,7 @@
 set -eu
 
 cd "$(dirname "$0")/../.."
-images="control worker worker-neuron"
+images="control worker worker-neuron local"
 graphs=${GRAPHS:-build/neuron-graphs}
 levels=${LEVELS:-"1 2"}
 

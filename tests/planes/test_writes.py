@@ -23,6 +23,7 @@ ELSEWHERE = {
     ("tasks/worker/training/compile_cache.py", "_write_manifest"): ("COMPILED",),
     ("tasks/worker/launch/__main__.py", "write_ending"): ("ENDING", "ENDING_OF_ONE"),
     ("tasks/runs/lineage.py", "prune_checkpoint"): ("PRUNED_CHECKPOINT",),
+    ("tasks/prune/prune.py", "_delete"): ("PRUNED_CATALOGUE", "PRUNED_VECTORS"),
     ("tasks/laboratory/bakeoff_sides.py", "save_report"): ("BAKEOFF", "BAKEOFF_PAGE"),
     ("tasks/laboratory/parity_report.py", "save_report"): ("PARITY", "PARITY_PLOT"),
     ("flows/report.py", "write_pages"): ("HISTORY", "LINEAGES_PAGE"),

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from infra.store.manifest import mark_of
 from tasks.contracts.runs import Release
+from tasks.contracts.workspace import PRUNED_RELEASE, PRUNED_RUN
 from tasks.prune import prune
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import adding_releases, releases
+from tasks.runs.plan import NothingToDo
 from tasks.runs.rollback import hold, lift, rollback
 from tests.simulation import targets
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Machine, Process, Scheduler
 from tests.simulation.whole_flows import FLOWS, INGESTS
-from tests.simulation.workspaces import NEW_ITEMS, OTHER, Ready, Workspace
+from tests.simulation.workspaces import NEW_ITEMS, OTHER, Ready, Workspace, made_again
 
 
 class World(NamedTuple):
@@ -41,7 +44,7 @@ def refresh(world: World, ready_for: Callable[[Release], Ready]) -> None:
     """A refresh whose workers write its outputs at once, as `flows/refresh.py`.
 
     Args:
-        ready_for: returns the work for a release that is current.
+        ready_for: returns the work for a release that is current; raises NothingToDo.
     """
     store = world.store
     if releases.hold_of(store) is not None:
@@ -50,12 +53,30 @@ def refresh(world: World, ready_for: Callable[[Release], Ready]) -> None:
     with hold_lineage(store, "lineages/main.refresh", _nobody, patience_seconds=0.0):
         current = releases.current(store)
         assert current is not None
-        ready = ready_for(current)
+        try:
+            ready = ready_for(current)
+        except NothingToDo:
+            return
         made = releases.of_run(store, ready.arguments["run_key"])
         if made is not None and (made.number == current.number or releases.was_left(store, made.number)):
             return
         _write(world, ready)
         adding_releases.add(store, **{**ready.arguments, "refreshed": current.number})
+
+
+def ready_for(world: World, items: str, current: Release) -> Ready:
+    """Return the work of a refresh of the current release. Raises NothingToDo: as `plan_refresh`."""
+    ready = world.workspace.refreshes[items, current.model.version]
+    return made_again(world.objects, items) if is_marked(world, ready) else ready
+
+
+def is_marked(world: World, ready: Ready) -> bool:
+    """Return True if a prune had the refresh, its release or one of its folders in its plan: it plans anew."""
+    run_key, there = ready.arguments["run_key"], world.objects.files
+    made = releases.of_run(world.store, run_key)
+    marks = [PRUNED_RUN.key(run=run_key), *(mark_of(key.rpartition("/")[0]) for key in ready.written)]
+    marks += [PRUNED_RELEASE.key(number=made.number)] if made is not None else []
+    return any(mark in there for mark in marks)
 
 
 def _write(world: World, ready: Ready) -> None:
@@ -74,7 +95,7 @@ def _run(world: World, name: str, lineage: str = "main") -> None:
 
 
 def _refresh(world: World, items: str) -> None:
-    refresh(world, lambda current: world.workspace.refreshes[items, current.model.version])
+    refresh(world, lambda current: ready_for(world, items, current))
 
 
 def _read(world: World) -> None:

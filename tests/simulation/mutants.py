@@ -146,6 +146,14 @@ MUTANTS: Mapping[str, Mutant] = {
         REACH, "folders |= _of_unfinished(store, run_key, plan, keys[run_key])", "pass"
     ),
     "prune forgets a run whose release was late": Mutant(REACH, " if release.number not in snapshot.late", ""),
+    "a refresh takes a name that a prune had marked": Mutant(
+        "tasks.runs.catalogues:_unpruned",
+        "if not pruned and not store.exists(PRUNED_RUN.key(run=run_key)):",
+        "if True:",
+    ),
+    "vectors are made in a folder that a prune had marked": Mutant(
+        "infra.store.manifest:next_folder", "store.exists(mark_of(name)) or ", ""
+    ),
     "prune does not confirm its locks": Mutant(PRUNE, "lambda _: confirm_lineages()", "lambda _: None"),
     # Ingest
     "an ingest does not confirm its lock": Mutant(

@@ -71,6 +71,20 @@ _STORIES = (
         {"gone back": 1.0},
         (("mark", True, 3),),
     ),
+    # A prune stands still before a deletion, and a refresh needs files of its plan again meanwhile.
+    Meeting(
+        0.05,
+        ((("prune",), (1,)), (("rollback to 4",), (1,)), (("refresh",), (1,))),
+        {"gone back": 1.0},
+        (("files", True, 12),),
+    ),
+    # The same, of a release that was passed over; the first refresh stands still nowhere.
+    Meeting(
+        0.02,
+        ((("refresh more",), (1,)), (("prune",), (1,)), (("refresh",), (1,))),
+        {"passed over": 1.0},
+        (("target", True, 1), ("files", True, 12)),
+    ),
     # A prune marks the number and deletes the files of a release that stands still before it looks for the mark. Its
     # number is announced, so the pointer that a person moved meanwhile does not stop it.
     Meeting(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import itertools
 import os
 import random
 import re
@@ -203,9 +204,14 @@ class Year:
     # The work of an hour, and of a week: that of the simulation's workspace under other names
 
     def _of_hour(self, hour: int, current: Release) -> Ready:
+        """Return the refresh of an hour, under another name after each prune that had it in its plan."""
+        tries = (self._of_try(hour, current, again) for again in itertools.count())
+        return next(ready for ready in tries if not actors.is_marked(self.world, ready))
+
+    def _of_try(self, hour: int, current: Release, again: int) -> Ready:
         template = next(ready for (items, _), ready in self._workspace.refreshes.items() if items == NEW_ITEMS[0])
         old = template.arguments
-        key, items = _name("refresh", hour, current.model.version), _name("items", hour)
+        key, items = _name("refresh", hour, current.model.version, again), _name("items", hour, again)
         names = {
             old["run_key"]: f"refresh-{key}",
             old["inferred"].catalogue.prefix: f"catalogue/{items}",

@@ -32,11 +32,11 @@ from infra.store.manifest import (
     expect_sound,
     next_folder,
     open_files,
-    place_beside,
     read_fact,
     read_manifest,
     seal,
 )
+from infra.store.records import place
 from tasks.contracts.jobs import report
 from tasks.contracts.references import CatalogueRef
 from tasks.contracts.workspace import CATALOGUE
@@ -329,7 +329,9 @@ def _merge(
         if live_items + deleted_items:
             entry = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=sha256_of(path))
             same = to.kept.same(entry) if to.kept is not None else None
-            yield same or place_beside(to.store, path, to.prefix, entry), live_items, deleted_items
+            if same is None:
+                place(to.store, path, entry.key(to.prefix))
+            yield same or entry, live_items, deleted_items
         path.unlink()
 
 

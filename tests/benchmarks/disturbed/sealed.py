@@ -7,10 +7,11 @@ import threading
 from collections.abc import Iterator
 
 from infra.store.base import Store
+from infra.store.manifest import mark_of
 from tasks.foundation.errors import StageError
 from tests.benchmarks.disturbed.invariants import damaged
 
-MANIFEST, PRUNED = "/MANIFEST.json", "/PRUNED.json"
+MANIFEST, PRUNED = "/MANIFEST.json", "/PRUNED.json"  # the second: of a checkpoint
 AGAIN_SECONDS = 2.0
 
 
@@ -30,8 +31,8 @@ class Watcher:
     def problems(self) -> Iterator[str]:
         """Yield sealed folders that have changed.
 
-        A folder that is gone as a whole was pruned; so was one whose PRUNED.json says what it held, of which the files
-        that others name stay.
+        A folder that is gone as a whole was pruned; so was one that a prune marked, of which the files that others name
+        stay, and a checkpoint whose PRUNED.json says what it held.
         """
         self._look()
         there = set(self._store.list(""))
@@ -40,12 +41,12 @@ class Watcher:
             if key not in there and f"{folder}{PRUNED}" in there:
                 if self._store.read(f"{folder}{PRUNED}") != first:
                     yield f"{folder}{PRUNED} is not the manifest that was sealed"
-            elif key not in there:
+            elif key not in there and mark_of(folder) not in there:
                 if left := [one for one in there if one.startswith(f"{folder}/")]:
                     yield f"{folder} lost its manifest and still has {sorted(left)[0]}"
-            elif self._store.read(key) != first:
+            elif key in there and self._store.read(key) != first:
                 yield f"{key} was changed after it was sealed"
-            else:
+            elif key in there:
                 yield from damaged(self._store, folder)
 
     def _look_again(self) -> None:

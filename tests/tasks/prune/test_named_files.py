@@ -10,12 +10,11 @@ from infra.store.manifest import (
     CorruptFolder,
     FileEntry,
     check_sizes,
+    next_folder,
     open_file,
     open_files,
     open_folder,
-    place_beside,
     read_manifest,
-    retire,
     seal,
 )
 from infra.store.records import place
@@ -77,7 +76,7 @@ def test_every_reader_finds_a_named_file_where_it_lies(store: DirectoryStore) ->
 def test_a_named_file_outlives_its_folder_until_nothing_names_it(store: DirectoryStore) -> None:
     (folder,) = pruned(store, NEW)
     assert (folder.folder, folder.named) == (OLD, (f"{OLD}/part-00001.parquet",))
-    assert (folder.files, store.list(OLD)) == (2, [f"{OLD}/PRUNED.json", f"{OLD}/part-00001.parquet"])
+    assert (folder.files, store.list(OLD)) == (2, [f"{OLD}/part-00001.parquet"])
     open_folder(store, NEW, "vectors")
     assert pruned(store, NEW) == [], "nothing is left to delete"
     assert {each.folder for each in pruned(store)} == {OLD, NEW}
@@ -97,33 +96,18 @@ def test_a_kill_in_the_middle_leaves_the_named_files(store: DirectoryStore, monk
         with pytest.raises(KeyboardInterrupt):
             pruned(store, NEW)
     open_folder(store, NEW, "vectors")
+    assert next_folder(store, OLD, ".") == f"{OLD}.2", "it may be deleted from, by a prune that stands still"
     pruned(store, NEW)
-    assert store.list(OLD) == [f"{OLD}/PRUNED.json", f"{OLD}/part-00001.parquet"]
+    assert store.list(OLD) == [f"{OLD}/part-00001.parquet"]
 
 
-@pytest.mark.parametrize("content", [b"old 1", b"other"])
-def test_a_folder_made_again_never_replaces_a_named_file(store: DirectoryStore, tmp_path: Path, content: bytes) -> None:
+def test_the_name_of_a_pruned_folder_is_not_used_again(store: DirectoryStore) -> None:
+    """A deletion may still be under way there, and files that others name stay there."""
+    assert next_folder(store, OLD, ".") == OLD
     pruned(store, NEW)
-    source = tmp_path / "again"
-    source.write_bytes(content)
-    entry = FileEntry(name="part-00001.parquet", bytes=len(content), sha256=sha256_of(source))
-    made = place_beside(store, source, OLD, entry)
-    assert (made.at is None) == (content == b"old 1")
-    seal(store, OLD, (made,), "vectors", {})
-    for prefix in (OLD, NEW):
-        open_folder(store, prefix, "vectors")
-    assert pruned(store, NEW, OLD) == []
-
-
-def test_a_folder_without_a_manifest_protects_its_files_too(store: DirectoryStore, tmp_path: Path) -> None:
-    store.delete(f"{OLD}/MANIFEST.json")
-    for _ in range(2):
-        retire(store, OLD)
-    source = tmp_path / "again"
-    source.write_bytes(b"other")
-    entry = FileEntry(name="part-00001.parquet", bytes=5, sha256=sha256_of(source))
-    assert place_beside(store, source, OLD, entry).at is not None
-    open_folder(store, NEW, "vectors")
+    assert next_folder(store, OLD, ".") == f"{OLD}.2"
+    pruned(store)
+    assert next_folder(store, NEW, ".") == f"{NEW}.2"
 
 
 def test_two_who_name_other_places_of_equal_files_agree(store: DirectoryStore) -> None:

@@ -30,7 +30,7 @@ from tasks.planning.start import mined_release
 from tasks.prune.prune import prune
 from tasks.prune.prune_plan import PrunePlan, plan_prune
 from tasks.runs import branches, lineage, releases
-from tasks.runs.plan import planned_runs, save_plan
+from tasks.runs.plan import mark_pruned, planned_runs, save_plan
 from tasks.runs.releases import Numbered
 from tasks.runs.results import read_result
 from tasks.runs.rollback import rollback
@@ -376,6 +376,22 @@ def test_an_unfinished_refresh_goes_on_though_a_prune_took_the_release_whose_fil
     assert runner.stages == ["release"]
     assert releases.current(store) == made
     assert [entry.at for entry in check_sizes(store, made.vectors_prefix).files] == list(gone[named])
+
+
+def test_a_refresh_that_a_prune_marked_is_over(store, runner):
+    """It is done again under another key, so nothing needs its vectors."""
+    ingest_feed(store, "2021-01")
+    runner.fail(Stage.release, CodeError("not yet"))
+    with pytest.raises(CodeError):
+        refreshed(store)
+    (run_key,) = (each.partition("/")[2].partition("/")[0] for each in store.list("refreshes") if "plan" in each)
+    inferred = read_result(store, run_key, Stage.infer)
+    assert inferred is not None
+    (vectors, *_) = inferred.outcome.outputs
+    assert vectors not in [folder.folder for folder in pruned(store, keep=1).folders]
+    mark_pruned(store, run_key)
+    assert vectors in [folder.folder for folder in pruned(store, keep=1).folders]
+    assert refreshed(store).run_key != run_key
 
 
 def backfill(store: DirectoryStore) -> tuple[str, list[str]]:

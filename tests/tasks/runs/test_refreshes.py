@@ -2,6 +2,7 @@ import pytest
 
 from infra.compute.batch.job import definition_of, queue_of
 from infra.store.directory import DirectoryStore
+from infra.store.manifest import mark_of
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage, instance_of
 from tasks.contracts.workspace import VERDICTS
@@ -9,7 +10,7 @@ from tasks.judging.judge_run import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
 from tasks.runs.catalogues import plan_refresh
-from tasks.runs.plan import NothingToDo, planned_runs, read_plan, save_plan
+from tasks.runs.plan import NothingToDo, mark_pruned, planned_runs, read_plan, save_plan
 from tasks.runs.rollback import rollback
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest_feed, small_config
 from tests.support.fakes.stages import Run, carry_out, refreshed
@@ -43,6 +44,40 @@ def test_a_feed_is_embedded_by_the_released_model_and_trains_nothing(store, rele
     assert plan_refresh(store, small_config()).plan == plan, "the same work has the same key"
     save_plan(store, plan)
     assert plan.run_key not in planned_runs(store)
+
+
+@pytest.mark.parametrize("marked", ["release", "refresh"])
+def test_what_a_prune_had_in_its_plan_is_made_again_under_other_names(store, released, marked):
+    """A deletion of that prune may still be under way."""
+    ingest_feed(store, "2021-01")
+    first = refreshed(store)
+    _passed_over(store, first)
+    if marked == "release":
+        releases.mark_pruned(store, [first.number])
+    else:
+        mark_pruned(store, first.run_key)
+    store.write(mark_of(first.vectors_prefix), b"{}")
+    again = refreshed(store)
+    assert (current(store).number, again.number) == (first.number + 1, first.number + 1)
+    assert {again.run_key, again.vectors_prefix}.isdisjoint({first.run_key, first.vectors_prefix})
+    assert again.refreshed == first.refreshed
+    assert again.catalogue == first.catalogue
+
+
+def test_what_a_person_left_and_a_prune_took_is_not_made_again(store, released):
+    ingest_feed(store, "2021-01")
+    first = refreshed(store)
+    rollback(store, to=first.number - 1)
+    releases.mark_pruned(store, [first.number])
+    with pytest.raises(NothingToDo, match="a person left it"):
+        plan_refresh(store, small_config())
+
+
+def _passed_over(store: DirectoryStore, release: Release) -> None:
+    """As if another release had become current while this one was made."""
+    raw, _ = releases.read_pointer(store)
+    moved = releases.Pointer(release=release.number - 1, passed_over=(release.number,))
+    releases.swap_pointer(store, moved, expected=raw)
 
 
 def test_another_feed_is_other_work(store, released):
