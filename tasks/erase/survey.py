@@ -25,7 +25,8 @@ from tasks.erase.files import count_rows
 from tasks.erase.handling import HANDLING, Part
 from tasks.erase.records import KindLine, Trained
 from tasks.erase.text import Redaction
-from tasks.erase.wanted import Wanted, row_groups, span_of_folder
+from tasks.erase.wanted import Wanted, naming_damage, row_groups, span_of_folder
+from tasks.foundation.errors import StoreError
 from tasks.runs import releases
 from tasks.runs.lineage import STATE
 
@@ -116,9 +117,12 @@ def _look_at(store: Store, key: str, kind: Kind, wanted: Wanted, redaction: Reda
         if folder in found.manifests:
             span = span_of_folder(found.manifests[folder][1].facts)
         try:
-            rows = count_rows(store.local(key), wanted, span)
-        except (pa.ArrowException, OSError):  # damaged: it may hold anything
-            rows = int(part is Part.damaged)
+            with naming_damage(store, key):
+                rows = count_rows(store.local(key), wanted, span)
+        except StoreError:
+            if part in (Part.rows, Part.file):
+                raise
+            rows = 1  # it may hold anything, and goes
         if rows:
             found.changed[kind.name] += 1
             found.rows[kind.name] += rows

@@ -5,6 +5,7 @@ The spans and feeds tell them, so these are changed last: a second call after a 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from tasks.contracts.workspace import BAD_ROWS, CATALOGUE, FEED, SPAN, WAITING_R
 from tasks.data.erased import equal_to
 from tasks.data.query_places import QUERY_PLACE, hash_queries, query_places
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, ROW_ID, TEXT
+from tasks.foundation.errors import StoreError
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -143,8 +145,22 @@ def _tables(store: Store, wanted: Wanted) -> Iterator[tuple[str | None, pa.Table
             kind, fields = kind_of(key)
             if kind in _TELLING:
                 span = fields["span"] if kind is SPAN else None
-                for table in row_groups(store.local(key), {wanted.column, ROW_ID, QUERY, ITEM, TEXT, ITEM_ID}):
-                    yield span, table
+                with naming_damage(store, key):
+                    for table in row_groups(store.local(key), {wanted.column, ROW_ID, QUERY, ITEM, TEXT, ITEM_ID}):
+                        yield span, table
+
+
+@contextlib.contextmanager
+def naming_damage(store: Store, key: str) -> Iterator[None]:
+    """Raise StoreError with the name and the way out if a Parquet file can't be read inside the block."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise StoreError(
+            f"{store.uri}/{key} is damaged, so it may hold the value in a form that no search finds: {error}. Restore "
+            "it from a backup; what the current release lacks is made again by millrace refresh --verify, and what no "
+            "kept release needs is deleted by millrace prune; nothing was erased"
+        ) from error
 
 
 def row_groups(path: Path, columns: Collection[str] | None = None) -> Iterator[pa.Table]:

@@ -271,6 +271,21 @@ def test_a_file_that_is_of_no_kind_stops_it_by_name(store):
     assert erased(store).erased
 
 
+@pytest.mark.parametrize("of", ["catalogue", "vectors", "spans"])
+def test_a_damaged_file_stops_it_by_name_since_it_may_hold_the_item(store, of):
+    """What is left of its pages may still hold the value, packed."""
+    key = next(key for key in store.list(of) if key.endswith(".parquet"))
+    path = store.path(key)
+    data = path.read_bytes()
+    path.write_bytes(data[:-8] + b"x" * 8)
+    before = {key: tag for key, tag in store.tags("").items() if not key.startswith(".locks/")}
+    with pytest.raises(StoreError, match=rf"{key} is damaged, .*; nothing was erased"):
+        erased(store)
+    assert {key: tag for key, tag in store.tags("").items() if not key.startswith(".locks/")} == before
+    path.write_bytes(data)
+    assert erased(store).erased
+
+
 def test_a_column_that_no_span_has_is_refused_with_the_columns_there_are(store):
     with pytest.raises(ConfigError, match=r"--where customer=.*item_id.*user_id"):
         erased(store, "customer", "7")
