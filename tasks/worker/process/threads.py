@@ -51,6 +51,10 @@ def name_user() -> None:
 
 THREADS = "OMP_NUM_THREADS"
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES")
+# Turns of the loop in which a thread of GNU's OpenMP waits for the others before it sleeps; by default 300,000, some
+# milliseconds. Beside other work the others often have no core then, and the wait takes one from them
+# (docs/decisions/processors.md).
+WAIT = {"GOMP_SPINCOUNT": "10000"}
 _own_cores: set[int] = set()  # this worker's, once its threads are bound
 
 
@@ -104,4 +108,5 @@ def _variables(cores: list[int], workers: int) -> dict[str, str]:
     if not cores:
         return {THREADS: str(max(1, (os.cpu_count() or 1) // workers))}
     places = ",".join(f"{{{core}}}" for core in cores)
-    return {THREADS: str(len(cores)), BINDING[0]: "true", BINDING[1]: places}
+    own = {name: os.environ.get(name, turns) for name, turns in WAIT.items()}
+    return {THREADS: str(len(cores)), BINDING[0]: "true", BINDING[1]: places, **own}

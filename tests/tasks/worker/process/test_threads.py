@@ -41,8 +41,13 @@ def test_each_worker_gets_its_share_of_the_cores(monkeypatch, cores, rank, worke
     for name, value in {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": workers, **dict.fromkeys(OMP, "other")}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("OMP_THREAD_LIMIT")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     bind_threads("cpu")
     assert [os.environ[name] for name in OMP] == [threads, "true", places]
+    assert int(os.environ["GOMP_SPINCOUNT"]) < 50_000, "a thread that waits gives its core to other work"
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    bind_threads("cpu")
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
 
 
 def test_a_limit_for_a_shared_machine_is_kept(monkeypatch):
