@@ -13,7 +13,14 @@ from pydantic import Field, model_validator
 from configs.schema.compute import AcceleratorName, BatchConfig, CompilerConfig, Compute, RetryConfig
 from configs.schema.gates import METRICS
 from configs.schema.model import FeaturesConfig, ModelConfig
-from configs.schema.operations import CostConfig, DecideConfig, FreshnessConfig, LinksConfig, ScheduleConfig
+from configs.schema.operations import (
+    CostConfig,
+    DecideConfig,
+    FreshnessConfig,
+    LinksConfig,
+    PruneConfig,
+    ScheduleConfig,
+)
 from configs.schema.stages import (
     EvaluateConfig,
     HealthConfig,
@@ -63,6 +70,7 @@ class Config(Record):
     schedule: ScheduleConfig = beside()
     decide: DecideConfig = beside(DecideConfig())
     freshness: FreshnessConfig = beside()
+    prune: PruneConfig = beside(PruneConfig())
     links: LinksConfig = beside()
     publish: PublishConfig = beside()
 

@@ -80,6 +80,27 @@ class DecideConfig(Record):
     )
 
 
+class PruneConfig(Record):
+    """The releases that keep their files, beside the current one and those that a rollback needs."""
+
+    delete: bool = Field(
+        default=False,
+        description="true: the deployed prune deletes each night; false: it only lists, and `millrace prune` deletes",
+    )
+    releases: Annotated[int, Field(ge=1)] = Field(default=5, description="newest releases that are kept")
+    models: Annotated[int, Field(ge=1)] = Field(
+        default=2, description="newest released models of which the newest release is kept"
+    )
+    days: Annotated[float, Field(ge=0)] = Field(
+        default=3.0, description="age up to which each release is kept, in days"
+    )
+
+    @classmethod
+    def newest(cls, releases: int) -> Self:
+        """Return the policy that keeps these newest releases alone."""
+        return cls(releases=releases, models=1, days=0.0)
+
+
 class LinksConfig(Record):
     """Addresses for the pages of a run; null: the page shows the path or the command instead."""
 

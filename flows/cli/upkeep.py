@@ -11,19 +11,19 @@ from pydantic import Field
 import infra.compute.batch.end_jobs
 import tasks.prune.prune
 import tasks.runs.host_records
+from configs.schema.operations import PruneConfig
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.console import note, say, show, show_table
 from flows.cli.terminal.options import RunOptions
-from flows.presentation.wording import moment, plural
+from flows.presentation import terminal
+from flows.presentation.pruning import section
+from flows.presentation.wording import moment
 from infra import prefect_server
 from infra.compute.batch.end_jobs import ReapReport
 from infra.store.base import Store
+from tasks.contracts.pruning import PrunePlan
 from tasks.foundation.records import Record
-from tasks.prune.prune_plan import PrunePlan
 from tasks.runs.host_records import HostRecord, Strike
-
-MOST_ROWS = 60
-_UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
 
 class StrikeLine(Record):
@@ -102,30 +102,23 @@ def reap(
 
 def show_prune(plan: PrunePlan) -> None:
     """Print the folders, largest first, the total by kind, and which releases can still serve."""
-    largest = sorted(plan.folders, key=lambda folder: -folder.bytes)[:MOST_ROWS]
-    if largest:
-        rows = [(folder.kind, folder.folder, str(folder.files), _size(folder.bytes)) for folder in largest]
-        show_table(("kind", "folder", ">files", ">size"), rows)
-    if len(plan.folders) > MOST_ROWS:
-        say(f"and {len(plan.folders) - MOST_ROWS} smaller folders")
-    by_kind = ", ".join(f"{kind} {_size(count)}" for kind, count in plan.bytes.items())
-    what = "deleted" if plan.deleted else "would be deleted"
-    say(f"{plural(len(plan.folders), 'folder')}, {_size(plan.total_bytes)}, {what}{f': {by_kind}' if by_kind else ''}")
-    if plan.releases:
-        verb = "can't serve any more" if plan.deleted else "could not serve any more"
-        say(f"releases that {verb}: {', '.join(map(str, plan.releases))}; their records stay")
-    if plan.kept:
-        say(f"releases that are kept: {', '.join(map(str, plan.kept))}")
+    made = section(plan)
+    show(terminal.Columns(each) for each in made.tables)
+    say(*made.lines)
 
 
 @command(show_prune)
 def prune(
-    store: Store,
-    keep: Annotated[int, typer.Option(min=1, help="Number of newest releases to keep.")] = 5,
+    options: RunOptions,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, help="Keep this many newest releases and no older ones; default: the settings of prune."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Only list the folders.", show_default=False)] = False,
 ) -> PrunePlan:
     """Delete models, vectors, catalogues and checkpoints that nothing needs any more. Records stay."""
-    return tasks.prune.prune.prune(store, keep, dry_run, note)
+    policy = options.config().prune if keep is None else PruneConfig.newest(keep)
+    return tasks.prune.prune.prune(options.store, policy, dry_run, note)
 
 
 def _line(record: HostRecord) -> HostLine | None:
@@ -149,11 +142,3 @@ def _strike(strike: Strike) -> StrikeLine:
 
 def _iso(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat()
-
-
-def _size(count: int) -> str:
-    """Format bytes in decimal units, as in `1.4 GB`."""
-    amount, unit = float(count), 0
-    while amount >= 999.5 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1000, unit + 1
-    return f"{amount:.0f} {_UNITS[unit]}" if unit == 0 or amount >= 99.95 else f"{amount:.1f} {_UNITS[unit]}"

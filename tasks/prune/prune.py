@@ -3,17 +3,18 @@
 import contextlib
 from collections.abc import Callable
 
+from configs.schema.operations import PruneConfig
 from infra.store.base import Conflict, Store
 from infra.store.lease import CheckedStore
 from infra.store.manifest import MANIFEST, mark_of
 from tasks.contracts.kinds import LINEAGES, is_refresh, lineage_of, run_of
 from tasks.contracts.outcomes import StageResult
+from tasks.contracts.pruning import Folder, PrunePlan
 from tasks.contracts.runs import Pruned
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.clock import now
-from tasks.foundation.errors import ConfigError
-from tasks.prune.prune_plan import Folder, PrunePlan, plan_prune
+from tasks.prune.prune_plan import plan_prune
 from tasks.prune.reach import find_reach
 from tasks.running.lineage_lock import confirm_lineages, hold_lineages
 from tasks.runs import lineage, releases
@@ -23,8 +24,8 @@ from tasks.runs.snapshot import Snapshot
 _WITH_OUTPUTS = (Stage.validate, Stage.train, Stage.infer, Stage.release)
 
 
-def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -> PrunePlan:
-    """Delete the folders that nothing needs if the newest `keep` releases are kept, or only list them.
+def prune(store: Store, policy: PruneConfig, dry_run: bool, warn: Callable[[str], None]) -> PrunePlan:
+    """Delete the folders that nothing needs if the releases of a policy are kept, or only list them.
 
     A folder loses its manifest first, so that no reader takes an incomplete folder for a complete one. After a kill,
     the next call deletes the rest.
@@ -33,20 +34,18 @@ def prune(store: Store, keep: int, dry_run: bool, warn: Callable[[str], None]) -
         Conflict: a process works on a lineage of the workspace, or made a release meanwhile; nothing was deleted.
         StoreError: a record that decides on the needed folders is not readable; nothing was deleted.
     """
-    if keep < 1:
-        raise ConfigError(f"--keep {keep}: at least the current release is kept")
     if dry_run:
-        return plan_prune(store, keep, find_reach(store, keep))
+        return plan_prune(store, policy, find_reach(store, policy))
     with contextlib.ExitStack() as held:
         known = frozenset(lineage_of(key) for key in store.list(LINEAGES))
         held.enter_context(hold_lineages(store, known, warn))
         _unmark_current(store)
         following = releases.last(store) + 1  # before the releases are read: one that is made later is not in the plan
-        reach = find_reach(store, keep)
+        reach = find_reach(store, policy)
         if more := reach.lineages - known:  # of runs that have not trained yet; they may have ended meanwhile
             held.enter_context(hold_lineages(store, more, warn))
-            reach = find_reach(store, keep)
-        plan = plan_prune(store, keep, reach)
+            reach = find_reach(store, policy)
+        plan = plan_prune(store, policy, reach)
         _mark(store, plan, following)
         # Notes that shards are done go before the shards.
         for folder in sorted(plan.folders, key=lambda folder: folder.kind != "runs"):

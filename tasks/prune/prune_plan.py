@@ -5,60 +5,34 @@ Spans and item feeds are never listed, nor are runs without a plan, which are th
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
-from pydantic import Field
-
+from configs.schema.operations import PruneConfig
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, PRUNED, MissingFolder, read_fact, read_manifest
 from tasks.contracts import workspace
 from tasks.contracts.kinds import Kept, lineage_of, run_of
-from tasks.foundation.records import Record
+from tasks.contracts.pruning import Folder, FolderKind, PrunePlan
 from tasks.prune.reach import Reach
 from tasks.runs.lineage import STATE
 
-Kind = Literal["models", "vectors", "catalogue", "compile", "negatives", "checkpoints", "tokens", "runs"]
-
-_SHARED: Mapping[Kind, workspace.Kind] = {
+_SHARED: Mapping[FolderKind, workspace.Kind] = {
     "models": workspace.MODEL,
     "compile": workspace.COMPILED,
     "negatives": workspace.NEGATIVES,
 }
-_PARTLY: Mapping[Kind, workspace.Kind] = {"vectors": workspace.VECTORS, "catalogue": workspace.CATALOGUE}
+_PARTLY: Mapping[FolderKind, workspace.Kind] = {"vectors": workspace.VECTORS, "catalogue": workspace.CATALOGUE}
 _OF_A_RUN = tuple(kind for kind in workspace.TABLE if "run" in kind.names and kind.kept in (Kept.reached, Kept.shown))
 
 
-class Folder(Record):
-    """A folder that nothing needs, but for files that needed catalogues or vectors name."""
-
-    kind: Kind = Field(description="kind of folder")
-    folder: str = Field(description="key of the folder in the workspace")
-    files: int = Field(description="number of files to delete")
-    bytes: int
-    named: tuple[str, ...] = Field(default=(), description="keys of its files that others name, which stay")
-
-
-class PrunePlan(Record):
-    """The report of `millrace prune`: the kept releases, and the folders that are or would be deleted."""
-
-    keep: int = Field(description="number of releases to keep")
-    kept: tuple[int, ...] = Field(description="numbers of the releases that can still be rolled back to")
-    releases: tuple[int, ...] = Field(description="numbers of the releases that lose their model or vectors")
-    folders: tuple[Folder, ...]
-    bytes: dict[Kind, int] = Field(description="bytes by kind of folder")
-    total_bytes: int
-    deleted: bool = Field(description="false: nothing was deleted (--dry-run)")
-
-
-def plan_prune(store: Store, keep: int, reach: Reach) -> PrunePlan:
+def plan_prune(store: Store, policy: PruneConfig, reach: Reach) -> PrunePlan:
     """Return the deletable folders. Of a pruned release too: they may have been made again."""
     found = [*_folders(store, reach, _named(store, reach))]
     gone = {folder.folder for folder in found}
-    totals: dict[Kind, int] = {}
+    totals: dict[FolderKind, int] = {}
     for folder in found:
         totals[folder.kind] = totals.get(folder.kind, 0) + folder.bytes
     return PrunePlan(
-        keep=keep,
+        policy=policy,
         kept=tuple(release.number for release in reach.releases),
         releases=tuple(number for number, prefixes in sorted(reach.made.items()) if gone & set(prefixes)),
         folders=tuple(found),
@@ -144,7 +118,7 @@ def _tokens(store: Store, runs: Mapping[str, int], reach: Reach) -> Iterator[Fol
                 yield _folder("tokens", folder, sizes)
 
 
-def _folder(kind: Kind, folder: str, sizes: Mapping[str, int]) -> Folder:
+def _folder(kind: FolderKind, folder: str, sizes: Mapping[str, int]) -> Folder:
     return Folder(kind=kind, folder=folder, files=len(sizes), bytes=sum(sizes.values()))
 
 

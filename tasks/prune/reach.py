@@ -3,9 +3,11 @@
 It only reads the workspace.
 """
 
+import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from configs.schema.operations import PruneConfig
 from infra.store.base import Store
 from infra.store.manifest import MissingFolder, read_fact
 from infra.store.records import read_record
@@ -18,6 +20,7 @@ from tasks.contracts.references import CatalogueRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import BACKFILL, PLAN, PRUNED_RUN, SPEC, VERDICTS
+from tasks.foundation.clock import now
 from tasks.foundation.errors import StoreError
 from tasks.judging.rivals import begun_with, compared_with
 from tasks.planning.start import chosen_release, is_rejected, last_accepted
@@ -46,8 +49,8 @@ class _Head(NamedTuple):
     trained_by: Mapping[str, str]  # span -> key of the run
 
 
-def find_reach(store: Store, keep: int) -> Reach:
-    """Return the needed releases, folders and runs if the newest `keep` releases are kept.
+def find_reach(store: Store, policy: PruneConfig) -> Reach:
+    """Return the needed releases, folders and runs if the releases of a policy are kept.
 
     The current release, the one before it, and the newest one with the previous model are always kept. The checkpoints
     of a lineage's previous, first and best release, and its imported initial weights, are kept because evaluations
@@ -58,7 +61,7 @@ def find_reach(store: Store, keep: int) -> Reach:
     """
     snapshot = Snapshot(store)
     keys = _by_run(store)
-    kept = _kept_releases(store, snapshot, keep)
+    kept = _kept_releases(store, snapshot, policy)
     names = frozenset(lineage_of(key) for key in store.list(LINEAGES))
     folders: set[str] = set()
     heads: dict[str, _Head] = {}
@@ -117,14 +120,18 @@ def _by_run(store: Store) -> dict[str, list[str]]:
     return {run_key: keys for run_key, keys in found.items() if PLAN.key(run=run_key) in keys}
 
 
-def _kept_releases(store: Store, snapshot: Snapshot, keep: int) -> tuple[Release, ...]:
+def _kept_releases(store: Store, snapshot: Snapshot, policy: PruneConfig) -> tuple[Release, ...]:
     """Return the releases to keep, except releases that lost their files earlier."""
     every = snapshot.releases
     if snapshot.problems:
         raise StoreError(f"{snapshot.problems[0]}; restore it from a backup; nothing was deleted")
     gone = releases.pruned(store)
     whole = [release for release in every if release.number not in gone]
-    numbers: set[int | None] = {release.number for release in whole[-keep:]}
+    numbers: set[int | None] = {release.number for release in whole[-policy.releases :]}
+    of_models = {release.model.version: release.number for release in whole}  # the newest of each, the models in order
+    numbers |= set(sorted(of_models.values())[-policy.models :])
+    since = dt.datetime.fromisoformat(now()) - dt.timedelta(days=policy.days)
+    numbers |= {release.number for release in whole if dt.datetime.fromisoformat(release.created_at) > since}
     _, pointer = releases.read_pointer(store)
     if pointer is None and every:
         raise StoreError(

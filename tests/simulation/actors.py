@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from configs.schema.operations import PruneConfig
 from infra.store.manifest import mark_of
 from tasks.contracts.runs import Release
 from tasks.contracts.workspace import PRUNED_RELEASE, PRUNED_RUN
@@ -123,8 +124,8 @@ COMMANDS: dict[str, Command] = {
     "hold again": lambda world: hold(world.store, "another reason"),
     "lift": lambda world: lift(world.store),
     "settle": lambda world: adding_releases.settle(world.store),
-    "prune": lambda world: prune.prune(world.store, 1, False, _nobody),
-    "prune less": lambda world: prune.prune(world.store, 2, False, _nobody),
+    "prune": lambda world: prune.prune(world.store, PruneConfig.newest(1), False, _nobody),
+    "prune less": lambda world: prune.prune(world.store, PruneConfig.newest(2), False, _nobody),
     "reader": _read,
     **{name: lambda world, act=act: act(world.store) for name, act in targets.COMMANDS.items()},
     **{name: lambda world, flow=flow: flow(world.store) for name, flow in {**FLOWS, **INGESTS}.items()},

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import infra.compute.factory
+from configs.schema.operations import PruneConfig
 from flows.backfill import backfill
 from flows.pipeline import pipeline
 from flows.refresh import refresh
@@ -175,7 +176,7 @@ COMMANDS: Mapping[str, Command] = {
     "refresh": Command(_with_new_items, lambda store: refresh.fn(store.uri, overrides=SETTINGS)),
     "rollback": Command(lambda store: _two_runs(store, TARGETS), _rolled_back),
     "publish": Command(_two_runs, _published),
-    "prune": Command(_with_refreshes, lambda store: prune(store, 1, False, lambda _: None)),
+    "prune": Command(_with_refreshes, lambda store: prune(store, PruneConfig.newest(1), False, lambda _: None)),
     "backfill": Command(
         _with_a_correction, lambda store: backfill.fn(store.uri, SPANS[1], SPANS[1], parallel=1, overrides=SETTINGS)
     ),

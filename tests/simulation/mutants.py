@@ -46,7 +46,7 @@ CREATE = "infra.store.s3_store:S3Store.create"
 
 _ANNOUNCE = 'swap_pointer(store, pointer.model_copy(update={"undecided": undecided}), expected=raw)'
 _NUMBER = "store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)"
-_LOCKS, _LOOKS = "held.enter_context(hold_lineages(store, known, warn))", "reach = find_reach(store, keep)\n        "
+_LOCKS, _LOOKS = "held.enter_context(hold_lineages(store, known, warn))", "reach = find_reach(store, policy)\n        "
 
 MUTANTS: Mapping[str, Mutant] = {
     # Making a release
@@ -130,7 +130,7 @@ MUTANTS: Mapping[str, Mutant] = {
     # Prune
     "prune takes no lock": Mutant(PRUNE, _LOCKS, "pass"),
     "prune looks before it takes the locks": Mutant(
-        PRUNE, _LOCKS, f"reach = find_reach(store, keep)\n        {_LOCKS}", (f"{_LOOKS}if more", "if more")
+        PRUNE, _LOCKS, f"reach = find_reach(store, policy)\n        {_LOCKS}", (f"{_LOOKS}if more", "if more")
     ),
     "prune marks nothing": Mutant(MARK, "    releases.mark_pruned(store, plan.releases)\n", ""),
     "prune does not look for a rollback": Mutant(

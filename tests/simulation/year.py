@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import flows.running.events
+from configs.schema.operations import PruneConfig
 from flows.running.events import Event
 from infra.store import lease
 from tasks.contracts.references import SpanRef
@@ -143,7 +144,7 @@ class Year:
         return {
             "refresh": lambda: actors.refresh(world, lambda current: self._of_hour(hour, current)),
             "run": lambda: actors.run(world, self._of_week(hour // WEEK)),
-            "prune": lambda: prune.prune(store, _KEPT, False, lambda _: None),
+            "prune": lambda: prune.prune(store, PruneConfig.newest(_KEPT), False, lambda _: None),
             "publish": lambda: targets.publish(store),
             "reader": lambda: releases.current(store),
             "rollback": lambda: rollback(store),

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
+from configs.schema.operations import PruneConfig
 from infra.store.manifest import read_manifest
 from tasks.contracts.runs import Release
 from tasks.data.layers import layers_of
@@ -68,7 +69,7 @@ def main() -> None:
             total += refreshed(shop, last).vectors
             last = shop.releases[-1]
             if hour % 24 == 0:
-                prune(shop.store, KEPT, dry_run=False, warn=print)
+                prune(shop.store, PruneConfig.newest(KEPT), dry_run=False, warn=print)
             most = max(most, sum(shop.store.sizes("vectors").values()))
         layers = layers_of(read_manifest(shop.store, last.vectors_prefix)).values()
         shop.check(last)

@@ -46,7 +46,7 @@ from tests.support.processes.prefect_server import PrefectServer
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 120.0
 BERLIN = ZoneInfo("Europe/Berlin")
-FLOWS = ["pipeline", "refresh", "backfill", "bakeoff", "parity", "watch", "report"]
+FLOWS = ["pipeline", "refresh", "backfill", "bakeoff", "parity", "watch", "report", "prune"]
 NAMES = [f"{flow}/workspace-{flow}" for flow in FLOWS]
 
 
@@ -102,6 +102,7 @@ def test_all_deployments_are_there_with_schedule_pool_and_queue(
         "refresh/workspace-refresh": ("35 * * * *", "UTC"),
         "watch/workspace-watch": ("5 * * * *", "UTC"),
         "report/workspace-report": ("30 5 * * *", "Europe/Berlin"),
+        "prune/workspace-prune": ("50 1-4 * * *", "Europe/Berlin"),
     }
     pipeline = first.deployments[0]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT04:30:00\+0[12]:00", pipeline.next_at or "")

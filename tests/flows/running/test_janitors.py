@@ -115,4 +115,4 @@ def test_janitors_that_died_do_not_keep_their_places(deployment: UUID, monkeypat
 def test_the_deployments_that_look_after_others_are_in_the_queue() -> None:
     tree = yaml.safe_load((ROOT / "prefect.yaml").read_text())
     inside = [each for each in tree["deployments"] if each["work_pool"].get("work_queue_name") == QUEUE]
-    assert {each["entrypoint"].rpartition(":")[2] for each in inside} == {"watch", "reap", "report"}
+    assert {each["entrypoint"].rpartition(":")[2] for each in inside} == {"watch", "reap", "report", "prune"}

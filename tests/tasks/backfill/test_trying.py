@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.schema.operations import PruneConfig
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
 from tasks.backfill.backfill_plan import BackfillPlan
@@ -129,10 +130,10 @@ def test_the_lineage_goes_on_as_if_there_were_no_experiment(store, runner):
 def test_a_prune_keeps_it_until_the_lineage_has_trained_another_span(store, runner):
     experiment = carried_out(store, *SLOWER)
     weights = f"lineages/{experiment.branch}/step-00000020"
-    assert weights not in {folder.folder for folder in prune(store, 5, True, print).folders}
+    assert weights not in {folder.folder for folder in prune(store, PruneConfig.newest(5), True, print).folders}
     run_spans(store, "2021-Q3")
     assert [each.name for each in passed(store)] == ["slower"]
-    prune(store, 5, False, print)
+    prune(store, PruneConfig.newest(5), False, print)
     assert not store.exists(f"{weights}/MANIFEST.json")
     assert store.exists(RESULT.key(run=experiment.run_key, stage=Stage.evaluate)), "its records stay"
     assert planned(store, *SLOWER)[0].to_do == (), "and nothing is trained again"

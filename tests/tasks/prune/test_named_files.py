@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.schema.operations import PruneConfig
 from infra.store.base import Store, sha256_of
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import (
@@ -19,9 +20,10 @@ from infra.store.manifest import (
 )
 from infra.store.records import place
 from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.pruning import Folder
 from tasks.contracts.references import CatalogueRef
 from tasks.prune import prune
-from tasks.prune.prune_plan import Folder, plan_prune
+from tasks.prune.prune_plan import plan_prune
 from tasks.prune.reach import Reach
 from tasks.runs.results import check_outputs
 
@@ -53,7 +55,7 @@ def reach(*folders: str) -> Reach:
 
 
 def pruned(store: Store, *needed: str) -> list[Folder]:
-    plan = plan_prune(store, 1, reach(*needed))
+    plan = plan_prune(store, PruneConfig.newest(1), reach(*needed))
     for folder in plan.folders:
         prune._delete(store, folder)
     return list(plan.folders)

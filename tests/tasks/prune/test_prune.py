@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from configs.schema.operations import PruneConfig
 from infra.store.base import Conflict, Store
 from infra.store.directory import DirectoryStore
 from infra.store.kernel_lock import KernelLock
@@ -20,6 +22,7 @@ from tasks.backfill.backfill_state import run_of
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import InferOutcome
+from tasks.contracts.pruning import PrunePlan
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import PRUNED_RELEASE, RELEASE, RESULT
@@ -28,7 +31,7 @@ from tasks.judging.rivals import begun_with, compared_with
 from tasks.planning.next_run import plan_run
 from tasks.planning.start import mined_release
 from tasks.prune.prune import prune
-from tasks.prune.prune_plan import PrunePlan, plan_prune
+from tasks.prune.prune_plan import plan_prune
 from tasks.runs import branches, lineage, releases
 from tasks.runs.plan import mark_pruned, planned_runs, save_plan
 from tasks.runs.releases import Numbered
@@ -84,7 +87,7 @@ def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner
 
 
 def pruned(store: Store, keep: int = 2, dry_run: bool = False) -> PrunePlan:
-    return prune(store, keep, dry_run, print)
+    return prune(store, PruneConfig.newest(keep), dry_run, print)
 
 
 def folders_of(store: Store, number: int) -> list[str]:
@@ -376,6 +379,19 @@ def test_an_unfinished_refresh_goes_on_though_a_prune_took_the_release_whose_fil
     assert runner.stages == ["release"]
     assert releases.current(store) == made
     assert [entry.at for entry in check_sizes(store, made.vectors_prefix).files] == list(gone[named])
+
+
+def test_the_newest_releases_of_models_and_young_ones_are_kept(store, runner):
+    policy = {"releases": 1, "models": 1, "days": 0.0}
+    kept = [prune(store, PruneConfig(**policy), True, print).kept]
+    kept.append(prune(store, PruneConfig(**{**policy, "models": 4}), True, print).kept)
+    made = dt.datetime.fromisoformat(releases.read(store, 2).created_at)
+    days = (dt.datetime.now(dt.UTC) - made).total_seconds() / 86400 + 1e-6
+    kept.append(prune(store, PruneConfig(**{**policy, "days": days}), True, print).kept)
+    ingest_feed(store, "2021-01")
+    refreshed(store)
+    kept.append(prune(store, PruneConfig(**{**policy, "models": 3}), True, print).kept)
+    assert kept == [(5, 6), (3, 4, 5, 6), (2, 3, 4, 5, 6), (4, 5, 6, 7)]
 
 
 def test_a_refresh_that_a_prune_marked_is_over(store, runner):

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from configs.schema.operations import PruneConfig
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from infra.store.records import read_record
@@ -170,7 +171,7 @@ def test_a_rollback_that_dies_leaves_the_pointer_at_a_release_that_no_prune_take
     with pytest.raises(Killed):
         rollback(Rival(store, {1: die}), 1)
     assert serving(store) == 3
-    assert 1 in {release.number for release in find_reach(store, keep=1).releases}
+    assert 1 in {release.number for release in find_reach(store, PruneConfig.newest(1)).releases}
     assert rollback(store, 1).number == serving(store) == 1
 
 

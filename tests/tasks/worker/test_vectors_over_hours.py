@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from configs.schema.operations import PruneConfig
 from infra.store.manifest import MissingFolder, read_manifest
 from tasks.contracts.runs import Release
 from tasks.data.layers import DELTA_SHARE, layers_of
@@ -80,7 +81,7 @@ def test_for_two_days_every_item_has_one_vector_and_the_bytes_stay_few(shop: Sho
         layers = layers_of(read_manifest(shop.store, made.prefix)).values()
         seen |= {len(each) for each in layers}
         if hour % 6 == 0:
-            prune(shop.store, 3, dry_run=False, warn=lambda _: None)
+            prune(shop.store, PruneConfig.newest(3), dry_run=False, warn=lambda _: None)
             for release in shop.releases[-3:]:
                 shop.check(release)
             with pytest.raises(MissingFolder):
