@@ -1,4 +1,4 @@
-"""Figures that others published, from configs/published.yaml: speeds, scaling, fixed seconds."""
+"""Figures of configs/published.yaml: speeds, scaling and fixed seconds that others published; the hosts' own work."""
 
 import datetime as dt
 import functools
@@ -62,6 +62,24 @@ class FixedSeconds(Record):
     source: str
 
 
+class Measured(Record):
+    """A figure that was measured once, for all workspaces."""
+
+    value: float = Field(gt=0)
+    source: str
+
+
+class HostFigures(Record):
+    """The hosts' own work, for a stage without an attempt on record."""
+
+    row: Measured = Field(description="seconds of one vCPU that validate takes for a row of its window")
+    earlier_row: Measured = Field(description="vCPU seconds in which validate compares a window with an earlier row")
+    known_pair: Measured = Field(description="seconds in which train learns the pair of a row, own or earlier")
+    products: Measured = Field(description="multiplications and additions a second of one vCPU, in a search, fp32")
+    accelerator_disk: Measured = Field(description="bytes a second of an accelerator machine's disk")
+    cpu_disk: Measured = Field(description="bytes a second of the CPU queue's disk")
+
+
 class Published(Record):
     """configs/published.yaml."""
 
@@ -69,6 +87,7 @@ class Published(Record):
     rows: tuple[PublishedRow, ...]
     scaling: Scaling
     fixed: dict[Literal["boot", "compile", "work"], FixedSeconds]
+    host: HostFigures
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from tasks.contracts.outcomes import Phases
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import REFRESHING, Stage
 from tasks.costs.device_memory import sequences_a_step, train_memory
+from tasks.costs.host_time import host_seconds
 from tasks.costs.published import published
 from tasks.costs.stage_time import (
     AS_CONFIGURED,
@@ -102,15 +103,16 @@ def stages_left(run: Run, stages: Collection[Stage] | None = None) -> list[Stage
 
 
 def _load(store: Store, plan: RunPlan, amounts: Enough | None) -> Load:
-    rows = rows_of(store, plan.window)
+    rows, earlier = rows_of(store, plan.window), sum(each.rows for each in plan.history)
     if amounts is None:
-        return Load(rows=rows)
+        return Load(rows=rows, earlier=earlier)
     sequences = sequences_a_step(plan.config, amounts.tokens_a_row)
     return Load(
         rows=rows,
         tokens=amounts.steps * sequences * plan.config.train.sequence_tokens,
         steps=amounts.steps,
         items=amounts.items,
+        earlier=earlier,
     )
 
 
@@ -142,7 +144,8 @@ def stage_cost(known: Past, config: Config, stage: Stage, load: Load, asked: Ask
             if basis == "measured":
                 basis, source = "assumed", f"{source}, on other machines"
         return _cost(config, stage, place, phases, basis, source, len(done))
-    return _first_cost(config, stage, place, encoding)
+    host = host_seconds(config, stage, load, place, encoder_size(config))
+    return _first_cost(config, stage, place, encoding, host)
 
 
 def training_speed(known: Past, config: Config, load: Load, asked: Asked = AS_CONFIGURED) -> TrainingSpeed | None:
@@ -217,18 +220,22 @@ def _efficiency(config: Config, stage: Stage, place: Place) -> float:
     return grown * efficiency(place.machines, batch_grows=False) / efficiency(configured, batch_grows=False)
 
 
-def _first_cost(config: Config, stage: Stage, place: Place, encoding: Encoding | None) -> StageCost:
-    """Return the cost of a stage that was never done, by published figures; unknown on this machine."""
+def _first_cost(config: Config, stage: Stage, place: Place, encoding: Encoding | None, host: float) -> StageCost:
+    """Return the cost of a stage that was never done, by published figures; unknown on this machine.
+
+    Args:
+        host: seconds of the host's own work, as in `host_seconds`.
+    """
     if place.is_local or place.instance is None:
         where = "this machine" if place.is_local else "its machines, whose type the configuration does not name"
         return _cost(config, stage, place, None, "assumed", f"no attempt of {stage} on {where} is on record", 0)
     if stage in (Stage.train, Stage.infer):
         if encoding is None:
             return _cost(config, stage, place, None, "assumed", f"no speed of {place.instance} is known", 0)
-        phases = _elsewhere(Phases(productive=encoding.seconds), stage, place)
+        phases = _elsewhere(Phases(restoring=host, productive=encoding.seconds), stage, place)
         return _cost(config, stage, place, phases, encoding.speed.basis, encoding.speed.source, 0)
     work = published().fixed["work"]
-    phases = _elsewhere(Phases(productive=work.seconds), stage, place)
+    phases = _elsewhere(Phases(productive=work.seconds + host), stage, place)
     return _cost(config, stage, place, phases, "assumed", work.source, 0)
 
 

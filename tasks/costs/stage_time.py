@@ -140,6 +140,7 @@ class Load(NamedTuple):
     steps: int | None = None  # training steps
     items: int | None = None  # distinct items of the window, for a first run of infer
     text_tokens: float = 32.0  # tokens of an item's text
+    earlier: int = 0  # rows of the spans that were trained on before
 
 
 def past(snapshot: Snapshot, history: Sequence[RowsRef], refreshes: bool = False) -> Past:

@@ -1,5 +1,6 @@
 """The copies of the source in docs/ and configs/: each module has the file, `PAGE`, and its text, `page()`."""
 
+from tests.benchmarks import weeks
 from tests.benchmarks.traps import page as traps
 from tests.docs import (
     codes,
@@ -18,5 +19,5 @@ from tests.nightly import ran
 
 COPIES = (
     instances_in_settings, instances_in_template, codes, configuration, editor_schema, folders, man_page, proof,
-    published, ran, refreshes, traps, workspace_table,
+    published, ran, refreshes, traps, weeks, workspace_table,
 )  # fmt: skip

@@ -1,0 +1,55 @@
+"""Seconds of a stage's work on the host's processors and disk, before any attempt is on record.
+
+validate grows with its rows and with the rows of the history, whose signatures it compares; train with the keys of all
+rows so far; evaluate and release with the items of the catalogue, whose vectors they read and search.
+"""
+
+import re
+
+from configs.schema.config import Config
+from tasks.contracts.stages import Stage
+from tasks.costs.published import published
+from tasks.costs.stage_time import Load, Place
+from tasks.preflight.encoder import NUMBER_BYTES, EncoderSize
+
+MODELS = 4  # most models that an evaluation ranks among all items
+RELEASES = 2  # a release searches its own vectors and those of the one before
+PAIR_BYTES = 24  # keys of a row that a training reads
+
+
+def host_seconds(config: Config, stage: Stage, load: Load, place: Place, size: EncoderSize | None) -> float:
+    """Return the seconds of the host's work; 0 for a stage without any, or if its rows or items are not known.
+
+    Args:
+        size: encoder, for the width of the vectors; None: not known.
+    """
+    figures, rows = published().host, sum(load.rows or ())
+    match stage:
+        case Stage.validate:
+            return rows * figures.row.value + load.earlier * figures.earlier_row.value / _vcpus(place)
+        case Stage.train:
+            read = PAIR_BYTES / figures.accelerator_disk.value
+            return (rows + load.earlier) * (figures.known_pair.value + read)
+        case Stage.evaluate:
+            return MODELS * _search(config, load, place, size, config.evaluate.max_rows) / place.machines
+        case Stage.release:
+            return RELEASES * _search(config, load, place, size, config.release.queries)
+        case _:
+            return 0.0
+
+
+def _search(config: Config, load: Load, place: Place, size: EncoderSize | None, queries: int) -> float:
+    """Return the seconds in which one machine reads the vectors of all items and ranks them for some queries."""
+    width = config.model.embedding_width or (size.hidden if size is not None else 0)
+    figures, items = published().host, load.items or 0
+    disk = figures.accelerator_disk if place.machine is not None else figures.cpu_disk
+    products = 2 * queries * width / (figures.products.value * _vcpus(place))
+    return items * (width * NUMBER_BYTES / disk.value + products)
+
+
+def _vcpus(place: Place) -> int:
+    """Return the vCPUs of a machine: as listed, else by its name, since N.xlarge has 4 N; 1 if neither tells."""
+    if place.machine is not None:
+        return place.machine.vcpus
+    found = re.search(r"[.](\d*)xlarge$", place.instance or "")
+    return 4 * int(found[1] or 1) if found else 1

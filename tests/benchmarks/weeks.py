@@ -1,0 +1,263 @@
+"""The table of docs/aws.md: dollars of week 2 and of week 52 by size, by the arithmetic of `millrace plan`.
+
+    python -m tests.benchmarks.weeks
+
+Seconds come from `stage_cost` without an attempt on record, so from configs/published.yaml; bytes and requests from
+pieces that were measured or counted, below. `make docs` writes the tables into the page.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from configs.load import load_config
+from configs.schema.config import Config
+from tasks.contracts.stages import Stage
+from tasks.costs.host_time import MODELS, PAIR_BYTES, RELEASES
+from tasks.costs.run_cost import stage_cost
+from tasks.costs.stage_time import Load, Past
+from tests.docs.refreshes import BERT_BASE, TOKENS, on_cpu
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "aws.md"
+_TABLES = re.compile(r"(<!-- Weeks, written by `make docs`[^>]*-->\n\n).*?(?=\n\n<!-- end of the weeks -->)", re.S)
+
+WEEKS = (2, 52)
+ROWS_OF_AN_ITEM = 5  # rows a week, as 50 million about 10 million items
+CHANGED_AN_HOUR = 0.001  # share of the items
+
+SPOT = 2.4334  # dollars an hour of trn1.32xlarge in use1-az6; skypilot-catalog@00148f2a catalogs/v8/aws/vms.csv
+ROW_BYTES = 200  # a row as ingested, and again as validate cleans it
+SIGNATURE_BYTES = 130  # near-duplicates: a row of 18 words, measured 2026-11-28
+TOKEN_BYTES = 4 * 96  # a row's, int32
+ITEM_BYTES = 100  # in the catalogue
+VECTOR_BYTES = 4 * 768 + ITEM_BYTES
+MODEL_BYTES = 0.44e9  # BERT-base in fp32
+CHECKPOINT_BYTES = 3 * MODEL_BYTES  # weights and both moments
+KEPT_RELEASES = 3  # by `millrace prune`, once a day
+PIECE_BYTES = 8 * 2**20  # part of an upload; a download is one request a file
+FILES_OF_A_SPAN = {Stage.validate: 3, Stage.train: 5}  # requests for an earlier span: manifest, signatures; keys
+REQUESTS_OF_A_STAGE = 50  # job, records, ledger, result, manifests
+REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 3  # infer's: docs/benchmarks.md
+REQUESTS_OF_A_REFRESH = 301  # docs/benchmarks.md
+PUT, GET = 5e-6, 4e-7  # dollars a request; half of all are taken to be PUT or LIST
+GB_MONTH, WEEKS_OF_A_MONTH = 0.023, 52 / 12
+ALWAYS = (("NAT gateway and its address", 8.50), ("orchestrator", 7.70), ("logs and images", 1.20))
+
+
+SUMS = ("the run", "the week")
+
+
+class Peer(NamedTuple):
+    """A published price of embedding many texts once."""
+
+    who: str  # with its address
+    what: str
+    date: str
+    dollars: float
+    texts: float
+
+
+PEERS = (
+    Peer("Artain, dev.to/artain", "multilingual-e5-small, 8 A100 Spot, short messages", "undated", 6.75, 685e6),
+    Peer("AWS, aws-neuron-sdk", "BERT-base, 128 tokens, inf2.xlarge at $0.7582", "2025-12-19", 0.7582, 2674 * 3600),
+    Peer("[Hugging Face](https://huggingface.co/blog/billion-classifications)",
+         "gte-modernbert-base, L4 at $0.80", "2025-02-13", 409, 1e9),
+    Peer("[SkyPilot](https://blog.skypilot.co/large-scale-embedding)",
+         "gte-Qwen2-7B, 406 Spot GPUs in 12 regions", "undated", 277.07, 30e6),
+    Peer("SkyPilot, in one region", "the same, on demand", "undated", 710, 30e6),
+)  # fmt: skip
+
+
+class Size(NamedTuple):
+    """A shop, and the settings of its runs."""
+
+    items: int
+    settings: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows a week."""
+        return self.items * ROWS_OF_AN_ITEM
+
+    def config(self) -> Config:
+        return load_config(ROOT / "configs/trainium.yaml", (*BERT_BASE, *self.settings))
+
+
+FOUR = ("train.workers=128", "infer.workers=128", "train.batch_rows=8192", "train.sequences=6144")
+SIZES = (Size(100_000), Size(10_000_000), Size(100_000_000, FOUR))
+
+
+class Line(NamedTuple):
+    """A line of a week: None where there is none of it."""
+
+    name: str
+    machines: str
+    seconds: float | None
+    read: float | None  # bytes
+    written: float | None  # bytes
+    requests: float | None
+    dollars: float
+    spot: float  # dollars, if infer's machines are Spot
+    grows: str = ""  # reason
+
+
+_GROWS = {
+    Stage.validate: "each row is compared with the signatures of all earlier rows",
+    Stage.train: "the keys of all earlier pairs, so that none is a negative",
+}
+
+
+def week(size: Size, number: int) -> list[Line]:
+    """Return the lines of a week, the last one the sum. Graphs are compiled in week 1, and kept."""
+    config, earlier = size.config(), size.rows * (number - 1)
+    steps = math.ceil(size.rows * (1 - config.evaluate.holdout_share) / config.train.batch_rows)
+    assert config.train.sequences is not None
+    load = Load(
+        rows=(size.rows,), tokens=steps * config.train.sequences * config.train.sequence_tokens, steps=steps,
+        items=size.items, text_tokens=TOKENS, earlier=earlier,
+    )  # fmt: skip
+    lines = [_stage(config, stage, load, size, number) for stage in Stage]
+    refresh, changed = on_cpu(round(size.items * CHANGED_AN_HOUR)), size.items * CHANGED_AN_HOUR
+    hours = 24 * 7
+    requests = hours * REQUESTS_OF_A_REFRESH
+    dollars = hours * refresh.dollars + _of_requests(requests)
+    lines.append(
+        Line(f"{hours} refreshes", "1 x m7i.2xlarge", hours * refresh.seconds, None, hours * changed * VECTOR_BYTES * 2,
+             requests, dollars, dollars)
+    )  # fmt: skip
+    kept = (
+        number * size.rows * (2 * ROW_BYTES + SIGNATURE_BYTES + PAIR_BYTES + 2)
+        + KEPT_RELEASES * (size.items * (VECTOR_BYTES + ITEM_BYTES) + size.rows * TOKEN_BYTES + CHECKPOINT_BYTES)
+    )  # fmt: skip
+    stored = kept / 1e9 * GB_MONTH / WEEKS_OF_A_MONTH
+    lines.append(Line("S3", "", None, None, None, None, stored, stored, "the rows of all weeks are kept"))
+    lines += [Line(name, "", None, None, None, None, each, each) for name, each in ALWAYS]
+    run, whole = (_sum(some) for some in (lines[: len(Stage)], lines))
+    lines.insert(len(Stage), run._replace(name=SUMS[0]))
+    return [*lines, whole._replace(name=SUMS[1], seconds=None)]
+
+
+def _sum(lines: list[Line]) -> Line:
+    """Return the sums of seconds, bytes, requests and dollars."""
+    seconds, read, written, requests, dollars, spot = (
+        sum(value or 0.0 for value in column) for column in list(zip(*lines, strict=True))[2:8]
+    )
+    return Line("", "", seconds, read, written, requests, dollars, spot)
+
+
+def _stage(config: Config, stage: Stage, load: Load, size: Size, number: int) -> Line:
+    cost = stage_cost(Past((), {}), config, stage, load)
+    assert cost.seconds is not None
+    assert cost.phases is not None
+    assert cost.price is not None
+    seconds = cost.seconds - cost.phases.compiling
+    read, written = _bytes(stage, load, size)
+    partitions = 2 ** math.ceil(math.log2(max(1, size.items / config.infer.shard_rows)))
+    requests = REQUESTS_OF_A_STAGE + FILES_OF_A_SPAN.get(stage, 0) * (number - 1) + written / PIECE_BYTES
+    match stage:
+        case Stage.infer:
+            requests = REQUESTS_OF_A_STAGE + REQUESTS_OF_A_PARTITION * partitions
+            requests += REQUESTS_OF_A_WORKER * config.infer.workers + written / PIECE_BYTES
+        case Stage.evaluate:
+            requests += MODELS * partitions
+        case Stage.release:
+            requests += RELEASES * partitions
+    dollars = cost.price.dollars(seconds * cost.machines) + _of_requests(requests)
+    spot = seconds * cost.machines / 3600 * SPOT + _of_requests(requests) if stage is Stage.infer else dollars
+    machines = f"{cost.machines} x {cost.instance}"
+    return Line(stage.value, machines, seconds, read, written, requests, dollars, spot, _GROWS.get(stage, ""))
+
+
+def _bytes(stage: Stage, load: Load, size: Size) -> tuple[float, float]:
+    """Return the bytes that a stage reads from the bucket and writes to it."""
+    vectors = size.items * VECTOR_BYTES
+    match stage:
+        case Stage.validate:
+            kept = size.rows * (ROW_BYTES + SIGNATURE_BYTES + PAIR_BYTES + 2) + size.items * ITEM_BYTES
+            return size.rows * ROW_BYTES + load.earlier * SIGNATURE_BYTES + size.items * ITEM_BYTES, kept
+        case Stage.train:
+            keys = (size.rows + load.earlier) * PAIR_BYTES
+            return size.rows * ROW_BYTES + keys + CHECKPOINT_BYTES, size.rows * TOKEN_BYTES + CHECKPOINT_BYTES
+        case Stage.evaluate:
+            return MODELS * (vectors + MODEL_BYTES), 0.0
+        case Stage.infer:
+            return size.items * ITEM_BYTES + MODEL_BYTES, vectors
+        case Stage.release:
+            return RELEASES * vectors + CHECKPOINT_BYTES, MODEL_BYTES
+        case _:
+            return CHECKPOINT_BYTES, 0.0
+
+
+def _of_requests(number: float) -> float:
+    return number * (PUT + GET) / 2
+
+
+def tables() -> str:
+    """Return the tables as Markdown: one for each size, then the prices of others."""
+    return "\n\n".join("\n".join(lines) for lines in (*map(_table, SIZES), _peers()))
+
+
+def _peers() -> Iterator[str]:
+    yield "Dollars for a million texts, embedded once:\n"
+    yield "| | | date | $ a million |"
+    yield "|---|---|---|---:|"
+    (infer,) = (line for line in week(SIZES[1], WEEKS[0]) if line.name == Stage.infer.value)
+    for name, dollars in (("on demand", infer.dollars), ("on Spot", infer.spot)):
+        what = (
+            f"BERT-base, {TOKENS:.0f} tokens, 10 million items, {infer.machines} {name}, its boot too; plan, unproven"
+        )
+        yield f"| **Millrace** | {what} | 2026-11-28 | {dollars / SIZES[1].items * 1e6:.2f} |"
+    for peer in sorted(PEERS, key=lambda each: each.dollars / each.texts):
+        price = peer.dollars / peer.texts * 1e6
+        yield f"| {peer.who} | {peer.what} | {peer.date} | {price:.2g} |"
+
+
+def _table(size: Size) -> Iterator[str]:
+    first, second = (week(size, number) for number in WEEKS)
+    yield f"**{size.items:,} items, {size.rows:,} rows a week**; in each cell {_pair('week 2', 'week 52')}:\n"
+    yield "| | machines | minutes | GB read | GB written | requests | on demand | infer on Spot | grows by the weeks |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---|"
+    for one, other in zip(first, second, strict=True):
+        cells = [
+            _pair(_number(one.seconds, 60), _number(other.seconds, 60)),
+            _pair(_number(one.read, 1e9), _number(other.read, 1e9)),
+            _pair(_number(one.written, 1e9), _number(other.written, 1e9)),
+            _pair(_number(one.requests, 1), _number(other.requests, 1)),
+            _pair(_dollars(one.dollars), _dollars(other.dollars)),
+            _pair(_dollars(one.spot), _dollars(other.spot)),
+        ]
+        if one.name in SUMS:
+            cells = [f"**{cell}**" if cell else "" for cell in cells]
+        yield f"| {' | '.join((one.name, one.machines, *cells, one.grows))} |"
+
+
+def _pair(first: str, second: str) -> str:
+    return f"{first} / {second}" if first else ""
+
+
+def _number(value: float | None, unit: float) -> str:
+    if value is None:
+        return ""
+    scaled = value / unit
+    return f"{scaled:,.0f}" if scaled >= 10 or scaled == 0 else f"{scaled:.1f}"
+
+
+def _dollars(value: float) -> str:
+    return f"${value:,.0f}" if value >= 100 else f"${value:.2f}"
+
+
+def page() -> str:
+    """Return the page with its tables."""
+    text = PAGE.read_text()
+    found = _TABLES.search(text)
+    assert found is not None, f"{PAGE} lost the comment before its tables"
+    return text[: found.end(1)] + tables() + text[found.end() :]
+
+
+if __name__ == "__main__":
+    print(tables())

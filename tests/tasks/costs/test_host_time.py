@@ -1,0 +1,50 @@
+"""A first plan grows where the work does: with the rows, the rows before them, or the items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import configs
+from configs.load import load_config
+from tasks.contracts.stages import Stage
+from tasks.costs.run_cost import stage_cost
+from tasks.costs.stage_time import Asked, Load, Past
+
+ROOT = Path(configs.__file__).parent
+CONFIG = load_config(ROOT / "trainium.yaml", ["model.scratch.hidden_size=768", "model.scratch.attention_heads=12"])
+USUAL = Load(rows=(1_000_000,), tokens=96e6, steps=488, items=1_000_000, earlier=1_000_000)
+
+
+def seconds(stage: Stage, load: Load, nodes: int = 1) -> float:
+    found = stage_cost(Past((), {}), CONFIG, stage, load, Asked(nodes=nodes)).seconds
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("more", "grown"),
+    [
+        (USUAL._replace(rows=(10_000_000,)), {Stage.validate, Stage.train}),
+        (USUAL._replace(earlier=51_000_000), {Stage.validate, Stage.train}),
+        (USUAL._replace(items=10_000_000), {Stage.evaluate, Stage.infer, Stage.release}),
+    ],
+    ids=["rows", "history", "items"],
+)
+def test_a_stage_grows_with_its_own_amount_alone(more: Load, grown: set[Stage]) -> None:
+    """Ten million rows were validated in two minutes by the plan, as was one."""
+    assert {stage for stage in Stage if seconds(stage, more) > seconds(stage, USUAL)} == grown
+
+
+def test_a_year_of_history_costs_a_training_little() -> None:
+    """It reads keys, and no text: 51 weeks before it add less than two weeks of new rows do."""
+    year = USUAL._replace(earlier=51_000_000)
+    assert seconds(Stage.train, year) - seconds(Stage.train, USUAL) < 60
+
+
+def test_machines_share_the_search_of_an_evaluation() -> None:
+    many = USUAL._replace(items=100_000_000)
+    one, four = (seconds(Stage.evaluate, many, nodes) for nodes in (1, 4))
+    fixed = seconds(Stage.evaluate, USUAL._replace(items=0))
+    assert one - fixed == pytest.approx(4 * (four - fixed))
