@@ -25,6 +25,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.monitoring.history import RunLine, line_of
 from tasks.monitoring.spending import Costs, costs_of
+from tasks.monitoring.timeline import timeline
 from tasks.runs.host_records import last_findings
 from tasks.runs.ledger import PricedAttempt
 from tasks.runs.plan import find_run
@@ -172,6 +173,10 @@ def report(
         typer.Option("--run", help="Key of the run, or its beginning; default: the last run."),
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write one HTML file instead of printing.")] = None,
+    otlp: Annotated[
+        Path | None,
+        typer.Option(help="Write the run's timeline as spans of OpenTelemetry (OTLP/JSON) instead; - prints it."),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Print each stage, costs, settings and files too.", show_default=False)
     ] = False,
@@ -183,8 +188,13 @@ def report(
     """Show one run: its end, gates, stages and what to do; with --full everything."""
     if span is not None and run_key is not None:
         raise ConfigError("report: give --span or --run, not both")
+    if otlp is not None and (html is not None or as_json):
+        raise ConfigError("report: --otlp goes alone, without --html and --json")
     lists = () if prices is None else read_prices(prices, "--prices ")
     key = last_run(store, span) if run_key is None else find_run(store, run_key)
+    if otlp is not None:
+        _write_timeline(store, key, otlp)
+        return None
     if html is not None:
         write(html, run_html(store, key, lists))
     if as_json:
@@ -193,6 +203,14 @@ def report(
         page = run_page(store, key, lists)
         console.show(terminal.page(page if full else shortened_page(read_run(Snapshot(store), key), page, bool(lists))))
     return None
+
+
+def _write_timeline(store: Store, run_key: str, file: Path) -> None:
+    spans = timeline(read_run(Snapshot(store, strict=True), run_key))
+    if str(file) == "-":
+        typer.echo(spans, nl=False)
+    else:
+        write(file, spans)
 
 
 def stage_lines(run: Run, cached: tuple[Stage, ...]) -> tuple[StageLine, ...]:

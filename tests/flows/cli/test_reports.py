@@ -135,6 +135,14 @@ def test_a_ledger_that_cannot_be_shown_is_a_wrong_command(
 # --- files ------------------------------------------------------------------------------------------------------
 
 
+def test_otlp_writes_the_timeline_or_prints_it(millrace: Command, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    assert millrace("report", "--span", "2026-W02", "--otlp", str(file)) == (0, "", f"wrote {file}\n")
+    assert millrace("report", "--span", "2026-W02", "--otlp", "-").out == file.read_text()
+    assert json.loads(file.read_bytes())["resourceSpans"]
+    assert millrace("report", "--otlp", str(file), "--json").code == POLICIES[FailureClass.CONFIG].exit_code
+
+
 @pytest.mark.parametrize("command", ["report", "history"])
 def test_html_writes_the_page_and_prints_nothing(millrace: Command, tmp_path: Path, command: str) -> None:
     file = tmp_path / "page.html"
