@@ -1,0 +1,77 @@
+"""Marks of docs/aws.md and docs/accelerators.md: each section about AWS, Neuron or GPUs says what was proven of it.
+
+A section is the text from one heading to the next. All of aws.md need marks, and elsewhere those that name one of
+SUBJECTS, outside of links. They stand in its first paragraph, as `*Ran*: ...`, `*Emulated*: ...` or `*Unproven*: ...`,
+and count for all of it; or in each row of a table whose last column is `here`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "docs/aws.md", ROOT / "docs/accelerators.md")
+SUBJECTS = re.compile(
+    r"\b(AWS|Batch|S3|EC2|ECR|CloudFormation|EFA|NeuronCores?|Neuron|TorchNeuron|neuron-\w+|neuronx-cc|torch-neuronx"
+    r"|Trainium|Trn\d|trn\d\w*\.\w+|Inferentia\d?|NVIDIA|GPUs?|NCCL|CUDA)\b"
+)
+MARK = re.compile(r"\*(ran|emulated|unproven)\*: ", re.I)
+MARK_IN_ROW = re.compile(r"\b(ran|emulated|unproven)\b", re.I)
+HERE = "here"
+
+
+def sections(text: str) -> Iterator[tuple[str, str]]:
+    """Headings of the second and third level, with their text; the page's beginning has the page's title."""
+    outside_code = re.sub(r"^```.*?^```", lambda block: block[0].replace("\n#", "\n "), text, flags=re.M | re.S)
+    starts = [*re.finditer(r"^#{1,3} (.*)$", outside_code, re.M)]
+    for start, end in zip(starts, [*starts[1:], None], strict=True):
+        yield start[1], text[start.end() : end.start() if end else None].strip()
+
+
+def unmarked(text: str, whole: bool = False) -> list[str]:
+    """Headings of the sections, and rows of tables with the column `here`, that lack a mark."""
+    found = []
+    for heading, body in sections(text):
+        rows = rows_with_here(body)
+        found += [row for row in rows if not MARK_IN_ROW.search(row.rstrip("| ").rpartition("|")[2])]
+        named = whole or SUBJECTS.search(re.sub(r"\]\([^)]*\)", "]", f"{heading}\n{body}"))
+        if named and not rows and not MARK.search(body.partition("\n\n")[0]):
+            found.append(heading)
+    return found
+
+
+def rows_with_here(body: str) -> list[str]:
+    """The rows of the tables whose last column is `here`."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n?)+", body, re.M):
+        head, _, *rows = table.strip().splitlines()
+        if head.rstrip("| ").rpartition("|")[2].strip() == HERE:
+            found += rows
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_section_says_what_was_proven_of_it(page: Path) -> None:
+    assert unmarked(page.read_text(), whole=page.name == "aws.md") == [], (
+        "begin the section with its marks: docs/accelerators.md#proofs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("## Searches\n\nNo machine is named.", []),
+        ("## Speed\n\nA NeuronCore does 100 a second.", ["Speed"]),
+        ("## Speed\n\n*Unproven*: all.\n\nA NeuronCore does 100 a second.", []),
+        ("## Speed\n\nSeconds.\n\n*Unproven*: a NeuronCore.", ["Speed"]),
+        ("## On AWS\n\n```\n# a comment\n```", ["On AWS"]),
+        ("## Chips\n\n| chip | here |\n|---|---|\n| Trn1 | emulated |\n| Trn2 | soon |", ["| Trn2 | soon |"]),
+        ("## See\n\n[a page](AWS.md)", []),
+    ],
+)
+def test_a_section_or_a_row_without_a_mark_is_found(text: str, found: list[str]) -> None:
+    assert unmarked(text) == found
