@@ -86,7 +86,7 @@ class Published(Record):
     models: dict[str, EncoderSize]
     rows: tuple[PublishedRow, ...]
     scaling: Scaling
-    fixed: dict[Literal["boot", "compile", "work"], FixedSeconds]
+    fixed: dict[Literal["boot", "start", "compile", "work"], FixedSeconds]
     host: HostFigures
 
 

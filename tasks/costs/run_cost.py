@@ -84,7 +84,7 @@ def run_cost(
     left = stages_left(run, stages)
     known = past(snapshot, plan.history, refreshes=is_refresh(plan.run_key))
     load = _load(store, plan, amounts)
-    costs = tuple(stage_cost(known, plan.config, stage, load, asked) for stage in left)
+    costs = tuple(stage_costs(known, plan.config, left, load, asked))
     whole = add(costs)
     return RunCost(
         stages=costs,
@@ -123,11 +123,29 @@ def planned_dollars(store: Store, plan: RunPlan, stages: Collection[Stage] | Non
 
 def work_cost(known: Past, config: Config, stages: Iterable[Stage], rows: Sequence[int] | None = None) -> WorkCost:
     """Return the sum of several stages over one window, one after the other."""
-    return add(stage_cost(known, config, stage, Load(rows=rows)) for stage in stages)
+    return add(stage_costs(known, config, stages, Load(rows=rows)))
 
 
-def stage_cost(known: Past, config: Config, stage: Stage, load: Load, asked: Asked = AS_CONFIGURED) -> StageCost:
-    """Return the expected time and cost of one stage."""
+def stage_costs(
+    known: Past, config: Config, stages: Iterable[Stage], load: Load, asked: Asked = AS_CONFIGURED
+) -> Iterator[StageCost]:
+    """Yield the expected time and cost of stages, one after the other: each may find the machines of the one before."""
+    before: Place | None = None
+    for stage in stages:
+        place = place_of(config, stage, asked)
+        there = before is not None and before.instance == place.instance and before.machines >= place.machines
+        yield stage_cost(known, config, stage, load, asked, there)
+        before = place
+
+
+def stage_cost(
+    known: Past, config: Config, stage: Stage, load: Load, asked: Asked = AS_CONFIGURED, there: bool = False
+) -> StageCost:
+    """Return the expected time and cost of one stage.
+
+    Args:
+        there: True if the stage before has just left enough of these machines, which AWS Batch keeps for some minutes.
+    """
     place = place_of(config, stage, asked)
     encoding = _encoding(known, config, stage, load, place)
     done = done_before(known, stage, place)
@@ -140,12 +158,12 @@ def stage_cost(known: Past, config: Config, stage: Stage, load: Load, asked: Ask
         elif encoding is not None:
             basis = "fitted"
         if not same:
-            phases = _elsewhere(phases, stage, place)
+            phases = _elsewhere(phases, stage, place, there)
             if basis == "measured":
                 basis, source = "assumed", f"{source}, on other machines"
         return _cost(config, stage, place, phases, basis, source, len(done))
     host = host_seconds(config, stage, load, place, encoder_size(config))
-    return _first_cost(config, stage, place, encoding, host)
+    return _first_cost(config, stage, place, encoding, host, there)
 
 
 def training_speed(known: Past, config: Config, load: Load, asked: Asked = AS_CONFIGURED) -> TrainingSpeed | None:
@@ -220,11 +238,14 @@ def _efficiency(config: Config, stage: Stage, place: Place) -> float:
     return grown * efficiency(place.machines, batch_grows=False) / efficiency(configured, batch_grows=False)
 
 
-def _first_cost(config: Config, stage: Stage, place: Place, encoding: Encoding | None, host: float) -> StageCost:
+def _first_cost(
+    config: Config, stage: Stage, place: Place, encoding: Encoding | None, host: float, there: bool
+) -> StageCost:
     """Return the cost of a stage that was never done, by published figures; unknown on this machine.
 
     Args:
         host: seconds of the host's own work, as in `host_seconds`.
+        there: as in `stage_cost`.
     """
     if place.is_local or place.instance is None:
         where = "this machine" if place.is_local else "its machines, whose type the configuration does not name"
@@ -232,21 +253,22 @@ def _first_cost(config: Config, stage: Stage, place: Place, encoding: Encoding |
     if stage in (Stage.train, Stage.infer):
         if encoding is None:
             return _cost(config, stage, place, None, "assumed", f"no speed of {place.instance} is known", 0)
-        phases = _elsewhere(Phases(restoring=host, productive=encoding.seconds), stage, place)
+        phases = _elsewhere(Phases(restoring=host, productive=encoding.seconds), stage, place, there)
         return _cost(config, stage, place, phases, encoding.speed.basis, encoding.speed.source, 0)
     work = published().fixed["work"]
-    phases = _elsewhere(Phases(productive=work.seconds + host), stage, place)
+    phases = _elsewhere(Phases(productive=work.seconds + host), stage, place, there)
     return _cost(config, stage, place, phases, "assumed", work.source, 0)
 
 
-def _elsewhere(phases: Phases, stage: Stage, place: Place) -> Phases:
-    """Return the phases on machines without a record: boot and compilation as published."""
+def _elsewhere(phases: Phases, stage: Stage, place: Place, there: bool) -> Phases:
+    """Return the phases on machines without a record: boot and compilation as published; `there` as in `stage_cost`."""
     if place.is_local:
         return phases
     fixed, machine = published().fixed, place.machine
     compiles = stage is Stage.warmup and machine is not None and machine.on_neuron
     compiling = fixed["compile"].seconds if compiles else 0.0
-    return phases.model_copy(update={"queued": 0.0, "booting": fixed["boot"].seconds, "compiling": compiling})
+    booting = fixed["start" if there else "boot"].seconds
+    return phases.model_copy(update={"queued": 0.0, "booting": booting, "compiling": compiling})
 
 
 def _cost(

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from configs.load import load_config
 from configs.prices import price_of
 from configs.schema.config import Config
-from tasks.contracts.stages import Stage, instance_of
+from tasks.contracts.stages import REFRESHING, Stage, instance_of
 from tasks.costs.published import published
-from tasks.costs.run_cost import stage_cost
+from tasks.costs.run_cost import stage_cost, stage_costs
 from tasks.costs.stage_time import Load, Past
 from tasks.costs.step_time import operations
 from tasks.runs.catalogues import on_cpu_queue
@@ -43,7 +43,7 @@ class Refresh(NamedTuple):
 
 def refresh(config: Config, infer_seconds: float) -> Refresh:
     """Return a refresh with the given seconds of machines for infer; other stages as `millrace plan` assumes them."""
-    others = [stage_cost(Past((), {}), config, stage, Load()) for stage in (Stage.validate, Stage.release)]
+    others = [one for one in stage_costs(Past((), {}), config, REFRESHING, Load()) if one.stage is not Stage.infer]
     price = price_of(instance_of(config, Stage.infer), config.cost)
     assert price is not None
     seconds = [one.seconds or 0.0 for one in others]
@@ -57,7 +57,7 @@ def on_cpu(items: int) -> Refresh:
     config = on_cpu_queue(load_config(ROOT / "configs/trainium.yaml", BERT_BASE))
     size = published().models["bert-base"]
     work = operations(size, items * TOKENS, config.infer.sequence_tokens, training=False)
-    return refresh(config, published().fixed["boot"].seconds + work / CPU_SPEED)
+    return refresh(config, published().fixed["start"].seconds + work / CPU_SPEED)
 
 
 def on_accelerator(items: int) -> Refresh:

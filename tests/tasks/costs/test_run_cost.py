@@ -49,7 +49,8 @@ def test_a_first_run_on_aws_is_planned_by_published_figures(store: DirectoryStor
     plan = plan_run(store, small_config(*ON_BATCH))
     cost = run_cost(store, plan, enough(store, plan))
     found = by_stage(cost.stages)
-    assert all(each.phases is not None and each.phases.booting == 300 for each in cost.stages)
+    boots = {each.stage: each.phases.booting for each in cost.stages if each.phases is not None}
+    assert boots == {stage: 300 if stage in (Stage.validate, Stage.health, Stage.release) else 60 for stage in Stage}
     compiling = found[Stage.warmup].phases
     assert compiling is not None
     assert compiling.compiling == 780
@@ -119,3 +120,11 @@ def test_a_run_is_compared_with_its_first_plan(store: DirectoryStore) -> None:
     assert whole.error == pytest.approx(0.0)
     assert whole.planned_dollars == pytest.approx(whole.actual_dollars)
     assert error_of([Run(Snapshot(store), plan.run_key)]) == pytest.approx(0.0)
+
+
+def test_a_stage_on_other_machines_or_more_of_them_boots_its_own(store: DirectoryStore) -> None:
+    plan = plan_run(store, small_config(*ON_BATCH, "infer.workers=64"))
+    found = by_stage(run_cost(store, plan, enough(store, plan)).stages)
+    phases = found[Stage.infer].phases
+    assert phases is not None
+    assert phases.booting == 300, "one of its two machines is new"
