@@ -151,7 +151,7 @@ def stage_cost(
     done = done_before(known, stage, place)
     same = bool(done) and done[-1].instance == place.instance
     if done and (same or encoding is not None or stage not in (Stage.train, Stage.infer)):
-        phases = middle(scaled(known, one, stage, load, encoding) for one in done)
+        phases = middle(scaled(known, one, config, stage, load, encoding) for one in done)
         basis, source = "measured", f"{_attempts(len(done))} of this workspace"
         if encoding is not None and encoding.speed.basis != "fitted":
             basis, source = encoding.speed.basis, encoding.speed.source

@@ -16,7 +16,7 @@ from configs.schema.operations import LOCAL_WORKER
 from infra.store.base import Store
 from tasks.contracts.costs import Speed
 from tasks.contracts.kinds import is_refresh
-from tasks.contracts.outcomes import HealthOutcome, InferOutcome, Phases, StageResult, TrainOutcome
+from tasks.contracts.outcomes import HealthOutcome, InferOutcome, Phases, StageResult, TrainOutcome, WarmupOutcome
 from tasks.contracts.references import RowsRef
 from tasks.contracts.stages import Queue, Rows, Stage, instance_of, machines_of, workers_of
 from tasks.costs.published import Arithmetic, Work, machine_of
@@ -115,6 +115,11 @@ class Facts(NamedTuple):
     size: EncoderSize | None
     rows: Sequence[int] | None  # ingested rows of each span of its window
     encoded: Mapping[tuple[Stage, int], Encoded]  # by stage and number of the attempt
+    reads_graphs: bool = False  # its warmup left graphs on a runtime that reads compiled ones back
+
+
+# Settings that graphs depend on.
+_OF_GRAPHS = ("accelerator", "compiler", "model", "heads", "features", "train", "infer")
 
 
 class Past(NamedTuple):
@@ -130,6 +135,19 @@ class Past(NamedTuple):
     def encoded(self, record: LedgerRecord) -> Encoded | None:
         known = self.runs.get(record.run_key)
         return known.encoded.get((Stage(record.stage), record.attempt)) if known else None
+
+    def compiled(self, record: LedgerRecord, config: Config) -> bool:
+        """Return True if an attempt is the oldest one with the graphs of this configuration: later ones read them."""
+        if config.train.sequences is None:  # each span has shapes of its own
+            return False
+        alike = [one for one in self.records if one.stage is record.stage and self._same_graphs(one, config)]
+        return record is min(alike, key=lambda one: one.started_at, default=None)
+
+    def _same_graphs(self, record: LedgerRecord, config: Config) -> bool:
+        known = self.runs.get(record.run_key)
+        if known is None or not known.reads_graphs or record.failure is not None:
+            return False
+        return all(getattr(known.config, name) == getattr(config, name) for name in _OF_GRAPHS)
 
 
 class Load(NamedTuple):
@@ -278,14 +296,19 @@ def amount_of(known: Past, config: Config, stage: Stage, load: Load) -> float | 
     return statistics.median(scaled_by_rows[-ATTEMPTS:]) if scaled_by_rows else load.tokens
 
 
-def scaled(known: Past, record: LedgerRecord, stage: Stage, load: Load, encoding: Encoding | None) -> Phases:
+def scaled(
+    known: Past, record: LedgerRecord, config: Config, stage: Stage, load: Load, encoding: Encoding | None
+) -> Phases:
     """Return the phases of an attempt with another load; only its productive time grows.
 
     Args:
+        config: the settings now; graphs that were compiled for them are not compiled again.
         encoding: the encoder's work now, in place of that attempt's; None: it grows with the rows.
     """
     ratio, encoded = by_ratio(stage, load.rows, known.rows(record)), known.encoded(record)
     productive = record.seconds.productive
+    if stage is Stage.warmup and known.compiled(record, config):
+        return record.seconds.model_copy(update={"compiling": 0.0})
     if encoded is None or encoding is None:
         return record.seconds.model_copy(update={"productive": productive * ratio})
     if stage is Stage.infer:  # its shards are read, embedded and written in the encoder's seconds
@@ -311,7 +334,10 @@ def _facts(run: Run) -> Facts | None:
         if result is not None and found is not None:
             encoded[stage, result.attempt] = found
     config = run.plan.config
-    return Facts(config, encoder_size(config), rows_of(run.snapshot.store, run.plan.window), encoded)
+    warm = run.outcome(Stage.warmup)
+    graphs = warm.graphs if isinstance(warm, WarmupOutcome) else None
+    reads = graphs is not None and graphs.readable
+    return Facts(config, encoder_size(config), rows_of(run.snapshot.store, run.plan.window), encoded, reads)
 
 
 def _encoded(config: Config, result: StageResult) -> Encoded | None:

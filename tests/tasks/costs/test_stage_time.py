@@ -227,3 +227,35 @@ def test_a_training_uses_a_share_of_the_published_peak_and_of_healths_bare_produ
     assert here.peak_share is None
     assert here.bare_share == pytest.approx(here.operations_per_second / 500e9)
     assert training_use(config, side("xla").outcome, timed) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "changed", "compiling"),
+    [
+        ("train.sequences=16", "train.epochs=1", 0.0),
+        ("train.sequences=16", "train.batch_rows=32", 780.0),
+        ("train.sequences=null", "train.epochs=1", 780.0),
+    ],
+    ids=["same settings", "another batch", "shapes of each span"],
+)
+def test_graphs_that_a_warmup_left_are_not_compiled_again(shape: str, changed: str, compiling: float) -> None:
+    """The second run of a lineage was planned with the 13 minutes that the first one compiled."""
+    then, config = small_config(shape, "train.epochs=1"), small_config(shape, "train.epochs=1", changed)
+    seconds = Phases(compiling=780.0, productive=60.0)
+    first = record(1, 60, stage=Stage.warmup).model_copy(update={"seconds": seconds})
+    past = Past([first], {"r1": Facts(then, None, None, {}, reads_graphs=True)})
+    phases = stage_cost(past, config, Stage.warmup, Load()).phases
+    assert phases is not None
+    assert (phases.compiling, phases.productive) == (compiling, 60.0)
+
+
+def test_reading_compiled_graphs_back_takes_its_time_again() -> None:
+    config = small_config("train.sequences=16")
+    facts = Facts(config, None, None, {}, reads_graphs=True)
+    both = [
+        record(number, 60, stage=Stage.warmup).model_copy(update={"seconds": Phases(compiling=compiling)})
+        for number, compiling in ((1, 780.0), (2, 8.0))
+    ]
+    phases = stage_cost(Past(both, {"r1": facts, "r2": facts}), config, Stage.warmup, Load()).phases
+    assert phases is not None
+    assert phases.compiling == 4.0, "between none and eight seconds"
