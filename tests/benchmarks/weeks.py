@@ -34,7 +34,9 @@ CHANGED_AN_HOUR = 0.001  # share of the items
 
 SPOT = 2.4334  # dollars an hour of trn1.32xlarge in use1-az6; skypilot-catalog@00148f2a catalogs/v8/aws/vms.csv
 ROW_BYTES = 200  # a row as ingested, and again as validate cleans it
+HELD_BYTES = 33  # pairs, hashes and holdout rows, as a share of each row; measured 2026-11-28
 SIGNATURE_BYTES = 130  # near-duplicates: a row of 18 words, measured 2026-11-28
+MADE_BYTES = SIGNATURE_BYTES + HELD_BYTES + PAIR_BYTES + 2  # that validate adds to a row
 TOKEN_BYTES = 4 * 96  # a row's, int32
 ITEM_BYTES = 100  # in the catalogue
 VECTOR_BYTES = 4 * 768 + ITEM_BYTES
@@ -42,8 +44,9 @@ MODEL_BYTES = 0.44e9  # BERT-base in fp32
 CHECKPOINT_BYTES = 3 * MODEL_BYTES  # weights and both moments
 KEPT_RELEASES = 3  # by `millrace prune`, once a day
 PIECE_BYTES = 8 * 2**20  # part of an upload; a download is one request a file
-FILES_OF_A_SPAN = {Stage.validate: 3, Stage.train: 5}  # requests for an earlier span: manifest, signatures; keys
-REQUESTS_OF_A_STAGE = 50  # job, records, ledger, result, manifests
+# Counted on an emulated bucket with none to three earlier spans, 2026-11-28: for each, and for a stage by itself.
+REQUESTS_OF_A_SPAN = {Stage.validate: 20, Stage.train: 8, Stage.evaluate: 4}
+REQUESTS_OF_A_STAGE = 100
 REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 3  # infer's: docs/benchmarks.md
 REQUESTS_OF_A_REFRESH = 301  # docs/benchmarks.md
 PUT, GET = 5e-6, 4e-7  # dollars a request; half of all are taken to be PUT or LIST
@@ -111,6 +114,7 @@ class Line(NamedTuple):
 _GROWS = {
     Stage.validate: "each row is compared with the signatures of all earlier rows",
     Stage.train: "the keys of all earlier pairs, so that none is a negative",
+    Stage.evaluate: "four requests for the holdout of each earlier span",
 }
 
 
@@ -133,7 +137,7 @@ def week(size: Size, number: int) -> list[Line]:
              requests, dollars, dollars)
     )  # fmt: skip
     kept = (
-        number * size.rows * (2 * ROW_BYTES + SIGNATURE_BYTES + PAIR_BYTES + 2)
+        number * size.rows * (2 * ROW_BYTES + MADE_BYTES)
         + KEPT_RELEASES * (size.items * (VECTOR_BYTES + ITEM_BYTES) + size.rows * TOKEN_BYTES + CHECKPOINT_BYTES)
     )  # fmt: skip
     stored = kept / 1e9 * GB_MONTH / WEEKS_OF_A_MONTH
@@ -160,7 +164,7 @@ def _stage(config: Config, cost: StageCost, load: Load, size: Size, number: int)
     seconds = cost.seconds - cost.phases.compiling
     read, written = _bytes(stage, load, size)
     partitions = 2 ** math.ceil(math.log2(max(1, size.items / config.infer.shard_rows)))
-    requests = REQUESTS_OF_A_STAGE + FILES_OF_A_SPAN.get(stage, 0) * (number - 1) + written / PIECE_BYTES
+    requests = REQUESTS_OF_A_STAGE + REQUESTS_OF_A_SPAN.get(stage, 0) * (number - 1) + written / PIECE_BYTES
     match stage:
         case Stage.infer:
             requests = REQUESTS_OF_A_STAGE + REQUESTS_OF_A_PARTITION * partitions
@@ -183,7 +187,7 @@ def _bytes(stage: Stage, load: Load, size: Size) -> tuple[float, float]:
     vectors = size.items * VECTOR_BYTES
     match stage:
         case Stage.validate:
-            kept = size.rows * (ROW_BYTES + SIGNATURE_BYTES + PAIR_BYTES + 2) + size.items * ITEM_BYTES
+            kept = size.rows * (ROW_BYTES + MADE_BYTES) + size.items * ITEM_BYTES
             return size.rows * ROW_BYTES + load.earlier * SIGNATURE_BYTES + size.items * ITEM_BYTES, kept
         case Stage.train:
             keys = (size.rows + load.earlier) * PAIR_BYTES
