@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from configs.schema.config import Config
-from configs.schema.stages import AnyTarget
+from configs.schema.stages import AnyTarget, narrowing
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import PublishInputs
@@ -42,12 +42,16 @@ def publish(
         StageError: the worker failed, with its failure class; the target serves its old release.
     """
     store = open_store(plan.workspace)
-    inputs = _inputs(release, target, only_current).model_copy(update={"take_over": take_over})
     with _turn(store, target.name):
+        before = served_targets.measured(store, release.number, target.name) if narrowing(target) else None
+        measured = before.table if before is not None and before.narrow is not None else None
+        more = {"take_over": take_over, "measured": measured}
+        inputs = _inputs(release, target, only_current).model_copy(update=more)
         outcome = _fresh_outcome(store, plan, inputs)
         if outcome.table is None or outcome.recall is None or outcome.query_ms is None or outcome.queries is None:
             logger().warning("target %s was left alone: release %d is not current", target.name, release.number)
             return None
+        known = before.narrow if before is not None and before.table == outcome.table else None
         found = Served(
             target=target,
             release=release.number,
@@ -58,6 +62,7 @@ def publish(
             recall=outcome.recall,
             query_ms=outcome.query_ms,
             queries=outcome.queries,
+            narrow=outcome.narrow or known,
             at=now(),
             run_key=plan.run_key,
         )
@@ -73,8 +78,10 @@ def swap_back(store: Store, config: Config, release: Release) -> None:
     """
     for target in config.publish.targets:
         checked = served_targets.measured(store, release.number, target.name)
-        if checked is None:
-            logger().warning("target %s never served release %d: it is loaded first", target.name, release.number)
+        if checked is None or narrowing(checked.target) != narrowing(target):
+            logger().warning(
+                "target %s has no checked table of release %d: it is loaded first", target.name, release.number
+            )
             continue
         try:
             with _turn(store, target.name):
@@ -169,6 +176,9 @@ def _inputs(release: Release, target: AnyTarget, only_current: bool) -> PublishI
         model_version=release.model.version,
         vectors=release.vectors_prefix,
         vectors_sha256=release.vectors_sha256,
+        model=release.model_prefix,
+        model_sha256=release.model_sha256,
+        rows=release.rows,
         only_current=only_current,
     )
 

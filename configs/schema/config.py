@@ -229,6 +229,17 @@ class Config(Record):
                     "narrower width, or null for the whole embedding"
                 )
 
+    @model_validator(mode="after")
+    def _targets_have_trained_widths(self) -> Self:
+        for target in self.publish.targets:
+            if target.width is not None and target.width not in self.heads.matryoshka:
+                trained = ", ".join(map(str, self.heads.matryoshka)) or "none"
+                raise ValueError(
+                    f"target {target.name} has vectors of {target.width} numbers, at which no model is trained; the "
+                    f"widths of heads.contrastive.matryoshka are: {trained}"
+                )
+        return self
+
     @property
     def measured_widths(self) -> tuple[int, ...]:
         """The truncated widths that models are measured at, the narrowest first."""

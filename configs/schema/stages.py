@@ -3,7 +3,7 @@
 The search services that get every release are at the end.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -243,6 +243,18 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=30)]
 Address = Annotated[str, Field(min_length=1), AfterValidator(_without_password)]
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
+Form = Literal["int8", "binary"]
+_FORM: Any = Field(
+    default=None,
+    description="form of the vectors in the index: `int8`, or `binary`, one bit for each number; the nearest by it are "
+    "compared again by their vectors themselves; null: as the vectors",
+)
+_WIDTH: Any = Field(
+    default=None,
+    description="numbers of each vector, the first ones, of unit length again: one of heads.contrastive.matryoshka; "
+    "null: all",
+)
+
 
 class LancedbTarget(Record):
     """A LanceDB database. On S3, it uses the workspace's credentials."""
@@ -258,6 +270,8 @@ class LancedbTarget(Record):
         description="address of `millrace serve --online`, as in http://127.0.0.1:4280; "
         "LanceDB's clients ask it for the vector of a text; null: they search with vectors alone",
     )
+    form: Form | None = _FORM
+    width: Positive | None = _WIDTH
 
     @property
     def is_folder(self) -> bool:
@@ -276,6 +290,8 @@ class PgvectorTarget(Record):
         pattern=_VARIABLE,
         description="environment variable with the password; null: PGPASSWORD, or libpq's own sources",
     )
+    form: Literal["binary"] | None = _FORM
+    width: Positive | None = _WIDTH
 
     @property
     def is_folder(self) -> bool:
@@ -292,6 +308,7 @@ class QdrantTarget(Record):
     api_key_env: str | None = Field(
         default=None, pattern=_VARIABLE, description="environment variable with the API key; null: no key"
     )
+    width: Positive | None = _WIDTH
 
     @property
     def is_folder(self) -> bool:
@@ -309,6 +326,7 @@ class OpensearchTarget(Record):
     password_env: str | None = Field(
         default=None, pattern=_VARIABLE, description="environment variable with the user's password"
     )
+    width: Positive | None = _WIDTH
 
     @property
     def is_folder(self) -> bool:
@@ -331,12 +349,28 @@ KINDS: dict[str, type[Record]] = {
 }
 
 
+def form_of(target: AnyTarget) -> Form | None:
+    """Return the form of a target's index; None also for a kind without forms."""
+    return target.form if isinstance(target, LancedbTarget | PgvectorTarget) else None
+
+
+def narrowing(target: AnyTarget) -> str:
+    """Return the form and the width of a target's vectors, as in `binary, 64 numbers`; empty: as in the release."""
+    width = f"{target.width} numbers" if target.width is not None else None
+    return ", ".join(each for each in (form_of(target), width) if each is not None)
+
+
 class PublishConfig(StageConfig):
     """The services that get each release. They don't change a run's model, so they are not part of its key."""
 
     targets: tuple[AnyTarget, ...] = Field(default=(), description="search services that get each release")
     min_recall: Share = Field(
         default=0.95, description="lowest recall@10 of a target's index, compared with exact search"
+    )
+    max_loss: Share = Field(
+        default=0.02,
+        description="greatest loss of recall@10 on the holdout queries by a target with `form` or `width`, compared "
+        "with an exact search of the release's vectors; with a larger one it goes on serving what it served",
     )
 
     @field_validator("targets")

@@ -16,13 +16,14 @@ import tasks.runs.rollback
 from configs.prices import basis_of, cost_of
 from configs.schema.config import Config
 from configs.schema.operations import Charge
+from configs.schema.stages import narrowing
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
 from flows.presentation import queries
 from flows.presentation.run.report import write_run_report
-from flows.presentation.wording import OF_INDEX, WITHOUT_INDEX, dollars, moment, plural
+from flows.presentation.wording import BY_NARROW, OF_INDEX, WITHOUT_INDEX, dollars, moment, plural
 from infra import prefect_server
 from infra.store.base import Store
 from tasks.contracts.evaluation import MAIN
@@ -58,8 +59,16 @@ def show_targets(targets: tuple[Served, ...], current: int | None) -> None:
         of = OF_INDEX if each.index is not None else WITHOUT_INDEX
         say(
             f"target {each.target.name} ({each.target.kind}): release {each.release} in {each.table}, "
-            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f} {of}{differs}"
+            f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f} {of}{_narrow(each)}{differs}"
         )
+
+
+def _narrow(of: Served) -> str:
+    """Return the recall of narrow vectors, to be added to a line; empty: the target has the release's own."""
+    if of.narrow is None:
+        return ""
+    recall, whole = of.narrow.recall_at_10, of.narrow.whole
+    return f"; {recall:.4f} {BY_NARROW} ({narrowing(of.target)}), {whole:.4f} by the release's"
 
 
 @command(show)

@@ -6,10 +6,12 @@ A publication has its outcome and measurements at each search service, and the r
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from configs.schema.stages import narrowing
 from flows.presentation import html, queries
 from flows.presentation.model import Cell, Command, Page, Section, Table, Tile, table, unreadable
 from flows.presentation.search import CHANGES, TO_CHANGES, TO_HISTORY, TO_LINEAGES, TO_MAP, TO_SEARCH
 from flows.presentation.wording import (
+    BY_NARROW,
     NONE,
     OF_INDEX,
     ON_HOLDOUT,
@@ -177,6 +179,25 @@ def _measured(of: Sequence[Publication]) -> tuple[Table, ...]:
     ]
     caption = f"recall@10 {OF_INDEX}, or {WITHOUT_INDEX}; then the same queries once more, now warm"
     columns = ("target", ">recall@10", ">median ms", ">queries", ">rows", "table", "index")
+    return (table(caption, columns, rows), *_narrow(of)) if rows else ()
+
+
+def _narrow(of: Sequence[Publication]) -> tuple[Table, ...]:
+    """Return the recall of targets with a form or a width; empty without such a target."""
+    rows = [
+        (
+            _named(each),
+            narrowing(each.measured.target),
+            number(found.recall_at_10),
+            number(found.whole),
+            f"{found.loss:.4f} ({found.loss_low:.4f} to {found.loss_high:.4f})",
+            count(found.queries),
+        )
+        for each in of
+        if each.measured is not None and (found := each.measured.narrow) is not None
+    ]
+    caption = f"recall@10 {BY_NARROW}, beside an exact search of the release's; the loss with its interval of 95 %"
+    columns = ("target", "vectors", ">recall@10", ">by the release's", ">loss", ">queries")
     return (table(caption, columns, rows),) if rows else ()
 
 

@@ -24,6 +24,7 @@ AMONG_ALL = "among all items of a release"  # the exported model and the release
 AMONG_SHARED = "among the items that both releases hold"  # likewise, so that only the models differ
 OF_INDEX = "of the index against exact search"  # a search service's, which says nothing of the model
 WITHOUT_INDEX = "of the service's exact search, without an index"
+BY_NARROW = "of the holdout queries by narrow vectors"  # a target with a form or a width, as it answers consumers
 
 # State of a run -> the sign before it and the class of its colour.
 SIGNS: Mapping[str, tuple[str, str]] = {

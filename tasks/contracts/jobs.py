@@ -196,6 +196,10 @@ class PublishInputs(Record):
     model_version: str
     vectors: str = Field(description="folder of the release's vectors")
     vectors_sha256: str = Field(description="SHA-256 of that folder's manifest, from the release")
+    model: str = Field(description="folder of the release's model, which embeds the queries for a narrow target")
+    model_sha256: str = Field(description="SHA-256 of that folder's manifest, from the release")
+    rows: tuple[RowsRef, ...] = Field(default=(), description="rows of the spans whose holdout has these queries")
+    measured: str | None = Field(default=None, description="table whose recall of these queries is on record")
     only_current: bool = Field(description="true: leave the target alone if another release is current by then")
     swap_alone: bool = Field(default=False, description="true: serve the release's existing table; load nothing")
     take_over: bool = Field(default=False, description="true: also a target that another workspace published to")

@@ -24,7 +24,7 @@ from tasks.contracts.references import (
     LabelHeadSolved,
     RowsRef,
 )
-from tasks.contracts.search import MeasuredExport, SharedSearch
+from tasks.contracts.search import MeasuredExport, NarrowRecall, SharedSearch
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.usage import (
     CheckpointUse,
@@ -355,6 +355,9 @@ class PublishOutcome(Record):
     recall: float | None = Field(description="recall@10 compared with exact search; null: not measured")
     query_ms: float | None = Field(description="median time of warm queries, from the worker; null: not measured")
     queries: int | None = Field(default=None, description="sampled queries of both measurements; null: not measured")
+    narrow: NarrowRecall | None = Field(
+        default=None, description="recall of the holdout queries; null: whole vectors, or on record already"
+    )
     dropped: tuple[str, ...] = Field(description="tables of earlier releases")
 
     @property

@@ -57,6 +57,24 @@ class MeasuredExport(Record):
     p99_ms: float | None = Field(default=None, description="99th percentile of the same")
 
 
+class NarrowRecall(Record):
+    """Recall@10 of the holdout queries by a target with narrow vectors, and by an exact search of the release's.
+
+    Either ignores items that are as relevant as a query's own, as evaluate does.
+    """
+
+    queries: int
+    recall_at_10: float = Field(description="recall by the target's own search")
+    whole: float = Field(description="recall by an exact search of the release's vectors")
+    loss_low: float = Field(description="lower bound of the loss, whole - recall_at_10, of an interval of 95 %")
+    loss_high: float = Field(description="upper bound of the same")
+
+    @property
+    def loss(self) -> float:
+        """The recall@10 that the target loses; negative: it gains."""
+        return self.whole - self.recall_at_10
+
+
 class ListedItem(Record):
     """One item of a catalogue."""
 

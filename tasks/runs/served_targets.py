@@ -13,6 +13,7 @@ from configs.schema.stages import AnyTarget
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
 from tasks.contracts.kinds import PUBLICATION
+from tasks.contracts.search import NarrowRecall
 from tasks.contracts.stages import Chore
 from tasks.contracts.workspace import MEASURED, SERVED
 from tasks.foundation.errors import FailureClass
@@ -40,6 +41,9 @@ class Served(Record):
         description="median time of a warm query, in milliseconds, measured by the publishing worker"
     )
     queries: int = Field(description="queries that recall and time were measured with")
+    narrow: NarrowRecall | None = Field(
+        default=None, description="recall of the holdout queries when the table was new; null: whole vectors"
+    )
     at: str
     run_key: str = Field(description="key of the run; publications/<run key>/publish/ has the record")
 

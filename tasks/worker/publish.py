@@ -6,17 +6,19 @@ loaded partitions. A served table that is missing or damaged is replaced in the 
 
 import contextlib
 
-from configs.schema.stages import AnyTarget
+from configs.schema.stages import AnyTarget, narrowing
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, naming_release
 from tasks.contracts.jobs import PublishInputs, report
 from tasks.contracts.outcomes import PublishOutcome
-from tasks.foundation.errors import ConfigError, StoreError
+from tasks.contracts.search import NarrowRecall
+from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.runs import branches, releases
 from tasks.worker.export.table_contents import ReleaseVectors, check_content, check_ids, check_index
 from tasks.worker.export.target import DamagedTable, Owner, Target, release_of, table_names
 from tasks.worker.export.targets import open_target
 from tasks.worker.process.job import Job
+from tasks.worker.search.narrow_recall import Holdout, measure_narrow, search_holdout
 
 
 def run(job: Job) -> PublishOutcome:
@@ -30,7 +32,7 @@ def run(job: Job) -> PublishOutcome:
             another workspace.
         StoreError: the target can't be reached, or a table just loaded differs from the release.
         MissingFolder, CorruptFolder: the release is damaged; names the file.
-        DataError: the index finds too few of the nearest items.
+        DataError: the index finds too few of the nearest items, or narrow vectors too few of the holdout's.
     """
     inputs = job.spec.inputs
     assert isinstance(inputs, PublishInputs)
@@ -48,9 +50,9 @@ def run(job: Job) -> PublishOutcome:
 def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOutcome:
     """Do the work of `run`."""
     with naming_release(inputs.release), job.clock.phase("restoring"):
-        release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256)
+        release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256, settings.width)
     owner = Owner(job.store.uri, branches.root(job.store, job.config.lineage))
-    names = table_names(inputs.target, inputs.release, release.named)
+    names = table_names(inputs.target, inputs.release, release.named, narrow := narrowing(settings))
     naming = naming_release(inputs.release)
     with naming, contextlib.closing(open_target(settings)) as target, job.clock.phase("productive"):
         before = target.serving()
@@ -63,9 +65,11 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
             return _swapped(target, table, before, release, owner)
         if table == before and _damaged(target, table, release):
             table = next(name for name in names if name != before)
+        queries = search_holdout(job, inputs, settings) if narrow and table != inputs.measured else None
         loaded = _load(target, table, release) if table != before else 0
         index = target.index(table)
         quality = check_index(target, table, index, release, job.config.publish.min_recall, served=table == before)
+        recall = _narrow_recall(target, table, queries, job.config.publish.max_loss) if queries is not None else None
         there = set(target.tables())  # before the swap: a later one is another publication's
         keep = there - set(names) | {table}
         if table != before or target.owner() != owner:
@@ -86,6 +90,7 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
         recall=quality.recall,
         query_ms=quality.query_ms,
         queries=quality.queries,
+        narrow=recall,
         dropped=dropped,
     )
 
@@ -181,6 +186,23 @@ def _complete(target: Target, table: str, release: ReleaseVectors) -> int:
     check_content(target, table, release)
     check_ids(target, table, release)
     return loaded
+
+
+def _narrow_recall(target: Target, table: str, queries: Holdout, max_loss: float) -> NarrowRecall:
+    """Search a table of narrow vectors with the holdout queries.
+
+    Raises:
+        DataError: it loses more recall than `max_loss`.
+    """
+    found = measure_narrow(queries, lambda vector, k: target.nearest(table, vector, k))
+    if found.loss > max_loss:
+        raise DataError(
+            f"{target.where}, table {table}: narrow vectors lose {found.loss:.4f} of recall@10 over {found.queries} "
+            f"holdout queries ({found.recall_at_10:.4f}, and {found.whole:.4f} by the release's vectors; 95 % interval "
+            f"of the loss {found.loss_low:.4f} to {found.loss_high:.4f}), more than publish.max_loss {max_loss:g}; the "
+            "target serves what it served before. Take a greater width or another form"
+        )
+    return found
 
 
 def _kept(there: set[str], served: set[str | None], store: Store, release: int) -> set[str]:

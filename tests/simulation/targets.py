@@ -131,7 +131,7 @@ class SimulatedTarget:
 class _Vectors:
     """The vectors of a release, whose files say nothing."""
 
-    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str) -> None:
+    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str, width: int | None) -> None:
         manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
         self.sha256, self.named, self.model_version = sha256, sha256, model_version

@@ -19,13 +19,23 @@ import lancedb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from lancedb.index import HnswFlat
+from lancedb.index import HnswFlat, HnswSq, IvfRq
 
-from configs.schema.stages import LancedbTarget
+from configs.schema.stages import Form, LancedbTarget
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.catalogue.reuse import as_matrix
-from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of, release_of
+from tasks.worker.export.target import (
+    CANDIDATES,
+    PARTITION,
+    DamagedTable,
+    Index,
+    Owner,
+    Row,
+    Shape,
+    is_table_of,
+    release_of,
+)
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
@@ -39,6 +49,12 @@ _POINTER = pa.schema(
     }
 )
 ENCODER, TOKEN = "millrace_encoder", "millrace_token"  # variables in the registry of LanceDB's embedding functions
+_INDEXES: dict[Form | None, tuple[Any, str]] = {  # its settings, and its name in the service
+    None: (HnswFlat, "IvfHnswFlat"),
+    "int8": (HnswSq, "IvfHnswSq"),
+    "binary": (IvfRq, "IvfRq"),
+}
+_BYTE = 8  # bits: of a binary vector, LanceDB takes whole bytes alone
 _MOST_TABLES = 10_000
 _DISTANCE = "_distance"
 
@@ -47,7 +63,8 @@ class Lancedb:
     """Implements `Target`."""
 
     def __init__(self, target: LancedbTarget) -> None:
-        self._name, self._encoder = target.name, target.encoder
+        self._name, self._encoder, self._width, self._form = target.name, target.encoder, target.width, target.form
+        self._settings, self._kind = _INDEXES[target.form]
         self._searched: Any = None  # the last searched table
         self.where = f"lancedb {target.name} ({target.uri})"
         with self._speaking():
@@ -83,7 +100,13 @@ class Lancedb:
             MODEL_VERSION: pa.string(),
             PARTITION: pa.int32(),
         }
-        schema = pa.schema(columns, _query_encoder(self._encoder, shape.model_version) if self._encoder else None)
+        if self._form == "binary" and shape.width % _BYTE:
+            raise ConfigError(
+                f"{self.where}: LanceDB makes binary vectors of a multiple of {_BYTE} numbers, and these have "
+                f"{shape.width}; take form int8, or another width"
+            )
+        of_text = _query_encoder(self._encoder, shape.model_version, self._width) if self._encoder else None
+        schema = pa.schema(columns, of_text)
         with self._speaking():
             if table not in self._names():  # one that names another encoder has another schema
                 self._db.create_table(table, schema=schema, exist_ok=True)
@@ -103,10 +126,10 @@ class Lancedb:
     def index(self, table: str) -> Index:
         with self._speaking():
             there = self._db.open_table(table)
-            if (found := _whole_index(there)) is None:
+            if (found := _whole_index(there, self._kind)) is None:
                 self._searched = None
-                there.create_index(VECTOR, config=HnswFlat(distance_type="cosine"), replace=True)
-                found = _whole_index(there)
+                there.create_index(VECTOR, config=self._settings(distance_type="cosine"), replace=True)
+                found = _whole_index(there, self._kind)
         if found is None:
             raise StoreError(f"{self.where}, table {table}: it has no whole index, although one was built just now")
         return found
@@ -137,6 +160,8 @@ class Lancedb:
             if self._searched is None or self._searched.name != table:
                 self._searched = self._db.open_table(table)  # once, as this reads the table's manifest
             asked = self._searched.search(query, vector_column_name=VECTOR).distance_type("cosine")
+            if self._form is not None:
+                asked = asked.refine_factor(CANDIDATES)
             return asked.select([ITEM_ID, _DISTANCE]).limit(k).to_arrow()[ITEM_ID].to_pylist()
 
     def serve(self, table: str, owner: Owner) -> None:
@@ -151,7 +176,7 @@ class Lancedb:
         listed = ", ".join(_quoted(item_id) for item_id in item_ids)
         with self._speaking():
             there = self._db.open_table(table)
-            indexed, schema = _whole_index(there) is not None, there.schema
+            indexed, schema = bool(there.list_indices()), there.schema
             left = there.search().where(f"{ITEM_ID} NOT IN ({listed})").select(schema.names).to_batches()
             with tempfile.TemporaryFile() as kept:  # the rows are read before their table is written
                 with pa.ipc.new_stream(kept, schema) as writer:
@@ -190,24 +215,27 @@ class Lancedb:
             raise kind(f"{self.where}: {error}") from error
 
 
-def _whole_index(table: Any) -> Index | None:
-    """Return the index for the cosine over all vectors; None if it is missing or lacks rows."""
+def _whole_index(table: Any, kind: str) -> Index | None:
+    """Return the index of a kind for the cosine over all vectors; None if it is missing or lacks rows."""
     for index in table.list_indices():
         stats = table.index_stats(index.name)
-        if VECTOR not in index.columns or stats is None or stats.distance_type != "cosine":
+        if VECTOR not in index.columns or index.index_type != kind:
+            continue
+        if stats is None or stats.distance_type != "cosine":
             continue
         if not stats.num_unindexed_rows:
             return Index(index.name, stats.num_indexed_rows)
     return None
 
 
-def _query_encoder(address: str, model_version: str) -> dict[str, str]:
+def _query_encoder(address: str, model_version: str, width: int | None) -> dict[str, str]:
     """Return a table's metadata by which `search(text)` asks `millrace serve --online` for the vector.
 
     It is LanceDB's own function for OpenAI's interface. A reader may set both variables, as docs/publish.md says.
     """
     model = {
         "name": model_version,
+        **({"dim": width} if width is not None else {}),
         "base_url": f"$var:{ENCODER}:{address.rstrip('/')}/v1",
         "api_key": f"$var:{TOKEN}:none",
         "max_retries": 0,  # beyond the two of its client: a model that no server has any more is an error at once

@@ -23,10 +23,11 @@ from configs.schema.stages import PgvectorTarget
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StageError, StoreError
 from tasks.worker.export.secrets import secret_of
-from tasks.worker.export.target import PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
+from tasks.worker.export.target import CANDIDATES, PARTITION, DamagedTable, Index, Owner, Row, Shape, is_table_of
 
 _COLUMNS = (ITEM_ID, TEXT, VECTOR, MODEL_VERSION, PARTITION)
 _INDEX = "_nearest"  # suffix of the index's name after the table's name
+HNSW_DEFAULT, HNSW_MOST = 40, 1000  # hnsw.ef_search: rows that a search of the index gives, unless told, and at most
 LOCK_TIMEOUT = "5s"  # a swap that waits for a reader's transaction blocks all later readers
 _DAMAGED = (
     psycopg.errors.UndefinedTable,
@@ -51,7 +52,7 @@ class Pgvector:
     """Implements `Target`."""
 
     def __init__(self, target: PgvectorTarget) -> None:
-        self._name = target.name
+        self._name, self._binary, self._searching = target.name, target.form == "binary", HNSW_DEFAULT
         self.where = f"pgvector {target.name} ({target.dsn})"
         secret = secret_of(target.password_env, self.where)
         password = {"password": secret} if secret is not None else {}
@@ -137,20 +138,22 @@ class Pgvector:
                         into.write_row((item_id, text, as_vector(vector), version, number))
 
     def index(self, table: str) -> Index:
-        """Build an HNSW index for the cosine, in one statement, unless it has a valid one.
+        """Build an HNSW index, for the cosine or of bits, in one statement, unless it has a valid one.
 
         An index that Postgres calls invalid, as after an interrupted CONCURRENTLY, is never used by it.
         """
         with self._speaking():
             if (name := self._valid_index(table)) is None:
-                half = self._one(SQL("SELECT format_type(atttypid, NULL) = 'halfvec' FROM pg_attribute"
-                                     " WHERE attrelid = to_regclass({table}) AND attname = 'vector'")
-                                 .format(table=self._quoted(table)))  # fmt: skip
-                operators = Identifier("halfvec_cosine_ops" if half else "vector_cosine_ops")
+                kind, width = self._connection.execute(
+                    SQL("SELECT format_type(atttypid, NULL), atttypmod FROM pg_attribute"
+                        " WHERE attrelid = to_regclass({table}) AND attname = 'vector'")
+                    .format(table=self._quoted(table))).fetchone() or ("vector", 0)  # fmt: skip
+                indexed = _bits(width) if self._binary else SQL("vector")
+                operators = Identifier("bit_hamming_ops" if self._binary else f"{kind}_cosine_ops")
                 own, on = Identifier(f"{table}{_INDEX}"), Identifier(table)
                 self._do(SQL("DROP INDEX IF EXISTS {own}").format(own=own))
-                query = SQL("CREATE INDEX {own} ON {on} USING hnsw (vector {operators})")
-                self._do(query.format(own=own, on=on, operators=operators))
+                query = SQL("CREATE INDEX {own} ON {on} USING hnsw ({indexed} {operators})")
+                self._do(query.format(own=own, on=on, indexed=indexed, operators=operators))
                 self._do(SQL("ANALYZE {on}").format(on=on))
                 name = self._valid_index(table)
         if name is None:
@@ -158,14 +161,15 @@ class Pgvector:
         return Index(name, self.count(table))
 
     def _valid_index(self, table: str) -> str | None:
-        """Return the name of an index over all rows that Postgres may use for the cosine."""
+        """Return the name of an index over all rows that Postgres may use for the cosine, or for bits."""
         query = SQL(
             "SELECT index.relname FROM pg_index JOIN pg_class index ON index.oid = indexrelid"
             " JOIN pg_am ON pg_am.oid = index.relam JOIN pg_opclass ON pg_opclass.oid = indclass[0]"
-            " WHERE indrelid = to_regclass({table}) AND amname = 'hnsw' AND opcname LIKE '%cosine_ops'"
+            " WHERE indrelid = to_regclass({table}) AND amname = 'hnsw' AND opcname LIKE {operators}"
             " AND indisvalid AND indisready AND indpred IS NULL"
         )
-        return self._one(query.format(table=self._quoted(table)))
+        operators = Literal("bit_hamming_ops" if self._binary else "%cosine_ops")
+        return self._one(query.format(table=self._quoted(table), operators=operators))
 
     def count(self, table: str) -> int:
         with self._speaking():
@@ -189,10 +193,17 @@ class Pgvector:
             return self._one(query.format(table=Identifier(table), version=Literal(model_version)))
 
     def nearest(self, table: str, query: np.ndarray, k: int) -> list[str]:
-        asked = SQL("SELECT item_id FROM {table} ORDER BY vector <=> {vector} LIMIT {k}")
-        vector = Literal(Vector(query).to_text())
+        asked = SQL("SELECT item_id FROM {source} ORDER BY vector <=> {vector} LIMIT {k}")
+        near = SQL("(SELECT * FROM {table} ORDER BY {bits} <~> binary_quantize({vector}::vector) LIMIT {first}) near")
+        source, vector, first = Identifier(table), Literal(Vector(query).to_text()), k
+        if self._binary:
+            first = min(k * CANDIDATES, HNSW_MOST)
+            source = near.format(table=source, bits=_bits(len(query)), vector=vector, first=Literal(first))
         with self._speaking():
-            rows = self._connection.execute(asked.format(table=Identifier(table), vector=vector, k=Literal(k)))
+            if (most := min(max(first, HNSW_DEFAULT), HNSW_MOST)) != self._searching:
+                self._do(SQL("SET hnsw.ef_search = {most}").format(most=Literal(most)))
+                self._searching = most
+            rows = self._connection.execute(asked.format(source=source, vector=vector, k=Literal(k)))
             return [item_id for (item_id,) in rows]
 
     def serve(self, table: str, owner: Owner) -> None:
@@ -250,6 +261,11 @@ class Pgvector:
                 ) from error
             refused = any(sign in str(error) for sign in _NOT_LET_IN)
             raise (ConfigError if refused else StoreError)(f"{self.where}: {_said(error)}") from error
+
+
+def _bits(width: int) -> SQL:
+    """Return the expression of a vector's signs, which its index and its queries must share."""
+    return SQL(f"(binary_quantize(vector)::bit({width}))")  # pyright: ignore[reportArgumentType]
 
 
 def _proof(dsn: str) -> dict[str, str]:

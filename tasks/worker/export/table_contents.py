@@ -27,11 +27,12 @@ from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shap
 class ReleaseVectors:
     """A complete folder of vectors, all by one model."""
 
-    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str) -> None:
+    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str, width: int | None = None) -> None:
         """Open the folder.
 
         Args:
             sha256: the manifest's checksum in the release.
+            width: numbers of each vector that a target gets, of unit length again; None: all.
 
         Raises:
             MissingFolder, CorruptFolder: the folder is incomplete, differs from the release, or is by another model.
@@ -45,7 +46,8 @@ class ReleaseVectors:
         self.count: int = facts["vectors"]
         self.partitions: int = facts["catalogue"]["partitions"]
         self.ids_sha256: str = facts["ids_sha256"]
-        self.shape = Shape(facts["width"], facts["type"] == "fp16", model_version)
+        self.shape = Shape(width or facts["width"], facts["type"] == "fp16", model_version)
+        self._cut = width is not None
         self._store, self._prefix = store, prefix
         self._files = layers_of(manifest)
         self._parts: dict[int, Layers] = {}
@@ -62,6 +64,8 @@ class ReleaseVectors:
             CorruptFolder: a file does not match the manifest's checksum.
         """
         table = self._part(partition).table([ITEM_ID, TEXT, VECTOR, MODEL_VERSION])
+        if self._cut:
+            table = table.set_column(table.column_names.index(VECTOR), VECTOR, self._narrow(table[VECTOR]))
         version = table[MODEL_VERSION].cast(pa.string())
         table = table.set_column(table.column_names.index(MODEL_VERSION), MODEL_VERSION, version)
         return table.append_column(PARTITION, pa.array(np.full(table.num_rows, partition, dtype=np.int32)))
@@ -84,8 +88,13 @@ class ReleaseVectors:
         """Yield ids and unit vectors, float32 (rows, width), partition by partition."""
         for number in self._files:
             table = self._part(number).table([ITEM_ID, VECTOR])
-            found = as_matrix(table[VECTOR]).astype(np.float32)
-            yield table[ITEM_ID], found / np.linalg.norm(found, axis=1, keepdims=True)  # float16 rounds
+            yield table[ITEM_ID], _unit(as_matrix(table[VECTOR])[:, : self.shape.width])  # float16 rounds
+
+    def _narrow(self, vectors: pa.ChunkedArray) -> pa.FixedSizeListArray:
+        """Return the first numbers of each vector, in the same type."""
+        cut = _unit(as_matrix(vectors)[:, : self.shape.width])
+        flat = pa.array(cut.astype(np.float16 if self.shape.fp16 else np.float32).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, self.shape.width)
 
     def _part(self, partition: int) -> Layers:
         """Return a partition's files, compared with their checksums at their first use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,6 +12,8 @@ import pyarrow as pa
 from tasks.foundation.errors import StoreError
 
 PARTITION = "partition"  # column, int32: the item's partition, so that an interrupted load can resume
+
+CANDIDATES = 10  # items for each hit that the index of a form gives, to be compared again by their vectors
 
 BESIDE = "_b"  # suffix of the second table of a release, loaded beside a damaged one
 
@@ -132,13 +135,17 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-def table_names(target: str, release: int, vectors_sha256: str) -> tuple[str, str]:
+def table_names(target: str, release: int, vectors_sha256: str, narrow: str = "") -> tuple[str, str]:
     """Return the two names that a release's table can have; the checksum distinguishes releases of two workspaces.
 
     The release is loaded under the second name if the table with the first is served and damaged, and the other way
     round.
+
+    Args:
+        narrow: the target's `narrowing`; with another one, the release gets another table.
     """
-    name = f"{target}_r{release}_{vectors_sha256[:8]}"
+    digits = sha256(f"{vectors_sha256} {narrow}".encode()).hexdigest() if narrow else vectors_sha256
+    name = f"{target}_r{release}_{digits[:8]}"
     return name, f"{name}{BESIDE}"
 
 

@@ -215,13 +215,13 @@ def search(
         shared: see `Index.search`.
     """
     own = index.places_of(queries[ITEM_ID].to_pylist())
-    relevant = _other_relevant(index, queries, own, pairs)
+    relevant = other_relevant(index, queries, own, pairs)
     return Searched(
         index, index.search(vectors.reshape(len(own), index.width), NEAREST, own, shared=shared, relevant=relevant)
     )
 
 
-def _other_relevant(index: Index, queries: pa.Table, own: np.ndarray, pairs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+def other_relevant(index: Index, queries: pa.Table, own: np.ndarray, pairs: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     """Return the argument `relevant` of `Index.search`."""
     places = index.places_of(pairs[ITEM_ID].to_pylist())
     items = index.items(np.concatenate([places, own]))

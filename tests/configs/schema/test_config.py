@@ -328,6 +328,12 @@ def test_a_password_is_refused_and_not_repeated(setting: str) -> None:
         ("[{kind: solr, name: a, uri: l}]", (), "lancedb, pgvector, qdrant, opensearch"),
         ("[{kind: lancedb, name: a, uri: l}]", ("publish.compute=batch",), "target a of publish.targets is a folder"),
         ("[{kind: qdrant, name: a, url: q}]", ("compute=batch",), "target a of publish.targets is a folder"),
+        ("[{kind: pgvector, name: a, dsn: d, form: int8}]", (), "targets.0.form: expected binary or null"),
+        (
+            "[{kind: lancedb, name: a, uri: l, width: 48}]",
+            ("heads.contrastive.matryoshka=[32, 64]",),
+            "48 numbers, at which no model is trained; the widths of heads.contrastive.matryoshka are: 32, 64",
+        ),
     ],
 )
 def test_settings_that_can_not_be_published_with_are_refused(targets: str, more: tuple[str, ...], message: str) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import infra.compute.factory
-from flows.presentation.wording import OF_INDEX, WITHOUT_INDEX
+from flows.presentation.wording import BY_NARROW, OF_INDEX, WITHOUT_INDEX
 from infra.store.directory import DirectoryStore
+from tasks.contracts.search import NarrowRecall
 from tasks.contracts.stages import Chore
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import StoreError
@@ -87,11 +88,14 @@ def test_recall_of_an_index_is_not_said_of_a_target_without_one(store, runner, m
     millrace("publish", "--set", TARGETS, *SMALL)
     served = served_targets.of_target(store, "shop")
     assert served is not None
-    served_targets.note(store, served.model_copy(update={"index": None}))
+    narrow = NarrowRecall(queries=9, recall_at_10=0.7, whole=0.7125, loss_low=-0.1, loss_high=0.1)
+    served_targets.note(store, served.model_copy(update={"index": None, "narrow": narrow}))
     look, shop = (line for line in millrace("status").out.splitlines() if line.startswith("target "))
     assert OF_INDEX in look
     assert WITHOUT_INDEX in shop
     assert OF_INDEX not in shop
+    assert f"0.7000 {BY_NARROW}" in shop
+    assert BY_NARROW not in look
 
 
 def test_another_release_is_published_on_request(store, runner, millrace):

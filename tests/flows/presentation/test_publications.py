@@ -9,10 +9,12 @@ from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_page
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import Release, RunPlan
+from tasks.contracts.search import NarrowRecall
 from tasks.contracts.stages import Chore, Stage
 from tasks.foundation.errors import StoreError
 from tasks.planning.next_run import plan_run
 from tasks.publish import publish_to_all
+from tasks.runs import served_targets
 from tests.support.fakes.fake_runner import FakeRunner, ingest_feed, small_config
 from tests.support.fakes.stages import carry_out, refreshed
 from tests.support.pages.shown import commands, part, rows, shown_in_sections
@@ -72,6 +74,15 @@ def test_a_release_that_another_replaced_keeps_what_was_measured(store, plan, re
     made = stage_page(store, plan, Stage.release, release)
     assert [row[1:3] for row in stands(made)] == [["○ not served now", "release 2"]] * 2
     assert ["look (lancedb)", "1.0000", "0.5", "24", "30", "look_r1_00000000", "vector_idx"] in rows(made)
+
+
+def test_the_recall_of_narrow_vectors_is_shown_beside_that_of_the_release(store, plan, release):
+    config = small_config("publish.targets=[{kind: lancedb, name: look, uri: l, form: int8}]")
+    (served,) = publish_to_all(store, config, release, True)
+    measured = NarrowRecall(queries=1200, recall_at_10=0.7, whole=0.7125, loss_low=-0.001, loss_high=0.025)
+    served_targets.note(store, served.model_copy(update={"narrow": measured}))
+    found = part(stage_page(store, plan, Stage.release, release), "Publications")
+    assert rows(found)[-1] == ["look (lancedb)", "int8", "0.7000", "0.7125", "0.0125 (-0.0010 to 0.0250)", "1,200"]
 
 
 def test_a_run_without_targets_has_no_such_section(store, runner):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from configs.schema.stages import AnyTarget
+from configs.schema.stages import AnyTarget, form_of
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/publish.md").read_text()
 _ADDRESS = re.compile(r'(connect|QdrantClient|OpenSearch)\((url=)?"([^"]+)"')
@@ -19,19 +19,29 @@ def code_below(title: str, block: int = 0) -> str:
     return re.findall(r"```python\n(.*?)```", part, re.S)[block]
 
 
+NARROW = "Narrow vectors"
+_NARROW_BLOCKS = {"lancedb": 1, "pgvector": 2}
+
+
 def consumer(target: AnyTarget, encoder: str) -> dict[str, Any]:
     """Return the names that the page's code for a target defines, `embed` and `search` among them.
+
+    For a target with a form and a width it is the code for narrow vectors.
 
     Args:
         encoder: address of `millrace serve --online`.
     """
-    embedding = code_below("What consumers read")
+    embedding, own = code_below("What consumers read"), code_below(target.kind)
+    if form_of(target) is not None:
+        embedding, own = (code_below(NARROW, block) for block in (0, _NARROW_BLOCKS[target.kind]))
+        own, changed = re.subn(r"bit\(128\)", f"bit({target.width})", own.replace("_small", ""))
+        assert changed == (target.kind == "pgvector")
     assert _ENCODER in embedding
     at = next(str(getattr(target, key)) for key in ("uri", "dsn", "url") if hasattr(target, key))
     call = "path=" if target.kind == "qdrant" else ""  # the local mode
-    code, replaced = _ADDRESS.subn(lambda found: f"{found[1]}({call}{at!r}", code_below(target.kind))
+    code, replaced = _ADDRESS.subn(lambda found: f"{found[1]}({call}{at!r}", own)
     assert replaced == 1
     names: dict[str, Any] = {}
-    for each in (embedding.replace(_ENCODER, encoder), re.sub(r"\blook\b", target.name, code)):
+    for each in (embedding.replace(_ENCODER, encoder), re.sub(r"\b(look|shop)\b(?! *=)", target.name, code)):
         exec(compile(each, "docs/publish.md", "exec"), names)
     return names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.jobs import JobSpec, PublishInputs
@@ -17,6 +19,7 @@ def publish_spec(
     only_current: bool = True,
     swap_alone: bool = False,
     take_over: bool = False,
+    measured: str | None = None,
 ) -> JobSpec:
     """The spec of a publication to the only target of the configuration."""
     (target,) = config.publish.targets
@@ -34,6 +37,10 @@ def publish_spec(
             model_version=release.model.version,
             vectors=release.vectors_prefix,
             vectors_sha256=release.vectors_sha256,
+            model=release.model_prefix,
+            model_sha256=release.model_sha256,
+            rows=release.rows,
+            measured=measured,
             only_current=only_current,
             swap_alone=swap_alone,
             take_over=take_over,
@@ -41,5 +48,5 @@ def publish_spec(
     )
 
 
-def publish_job(store: Store, config: Config, release: Release, only_current: bool = True, **more: bool) -> Job:
+def publish_job(store: Store, config: Config, release: Release, only_current: bool = True, **more: Any) -> Job:
     return Job(publish_spec(store, config, release, only_current, **more), store, Rank(0, 1, 0), PhaseClock(0.0))

@@ -38,7 +38,14 @@ INPUTS: dict[Stage | Chore, Inputs] = {
     Stage.release: ReleaseInputs(model=MODEL, vectors="v", catalogue=CATALOGUE),
     Chore.import_checkpoint: ImportInputs(file="f", copy_key=None, sha256="0", rows=(ROWS,)),
     Chore.publish: PublishInputs(
-        target="look", release=1, model_version="m", vectors="v", vectors_sha256="0", only_current=True
+        target="look",
+        release=1,
+        model_version="m",
+        vectors="v",
+        vectors_sha256="0",
+        model="models/m",
+        model_sha256="0",
+        only_current=True,
     ),
 }
 

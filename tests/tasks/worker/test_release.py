@@ -260,7 +260,7 @@ def test_the_release_has_the_recall_that_the_gates_judge(tmp_path: Path, monkeyp
     released = release.run(make_job(store, config, releasing))
     assert judged.holdout_pairs == released.queries > 0
     assert {name: judged.challenger[name] for name in released.metrics} == pytest.approx(released.metrics)
-    monkeypatch.setattr("tasks.worker.search.consumer._other_relevant", lambda *_: None)
+    monkeypatch.setattr("tasks.worker.search.consumer.other_relevant", lambda *_: None)
     assert release.run(make_job(store, config, releasing)).metrics["mrr@10"] < released.metrics["mrr@10"] - 0.1
 
 
