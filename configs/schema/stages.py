@@ -308,7 +308,17 @@ class QdrantTarget(Record):
     api_key_env: str | None = Field(
         default=None, pattern=_VARIABLE, description="environment variable with the API key; null: no key"
     )
+    form: None = Field(default=None, description="null: a target of this kind has no form")
     width: Positive | None = _WIDTH
+
+    @field_validator("form", mode="before")
+    @classmethod
+    def _no_form(cls, form: object) -> object:
+        if form is not None:
+            raise ValueError(
+                "Qdrant's quantisation is not offered, as no server was there to prove it; take width, or another kind"
+            )
+        return form
 
     @property
     def is_folder(self) -> bool:
@@ -326,6 +336,7 @@ class OpensearchTarget(Record):
     password_env: str | None = Field(
         default=None, pattern=_VARIABLE, description="environment variable with the user's password"
     )
+    form: Form | None = _FORM
     width: Positive | None = _WIDTH
 
     @property
@@ -349,15 +360,10 @@ KINDS: dict[str, type[Record]] = {
 }
 
 
-def form_of(target: AnyTarget) -> Form | None:
-    """Return the form of a target's index; None also for a kind without forms."""
-    return target.form if isinstance(target, LancedbTarget | PgvectorTarget) else None
-
-
 def narrowing(target: AnyTarget) -> str:
     """Return the form and the width of a target's vectors, as in `binary, 64 numbers`; empty: as in the release."""
     width = f"{target.width} numbers" if target.width is not None else None
-    return ", ".join(each for each in (form_of(target), width) if each is not None)
+    return ", ".join(each for each in (target.form, width) if each is not None)
 
 
 class PublishConfig(StageConfig):

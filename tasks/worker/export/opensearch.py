@@ -22,7 +22,7 @@ from opensearchpy.exceptions import (
     TransportError,
 )
 
-from configs.schema.stages import OpensearchTarget
+from configs.schema.stages import Form, OpensearchTarget
 from tasks.data.rows import ITEM_ID, MODEL_VERSION, TEXT, VECTOR
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker.export.secrets import secret_of
@@ -34,6 +34,9 @@ TIMEOUT_SECONDS = 120
 CANDIDATES = 100  # vectors that a query compares, at least: with as few as the hits, HNSW misses near ones
 _REFUSED = (400, 401, 403)
 _FLOAT_BYTES = 24  # at most, of a number in JSON with its comma
+_COMPRESSED: dict[Form, str] = {"int8": "4x", "binary": "32x"}  # OpenSearch's levels
+_QUANTISED: dict[Form, str] = {"int8": "int8_hnsw", "binary": "bbq_hnsw"}  # Elasticsearch's kinds of index
+_OVERSAMPLED = 3.0  # candidates for each hit that Elasticsearch compares again; OpenSearch's own default for 32x
 _KEPT_VECTORS = (9, 2)  # Elasticsearch from this version on leaves vectors out of _source unless told
 
 
@@ -42,6 +45,7 @@ class Opensearch:
 
     def __init__(self, target: OpensearchTarget) -> None:
         self._name = target.name
+        self._form: Form | None = target.form
         self.where = f"opensearch {target.name} ({target.url})"
         secret = secret_of(target.password_env, self.where)
         proof = (target.user, secret) if target.user is not None and secret is not None else None
@@ -88,10 +92,26 @@ class Opensearch:
                 self._client.indices.create(index=table, body=body)
 
     def _vector(self, shape: Shape) -> dict[str, Any]:
+        """Return the mapping of a field; of a form, it asks the service to compare again by the vectors themselves."""
         if self._elastic:
-            return {"type": "dense_vector", "dims": shape.width, "index": True, "similarity": "cosine"}
-        method = {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
-        return {"type": "knn_vector", "dimension": shape.width, "method": method}
+            field = {"type": "dense_vector", "dims": shape.width, "index": True, "similarity": "cosine"}
+            if self._form is None:
+                return field
+            again = {"oversample": _OVERSAMPLED}
+            return {**field, "index_options": {"type": _QUANTISED[self._form], "rescore_vector": again}}
+        field = {"type": "knn_vector", "dimension": shape.width}
+        if self._form is None:
+            return {**field, "method": {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}}
+        level = _COMPRESSED[self._form]
+        return {**field, "space_type": "cosinesimil", "mode": "on_disk", "compression_level": level}
+
+    def _has_form(self, field: dict[str, Any]) -> bool:
+        """Return True if the mapping of the vectors is of the target's form."""
+        if self._form is None:
+            return True
+        if self._elastic:
+            return field.get("index_options", {}).get("type") == _QUANTISED[self._form]
+        return field.get("compression_level") == _COMPRESSED[self._form]
 
     def rows_by_partition(self, table: str, partitions: int) -> dict[int, int]:
         counted = {"partitions": {"terms": {"field": PARTITION, "size": partitions}}}
@@ -133,8 +153,10 @@ class Opensearch:
         with self._speaking():
             self._client.indices.refresh(index=table)
             field = self._client.indices.get_mapping(index=table)[table]["mappings"]["properties"][VECTOR]
-        if field["type"] not in ("knn_vector", "dense_vector") or field.get("index") is False:
-            raise DamagedTable(f"{self.where}, index {table}: its field {VECTOR} is no index of vectors: {field}")
+        indexed = field["type"] in ("knn_vector", "dense_vector") and field.get("index") is not False
+        if not indexed or not self._has_form(field):
+            of = f" of form {self._form}" if self._form is not None else ""
+            raise DamagedTable(f"{self.where}, index {table}: its field {VECTOR} is no index of vectors{of}: {field}")
         return Index("hnsw", self.count(table))
 
     def count(self, table: str) -> int:

@@ -328,6 +328,7 @@ def test_a_password_is_refused_and_not_repeated(setting: str) -> None:
         ("[{kind: solr, name: a, uri: l}]", (), "lancedb, pgvector, qdrant, opensearch"),
         ("[{kind: lancedb, name: a, uri: l}]", ("publish.compute=batch",), "target a of publish.targets is a folder"),
         ("[{kind: qdrant, name: a, url: q}]", ("compute=batch",), "target a of publish.targets is a folder"),
+        ("[{kind: qdrant, name: a, url: q, form: int8}]", (), "Qdrant's quantisation is not offered"),
         ("[{kind: pgvector, name: a, dsn: d, form: int8}]", (), "targets.0.form: expected binary or null"),
         (
             "[{kind: lancedb, name: a, uri: l, width: 48}]",

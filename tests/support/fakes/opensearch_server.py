@@ -190,6 +190,7 @@ class OpensearchServer:
             raise Refused(400, "mapper_parsing_exception", "index.knn is false")
         if field.get("dims", field.get("dimension", 0)) > (4096 if self.elastic else 16_000):
             raise Refused(400, "mapper_parsing_exception", "Dimension value cannot be greater than the limit")
+        _expect_compression(field)
         self.indices[name] = _Index(asked.get("settings", {}), asked["mappings"])
         return {"acknowledged": True}
 
@@ -304,6 +305,19 @@ def _holds(query: Json, identity: str, document: Json) -> bool:
                 and (not should or bool(must) or any(_holds(each, identity, document) for each in should))
             )
     raise Refused(400, "parsing_exception", f"unknown query [{what}]")
+
+
+def _expect_compression(field: Json) -> None:
+    """Refuse a form that the documents don't have: OpenSearch's knn-memory-optimized, Elasticsearch's dense-vector."""
+    level, mode = field.get("compression_level", "1x"), field.get("mode", "in_memory")
+    if level not in ("1x", "2x", "4x", "8x", "16x", "32x") or mode not in ("in_memory", "on_disk"):
+        raise Refused(400, "mapper_parsing_exception", f"Invalid compression level [{level}] or mode [{mode}]")
+    options = field.get("index_options", {"type": "hnsw"})
+    kind, again = options["type"], options.get("rescore_vector", {"oversample": 1.0})["oversample"]
+    if kind not in ("hnsw", "int8_hnsw", "bbq_hnsw") or not 1 <= again <= 10:
+        raise Refused(400, "mapper_parsing_exception", f"Failed to parse index_options {options}")
+    if kind == "bbq_hnsw" and field["dims"] < 64:
+        raise Refused(400, "mapper_parsing_exception", "bbq_hnsw does not support dimensions fewer than 64")
 
 
 def _scored(documents: dict[str, Json], asked: Json, elastic: bool) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from configs.schema.stages import AnyTarget, form_of
+from configs.schema.stages import AnyTarget
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/publish.md").read_text()
 _ADDRESS = re.compile(r'(connect|QdrantClient|OpenSearch)\((url=)?"([^"]+)"')
@@ -32,10 +32,15 @@ def consumer(target: AnyTarget, encoder: str) -> dict[str, Any]:
         encoder: address of `millrace serve --online`.
     """
     embedding, own = code_below("What consumers read"), code_below(target.kind)
-    if form_of(target) is not None:
-        embedding, own = (code_below(NARROW, block) for block in (0, _NARROW_BLOCKS[target.kind]))
-        own, changed = re.subn(r"bit\(128\)", f"bit({target.width})", own.replace("_small", ""))
-        assert changed == (target.kind == "pgvector")
+    if target.form is not None:
+        embedding = code_below(NARROW)
+        if target.kind in _NARROW_BLOCKS:
+            own = code_below(NARROW, _NARROW_BLOCKS[target.kind]).replace("_small", "")
+            own, changed = re.subn(r"bit\(128\)", f"bit({target.width})", own)
+            assert changed == (target.kind == "pgvector")
+        else:
+            own, changed = re.subn(r"embed\(text, version\)", f"embed(text, version, {target.width})", own)
+            assert changed
     assert _ENCODER in embedding
     at = next(str(getattr(target, key)) for key in ("uri", "dsn", "url") if hasattr(target, key))
     call = "path=" if target.kind == "qdrant" else ""  # the local mode

@@ -31,11 +31,12 @@ from tests.support.processes.online_server import OnlineServer, running
 from tests.support.processes.postgres import Postgres
 from tests.support.workspace.publications import publish_job
 from tests.support.workspace.served import PartlyReal, copy_of, in_use, make_served
-from tests.tasks.worker.export.places import Place, lancedb_place, pgvector_place
+from tests.tasks.worker.export.places import Place, lancedb_place, opensearch_place, pgvector_place, qdrant_place
 from tests.tasks.worker.export.watched import Watched
 
 QUERY = "want a red shoe 3 please"
 WIDTHS = "heads.contrastive.matryoshka=[8, 16]"
+IN_PLACE = ("lancedb int8", "lancedb binary", "pgvector binary")  # whose index can be made again
 HELD = "evaluate.holdout_share=0.5"
 
 
@@ -59,7 +60,7 @@ def store(narrow: DirectoryStore, tmp_path: Path) -> Iterator[DirectoryStore]:
         yield copy_of(narrow, tmp_path)
 
 
-@pytest.fixture(params=["lancedb int8", "lancedb binary", "pgvector binary"])
+@pytest.fixture(params=[*IN_PLACE, "opensearch int8"])
 def form(request: pytest.FixtureRequest) -> str:
     return request.param.split()[1]
 
@@ -67,8 +68,11 @@ def form(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def place(request: pytest.FixtureRequest, form: str, tmp_path: Path) -> Place:
     """An empty place of each kind with forms, whose target has none yet."""
-    if request.node.callspec.params["form"].startswith("lancedb"):
+    kind = request.node.callspec.params["form"].split()[0]
+    if kind == "lancedb":
         return lancedb_place(tmp_path / "target")
+    if kind == "opensearch":
+        return opensearch_place(request.getfixturevalue("opensearch").empty())
     postgres: Postgres = request.getfixturevalue("postgres")
     return pgvector_place(postgres.empty_database())
 
@@ -178,12 +182,13 @@ def test_the_code_of_the_page_asks_for_the_width_and_compares_again(store, place
         publish_to_all(store, config, releases.read(store, 2), True)
         names = consumer(config.publish.targets[0], server.url)
         with contextlib.ExitStack() as opened:
-            for each in {"connection", "encoder"} & set(names):
+            for each in {"client", "connection", "encoder"} & set(names):
                 opened.enter_context(contextlib.closing(names[each]))
             hits, query = names["search"](QUERY), names["embed"](QUERY, releases.read(store, 2).model.version, 16)
     with contextlib.closing(open_target(config.publish.targets[0])) as target:
         nearest = target.nearest(target.serving() or "", np.array(query, dtype=np.float32), 10)
-    assert [hit["item_id"] if isinstance(hit, dict) else hit[0] for hit in hits] == nearest
+    ids = [(hit.get("_source", hit))["item_id"] if isinstance(hit, dict) else hit[0] for hit in hits]
+    assert ids == nearest
 
 
 def test_lancedb_asks_the_encoder_for_vectors_of_the_targets_width(store, tmp_path, server):
@@ -195,6 +200,7 @@ def test_lancedb_asks_the_encoder_for_vectors_of_the_targets_width(store, tmp_pa
         assert len(table.search(QUERY).distance_type("cosine").limit(3).to_list()) == 3
 
 
+@pytest.mark.parametrize("form", IN_PLACE, indirect=True)
 def test_an_index_of_another_form_is_made_again(store, place, form):
     release, config = releases.read(store, 2), config_of(place, f"form: {form}")
     table = bring(store, config, release).table
@@ -236,6 +242,13 @@ def test_a_width_that_can_not_be_proved_is_refused(store, tmp_path, rows, traine
     with pytest.raises({"ConfigError": ConfigError, "DataError": DataError}[kind], match=message):
         bring(store, config, release)
     assert place.search(np.ones(8, dtype=np.float32), 1) is None
+
+
+def test_a_kind_without_forms_gets_shorter_vectors(store, tmp_path):
+    release, place = releases.read(store, 2), qdrant_place(tmp_path / "target")
+    outcome = bring(store, config_of(place, "width: 8", "publish.max_loss=1"), release)
+    assert outcome.narrow is not None
+    assert len(place.search(np.ones(8, dtype=np.float32), 100) or []) == release.vectors
 
 
 def test_lancedb_refuses_bits_that_fill_no_byte(store, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.worker import publish
+from tasks.worker.export.target import DamagedTable, Index, Shape
 from tasks.worker.export.targets import open_target
 from tests.support.fakes.fake_runner import small_config
 from tests.support.fakes.opensearch_server import OpensearchServer
@@ -38,6 +39,26 @@ def test_elasticsearch_gets_its_own_mapping_and_query(store: DirectoryStore, ela
     with contextlib.closing(open_target(config.publish.targets[0])) as target:
         assert target.nearest(str(outcome.table), vector_of(store, release, "i0007"), 1) == ["i0007"]
         assert target.serving() == outcome.table
+
+
+@pytest.mark.parametrize("form", ["int8", "binary"])
+@pytest.mark.parametrize("elastic_too", [False, True])
+def test_a_form_is_asked_of_the_service_as_its_documents_say(form: str, elastic_too: bool) -> None:
+    server = OpensearchServer(elastic=elastic_too)
+    target, plain = (
+        open_target(small_config(f"publish.targets=[{{kind: opensearch, name: look, url: '{server.url}'{more}}}]")
+                    .publish.targets[0])
+        for more in (f", form: {form}", "")
+    )  # fmt: skip
+    with contextlib.closing(server), contextlib.closing(target), contextlib.closing(plain):
+        target.create("look_r1_00000000", Shape(64, False, "m"))
+        assert target.index("look_r1_00000000") == Index("hnsw", 0)
+        plain.create("look_r2_00000000", Shape(64, False, "m"))
+        with pytest.raises(DamagedTable, match=f"no index of vectors of form {form}"):
+            target.index("look_r2_00000000")
+        if elastic_too and form == "binary":
+            with pytest.raises(ConfigError, match="dimensions fewer than 64"):
+                target.create("look_r3_00000000", Shape(32, False, "m"))
 
 
 def test_a_wrong_password_is_refused_and_the_right_one_taken_from_its_variable(monkeypatch):
