@@ -169,7 +169,7 @@ def _of_target(kind: str) -> Iterator[str]:
         yield f"{about}: add the extra {kind} with its client to pyproject.toml"
     elif not any(line.startswith("millrace[") and kind in line for line in extras["test"]):
         yield f"{about}: add the extra {kind} to the extra test in pyproject.toml"
-    yield from _untested(about, f"{kind}_place", "tests/tasks/worker/export/conftest.py")
+    yield from _untested(about, f"{kind}_place", "tests/tasks/worker/export/places.py")
     if f"## {kind}\n" not in _text("docs/publish.md"):
         yield f"{about}: add what its consumers read to docs/publish.md, under the title {kind}"
 

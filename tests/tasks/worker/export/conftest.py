@@ -9,7 +9,7 @@ from configs.schema.stages import KINDS
 from infra.store.directory import DirectoryStore
 from tests.support.fakes.opensearch_server import OpensearchServer
 from tests.support.processes.postgres import Postgres
-from tests.tasks.worker.export.places import Place, lancedb_place, opensearch_place, pgvector_place, qdrant_place
+from tests.tasks.worker.export.places import Place, empty_place
 
 
 @pytest.fixture
@@ -20,19 +20,7 @@ def store(tmp_path: Path) -> DirectoryStore:
 @pytest.fixture(params=sorted(KINDS))
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty place of each kind."""
-    match request.param:
-        case "lancedb":
-            return lancedb_place(tmp_path / "target")
-        case "opensearch":
-            server: OpensearchServer = request.getfixturevalue("opensearch")
-            return opensearch_place(server.empty())
-        case "pgvector":
-            postgres: Postgres = request.getfixturevalue("postgres")
-            return pgvector_place(postgres.empty_database())
-        case "qdrant":
-            return qdrant_place(tmp_path / "target")
-        case _:
-            raise AssertionError(f"make a place for {request.param}")
+    return empty_place(request.param, request, tmp_path / "target")
 
 
 @pytest.fixture(scope="session")

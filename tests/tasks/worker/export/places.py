@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import lancedb
 import numpy as np
 import psycopg
+import pytest
 from opensearchpy import OpenSearch
 from qdrant_client import QdrantClient
 
@@ -88,3 +89,18 @@ def opensearch_place(url: str) -> Place:
         return [Hit(*(hit["_source"][name] for name in columns)) for hit in hits]
 
     return Place(f"{{kind: opensearch, name: look, url: '{url}'}}", search)
+
+
+def empty_place(kind: str, request: pytest.FixtureRequest, folder: Path) -> Place:
+    """A place of a kind without any table; a server is that of the session."""
+    match kind:
+        case "lancedb":
+            return lancedb_place(folder)
+        case "opensearch":
+            return opensearch_place(request.getfixturevalue("opensearch").empty())
+        case "pgvector":
+            return pgvector_place(request.getfixturevalue("postgres").empty_database())
+        case "qdrant":
+            return qdrant_place(folder)
+        case _:
+            raise AssertionError(f"make a place for {kind}")

@@ -28,10 +28,9 @@ from tasks.worker.search.changes import holdout_queries
 from tests.support.fakes.own_process import encode_here
 from tests.support.processes.online_consumer import consumer
 from tests.support.processes.online_server import OnlineServer, running
-from tests.support.processes.postgres import Postgres
 from tests.support.workspace.publications import publish_job
 from tests.support.workspace.served import PartlyReal, copy_of, in_use, make_served
-from tests.tasks.worker.export.places import Place, lancedb_place, opensearch_place, pgvector_place, qdrant_place
+from tests.tasks.worker.export.places import Place, empty_place, lancedb_place, qdrant_place
 from tests.tasks.worker.export.watched import Watched
 
 QUERY = "want a red shoe 3 please"
@@ -68,13 +67,7 @@ def form(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def place(request: pytest.FixtureRequest, form: str, tmp_path: Path) -> Place:
     """An empty place of each kind with forms, whose target has none yet."""
-    kind = request.node.callspec.params["form"].split()[0]
-    if kind == "lancedb":
-        return lancedb_place(tmp_path / "target")
-    if kind == "opensearch":
-        return opensearch_place(request.getfixturevalue("opensearch").empty())
-    postgres: Postgres = request.getfixturevalue("postgres")
-    return pgvector_place(postgres.empty_database())
+    return empty_place(request.node.callspec.params["form"].split()[0], request, tmp_path / "target")
 
 
 def config_of(place: Place, more: str = "", *overrides: str) -> Config:

@@ -1,15 +1,17 @@
-"""What every kind of target must do; each test runs on all of them."""
+"""What every kind of target must do; each test runs on all of them, and on those with a form in its index."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from configs.schema.stages import KINDS
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
 from tasks.contracts.outcomes import PublishOutcome
@@ -18,19 +20,30 @@ from tasks.data.canonical import MOST_ID_BYTES, unpublishable
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.runs import branches
 from tasks.worker import publish
+from tasks.worker.export import targets
 from tasks.worker.export.table_contents import ReleaseVectors
 from tasks.worker.export.target import Target, table_names
 from tasks.worker.export.targets import open_target
 from tests.support.workspace.publications import publish_job
 from tests.support.workspace.releases import PARTITIONS, make_current, write_release
 from tests.tasks.erase.scan import found
-from tests.tasks.worker.export.places import Hit, Place, lancedb_place
+from tests.tasks.worker.export.places import Hit, Place, empty_place, lancedb_place
 from tests.tasks.worker.export.reading import served, vector_of
 from tests.tasks.worker.export.watched import Watched
 
 
 def bring(store: DirectoryStore, place: Place, release: Release, *overrides: str, **inputs: bool) -> PublishOutcome:
     return publish.run(publish_job(store, place.config(*overrides), release, **inputs))
+
+
+@pytest.fixture(params=[*sorted(KINDS), "lancedb binary", "pgvector binary", "opensearch int8"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """An empty place. A form is the service's alone: publish does not know it, and so asks for no model's queries."""
+    kind, _, form = request.param.partition(" ")
+    opened = targets.TARGETS[kind]
+    if form:
+        monkeypatch.setitem(targets.TARGETS, kind, lambda each: opened(each.model_copy(update={"form": form})))
+    return empty_place(kind, request, tmp_path / "target")
 
 
 @pytest.fixture
