@@ -63,7 +63,7 @@ class NarrowRecall(Record):
     Either ignores items that are as relevant as a query's own, as evaluate does.
     """
 
-    queries: int
+    queries: int = Field(description="number of holdout queries")
     recall_at_10: float = Field(description="recall by the target's own search")
     whole: float = Field(description="recall by an exact search of the release's vectors")
     loss_low: float = Field(description="lower bound of the loss, whole - recall_at_10, of an interval of 95 %")
