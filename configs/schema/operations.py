@@ -81,7 +81,7 @@ class DecideConfig(Record):
 
 
 class PruneConfig(Record):
-    """The releases that keep their files, beside the current one and those that a rollback needs."""
+    """The releases that keep their files, beside the current one and the targets of a rollback."""
 
     delete: bool = Field(
         default=False,
