@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from configs.schema.config import Config
+from tests.benchmarks.weeks import SIZES, SUMS, WEEKS, Size, week
 from tests.docs import configuration, proof
 from tests.docs.copies import COPIES
 
@@ -22,3 +23,10 @@ def test_each_statement_has_a_test_unless_it_is_unproven() -> None:
     """And each mark names a statement, which is then no unproven one."""
     stated = {name for name, statement in proof.STATEMENTS.items() if statement.proof != "unproven"}
     assert set(proof.shown_by()) == stated
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.items:,} items")
+def test_a_line_of_a_week_grows_with_the_weeks_only_if_it_says_why(size: Size) -> None:
+    first, second = (week(size, number) for number in WEEKS)
+    grown = {one.name for one, other in zip(first, second, strict=True) if one[2:8] != other[2:8]}
+    assert grown - set(SUMS) == {line.name for line in first if line.grows}
