@@ -55,9 +55,9 @@ audit:
 check-neuron: install
 	tests/neuron/check.sh
 
-# Three at a time on two cores: a third of the suite's time is spent waiting. Whole pipelines begin first.
+# Four at a time on two cores: much of the time of the suite is spent waiting. Whole pipelines begin first.
 test: install
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # Tests that take minutes each and seldom fail alone.
 proofs: install
