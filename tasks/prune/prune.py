@@ -1,7 +1,7 @@
 """Delete the files that nothing needs. Meanwhile no run, refresh or backfill works on the workspace."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from configs.schema.operations import PruneConfig
 from infra.store.base import Conflict, Store
@@ -12,7 +12,7 @@ from tasks.contracts.outcomes import StageResult
 from tasks.contracts.pruning import Folder, PrunePlan
 from tasks.contracts.runs import Pruned
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import RESULT
+from tasks.contracts.workspace import PRUNED_RELEASE, RESULT
 from tasks.foundation.clock import now
 from tasks.prune.prune_plan import plan_prune
 from tasks.prune.reach import find_reach
@@ -57,7 +57,7 @@ def _unmark_current(store: Store) -> None:
     """Remove a mark of the current release: the prune that wrote it died before it looked at the pointer."""
     _, pointer = releases.read_pointer(store)
     if pointer is not None and releases.is_pruned(store, pointer.release):
-        releases.unmark_pruned(store, [pointer.release])
+        _unmark_own(store, [pointer.release])
 
 
 def _mark(store: Store, plan: PrunePlan, following: int) -> None:
@@ -83,7 +83,7 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
     _, pointer = releases.read_pointer(store)
     needed = {pointer.release, pointer.going_to} & set(plan.releases) if pointer is not None else set[int]()
     if needed:
-        releases.unmark_pruned(store, whole)
+        _unmark_own(store, whole)
         raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
     gone = {folder.folder for folder in plan.folders}
     for run_key in {run_of(folder.folder) for folder in plan.folders if folder.kind == "runs"}:
@@ -96,6 +96,14 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
         results = (snapshot.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in _WITH_OUTPUTS)
         if gone & {folder for result in results if result is not None for folder in result.outcome.outputs}:
             mark_pruned(store, run_key)
+
+
+def _unmark_own(store: Store, numbers: Iterable[int]) -> None:
+    """Remove marks, but none of another prune that took the locks while this one stood still: its mark is another."""
+    seen = {key: store.tags(key) for key in (PRUNED_RELEASE.key(number=number) for number in numbers)}
+    confirm_lineages()
+    for key, mark in seen.items():
+        store.discard(key, mark)
 
 
 def _delete(store: Store, folder: Folder) -> None:
