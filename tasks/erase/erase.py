@@ -171,7 +171,8 @@ def _is_copy(path: Path, wanted: Wanted, journal: Journal) -> bool:
     try:
         return wanted.column in pq.read_schema(path).names and count_rows(path, wanted, None) > 0
     except (pa.ArrowException, OSError):
-        return False
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1"  # damaged: it may hold anything, and is fetched again
 
 
 def _releases(store: Store, journal: Journal) -> tuple[int, ...]:

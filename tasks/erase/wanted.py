@@ -159,7 +159,7 @@ def naming_damage(store: Store, key: str) -> Iterator[None]:
         raise StoreError(
             f"{store.uri}/{key} is damaged, so it may hold the value in a form that no search finds: {error}. Restore "
             "it from a backup; what the current release lacks is made again by millrace refresh --verify, and what no "
-            "kept release needs is deleted by millrace prune; nothing was erased"
+            "kept release needs is deleted by millrace prune; then give the same command again"
         ) from error
 
 

@@ -76,7 +76,7 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
         free = not releases.is_pruned(store, following)
         releases.mark_pruned(store, [following])
         if releases.is_made(store, following):
-            releases.unmark_pruned(store, [following] if free else [])
+            _unmark_own(store, [following] if free else [])
             raise Conflict(f"release {following} was made meanwhile; nothing was deleted; try again")
     whole = set(plan.releases) - releases.pruned(store)
     releases.mark_pruned(store, plan.releases)

@@ -258,12 +258,6 @@ def mark_pruned(store: Store, numbers: Iterable[int]) -> None:
         store.write(PRUNED_RELEASE.key(number=number), Pruned(at=now()).to_json())
 
 
-def unmark_pruned(store: Store, numbers: Iterable[int]) -> None:
-    """Remove the marks of these releases, whose files exist."""
-    for number in numbers:
-        store.delete(PRUNED_RELEASE.key(number=number))
-
-
 def swap_pointer(store: Store, pointer: Pointer, expected: bytes | None) -> bytes:
     """Replace the pointer if its bytes are still `expected`, and return the new ones. None: there is no pointer yet.
 

@@ -98,7 +98,7 @@ SIZES = (Size(100_000), Size(10_000_000), Size(100_000_000, FOUR))
 
 
 class Line(NamedTuple):
-    """A line of a week: None where there is none of it."""
+    """A line of a week. A number is None if the line has no such number."""
 
     name: str
     machines: str

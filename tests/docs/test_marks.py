@@ -1,8 +1,8 @@
 """Marks of docs/aws.md and docs/accelerators.md: each section about AWS, Neuron or GPUs says what was proven of it.
 
-A section is the text from one heading to the next. All of aws.md need marks, and elsewhere those that name one of
-SUBJECTS, outside of links. They stand in its first paragraph, as `*Ran*: ...`, `*Emulated*: ...` or `*Unproven*: ...`,
-and count for all of it; or in each row of a table whose last column is `here`.
+A section is the text from one heading to the next. Each section of aws.md needs marks; elsewhere, each section that
+names one of SUBJECTS outside of links. Marks stand in the first paragraph, as `*Ran*: ...`, `*Emulated*: ...` or
+`*Unproven*: ...`, and count for the section; or in each row of a table whose last column is `here`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shutil
 from collections import Counter
@@ -544,6 +545,30 @@ def test_a_rollback_at_the_same_moment_stops_the_prune(store, runner, moved):
         pruned(disturbed)
     assert releases.pruned(store) == set()
     assert rollback(store, 1).number == 1
+
+
+@pytest.mark.parametrize("on", [2, 6], ids=["of the plan", "current"])
+def test_a_prune_that_stood_still_removes_no_mark_of_another(store, runner, monkeypatch, on):
+    """The other one took the locks, and deletes the files of the release."""
+    disturbed = Meanwhile(store.root)
+
+    def roll_back(key: str) -> None:
+        if key == "releases/2.pruned.json":
+            raw, _ = releases.read_pointer(store)
+            store.swap(releases.CURRENT, releases.Pointer(release=2).to_json(), expected=raw)
+
+    if on == 2:
+        disturbed.after_write = roll_back
+    else:
+        releases.mark_pruned(store, [on])
+
+    def other(*_: object) -> None:
+        releases.mark_pruned(store, [on])
+
+    monkeypatch.setattr("tasks.prune.prune.confirm_lineages", other)
+    with contextlib.suppress(Conflict):
+        pruned(disturbed, keep=on)  # of 6, nothing is deleted, so nothing else confirms
+    assert releases.is_pruned(store, on)
 
 
 def test_a_release_that_was_made_after_the_plan_was_begun_stops_the_prune(store, runner, monkeypatch):

@@ -225,7 +225,7 @@ def _kinds(target: Any, table: str) -> set[str]:
     ],
 )
 def test_a_width_that_can_not_be_proved_is_refused(store, tmp_path, rows, trained, error):
-    """By the model's own widths, not those of the configuration."""
+    """The model's own widths decide, not the configuration's."""
     release = releases.read(store, 2)
     release = release if rows else release.model_copy(update={"rows": ()})
     place = lancedb_place(tmp_path / "target")
