@@ -13,7 +13,7 @@ from tasks.costs.stage_time import Load, Place
 from tasks.preflight.encoder import NUMBER_BYTES, EncoderSize
 
 MODELS = 4  # most models that an evaluation ranks among all items
-RELEASES = 2  # of which a release searches the vectors: itself and the one before
+RELEASES = 2  # a release searches its own vectors and the last release's
 PAIR_BYTES = 24  # keys of a row that a training reads
 
 

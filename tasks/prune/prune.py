@@ -73,10 +73,9 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
         Conflict: a rollback made one of the releases current at the same moment, or a release was made.
     """
     if plan.folders and following > 1:
-        free = not releases.is_pruned(store, following)
-        releases.mark_pruned(store, [following])
+        mine = _mark_free(store, following)
         if releases.is_made(store, following):
-            _unmark_own(store, [following] if free else [])
+            _unmark_free(store, following, mine)
             raise Conflict(f"release {following} was made meanwhile; nothing was deleted; try again")
     whole = set(plan.releases) - releases.pruned(store)
     releases.mark_pruned(store, plan.releases)
@@ -96,6 +95,26 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
         results = (snapshot.read(RESULT.key(run=run_key, stage=stage), StageResult) for stage in _WITH_OUTPUTS)
         if gone & {folder for result in results if result is not None for folder in result.outcome.outputs}:
             mark_pruned(store, run_key)
+
+
+def _mark_free(store: Store, number: int) -> bytes | None:
+    """Mark a number that has no release; return the mark, or None if another prune's was there before."""
+    key, mark = PRUNED_RELEASE.key(number=number), Pruned(at=now()).to_json()
+    try:
+        store.create(key, mark)
+    except Conflict:
+        releases.mark_pruned(store, [number])  # the other one may remove its own
+        return None
+    return mark
+
+
+def _unmark_free(store: Store, number: int, mine: bytes | None) -> None:
+    """Remove this process's own mark of a release that was made meanwhile, also after it lost its locks."""
+    key = PRUNED_RELEASE.key(number=number)
+    seen = store.tags(key)
+    with contextlib.suppress(FileNotFoundError):
+        if store.read(key) == mine:
+            store.discard(key, seen)
 
 
 def _unmark_own(store: Store, numbers: Iterable[int]) -> None:

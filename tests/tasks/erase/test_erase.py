@@ -276,7 +276,7 @@ def test_a_file_that_is_of_no_kind_stops_it_by_name(store):
 
 @pytest.mark.parametrize("of", ["catalogue", "vectors", "spans"])
 def test_a_damaged_file_stops_it_by_name_since_it_may_hold_the_item(store, of):
-    """What is left of its pages may still hold the value, packed."""
+    """Its pages may still hold the value, packed."""
     key = next(key for key in store.list(of) if key.endswith(".parquet"))
     path = store.path(key)
     data = path.read_bytes()
