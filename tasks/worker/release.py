@@ -189,7 +189,7 @@ def _refreshed(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: ModelPar
     assert inputs.model_sha256 is not None
     cosines = prove_changes(job, inputs, few, parts)
     of, key = inputs.carried.release, CHANGED.key(run=job.spec.run_key)
-    job.store.write(key, few.items.changes(of.number, few.vectors.facts["vectors"]).to_json())
+    job.store.write(key, few.items.changes(of.number, few.now.manifest.facts["vectors"]).to_json())
     return ReleaseOutcome(
         model=of.model_prefix,
         model_sha256=inputs.model_sha256,

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_file, open_files, read_manifest
+from infra.store.manifest import open_entry, open_files, read_manifest
 from tasks.contracts.references import CatalogueRef
 from tasks.data.rows import (
     CATALOGUE_KIND,
@@ -133,7 +133,7 @@ class Catalogue:
         self.ref = ref
         self._store = store
         self._manifest = read_manifest(manifests or store, ref.prefix)
-        self._files = {entry.name for entry in self._manifest.files}
+        self._files = {entry.name: entry for entry in self._manifest.files}
 
     def items(self, partition: int, batch_items: int) -> Iterator[pa.Table]:
         """Yield the live items of a partition by item id, at most `batch_items` at a time.
@@ -141,9 +141,9 @@ class Catalogue:
         Raises:
             CorruptFolder: the file does not match the manifest's checksum.
         """
-        if (name := part_name(partition)) not in self._files:  # no item falls into this partition
+        if (entry := self._files.get(part_name(partition))) is None:  # no item falls into this partition
             return
-        with pq.ParquetFile(open_file(self._store, self.ref.prefix, self._manifest, name)) as file:
+        with pq.ParquetFile(open_entry(self._store, self.ref.prefix, entry)) as file:
             for batch in file.iter_batches(batch_items):
                 yield pa.Table.from_batches([batch])
 

@@ -7,8 +7,10 @@ holdout queries do not search all vectors again.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,11 +191,58 @@ class ReleaseChanges(NamedTuple):
         )  # fmt: skip
 
 
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """The vectors of a release and their items; each manifest is read once, however many partitions are looked up."""
+
+    store: Store
+    prefix: str
+    manifest: Manifest
+
+    @functools.cached_property
+    def layers(self) -> Mapping[int, tuple[FileEntry, ...]]:
+        """The files by partition."""
+        return layers_of(self.manifest)
+
+    @functools.cached_property
+    def catalogue(self) -> Catalogue:
+        return Catalogue(self.store, CatalogueRef.model_validate(self.manifest.facts["catalogue"]))
+
+    def hashes(self, number: int) -> list[str]:
+        """Return the SHA-256 of each file of a partition, the oldest first."""
+        return [entry.sha256 for entry in self.layers.get(number, ())]
+
+    def bad(self, number: int) -> int:
+        """Return the number of a partition's items without a vector; of an old manifest, without counts, as if one."""
+        return self.manifest.facts["shards"][number][1] if "shards" in self.manifest.facts else 1
+
+    def open(self, entries: Iterable[FileEntry]) -> list[Path]:
+        """Return the local paths of some files. Raises CorruptFolder: one is gone or damaged."""
+        return [open_entry(self.store, self.prefix, entry) for entry in entries]
+
+    def texts(self, number: int, read: bool) -> dict[str, tuple[str, str]]:
+        """Return the content hash and the text of each item of a partition, by id.
+
+        Args:
+            read: take them from the vectors, not from the catalogue.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        layers = self.layers.get(number, ())
+        if read:
+            tables = iter([Layers.open(self.open(layers)).table([ITEM_ID, CONTENT, TEXT])] if layers else [])
+        else:
+            tables = self.catalogue.items(number, _BATCH)
+        for table in tables:
+            columns = (table[name].to_pylist() for name in (ITEM_ID, CONTENT, TEXT))
+            found.update({item_id: (content, text) for item_id, content, text in zip(*columns, strict=True)})
+        return found
+
+
 class FewChanges(NamedTuple):
     """The partitions whose files the refreshed release lacks."""
 
-    before: Manifest  # the manifest of the release that is refreshed
-    vectors: Manifest
+    before: Vectors  # of the release that is refreshed
+    now: Vectors
     items: ReleaseChanges
     partitions: tuple[int, ...]  # with new files; the first of all if only items without a vector have changed
     unsearched: int  # items that have changed since all vectors were searched
@@ -207,69 +256,30 @@ def few_changes(store: Store, inputs: ReleaseInputs) -> FewChanges | None:
     """
     if inputs.carried is None:
         return None
-    of, now = inputs.carried.release, check_sizes(store, inputs.vectors)
-    new = layers_of(now)
+    of, now = inputs.carried.release, Vectors(store, inputs.vectors, check_sizes(store, inputs.vectors))
+    there = now.layers.keys()
     try:
         expect_manifest(store, of.model_prefix, check_sizes(store, of.model_prefix), of.model_sha256)
-        before = check_sizes(store, of.vectors_prefix)
-        expect_manifest(store, of.vectors_prefix, before, of.vectors_sha256)
-        old = layers_of(before)
-        if before.facts["catalogue"]["partitions"] != now.facts["catalogue"]["partitions"]:
+        before = Vectors(store, of.vectors_prefix, check_sizes(store, of.vectors_prefix))
+        expect_manifest(store, before.prefix, before.manifest, of.vectors_sha256)
+        facts = before.manifest.facts
+        if facts["catalogue"]["partitions"] != now.manifest.facts["catalogue"]["partitions"]:
             return None
-        changed = [n for n in sorted(old.keys() | new.keys()) if _hashes(old.get(n, ())) != _hashes(new.get(n, ()))]
+        changed = [n for n in sorted(before.layers.keys() | there) if before.hashes(n) != now.hashes(n)]
         unsearched = inputs.carried.unsearched
-        found = ReleaseChanges(before.facts["vectors"], {}, {}, 0)
+        found = ReleaseChanges(facts["vectors"], {}, {}, 0)
         for number in changed:
             # A catalogue has the items of its vectors, so no vector is read, unless an item got none.
-            some_bad = any(_bad(each, number) for each in (before, now))
-            prefixes = ((of.vectors_prefix, before), (inputs.vectors, now))
-            found = _with_partition(found, *(_texts(store, *each, number, some_bad) for each in prefixes))
+            some_bad = any(each.bad(number) for each in (before, now))
+            found = _with_partition(found, *(each.texts(number, some_bad) for each in (before, now)))
             unsearched = inputs.carried.unsearched + len(found.new) + len(found.gone) + found.changed
-            if unsearched > UNSEARCHED_SHARE * now.facts["vectors"]:
+            if unsearched > UNSEARCHED_SHARE * now.manifest.facts["vectors"]:
                 return None
     except (MissingFolder, CorruptFolder) as error:
         print(f"all vectors are searched, since release {of.number} is damaged: {error}", flush=True)
         return None
-    partitions = tuple(number for number in changed if number in new) or tuple(new)[:1]
+    partitions = tuple(number for number in changed if number in there) or tuple(there)[:1]
     return FewChanges(before, now, found, partitions, unsearched)
-
-
-def _hashes(layers: Sequence[FileEntry]) -> list[str]:
-    return [entry.sha256 for entry in layers]
-
-
-def _alike(earlier: Sequence[FileEntry], files: Sequence[FileEntry]) -> int:
-    """Return the number of files, from the oldest on, that are the same."""
-    pairs = zip(_hashes(earlier), _hashes(files), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-def _bad(vectors: Manifest, number: int) -> int:
-    """Return the number of a partition's items without a vector; of an old manifest, without counts, as if one."""
-    return vectors.facts["shards"][number][1] if "shards" in vectors.facts else 1
-
-
-def _texts(store: Store, prefix: str, vectors: Manifest, number: int, read: bool) -> dict[str, tuple[str, str]]:
-    """Return the content hash and the text of each item of a partition, by id.
-
-    Args:
-        read: take them from the vectors, not from the catalogue.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    layers = layers_of(vectors).get(number, ())
-    if read:
-        paths = [open_entry(store, prefix, entry) for entry in layers]
-        tables = iter([Layers.open(paths).table([ITEM_ID, CONTENT, TEXT])] if layers else [])
-    else:
-        tables = _catalogue(store, vectors).items(number, _BATCH)
-    for table in tables:
-        columns = (table[name].to_pylist() for name in (ITEM_ID, CONTENT, TEXT))
-        found.update({item_id: (content, text) for item_id, content, text in zip(*columns, strict=True)})
-    return found
-
-
-def _catalogue(store: Store, vectors: Manifest) -> Catalogue:
-    return Catalogue(store, CatalogueRef.model_validate(vectors.facts["catalogue"]))
 
 
 def _with_partition(
@@ -297,7 +307,7 @@ def prove_changes(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: Model
     for number, whole in [*((number, False) for number in few.partitions), (few.partitions[0], True)]:
         if whole and samples:
             break  # only if nothing but removed items is in the new files
-        table = _proven(job, inputs, few, number, whole)
+        table = _proven(job, inputs, few, catalogue, number, whole)
         every = pa.concat_tables(
             [table.schema.empty_table(), *catalogue.items(number, _BATCH)], promote_options="default"
         )
@@ -313,39 +323,39 @@ def prove_changes(job: Job, inputs: ReleaseInputs, few: FewChanges, parts: Model
     )
 
 
-def _proven(job: Job, inputs: ReleaseInputs, few: FewChanges, number: int, whole: bool) -> pa.Table:
+def _proven(job: Job, inputs: ReleaseInputs, few: FewChanges, items: Catalogue, number: int, whole: bool) -> pa.Table:
     """Return ITEM_ID, CONTENT and VECTOR of the items in a partition's new files, by item id.
 
     Files that the release before has too were proved with it; the files over them must be the catalogues' difference.
 
     Args:
+        items: the catalogue of the new release.
         whole: prove all files of the partition.
 
     Raises:
         CodeError: the files don't hold the items of the catalogue.
         CorruptFolder: a file is damaged.
     """
-    assert inputs.carried is not None
-    store, now = job.store, Catalogue(job.store, inputs.catalogue)
-    earlier, files = layers_of(few.before).get(number, ()), layers_of(few.vectors)[number]
-    same = 0 if whole else _alike(earlier, files)
+    earlier, files = few.before.layers.get(number, ()), few.now.layers[number]
+    pairs = zip(few.before.hashes(number), few.now.hashes(number), strict=False)
+    same = 0 if whole else sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
     new = files[same:] or files
-    paths = [open_entry(store, inputs.vectors, entry) for entry in new]
+    paths = few.now.open(new)
     table = Layers.open(paths, above=new != files).table([ITEM_ID, CONTENT, VECTOR])
     if new == files:
-        expected = _contents(now.items(number, _BATCH))
+        expected = _contents(items.items(number, _BATCH))
         found = dict.fromkeys(expected) | _contents([table])
     else:
-        merged_away = [open_entry(store, inputs.carried.release.vectors_prefix, entry) for entry in earlier[same:]]
+        merged_away = few.before.open(earlier[same:])
         expected = _contents([pq.read_table(path, columns=[ITEM_ID, CONTENT]) for path in merged_away])
-        if (changed := changed_items(_catalogue(store, few.before), now, number)) is not None:
+        if (changed := changed_items(few.before.catalogue, items, number)) is not None:
             expected |= _contents([changed.changed]) | dict.fromkeys(changed.gone)
         found = _contents([pq.read_table(path, columns=[ITEM_ID, CONTENT]) for path in paths])
     differ = [item_id for item_id in expected.keys() | found.keys() if found.get(item_id) != expected.get(item_id)]
     none = [item_id for item_id in differ if item_id in found and found[item_id] is None and item_id in expected]
-    if len(none) != _bad(few.vectors, number) or len(differ) != len(none) or found.keys() != expected.keys():
+    if len(none) != few.now.bad(number) or len(differ) != len(none) or found.keys() != expected.keys():
         raise CodeError(
-            f"{paths[-1]} has vectors of other items than {store.uri}/{inputs.catalogue.prefix}; run infer again; "
+            f"{paths[-1]} has vectors of other items than {job.store.uri}/{inputs.catalogue.prefix}; run infer again; "
             "nothing was released"
         )
     return table

@@ -1,8 +1,10 @@
 """The release of a refresh: its changed shards are proved; all vectors are searched only after many changes."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import run as run_process
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +22,7 @@ from tasks.data import layers
 from tasks.data.rows import partition_of
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker import release
-from tasks.worker.catalogue import deltas
+from tasks.worker.catalogue import deltas, records
 from tasks.worker.search import proof
 from tests.support.fakes.own_process import encode_here
 from tests.support.workspace.jobs import (
@@ -86,6 +88,11 @@ def _renamed(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("item"), "item", texts)
 
 
+def _all_renamed(table: pa.Table) -> pa.Table:
+    texts = pa.array([f"{text} again" for text in table["item"].to_pylist()])
+    return table.set_column(table.column_names.index("item"), "item", texts)
+
+
 def _renamed_two(table: pa.Table) -> pa.Table:
     """Also the second item of the first one's partition."""
     ids = sorted(set(table["item_id"].to_pylist()))
@@ -133,7 +140,7 @@ def test_a_shard_with_other_items_or_vectors_is_not_released(world: World, monke
     job = make_job(world.store, CONFIG, inputs)
     with pytest.raises(CodeError, match="vectors of other items"):
         proof.prove_changes(job, inputs, few, None)  # type: ignore[arg-type]
-    (entry,) = (entry for entry in few.vectors.files if entry.at is None)
+    (entry,) = (entry for entry in few.now.manifest.files if entry.at is None)
     world.store.path(entry.key(world.after[1])).write_bytes(b"damaged")
     with pytest.raises(StoreError, match="bytes, but"):
         world.refreshed()
@@ -154,6 +161,33 @@ def test_a_delta_is_proved_without_the_shard_below_it(layered: World) -> None:
     made = layered.refreshed()
     assert (made.queries, made.unsearched, made.probed) == (0, 1, 1)
     assert read_manifest(layered.store, layered.after[1]).version == 2
+
+
+def test_manifests_are_read_once_however_many_partitions_have_changed(
+    layered: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest names each partition: read for each of them, a proof would take the square of their number."""
+    monkeypatch.setattr(proof, "UNSEARCHED_SHARE", 1.0)
+    after = layered.embedded(
+        change_rows(layered.store, layered.rows, "2026-05", _all_renamed, tmp_path), layered.before[1]
+    )
+    looked: list[int] = []
+    for vectors in (layered.after, after):
+        reads: list[None] = []
+        with pytest.MonkeyPatch.context() as patch:
+            for module, name in ((proof, "layers_of"), (records, "read_manifest")):
+                patch.setattr(module, name, _counting(getattr(module, name), reads))
+            assert layered.released(*vectors, layered.carried).queries == 0
+        looked.append(len(reads))
+    assert looked[0] == looked[1]
+
+
+def _counting(function: Callable[..., Any], calls: list[None]) -> Callable[..., Any]:
+    def counted(*arguments: Any) -> Any:
+        calls.append(None)
+        return function(*arguments)
+
+    return counted
 
 
 @pytest.mark.parametrize("what", ["merged", "gone"])
