@@ -8,6 +8,7 @@ torch is needed only if a lineage begins with a pretrained folder: its release i
 """
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,6 @@ from tasks.contracts.profiles import BAD_ROWS_KIND, SpanProfile
 from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef, newest_rows
 from tasks.contracts.workspace import BAD_ROWS, DATA_REPORT, HELD, KEYS, PROFILE, ROWS, SIDES
 from tasks.data.erased import Erasures, read_erased
-from tasks.data.label_columns import with_labels
 from tasks.data.rows import OF_FEED, ROWS_KIND, TEXTS, has_ids_alone
 from tasks.foundation.errors import CodeError, DataError
 from tasks.foundation.languages import load_identifier
@@ -35,6 +35,7 @@ from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.item_checks import item_checks
 from tasks.worker.catalogue.sources import Sources
 from tasks.worker.catalogue.wrong_joins import Relation
+from tasks.worker.process.cores import Cores
 from tasks.worker.process.job import Job
 from tasks.worker.rows import ids_alone, window
 from tasks.worker.rows.columns import joined
@@ -42,7 +43,15 @@ from tasks.worker.rows.duplicates import check_left_out, find_sides
 from tasks.worker.rows.holdout import judge_before, write_held
 from tasks.worker.rows.ids_alone import FilledSpan, LateRows, late_tables, look_up, write_waiting
 from tasks.worker.rows.profile import SpanReader, read_known
-from tasks.worker.rows.row_checks import ParquetPart, check_columns, judge_rows, open_span, read_span
+from tasks.worker.rows.row_checks import (
+    ParquetPart,
+    check_columns,
+    check_rows,
+    count_rows,
+    judge_rows,
+    open_span,
+    read_span,
+)
 from tasks.worker.rows.signs import judge_signs
 from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_labels, judge_values
@@ -133,10 +142,10 @@ def run(job: Job) -> ValidateOutcome:
             return _only_catalogue(job, inputs)
     load_great_expectations()
     load_identifier()
-    with job.scratch() as scratch:
-        judged = _judge_window(job, inputs, scratch)
+    with job.scratch() as scratch, Cores((__name__, "great_expectations")) as cores:
+        judged = _judge_window(job, inputs, scratch, cores)
         with job.clock.phase("productive"):
-            return _written(job, inputs, judged, scratch)
+            return _written(job, inputs, judged, scratch, cores)
 
 
 class _Judged(NamedTuple):
@@ -148,7 +157,7 @@ class _Judged(NamedTuple):
     late: LateRows
 
 
-def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path) -> _Judged:
+def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path, cores: Cores) -> _Judged:
     """Split the window's rows into clean and bad ones, in files of `scratch`, and judge them.
 
     Raises:
@@ -173,7 +182,7 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path) -> _Judged:
         for number, (span, parts) in enumerate(spans.items(), start=1):
             reader = SpanReader(span, config, known)
             tables = _tables(span, parts, late if span == takes_late else None, erased)
-            bad = _judge(span, parts, tables, counts, features, rows_file(scratch, span), config, own, reader)
+            bad = _judge(span, parts, tables, counts, features, rows_file(scratch, span), config, own, reader, cores)
             if span in filled:
                 bad += ids_alone.set_unknown_apart(counts, span, filled[span])
             if (profiled := reader.profile()) is not None:
@@ -213,7 +222,7 @@ def _judge_window(job: Job, inputs: ValidateInputs, scratch: Path) -> _Judged:
     return _Judged(outcome, counts, filled, late)
 
 
-def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path) -> ValidateOutcome:
+def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path, cores: Cores) -> ValidateOutcome:
     """Write the clean rows with their holdout and keys, and the catalogue; return the whole outcome."""
     config, (outcome, counts, filled, late) = job.config, judged
     rows = tuple(commit_rows(job, scratch, span, rows, span in filled) for span, rows in counts.clean.items() if rows)
@@ -223,8 +232,8 @@ def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path) -
         waiting = write_waiting(job, inputs.window, unknown, late, scratch / "waiting")
     sides = SIDES.within(run=job.spec.run_key)
     (scratch / "sides").mkdir()
-    rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", inputs.kept_out)
-    rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch), scratch) for ref in rows)
+    rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", cores, inputs.kept_out)
+    rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch, cores), scratch, cores) for ref in rows)
     outcome = outcome.model_copy(
         update={
             "rows": rows,
@@ -271,17 +280,17 @@ def _sources(inputs: ValidateInputs, rows: tuple[RowsRef, ...]) -> Sources:
     return Sources(newest_rows(inputs.history, rows, inputs.others), inputs.feeds)
 
 
-def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path) -> RowsRef:
+def _with_held(job: Job, inputs: ValidateInputs, ref: RowsRef, scratch: Path, cores: Cores) -> RowsRef:
     """Write a span's holdout rows; return its reference with them."""
     prefix = HELD.of(job.spec, folder=ref.span.name)
     rule = HoldoutRule.of(job.config.evaluate, (*inputs.history, ref))  # all spans of a window have one share
-    return write_held(job.store, ref, rule, prefix, scratch, inputs.kept_out)
+    return write_held(job.store, ref, rule, prefix, scratch, cores, inputs.kept_out)
 
 
-def _with_keys(job: Job, ref: RowsRef, scratch: Path) -> RowsRef:
+def _with_keys(job: Job, ref: RowsRef, scratch: Path, cores: Cores) -> RowsRef:
     """Write the keys of a span's rows; return its reference with them."""
     prefix = KEYS.of(job.spec, folder=ref.span.name)
-    return write_span_keys(job.store, ref, job.config.heads, prefix, scratch / "keys" / ref.span.name)
+    return write_span_keys(job.store, ref, job.config.heads, prefix, scratch / "keys" / ref.span.name, cores)
 
 
 def _compared_items(job: Job, inputs: ValidateInputs, files: Mapping[SpanRef, Path]) -> list[SpanItems]:
@@ -315,6 +324,7 @@ def _judge(
     config: Config,
     own: OwnExpectations,
     reader: SpanReader,
+    cores: Cores,
 ) -> int:
     """Judge a span in pieces, write its clean rows to `path`, and return the number of bad rows.
 
@@ -324,13 +334,16 @@ def _judge(
     counts.begin(span)
     own.judge_columns(span.name, list(dict.fromkeys(name for part in parts for name in part.schema.names)))
     before = counts.rows_in
+    check = functools.partial(check_rows, config=config, own=own.of_rows)
     with contextlib.ExitStack() as opened:
         writer = None
-        for origin, table in tables:
-            table = _with_labels(origin, table, counts, config)
-            if not len(table):
+        for (origin, _), checked in cores.map(check, tables, count_rows(parts)):
+            if config.validate_.events is not None and len(checked.unknown):
+                counts.set_apart(origin, checked.unknown, window.UNKNOWN_EVENT)
+                counts.count_events(checked.unknown[config.validate_.events.column])
+            if not len(checked.table):
                 continue
-            judged = judge_rows(origin, table, config, counts.own_ids, counts.ids, own.judge_rows)
+            judged = judge_rows(origin, checked, own.count_rows(checked.own), counts.own_ids, counts.ids)
             counts.add(span, judged, features)
             own.add_clean(judged.clean)
             reader.add(judged.clean)
@@ -350,17 +363,6 @@ def _tables(
     if late is not None:
         for of, table in late_tables(late, parts[0].schema):
             yield of, erased.without(table)
-
-
-def _with_labels(span: SpanRef, table: pa.Table, counts: WindowCounts, config: Config) -> pa.Table:
-    """Return the rows with the labels of their events; the rows with unknown events are counted as bad."""
-    if config.validate_.events is None:
-        return table
-    labelled = with_labels(table, config.validate_.events)
-    if len(labelled.unknown):
-        counts.set_apart(span, labelled.unknown, window.UNKNOWN_EVENT)
-        counts.count_events(labelled.unknown[config.validate_.events.column])
-    return labelled.rows
 
 
 def _only_catalogue(job: Job, inputs: ValidateInputs) -> ValidateOutcome:

@@ -17,6 +17,7 @@ from pathlib import Path
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.references import RowsRef, SpanRef
+from tasks.worker.process.cores import Cores
 from tasks.worker.training.known_pairs import KnownPositives, LineageKeys
 from tasks.worker.training.row_keys import write_span_keys
 from tests.benchmarks.training_memory import write_span
@@ -49,7 +50,8 @@ def main() -> None:
 
 
 def _written(store: DirectoryStore, ref: RowsRef, scratch: Path) -> RowsRef:
-    return write_span_keys(store, ref, HEADS, f"runs/memory/validate/keys/{ref.span.name}", scratch / ref.span.name)
+    prefix = f"runs/memory/validate/keys/{ref.span.name}"
+    return write_span_keys(store, ref, HEADS, prefix, scratch / ref.span.name, Cores(()))
 
 
 def _known(store: DirectoryStore, refs: Sequence[RowsRef], scratch: Path) -> None:

@@ -76,6 +76,12 @@ def bind_threads(accelerator: str) -> None:
         _own_cores.update(own)
 
 
+def own_cores() -> set[int]:
+    """Return the cores that this worker may use, at most OMP_THREAD_LIMIT of them; empty if not on Linux."""
+    cores = sorted(_own_cores or (os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()))
+    return set(cores[: int(os.environ.get("OMP_THREAD_LIMIT") or len(cores))])
+
+
 def use_own_cores() -> None:
     """Let the calling thread run on all cores of this worker; a thread inherits the one core of its bound starter."""
     if _own_cores:

@@ -10,11 +10,11 @@ three consecutive words of the query or of the item. Signatures are MinHash band
 with a probability of 99.95 % at a similarity of 0.9, and of 95 % at 0.8.
 """
 
+import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,6 +43,7 @@ from tasks.data.rows import (
     read_rows,
 )
 from tasks.worker.catalogue.records import connect, literal
+from tasks.worker.process.cores import Cores
 
 PLACE = "place"  # uint32: number of the row in its span
 KEYS = "keys"  # list of uint64: two rows are compared if they have the same key at the same list position
@@ -125,7 +126,7 @@ def _band_keys(runs: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
     return keys
 
 
-@lru_cache(maxsize=2**17)
+@functools.lru_cache(maxsize=2**17)
 def _code(word: str) -> int:
     return zlib.crc32(word.encode()) + 1
 
@@ -159,6 +160,7 @@ def find_sides(
     config: Config,
     prefix: str,
     scratch: Path,
+    cores: Cores,
     golden: str | None = None,
 ) -> tuple[tuple[RowsRef, ...], tuple[LeftOut, ...]]:
     """Write the excluded rows of each span below `prefix`; return the references with `sides`, and the numbers.
@@ -180,7 +182,7 @@ def find_sides(
         folder = scratch / ref.span.name
         folder.mkdir(parents=True)
         drafted = folder.with_suffix(".drafted")
-        _draft(store, ref, rule, near, drafted)
+        _draft(store, ref, rule, near, drafted, cores)
         with connect(scratch) as database:
             left_out = _compare(
                 database, store, {drafted: ref.span.name, **kept_out}, drafted, (*history, *done), config
@@ -227,21 +229,32 @@ def _draft_golden(store: Store, key: str, scratch: Path) -> Path:
     return path
 
 
-def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path) -> None:
+def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path, cores: Cores) -> None:
     """Write the signatures of all rows of a span that the rule puts into a split, with HELD."""
-    writer, place = None, 0
+    writer, pieces = None, _numbered(read_rows(store, [ref], group_columns(rule.group)))
     try:
-        for rows in read_rows(store, [ref], group_columns(rule.group)):
-            places = hold_places(rows, rule.group)
-            held, training = below_share(places, rule.measured), ~below_share(places, rule.share)
-            table = signatures(rows, place, near).append_column(HELD, pa.array(held))
-            table = table.filter(pa.array(held | training))
+        for _, table in cores.map(functools.partial(_drafted, rule=rule, near=near), pieces, ref.rows):
             writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
             writer.write_table(table)
-            place += rows.num_rows
     finally:
         if writer is not None:
             writer.close()
+
+
+def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield each table of a span with the number of its first row."""
+    first = 0
+    for table in tables:
+        yield first, table
+        first += table.num_rows
+
+
+def _drafted(piece: tuple[int, pa.Table], rule: HoldoutRule, near: bool) -> pa.Table:
+    first, rows = piece
+    places = hold_places(rows, rule.group)
+    held, training = below_share(places, rule.measured), ~below_share(places, rule.share)
+    table = signatures(rows, first, near).append_column(HELD, pa.array(held))
+    return table.filter(pa.array(held | training))
 
 
 def _compare(

@@ -7,12 +7,13 @@ A query's place is a hash of its normalised text. The first file holds the lowes
 rows as all files before it, so reading the queries up to any place reads at most about twice their rows.
 """
 
+import functools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import duckdb
 import numpy as np
@@ -36,6 +37,7 @@ from tasks.data.rows import (
     ITEM_ID,
     LABEL,
     QUERY,
+    ROW_ID,
     below_share,
     group_hashes,
     hold_places,
@@ -45,6 +47,7 @@ from tasks.data.rows import (
 from tasks.foundation.errors import DataError
 from tasks.worker.catalogue.records import connect, literal
 from tasks.worker.checks.verdicts import check_share, not_judged
+from tasks.worker.process.cores import Cores
 from tasks.worker.rows.drift import MIN_ROWS
 
 FIRST_ROWS = 1024  # approximate rows of the first file
@@ -78,7 +81,13 @@ _AT_ONCE = 8192  # rows in memory and at most in a row group; fixed, so that the
 
 
 def write_held(
-    store: Store, ref: RowsRef, rule: HoldoutRule, prefix: str, scratch: Path, kept_out: str | None = None
+    store: Store,
+    ref: RowsRef,
+    rule: HoldoutRule,
+    prefix: str,
+    scratch: Path,
+    cores: Cores,
+    kept_out: str | None = None,
 ) -> RowsRef:
     """Write the holdout folder of a span; return the reference with its key.
 
@@ -94,7 +103,7 @@ def write_held(
     drafts, folder = scratch / f"{ref.span.name}.held-drafts", scratch / f"{ref.span.name}.held"
     for made in (drafts, folder):
         made.mkdir(parents=True)
-    held, pairs, trained = _draft(store, ref, rule, drafts)
+    held, pairs, trained = _draft(store, ref, rule, drafts, cores)
     with connect(scratch) as database:
         by_place = f"{_name(QUERY_PLACE)}, {_name(NUMBER)}"
         rows_in = _write(database, f"SELECT * FROM {_of(held)}", by_place, held, folder, ROWS)
@@ -125,28 +134,13 @@ def file_name(what: str, number: int) -> str:
     return f"{what}-{number:02d}.parquet"
 
 
-def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[Path]:
+def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path, cores: Cores) -> list[Path]:
     """Write the held-out rows with their places, the pairs of all rows, and the texts of the training rows."""
-    left_out, number = left_out_ids(store, ref), 0
+    pieces = _pieces(read_rows(store, [ref], other_columns(store, ref)), left_out_ids(store, ref))
     paths = [folder / name for name in ("rows.parquet", "pairs.parquet", TRAINED)]
     writers: list[pq.ParquetWriter] = []
     try:
-        for rows in read_rows(store, [ref], other_columns(store, ref)):
-            places = hold_places(rows, rule.group)
-            added = {
-                QUERY_PLACE: query_places(hash_queries(rows[QUERY].to_pylist())),
-                HOLD_PLACE: places,
-                TEXTS_HASH: group_hashes(rows, QUERY_AND_ITEM),
-                NUMBER: np.arange(number, number + rows.num_rows),
-            }
-            number += rows.num_rows
-            placed = rows
-            for name, values in added.items():
-                placed = placed.append_column(name, pa.array(values))
-            training, held = split_by_places(placed, places, rule, left_out)
-            trained = pc.is_in(placed[NUMBER], value_set=training[NUMBER].combine_chunks())
-            pairs = placed.select([QUERY_PLACE, ITEM_ID, LABEL]).append_column(TRAINED_ON, trained)
-            tables = held.drop_columns(TEXTS_HASH), pairs, training.select([TEXTS_HASH])
+        for _, tables in cores.map(functools.partial(_drafted, rule=rule), pieces, ref.rows):
             writers = writers or [
                 pq.ParquetWriter(path, table.schema) for path, table in zip(paths, tables, strict=True)
             ]
@@ -156,6 +150,42 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path) -> list[
         for writer in writers:
             writer.close()
     return paths
+
+
+class _Piece(NamedTuple):
+    """Some rows of a span, the number of the first one, and the ids of those in neither split."""
+
+    first: int
+    rows: pa.Table
+    left_out: pa.Array
+
+
+def _pieces(tables: Iterable[pa.Table], left_out: pa.Array) -> Iterator[_Piece]:
+    """Yield the rows of a span with their own ids of `left_out`, which has the order of the rows."""
+    first = used = 0
+    for rows in tables:
+        next_ones = left_out.slice(used, rows.num_rows)
+        own = next_ones.filter(pc.is_in(next_ones, value_set=rows[ROW_ID].combine_chunks()))
+        yield _Piece(first, rows, own)
+        first, used = first + rows.num_rows, used + len(own)
+
+
+def _drafted(piece: _Piece, rule: HoldoutRule) -> tuple[pa.Table, pa.Table, pa.Table]:
+    first, rows, left_out = piece
+    places = hold_places(rows, rule.group)
+    added = {
+        QUERY_PLACE: query_places(hash_queries(rows[QUERY].to_pylist())),
+        HOLD_PLACE: places,
+        TEXTS_HASH: group_hashes(rows, QUERY_AND_ITEM),
+        NUMBER: np.arange(first, first + rows.num_rows),
+    }
+    placed = rows
+    for name, values in added.items():
+        placed = placed.append_column(name, pa.array(values))
+    training, held = split_by_places(placed, places, rule, left_out)
+    trained = pc.is_in(placed[NUMBER], value_set=training[NUMBER].combine_chunks())
+    pairs = placed.select([QUERY_PLACE, ITEM_ID, LABEL]).append_column(TRAINED_ON, trained)
+    return held.drop_columns(TEXTS_HASH), pairs, training.select([TEXTS_HASH])
 
 
 def _write(

@@ -5,7 +5,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from configs.schema.config import Config
-from configs.schema.validation import Scope
+from configs.schema.validation import ExpectationConfig, Scope
 from infra.store.base import Store
 from infra.store.manifest import CorruptFolder, MissingFolder, open_folder
 from tasks.contracts.outcomes import Check
@@ -24,11 +24,12 @@ from tasks.contracts.profiles import REASON, SEPARATOR, SPAN
 from tasks.contracts.references import HoldoutRule, SpanRef
 from tasks.contracts.spans import first_day, last_day
 from tasks.data.canonical import MOST_ID_BYTES, NUL
-from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns, own_label_columns
+from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns, own_label_columns, with_labels
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError
 from tasks.quality.expectations import Expectation, Finding, between, judge, not_null
 from tasks.worker.rows.seen_ids import Hashes, SeenIds
+from tasks.worker.rows.suites import judge_own
 
 
 class Rule(NamedTuple):
@@ -113,6 +114,23 @@ class ParquetPart(NamedTuple):
     span: SpanRef
     path: Path
     schema: pa.Schema
+
+
+class CheckedRows(NamedTuple):
+    """A piece of a span after the rules that see one row at a time.
+
+    `unknown`: rows with unknown events, which are in no other table. `table` has the source's types, `typed` has them
+    from `as_typed`. `own`: findings of the user's expectations, by name. `ids` and
+    `repeated`, bool: of the rows that are not bad so far, the second one True for an id that the piece had before.
+    """
+
+    unknown: pa.Table
+    table: pa.Table
+    typed: pa.Table
+    findings: Mapping[str, Finding]  # by reason
+    own: Mapping[str, Finding]
+    ids: Hashes
+    repeated: np.ndarray
 
 
 class JudgedRows(NamedTuple):
@@ -220,6 +238,11 @@ def _type_in(part: ParquetPart, column: str) -> str | None:
     return str(part.schema.field(column).type) if column in part.schema.names else None
 
 
+def count_rows(parts: Sequence[ParquetPart]) -> int:
+    """Return the number of rows of a span, by the footers of its files."""
+    return sum(pq.read_metadata(part.path).num_rows for part in parts)
+
+
 def read_span(parts: Sequence[ParquetPart]) -> Iterator[pa.Table]:
     """Yield all rows of a span in order, about JUDGED_ROWS at a time, with the united columns of all its files."""
     schema = pa.unify_schemas([part.schema.remove_metadata() for part in parts], promote_options="permissive")
@@ -261,39 +284,53 @@ def characters(text: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.utf8_length(pc.utf8_trim_whitespace(pc.replace_substring_regex(text, NO_WIDTH, "")))
 
 
+def check_rows(piece: tuple[SpanRef, pa.Table], config: Config, own: Mapping[str, ExpectationConfig]) -> CheckedRows:
+    """Judge each row of a piece by itself.
+
+    Args:
+        piece: rows, and the span that they were ingested in.
+        own: the user's expectations of rows, by name.
+    """
+    span, table = piece
+    unknown = table.slice(0, 0)
+    if config.validate_.events is not None:
+        labelled = with_labels(table, config.validate_.events)
+        table, unknown = labelled.rows, labelled.unknown
+    if not len(table):
+        return CheckedRows(unknown, table, table, {}, {}, Hashes.of(table[ROW_ID]), np.zeros(0, dtype=bool))
+    typed = as_typed(table, config)
+    findings = judge(_frame(span, table, typed, config), [rule.expectation for rule in row_rules(config)])
+    found = judge_own(own, typed)
+    bad = [finding.unexpected for finding in findings.values()]
+    bad += [found[name].unexpected for name, each in own.items() if each.quarantine]
+    good = np.ones(len(typed), dtype=bool)
+    good[list({row for rows in bad for row in rows})] = False
+    ids = typed[ROW_ID].filter(pa.array(good))
+    return CheckedRows(unknown, table, typed, findings, found, Hashes.of(ids), ids.to_pandas().duplicated().to_numpy())
+
+
 def judge_rows(
-    span: SpanRef,
-    table: pa.Table,
-    config: Config,
-    own_ids: SeenIds,
-    earlier_ids: SeenIds,
-    also: Callable[[pa.Table], Mapping[str, Finding]],
+    span: SpanRef, checked: CheckedRows, own: Mapping[str, Finding], own_ids: SeenIds, earlier_ids: SeenIds
 ) -> JudgedRows:
-    """Separate the clean rows from the bad ones.
+    """Separate the clean rows of a piece from the bad ones.
 
     The first of several rows with the same id is kept; rows that are bad for another reason don't count.
 
     Args:
+        own: findings of the user's expectations whose rows are bad, by reason.
         own_ids: ids of the span's earlier pieces; those of this piece are added.
         earlier_ids: ids of the window's earlier spans.
-        also: more checks of the typed rows; its findings are reasons too.
     """
-    typed = as_typed(table, config)
-    findings = {
-        **judge(_frame(span, table, typed, config), [rule.expectation for rule in row_rules(config)]),
-        **also(typed),
-    }
+    typed, findings = checked.typed, {**checked.findings, **own}
     reasons: dict[int, list[str]] = defaultdict(list)
     for reason, finding in findings.items():
         for row in finding.unexpected:
             reasons[row].append(reason)
     good = np.ones(len(typed), dtype=bool)
     good[list(reasons)] = False
-    texts = typed[ROW_ID].filter(pa.array(good))
-    ids = Hashes.of(texts)
-    repeated = texts.to_pandas().duplicated().to_numpy() | own_ids.has(ids)
-    frame = pd.DataFrame({"repeated": repeated, "elsewhere": earlier_ids.has(ids)})
-    own_ids.add(ids.at(~repeated))
+    repeated = checked.repeated | own_ids.has(checked.ids)
+    frame = pd.DataFrame({"repeated": repeated, "elsewhere": earlier_ids.has(checked.ids)})
+    own_ids.add(checked.ids.at(~repeated))
     id_findings = judge(frame.astype("int64"), [rule.expectation for rule in ID_RULES])
     positions = np.flatnonzero(good)
     for reason, finding in id_findings.items():
@@ -301,7 +338,8 @@ def judge_rows(
             reasons[int(positions[index])].append(reason)
     good[list(reasons)] = False
     # Filter by mask, not by position: this works chunk by chunk, for columns of any size.
-    bad = with_reasons(span, table.filter(pa.array(~good)), [SEPARATOR.join(reasons[row]) for row in sorted(reasons)])
+    named = [SEPARATOR.join(reasons[row]) for row in sorted(reasons)]
+    bad = with_reasons(span, checked.table.filter(pa.array(~good)), named)
     return JudgedRows(typed.filter(pa.array(good)), bad, {**findings, **id_findings})
 
 

@@ -81,17 +81,17 @@ class OwnExpectations:
             if not finding.passed:
                 self._tallies[name].wrong_spans.append(span)
 
-    def judge_rows(self, rows: pa.Table) -> dict[str, Finding]:
-        """Judge all rows of a piece; return the rows to quarantine, by reason."""
-        named = self._of(Scope.rows)
-        if not named or not len(rows):
-            return {}
-        columns = dict.fromkeys(column for each in named.values() for column in each.columns)
-        found = _judged(pd.DataFrame({column: rows[column].to_pandas() for column in columns}), named)
+    @property
+    def of_rows(self) -> dict[str, ExpectationConfig]:
+        """The expectations that are judged row by row, by name."""
+        return self._of(Scope.rows)
+
+    def count_rows(self, found: Mapping[str, Finding]) -> dict[str, Finding]:
+        """Count what `judge_own` found in a piece; return the findings whose rows are bad, by reason."""
         for name, finding in found.items():
             self._tallies[name].judged += finding.judged
             self._tallies[name].unexpected += len(finding.unexpected)
-        return {f"not as in {name}": found[name] for name, each in named.items() if each.quarantine}
+        return {f"not as in {name}": finding for name, finding in found.items() if self._named[name].quarantine}
 
     def add_clean(self, clean: pa.Table) -> None:
         """Add clean rows to the statistics, which are judged at the end."""
@@ -136,6 +136,18 @@ class OwnExpectations:
     def _number(self, name: str, each: ExpectationConfig) -> float | None:
         tally = self._tallies[name]
         return float(tally.judged) if each.column is None else tally.moments.number(each.expectation)
+
+
+def judge_own(named: Mapping[str, ExpectationConfig], rows: pa.Table) -> dict[str, Finding]:
+    """Judge expectations of rows on a piece of them; return the findings by name.
+
+    Raises:
+        ConfigError: great-expectations can't judge an expectation on the values of its column.
+    """
+    if not named or not len(rows):
+        return {}
+    columns = dict.fromkeys(column for each in named.values() for column in each.columns)
+    return _judged(pd.DataFrame({column: rows[column].to_pandas() for column in columns}), named)
 
 
 def _judged(frame: pd.DataFrame, named: Mapping[str, ExpectationConfig]) -> dict[str, Finding]:

@@ -241,7 +241,7 @@ class Vectors:
 class FewChanges(NamedTuple):
     """The partitions whose files the refreshed release lacks."""
 
-    before: Vectors  # of the release that is refreshed
+    before: Vectors  # the release that is refreshed
     now: Vectors
     items: ReleaseChanges
     partitions: tuple[int, ...]  # with new files; the first of all if only items without a vector have changed

@@ -10,6 +10,7 @@ little-endian, without a header; their records are distinct and ascending:
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +28,7 @@ from infra.store.manifest import CorruptFolder, MissingFolder, commit_by_content
 from tasks.contracts.references import RowsRef
 from tasks.data.label_columns import pair_mask, pair_rule
 from tasks.data.rows import ITEM, ITEM_ID, QUERY, normal_text, read_rows
+from tasks.worker.process.cores import Cores
 
 KEYS = ("query_key", "text_key", "item_key")
 ROW_KEYS = np.dtype([*((name, "<i8") for name in KEYS), ("pair", "?")])  # a row's keys; True if it is a pair
@@ -58,6 +60,10 @@ def keys_of(table: pa.Table, pair: np.ndarray) -> np.ndarray:
     return keys
 
 
+def _keyed(table: pa.Table, heads: HeadsConfig) -> np.ndarray:
+    return keys_of(table, pair_mask(table, heads))
+
+
 @dataclass(frozen=True)
 class TextKeys:
     """The keys of all rows of some spans and the golden set, made of their texts, which are read in each iteration.
@@ -78,7 +84,7 @@ class TextKeys:
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield ROW_KEYS (rows,), some thousand rows at a time."""
         for table in read_rows(self.store, self.refs, []):
-            yield keys_of(table, pair_mask(table, self.heads))
+            yield _keyed(table, self.heads)
         if self.golden is not None:
             table = pq.read_table(self.store.local(self.golden))
             yield keys_of(table, np.ones(table.num_rows, dtype=bool))
@@ -91,7 +97,7 @@ _FACTS = "facts.json"
 _VERSION = 1  # version of the keys: raise it if an equal text or id gives another one
 
 
-def write_span_keys(store: Store, ref: RowsRef, heads: HeadsConfig, prefix: str, folder: Path) -> RowsRef:
+def write_span_keys(store: Store, ref: RowsRef, heads: HeadsConfig, prefix: str, folder: Path, cores: Cores) -> RowsRef:
     """Write the keys of a span; return the reference with their folder.
 
     Args:
@@ -102,7 +108,8 @@ def write_span_keys(store: Store, ref: RowsRef, heads: HeadsConfig, prefix: str,
         MissingFolder, CorruptFolder: the rows are missing or damaged.
     """
     folder.mkdir(parents=True)
-    write_keys(folder, TextKeys(store, (ref,), None, heads), ref.rows)
+    keyed = cores.map(functools.partial(_keyed, heads=heads), read_rows(store, [ref], []), ref.rows)
+    write_keys(folder, (keys for _, keys in keyed), ref.rows)
     facts = {"span": ref.span.name, "rows": ref.rows, "rule": key_rule(heads), "of": ref.prefix}
     # In a file too, so that other facts give another folder.
     (folder / _FACTS).write_text(json.dumps(facts), encoding="utf-8")

@@ -11,6 +11,7 @@ import os
 import socket
 import traceback
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -27,11 +28,16 @@ _PRELOAD = [
 ]
 
 
+def start_server() -> None:
+    """Start the server process, unless it runs: the first user in a process decides what it has imported."""
+    mp.get_context("forkserver").set_forkserver_preload(_PRELOAD)
+    forkserver.ensure_running()
+
+
 def start(function: Callable[..., Any], *arguments: Any) -> ForkServerProcess:
     """Call a function of a module in a process of its own."""
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
-    process = context.Process(target=function, args=arguments)
+    start_server()
+    process = mp.get_context("forkserver").Process(target=function, args=arguments)
     process.start()
     return process
 

@@ -24,6 +24,7 @@ from tasks.data.rows import CORE, ROWS_KIND, read_rows
 from tasks.worker import infer, train
 from tasks.worker.catalogue.build import build
 from tasks.worker.catalogue.sources import Sources
+from tasks.worker.process.cores import Cores
 from tasks.worker.process.job import Job, PhaseClock, Rank
 from tasks.worker.rows.holdout import write_held
 from tasks.worker.training.row_keys import write_span_keys
@@ -174,7 +175,7 @@ def with_held(store: DirectoryStore, config: Config, *refs: RowsRef, golden: str
     rule = HoldoutRule.of(config.evaluate)
     with tempfile.TemporaryDirectory() as scratch:
         wheres = [(ref, f"runs/fixture/validate/held/{ref.span.name}") for ref in refs]
-        return tuple(write_held(store, ref, rule, where, Path(scratch), golden) for ref, where in wheres)
+        return tuple(write_held(store, ref, rule, where, Path(scratch), Cores(()), golden) for ref, where in wheres)
 
 
 def with_keys(store: DirectoryStore, config: Config, *refs: RowsRef) -> tuple[RowsRef, ...]:
@@ -182,7 +183,8 @@ def with_keys(store: DirectoryStore, config: Config, *refs: RowsRef) -> tuple[Ro
     with tempfile.TemporaryDirectory() as scratch:
         wheres = [(ref, f"runs/fixture/validate/keys/{ref.span.name}") for ref in refs]
         return tuple(
-            write_span_keys(store, ref, config.heads, where, Path(scratch) / ref.span.name) for ref, where in wheres
+            write_span_keys(store, ref, config.heads, where, Path(scratch) / ref.span.name, Cores(()))
+            for ref, where in wheres
         )
 
 

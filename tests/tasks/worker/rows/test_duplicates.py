@@ -17,6 +17,7 @@ from tasks.contracts.references import HoldoutRule, RowsRef, SpanRef
 from tasks.data.holdout import LEFT_OUT, read_sides
 from tasks.data.rows import QUERY
 from tasks.judging.golden_set import store_golden_set
+from tasks.worker.process.cores import Cores
 from tasks.worker.rows.duplicates import (
     BANDS,
     EXACT_KEYS,
@@ -136,7 +137,7 @@ class Shop:
         scratch = self.folder / f"scratch-{number}"
         scratch.mkdir()
         (found,), (left,) = find_sides(
-            self.store, [rows], self.done, self.config, f"runs/{number}/sides", scratch, self.golden
+            self.store, [rows], self.done, self.config, f"runs/{number}/sides", scratch, Cores(()), self.golden
         )
         self.done.append(found)
         self.left.append((left.training, left.held))
@@ -269,7 +270,7 @@ def test_spans_of_one_window_and_of_several_runs_have_the_same_sides(tmp_path: P
         shop.add(ref)
     scratch = tmp_path / "at-once"
     scratch.mkdir()
-    together, left = find_sides(shop.store, refs, [], shop.config, "runs/once", scratch)
+    together, left = find_sides(shop.store, refs, [], shop.config, "runs/once", scratch, Cores(()))
     assert [(each.training, each.held) for each in left] == shop.left
     for one, other in zip(together, shop.done, strict=True):
         for name in (LEFT_OUT, SIGNATURES):

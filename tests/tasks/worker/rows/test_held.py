@@ -12,6 +12,7 @@ from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.data.holdout import read_sides
 from tasks.data.query_places import QUERY_PLACE, hash_queries, query_places
 from tasks.data.rows import QUERY, other_columns, read_rows
+from tasks.worker.process.cores import Cores
 from tasks.worker.rows import holdout
 from tasks.worker.rows.holdout import PAIRS, ROWS, TRAINED_ON, HeldSpan, file_name, write_held
 from tests.support.workspace.jobs import change_rows, make_workspace
@@ -37,7 +38,7 @@ def shop(tmp_path: Path) -> tuple[DirectoryStore, RowsRef]:
 
 
 def written(shop: tuple[DirectoryStore, RowsRef], folder: Path, rule: HoldoutRule = RULE) -> RowsRef:
-    return write_held(*shop, rule, "held/2026-02", folder)
+    return write_held(*shop, rule, "held/2026-02", folder, Cores(()))
 
 
 def held_rows(store: DirectoryStore, ref: RowsRef, rule: HoldoutRule = RULE) -> pa.Table:
