@@ -53,6 +53,14 @@ def trainable(rows: pa.Table, rule: HoldoutRule) -> np.ndarray:
     return ~below_share(hold_places(rows, rule.group), rule.share)
 
 
+def is_training(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None) -> np.ndarray:
+    """Return a mask of the training rows, bool (rows,), without the row ids in `left_out`."""
+    found = trainable(rows, rule)
+    if left_out is not None and len(left_out):
+        found &= pc.invert(pc.is_in(rows[ROW_ID], value_set=left_out)).to_numpy()
+    return found
+
+
 def split_holdout(rows: pa.Table, rule: HoldoutRule, left_out: pa.Array | None = None) -> Sides:
     """Return the rows by split, without the row ids in `left_out`."""
     return split_by_places(rows, hold_places(rows, rule.group), rule, left_out)

@@ -173,6 +173,7 @@ def open_tokens(
     recipe: Recipe,
     shared: Store | None = None,
     beat: Callable[[], object] = lambda: None,
+    training: Iterable[pa.Table] | None = None,
 ) -> tuple[Path, Manifest]:
     """Return the local folder of a span's tokens and its manifest; make it if the workspace lacks it.
 
@@ -182,6 +183,7 @@ def open_tokens(
     Args:
         shared: the same workspace, read once per machine; if given, the rows are read from it.
         beat: called as the work goes on, here or in the process that makes the folder.
+        training: the training rows, which are read only to make the folder; None: split by the rule.
 
     Raises:
         MissingFolder, CorruptFolder: the rows of the span or their `sides` are missing or damaged.
@@ -202,8 +204,9 @@ def open_tokens(
         lease_key = TOKENS_LEASE.key(key=key)
         with lease.wait_for(store, lease_key, until=never, say=_say, poll_seconds=POLL_SECONDS) as held:
             assert held is not None  # as `until` is never true
-            sides = beating(read_sides(rows, [ref], rule, recipe.columns), beat)
-            _make_if_needed(store, prefix, sides, recipe, made_of, ref)
+            if training is None:
+                training = (sides.training for sides in read_sides(rows, [ref], rule, recipe.columns))
+            _make_if_needed(store, prefix, beating(training, beat), recipe, made_of, ref)
             held.check()
         return open_folder(store, prefix, KIND)
     _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {ref.span.name} are there")
@@ -227,7 +230,7 @@ def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> d
 
 
 def _make_if_needed(
-    store: Store, prefix: str, sides: Iterable[Any], recipe: Recipe, made_of: dict[str, Any], ref: RowsRef
+    store: Store, prefix: str, training: Iterable[pa.Table], recipe: Recipe, made_of: dict[str, Any], ref: RowsRef
 ) -> None:
     """Make the folder unless another process just did; the caller must hold the lease."""
     try:
@@ -239,7 +242,7 @@ def _make_if_needed(
         _say(f"{error}; moved to {quarantine(store, prefix)}, and made again")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
-        rows = write_tokens(Path(name), (side.training for side in sides), recipe)
+        rows = write_tokens(Path(name), training, recipe)
         facts = {"rows": rows, "of": ref.prefix, "made_of": made_of}
         commit(store, prefix, Path(name), KIND, facts)
     seconds = time.monotonic() - began

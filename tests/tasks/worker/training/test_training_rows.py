@@ -10,7 +10,7 @@ import pytest
 
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import HoldoutRule
-from tasks.data.holdout import split_holdout
+from tasks.data.holdout import is_training, split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
 from tasks.worker.training import training_rows
@@ -109,10 +109,18 @@ def test_rows_in_pieces_make_the_same_model_and_pairs_as_in_one(tmp_path: Path):
         assert (getattr(whole, name) == getattr(pieces, name)).all()
 
 
-def test_training_rows_come_again_and_without_the_holdout(tmp_path: Path):
+def test_training_rows_come_again_and_without_the_holdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store, rows = make_workspace(tmp_path, rows=200)
     config = tiny_config()
     training = TrainingRows(store, [rows, rows], config)
+    hashed: list[int] = []
+
+    def counted(table: pa.Table, *arguments: Any) -> np.ndarray:
+        hashed.append(table.num_rows)
+        return is_training(table, *arguments)
+
+    monkeypatch.setattr(training_rows, "is_training", counted)
+    next(iter(training))  # not to the end, so that nothing is known yet
     expected = (
         split_holdout(all_rows(store, [rows, rows], config), HoldoutRule.of(config.evaluate))
         .training["row_id"]
@@ -120,6 +128,7 @@ def test_training_rows_come_again_and_without_the_holdout(tmp_path: Path):
     )
     for _ in range(2):
         assert [row_id for table in training for row_id in table["row_id"].to_pylist()] == expected
+    assert hashed == [200, 200], "the texts of a span are hashed once"
     first = first_rows(training, 130)
     assert [row_id for table in first for row_id in table["row_id"].to_pylist()] == expected[:130]
     assert sum(table.num_rows for table in first_rows(training, 10_000)) == len(expected)
