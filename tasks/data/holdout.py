@@ -90,6 +90,37 @@ def read_sides(
             yield split_holdout(rows, rule, left_out)
 
 
+class TrainingSpan:
+    """The training rows of one span, with the core columns and `columns`; read again in each iteration.
+
+    The first iteration finds them by hashes of their texts. They are remembered in `found`, bool (rows of the span,),
+    which a caller may set to what another process has found.
+    """
+
+    def __init__(self, store: Store, ref: RowsRef, rule: HoldoutRule, columns: Sequence[str]) -> None:
+        self.store, self.ref, self.rule = store, ref, rule
+        self.found: np.ndarray | None = None
+        self._columns = [*columns, *group_columns(rule.group)]
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        first, found = 0, [np.zeros(0, dtype=bool)]
+        left_out = left_out_ids(self.store, self.ref) if self.found is None else None
+        for rows in read_rows(self.store, [self.ref], self._columns):
+            known = None if self.found is None else self.found[first : first + rows.num_rows]
+            found.append(is_training(rows, self.rule, left_out) if known is None else known)
+            first += rows.num_rows
+            if found[-1].any():
+                yield rows.filter(pa.array(found[-1]))
+        self.found = np.concatenate(found)
+
+    def where(self, wanted: Callable[[pa.Table], np.ndarray]) -> Iterator[pa.Table]:
+        """Yield the training rows that `wanted` selects, bool (rows,); no text of another row is hashed."""
+        left_out = left_out_ids(self.store, self.ref)
+        for rows in read_rows(self.store, [self.ref], self._columns):
+            if (few := rows.filter(pa.array(wanted(rows)))).num_rows:
+                yield few.filter(pa.array(is_training(few, self.rule, left_out)))
+
+
 def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:
     """Return the ids of a span's rows that are in neither split as near-duplicates, string."""
     if ref.sides is None:

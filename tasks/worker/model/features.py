@@ -7,14 +7,17 @@ import math
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 from pydantic import Field
 
 from configs.schema.model import FeaturesConfig
 from tasks.foundation.records import Record
+
+pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
 
 READ_VALUES = 2**20  # per read
 _LOWEST, _HIGHEST = 0.001, 0.999
@@ -147,6 +150,16 @@ def extend_features(table: FeatureTable, rows: Iterable[pa.Table]) -> FeatureTab
         for name, spare in table.rows.items()
     }
     return table.model_copy(update={"categorical": grown, "rows": held})
+
+
+def has_new_category(table: FeatureTable, rows: pa.Table) -> np.ndarray:
+    """Return bool (rows,): True for a row with a category that the table lacks; only these rows can extend it."""
+    found = np.zeros(rows.num_rows, dtype=bool)
+    for name, known in table.categorical.items():
+        column = rows[name].cast(pa.string())
+        new = pc.invert(pc.is_in(column, value_set=pa.array([*known, None], pa.string())))
+        found |= new.to_numpy()
+    return found
 
 
 def _see(values: dict[str, set[str]], rows: pa.Table) -> None:

@@ -5,6 +5,7 @@ starts in the same way, so that it meets the same graphs as training.
 """
 
 import copy
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from tasks.preflight.encoder import check_widths, describe_encoder, pretrained_f
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape, shape_of
-from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, extend_features, fit_features
+from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, extend_features, fit_features, has_new_category
 from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import (
@@ -46,7 +47,7 @@ from tasks.worker.training.checkpoint import (
 from tasks.worker.training.forgetting import RunningAverage, put_weights
 from tasks.worker.training.optimizer import make_optimizer
 from tasks.worker.training.tokenised import lower_cases, own_settings, read_settings
-from tasks.worker.training.training_rows import run_spares
+from tasks.worker.training.training_rows import TrainingRows, run_spares
 
 
 def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
@@ -152,9 +153,9 @@ def add_categories(model: EmbeddingModel, before: FeatureTable, training: Iterab
 
     A new category starts with the embedding of categories never seen, so growing changes no vector.
     """
-    after = extend_features(before, training)
     if model.interaction is None:
         return before
+    after = extend_features(before, training)
     for name, known in before.categorical.items():
         if new := len(after.categorical[name]) - len(known):
             print(f"{name} has {new} new categories, {len(after.categorical[name])} in all", flush=True)
@@ -250,7 +251,7 @@ def broadcast_checkpoint(job: Job, named: CheckpointRef | None, accelerator: Acc
     )
 
 
-def load_model(job: Job, source: ResumePoint, training: Iterable[pa.Table]) -> ModelParts:
+def load_model(job: Job, source: ResumePoint, training: TrainingRows) -> ModelParts:
     """Return the model of the checkpoint, or a new one, on the host; log its source.
 
     Raises:
@@ -266,7 +267,8 @@ def load_model(job: Job, source: ResumePoint, training: Iterable[pa.Table]) -> M
         print(f"{whose} checkpoint at step {checkpoint.step}", flush=True)
         parts = load_parts(job.shared, checkpoint, config.model.dropout, weights="trained")
         if not source.own:  # its vocabularies have grown before
-            parts = replace(parts, features=add_categories(parts.model, parts.features, training))
+            new = training.where(functools.partial(has_new_category, parts.features))
+            parts = replace(parts, features=add_categories(parts.model, parts.features, new))
         parts.model.learn_scale(config.heads.learnt_scale)
     _check_shape(parts, config)
     return parts

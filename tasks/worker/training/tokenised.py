@@ -40,9 +40,8 @@ from infra.store.manifest import (
     quarantine,
     read_manifest,
 )
-from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.contracts.workspace import TOKENS, TOKENS_LEASE
-from tasks.data.holdout import read_sides
+from tasks.data.holdout import TrainingSpan
 from tasks.data.pretrained import read_settings as read_json
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.worker.model.features import Side
@@ -162,35 +161,29 @@ def tokenise_rows(table: pa.Table, recipe: Recipe) -> TokenisedRows:
 
 KIND = "tokens"
 ROWS, QUERY_IDS, ITEM_IDS = "rows.bin", "query.int32", "item.int32"  # little-endian, without a header
+SPLIT = "training.bits"
 POLL_SECONDS = 1.0
-_FORMAT = 1  # part of the key: raise it if the same rows give different files
+_FORMAT = 2  # part of the key: raise it if the same rows give different files
 
 
 def open_tokens(
-    store: Store,
-    ref: RowsRef,
-    rule: HoldoutRule,
-    recipe: Recipe,
-    shared: Store | None = None,
-    beat: Callable[[], object] = lambda: None,
-    training: Iterable[pa.Table] | None = None,
+    store: Store, span: TrainingSpan, recipe: Recipe, beat: Callable[[], object] = lambda: None
 ) -> tuple[Path, Manifest]:
     """Return the local folder of a span's tokens and its manifest; make it if the workspace lacks it.
 
     ROWS holds records of ROW, with an extra one at the end, whose begins are the ends of the last row; the ids are
-    int32. The manifest's facts have the number of rows and the inputs of the key.
+    int32. SPLIT holds a bit for each row of the span, set for the training rows: `span` knows them then. The manifest's
+    facts have the number of rows and the inputs of the key.
 
     Args:
-        shared: the same workspace, read once per machine; if given, the rows are read from it.
+        store: the folder is written to it; the rows are read from the span's.
         beat: called as the work goes on, here or in the process that makes the folder.
-        training: the training rows, which are read only to make the folder; None: split by the rule.
 
     Raises:
         MissingFolder, CorruptFolder: the rows of the span or their `sides` are missing or damaged.
         StoreError: the lease was lost to another process.
     """
-    rows = shared or store
-    made_of = _made_of(rows, ref, rule, recipe)
+    made_of = _made_of(span, recipe)
     key = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:16]
     prefix = TOKENS.key(key=key)
 
@@ -200,28 +193,27 @@ def open_tokens(
 
     try:
         found = open_folder(store, prefix, KIND)
+        _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {span.ref.span.name} are there")
     except (MissingFolder, CorruptFolder):
         lease_key = TOKENS_LEASE.key(key=key)
         with lease.wait_for(store, lease_key, until=never, say=_say, poll_seconds=POLL_SECONDS) as held:
             assert held is not None  # as `until` is never true
-            if training is None:
-                training = (sides.training for sides in read_sides(rows, [ref], rule, recipe.columns))
-            _make_if_needed(store, prefix, beating(training, beat), recipe, made_of, ref)
+            _make_if_needed(store, prefix, span, recipe, made_of, beat)
             held.check()
-        return open_folder(store, prefix, KIND)
-    _say(f"{prefix}: the tokens of {found[1].facts['rows']} rows of span {ref.span.name} are there")
+        found = open_folder(store, prefix, KIND)
+    span.found = np.unpackbits(np.fromfile(found[0] / SPLIT, np.uint8), count=span.ref.rows).astype(bool)
     return found
 
 
-def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> dict[str, Any]:
+def _made_of(span: TrainingSpan, recipe: Recipe) -> dict[str, Any]:
     """Return the inputs of the key, as JSON. Rows are named by their checksum, so equal rows share a folder."""
-    prompts = recipe.prompts
+    store, ref, prompts = span.store, span.ref, recipe.prompts
     by_entity = {"entity": recipe.entity, "by_entity": prompts.model_dump(mode="json")["by_entity"]}
     return {
         "format": _FORMAT,
         "rows": read_manifest(store, ref.prefix).sha256,
         "sides": read_manifest(store, ref.sides).sha256 if ref.sides is not None else None,
-        "holdout": rule.model_dump(mode="json", exclude={"measured"}),
+        "holdout": span.rule.model_dump(mode="json", exclude={"measured"}),
         "tokenizer": recipe.tokenizer_sha256,
         "max_tokens": [recipe.query_tokens, recipe.item_tokens],
         "prompts": [prompts.query, prompts.item],
@@ -230,7 +222,7 @@ def _made_of(store: Store, ref: RowsRef, rule: HoldoutRule, recipe: Recipe) -> d
 
 
 def _make_if_needed(
-    store: Store, prefix: str, training: Iterable[pa.Table], recipe: Recipe, made_of: dict[str, Any], ref: RowsRef
+    store: Store, prefix: str, span: TrainingSpan, recipe: Recipe, made_of: dict[str, Any], beat: Callable[[], object]
 ) -> None:
     """Make the folder unless another process just did; the caller must hold the lease."""
     try:
@@ -242,11 +234,13 @@ def _make_if_needed(
         _say(f"{error}; moved to {quarantine(store, prefix)}, and made again")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
-        rows = write_tokens(Path(name), training, recipe)
-        facts = {"rows": rows, "of": ref.prefix, "made_of": made_of}
+        rows = write_tokens(Path(name), beating(span, beat), recipe)
+        assert span.found is not None, "all of it was read"
+        np.packbits(span.found).tofile(Path(name) / SPLIT)
+        facts = {"rows": rows, "of": span.ref.prefix, "made_of": made_of}
         commit(store, prefix, Path(name), KIND, facts)
     seconds = time.monotonic() - began
-    _say(f"{prefix}: tokenised {rows} rows of span {ref.span.name} in {seconds:.1f} s")
+    _say(f"{prefix}: tokenised {rows} rows of span {span.ref.span.name} in {seconds:.1f} s")
 
 
 def write_tokens(folder: Path, tables: Iterable[pa.Table], recipe: Recipe) -> int:

@@ -21,14 +21,7 @@ from configs.schema.training import HeadsConfig
 from infra.store.base import Store
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import GroupRange, HoldoutRule, RowsRef
-from tasks.data.holdout import (
-    exclude_development_rows,
-    is_training,
-    left_out_ids,
-    read_sides,
-    spared_groups,
-    trainable,
-)
+from tasks.data.holdout import TrainingSpan, exclude_development_rows, read_sides, spared_groups, trainable
 from tasks.data.label_columns import (
     entity_codes,
     label_classes,
@@ -37,7 +30,6 @@ from tasks.data.label_columns import (
     pair_mask,
     row_weights,
 )
-from tasks.data.rows import group_columns, read_rows
 from tasks.foundation.errors import DataError
 from tasks.worker.model.features import Side, encode_features
 from tasks.worker.model.label_heads import LABEL_TASKS
@@ -108,34 +100,21 @@ def class_weights(counts: np.ndarray, heads: HeadsConfig) -> np.ndarray:
 class TrainingRows:
     """The training rows of spans, read again in each iteration, so that no text stays in memory.
 
-    `rule` selects them; None: the configured rule, if these are all spans of the lineage. The first iteration over a
-    span finds them by hashes of their texts; later ones remember, in a byte for each row.
+    `rule` selects them; None: the configured rule, if these are all spans of the lineage.
     """
 
     def __init__(self, store: Store, refs: Sequence[RowsRef], config: Config, rule: HoldoutRule | None = None) -> None:
-        self._store, self.refs = store, refs
-        self.rule = rule or HoldoutRule.of(config.evaluate, refs)
-        self._columns = [*used_columns(config), *group_columns(self.rule.group)]
-        self._found: dict[str, np.ndarray] = {}  # folder of rows -> bool (rows,)
+        self.refs, self.rule = refs, rule or HoldoutRule.of(config.evaluate, refs)
+        self.spans = [TrainingSpan(store, ref, self.rule, used_columns(config)) for ref in refs]
 
     def __iter__(self) -> Iterator[pa.Table]:
-        for ref in self.refs:
-            yield from self.of(ref)
+        for span in self.spans:
+            yield from span
 
-    def of(self, ref: RowsRef) -> Iterator[pa.Table]:
-        """Yield the training rows of one span, a few thousand at a time."""
-        known, first = self._found.get(ref.prefix), 0
-        left_out = left_out_ids(self._store, ref) if known is None else None
-        found: list[np.ndarray] = []
-        for rows in read_rows(self._store, [ref], self._columns):
-            if known is None:
-                found.append(is_training(rows, self.rule, left_out))
-            else:
-                found.append(known[first : first + rows.num_rows])
-            first += rows.num_rows
-            if found[-1].any():
-                yield rows.filter(pa.array(found[-1]))
-        self._found[ref.prefix] = np.concatenate([np.zeros(0, dtype=bool), *found])
+    def where(self, wanted: Callable[[pa.Table], np.ndarray]) -> Iterator[pa.Table]:
+        """Yield the training rows that `wanted` selects, bool (rows,); no text of another row is hashed."""
+        for span in self.spans:
+            yield from span.where(wanted)
 
 
 def used_columns(config: Config) -> list[str]:
@@ -202,13 +181,10 @@ def open_pairs(
     with job.scratch() as folder:
         recipe, again = _recipe(parts, job.config), folder / "replayed"
         beat = job.machine.beat
-        tokens = [
-            open_tokens(job.store, ref, training.rule, recipe, job.shared, beat, training.of(ref))[0]
-            for ref in training.refs
-        ]
+        tokens = [open_tokens(job.store, span, recipe, beat)[0] for span in training.spans]
         again.mkdir()
         write_tokens(again, beating(replayed, beat), recipe)
-        sources = [*zip(tokens, map(training.of, training.refs), strict=True), (again, replayed)]
+        sources = [*zip(tokens, training.spans, strict=True), (again, replayed)]
         _write_pairs(folder, sources, len(tokens), parts, job.config, beat)
         pairs = open_pair_files(folder, known, parts.features, parts.model.pad)
         if rank.world > 1:  # through a file: the work can exceed a process group's timeout

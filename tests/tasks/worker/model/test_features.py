@@ -9,7 +9,7 @@ import pytest
 
 from configs.schema.model import FeaturesConfig
 from tasks.worker.model import features
-from tasks.worker.model.features import FeatureTable, encode_features, extend_features, fit_features
+from tasks.worker.model.features import FeatureTable, encode_features, extend_features, fit_features, has_new_category
 
 ROWS = pa.table(
     {
@@ -64,6 +64,9 @@ def test_vocabularies_grow_at_their_end():
     many = pa.table({"locale": [f"l{n}" for n in range(7)], "gift": pa.array([True] * 7)})
     assert extend_features(table, [many]).categories == [16, 8]
     assert extend_features(grown, [later]) == grown
+    new = has_new_category(table, later)
+    assert new.tolist() == [True, True, False, False]
+    assert extend_features(table, [later.filter(pa.array(new))]) == grown
 
 
 def test_numbers_are_clipped_to_the_first_rows_quantiles():

@@ -65,7 +65,6 @@ def test_pieces_are_read_as_they_are_needed(two_cores: None):
         work = pool.map(slower_first, pieces(), 100)
         next(work)
         assert len(read) <= 1 + cores.AHEAD * 2
-        work.close()
 
 
 def test_an_error_of_the_work_is_raised_here(two_cores: None):

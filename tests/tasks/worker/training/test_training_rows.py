@@ -10,6 +10,7 @@ import pytest
 
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.references import HoldoutRule
+from tasks.data import holdout
 from tasks.data.holdout import is_training, split_holdout
 from tasks.foundation.errors import DataError
 from tasks.worker.process.job import Rank
@@ -119,7 +120,7 @@ def test_training_rows_come_again_and_without_the_holdout(tmp_path: Path, monkey
         hashed.append(table.num_rows)
         return is_training(table, *arguments)
 
-    monkeypatch.setattr(training_rows, "is_training", counted)
+    monkeypatch.setattr(holdout, "is_training", counted)
     next(iter(training))  # not to the end, so that nothing is known yet
     expected = (
         split_holdout(all_rows(store, [rows, rows], config), HoldoutRule.of(config.evaluate))
@@ -128,7 +129,11 @@ def test_training_rows_come_again_and_without_the_holdout(tmp_path: Path, monkey
     )
     for _ in range(2):
         assert [row_id for table in training for row_id in table["row_id"].to_pylist()] == expected
-    assert hashed == [200, 200], "the texts of a span are hashed once"
+    assert hashed == [200, 200, 200], "the texts of a span are hashed once, after a look at the first of them"
+    some = list(training.where(lambda table: np.arange(table.num_rows) < 30))
+    assert hashed[3:] == [30, 30], "of rows that nobody asks for, nothing is hashed"
+    both = [[*rows["row_id"].to_pylist()] for rows in some]
+    assert both == [expected[: len(both[0])]] * 2
     first = first_rows(training, 130)
     assert [row_id for table in first for row_id in table["row_id"].to_pylist()] == expected[:130]
     assert sum(table.num_rows for table in first_rows(training, 10_000)) == len(expected)

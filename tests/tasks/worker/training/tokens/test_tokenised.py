@@ -15,7 +15,8 @@ from configs.schema.model import Prompts
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST
 from tasks.contracts.references import HoldoutRule, RowsRef
-from tasks.data.holdout import split_holdout
+from tasks.data import holdout
+from tasks.data.holdout import TrainingSpan, split_holdout
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.model.tokens import tokenize, train_tokenizer
 from tasks.worker.training import tokenised
@@ -59,7 +60,7 @@ def never_called(*_: Any) -> None:
 def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef):
     store = make_workspace(tmp_path / "again", rows=60, distinct=12)[0]
     prompted = RECIPE._replace(prompts=Prompts(query="want ", item="blue "))
-    folder, manifest = open_tokens(store, rows, RULE, prompted)
+    folder, manifest = open_tokens(store, TrainingSpan(store, rows, RULE, []), prompted)
     training = split_holdout(all_rows(store, [rows], tiny_config()), RULE).training
     records = np.fromfile(folder / tokenised.ROWS, ROW)
     assert manifest.facts["rows"] == training.num_rows == len(records) - 1
@@ -76,20 +77,23 @@ def test_the_tokens_are_those_of_the_training_rows(tmp_path: Path, rows: RowsRef
 
 
 def test_tokens_are_made_once(store: Store, rows: RowsRef, monkeypatch: pytest.MonkeyPatch):
-    first = open_tokens(store, rows, RULE, RECIPE)
-    before = contents(first[0])
+    """And the texts are hashed once: who finds the tokens knows the training rows."""
+    first = open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)
+    before, expected = contents(first[0]), list(TrainingSpan(store, rows, RULE, []))
     monkeypatch.setattr(tokenised, "tokenise_rows", never_called)
-    again = open_tokens(store, rows, RULE, RECIPE)
+    monkeypatch.setattr(holdout, "hold_places", never_called)
+    again = open_tokens(store, span := TrainingSpan(store, rows, RULE, []), RECIPE)
     assert (contents(again[0]), again[1]) == (before, first[1])
+    assert list(span) == expected
 
 
 def test_rows_with_the_same_content_share_their_tokens(store: Store, rows: RowsRef, monkeypatch: pytest.MonkeyPatch):
-    open_tokens(store, rows, RULE, RECIPE)
+    open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)
     other = rows.model_copy(update={"prefix": "runs/other/validate/rows/2026-01"})
     for key in store.list(rows.prefix):
         store.write(key.replace(rows.prefix, other.prefix), store.read(key))
     monkeypatch.setattr(tokenised, "tokenise_rows", never_called)
-    open_tokens(store, other, RULE, RECIPE)
+    open_tokens(store, TrainingSpan(store, other, RULE, []), RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +110,18 @@ def test_rows_with_the_same_content_share_their_tokens(store: Store, rows: RowsR
 )
 def test_other_tokens_are_another_folder(tmp_path: Path, rule: HoldoutRule, recipe: Recipe):
     store, rows = make_workspace(tmp_path, rows=60, distinct=12)
-    one = open_tokens(store, rows, RULE, RECIPE)[0]
+    one = open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)[0]
     before = contents(one)
-    other = open_tokens(store, rows, rule, recipe)[0]
+    other = open_tokens(store, TrainingSpan(store, rows, rule, []), recipe)[0]
     assert other != one
     assert contents(other) != before == contents(one)
 
 
 def test_a_damaged_file_is_found_and_made_again(store: Store, rows: RowsRef, capsys: pytest.CaptureFixture[str]):
-    before = contents(open_tokens(store, rows, RULE, RECIPE)[0])
+    before = contents(open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)[0])
     (key,) = [key for key in store.list("tokens") if key.endswith("item.int32")]
     store.write(key, bytes(len(before["item.int32"])))
-    assert contents(open_tokens(store, rows, RULE, RECIPE)[0]) == before
+    assert contents(open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)[0]) == before
     assert "does not match its checksum" in capsys.readouterr().out
     assert any(key.endswith("item.int32") for key in store.list("quarantine/tokens"))
 
@@ -138,12 +142,14 @@ def test_a_process_that_dies_while_it_makes_them_leaves_nothing_half(
 
     monkeypatch.setattr(store, "upload", dying)
     with pytest.raises(KeyboardInterrupt):
-        open_tokens(store, rows, RULE, RECIPE)
+        open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)
     monkeypatch.undo()
     assert not [key for key in store.list("tokens") if key.endswith(MANIFEST)]
-    folder, manifest = open_tokens(store, rows, RULE, RECIPE)
+    folder, manifest = open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)
     assert (
-        set(contents(folder)) == {entry.name for entry in manifest.files} == {"rows.bin", "query.int32", "item.int32"}
+        set(contents(folder))
+        == {entry.name for entry in manifest.files}
+        == {"rows.bin", "query.int32", "item.int32", "training.bits"}
     )
 
 
@@ -159,7 +165,7 @@ def test_two_that_need_them_at_once_make_them_once(tmp_path: Path, monkeypatch: 
 
     def need() -> None:
         both.wait()
-        open_tokens(store, rows, RULE, RECIPE)
+        open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)
 
     monkeypatch.setattr(tokenised, "write_tokens", slow)
     monkeypatch.setattr(tokenised, "POLL_SECONDS", 0.05)
