@@ -51,7 +51,7 @@ REQUESTS_OF_A_PARTITION, REQUESTS_OF_A_WORKER = 10, 3  # infer's: docs/benchmark
 REQUESTS_OF_A_REFRESH = 301  # docs/benchmarks.md
 PUT, GET = 5e-6, 4e-7  # dollars a request; half of all are taken to be PUT or LIST
 GB_MONTH, WEEKS_OF_A_MONTH = 0.023, 52 / 12
-ALWAYS = (("NAT gateway and its address", 8.50), ("orchestrator", 7.70), ("logs and images", 1.20))
+ALWAYS = (("NAT gateway, orchestrator, logs and images", 8.50 + 7.70 + 1.20),)
 
 
 SUMS = ("the run", "the week")
@@ -94,7 +94,8 @@ class Size(NamedTuple):
 
 
 FOUR = ("train.workers=128", "infer.workers=128", "train.batch_rows=8192", "train.sequences=6144")
-SIZES = (Size(100_000), Size(10_000_000), Size(100_000_000, FOUR))
+WHOLE = Size(10_000_000)  # shown with each stage, the others with the sums alone
+SIZES = (Size(100_000), WHOLE, Size(100_000_000, FOUR))
 
 
 class Line(NamedTuple):
@@ -108,7 +109,7 @@ class Line(NamedTuple):
     requests: float | None
     dollars: float
     spot: float  # dollars, if infer's machines are Spot
-    grows: str = ""  # reason
+    grows: str = ""  # reason, which the page explains below its tables
 
 
 _GROWS = {
@@ -144,7 +145,8 @@ def week(size: Size, number: int) -> list[Line]:
     lines.append(Line("S3", "", None, None, None, None, stored, stored, "the rows of all weeks are kept"))
     lines += [Line(name, "", None, None, None, None, each, each) for name, each in ALWAYS]
     run, whole = (_sum(some) for some in (lines[: len(Stage)], lines))
-    lines.insert(len(Stage), run._replace(name=SUMS[0]))
+    used = " and ".join(dict.fromkeys(line.machines for line in lines[: len(Stage)]))
+    lines.insert(len(Stage), run._replace(name=SUMS[0], machines=used))
     return [*lines, whole._replace(name=SUMS[1], seconds=None)]
 
 
@@ -215,10 +217,10 @@ def _peers() -> Iterator[str]:
     yield "Dollars for a million texts, embedded once:\n"
     yield "| | | date | $ a million |"
     yield "|---|---|---|---:|"
-    (infer,) = (line for line in week(SIZES[1], WEEKS[0]) if line.name == Stage.infer.value)
+    (infer,) = (line for line in week(WHOLE, WEEKS[0]) if line.name == Stage.infer.value)
     for name, dollars in (("on demand, after evaluate", infer.dollars), ("on Spot, with its boot", infer.spot)):
         what = f"BERT-base, {TOKENS:.0f} tokens, 10 million items, {infer.machines} {name}; plan, unproven"
-        yield f"| **Millrace** | {what} | 2026-11-28 | {dollars / SIZES[1].items * 1e6:.2g} |"
+        yield f"| **Millrace** | {what} | 2026-11-28 | {dollars / WHOLE.items * 1e6:.2g} |"
     for peer in sorted(PEERS, key=lambda each: each.dollars / each.texts):
         price = peer.dollars / peer.texts * 1e6
         yield f"| {peer.who} | {peer.what} | {peer.date} | {price:.2g} |"
@@ -226,25 +228,29 @@ def _peers() -> Iterator[str]:
 
 def _table(size: Size) -> Iterator[str]:
     first, second = (week(size, number) for number in WEEKS)
-    yield f"**{size.items:,} items, {size.rows:,} rows a week**; in each cell {_pair('week 2', 'week 52')}:\n"
-    yield "| | machines | minutes | GB read | GB written | requests | on demand | infer on Spot | grows by the weeks |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---|"
-    for one, other in zip(first, second, strict=True):
+    saved = first[-1].dollars - first[-1].spot
+    yield (
+        f"**{size.items:,} items, {size.rows:,} rows a week**; week 2 / week 52, or one number for both; "
+        f"infer on Spot saves {_dollars(saved)}:\n"
+    )
+    yield "| | machines | minutes | GB read | GB written | requests | dollars |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
+    lines = list(zip(first, second, strict=True))
+    for one, other in lines if size is WHOLE else lines[len(Stage) :]:
         cells = [
             _pair(_number(one.seconds, 60), _number(other.seconds, 60)),
             _pair(_number(one.read, 1e9), _number(other.read, 1e9)),
             _pair(_number(one.written, 1e9), _number(other.written, 1e9)),
             _pair(_number(one.requests, 1), _number(other.requests, 1)),
             _pair(_dollars(one.dollars), _dollars(other.dollars)),
-            _pair(_dollars(one.spot), _dollars(other.spot)),
         ]
         if one.name in SUMS:
             cells = [f"**{cell}**" if cell else "" for cell in cells]
-        yield f"| {' | '.join((one.name, one.machines, *cells, one.grows))} |"
+        yield f"| {' | '.join((one.name, one.machines, *cells))} |"
 
 
 def _pair(first: str, second: str) -> str:
-    return f"{first} / {second}" if first else ""
+    return first if first == second else f"{first} / {second}"
 
 
 def _number(value: float | None, unit: float) -> str:
