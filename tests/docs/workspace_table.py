@@ -20,9 +20,13 @@ def page() -> str:
         key = re.sub(r"\{(\w+)(?::\w+)?\}", r"<\1>", kind.pattern)
         ends = [kind.complete] if kind.complete != EXISTS else []
         ends += [_KEPT[kind.kept]] if kind.kept in _KEPT else []
-        lines.append(f"| `{key}` | {kind.name}: {_holds(kind.record)} | {kind.writer} | {'; '.join(ends)} |")
+        lines.append(f"| `{key}` | {_holds(kind.name, kind.record)} | {kind.writer} | {'; '.join(ends)} |")
     return _TABLE.sub(lambda _: "\n".join(lines) + "\n", PAGE.read_text(), count=1)
 
 
-def _holds(record: str) -> str:
-    return f"`{record}`" if re.fullmatch(r"([A-Z][a-z]+)+", record) else record
+def _holds(name: str, record: str) -> str:
+    """Return name and type, or the type alone if it says the same."""
+    if not re.fullmatch(r"([A-Z][a-z]+)+", record):
+        return record if name == record else f"{name}: {record}"
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", record).lower()
+    return f"`{record}`" if words == name else f"{name}: `{record}`"
