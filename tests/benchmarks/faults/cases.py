@@ -22,20 +22,16 @@ SERVER = "The Prefect server"
 PEOPLE = "People"
 ABOUT = {
     NOTHING: "For comparison.",
-    AWS: "Calls fail, or their answers are missing or late. They are repeated, and no job is ever submitted twice.",
-    MACHINES: """A job is lost, makes no progress, or gets no machine. AWS Batch retries the faults that it sees,
-        Prefect the rest, from one budget (`retry.attempts`); training continues from its last checkpoint.""",
-    STORE: "Requests fail. Each is repeated a few times; then the attempt is retried.",
-    ORCHESTRATOR: """The process that runs the flow, `millrace run` or a deployment's, ends before its jobs do. The next
-        run finds the job again, or continues from its last checkpoint. A killed process holds its lineage for up to a
-        minute more; the next one waits for that.""",
-    SERVER: """No stage needs it, and the stage that runs goes on. The command says "the Prefect server at ... does not
-        answer; waiting for it, and what is finished is kept". It starts a server of its own again, on the same port,
-        and waits 75 s for one behind `PREFECT_API_URL`. If it is back by then, the command says "the Prefect server
-        answers again, after ... s" and goes on; else it ends as SERVER, within two minutes of the end of the stage, and
-        says: "start the server again, and run the same command; it goes on after the last finished stage".""",
-    PEOPLE: """A setting is wrong, or access is denied. Such a failure is not retried, and its message names the fault
-        and the place to correct.""",
+    AWS: "Calls are repeated, and no job is ever submitted twice.",
+    MACHINES: """AWS Batch retries the faults that it sees, Prefect the rest, from one budget (`retry.attempts`);
+        training continues from its last checkpoint.""",
+    STORE: "Each request is repeated a few times; then the attempt is retried.",
+    ORCHESTRATOR: """The next run finds the job again, or continues from its last checkpoint. A killed process holds its
+        lineage for up to a minute more; the next one waits for that.""",
+    SERVER: """No stage needs it, and the stage that runs goes on. Then the command says so, starts a server of its own
+        again, on the same port, or waits 75 s for one behind `PREFECT_API_URL`, and goes on; else it ends as SERVER,
+        within two minutes of the end of the stage.""",
+    PEOPLE: "Such a failure is not retried, and its message names the fault and the place to correct.",
 }
 
 

@@ -15,16 +15,15 @@ OUTCOMES = Path(__file__).with_name("outcomes.csv")
 USUAL = "as usual"
 GATES = "gates"
 
+_SHOWN = 2  # months of a check
 _HEAD = """# Wrong months, and honest ones
 
-Each is a month of the demo's shop, ingested after four good ones and run with `configs/demo.yaml`: real workers, the
-whole pipeline. A wrong month is caught by ingest, by a check of validate (DATA), or by gates, which refuse its model;
-the champion stays. `make traps` makes this page and [outcomes.csv](../tests/benchmarks/traps/outcomes.csv), which has
-for each month every check and gate that failed and does not fail in a month as usual, and recall@10: the share of 400
-clean searches of that month whose product is among the first ten of all released vectors afterwards.
-`python -m tests.benchmarks.traps --only NAME` runs one month again.
-
-A *first month* is ingested into an empty workspace, with no span before it.
+Each is a month of the demo's shop, ingested after four good ones (a *first month* into an empty workspace) and run with
+`configs/demo.yaml`: real workers, the whole pipeline. A wrong month is caught by ingest, by a check of validate (DATA),
+or by gates, which refuse its model; the champion stays. `make traps` makes this page and
+[outcomes.csv](../tests/benchmarks/traps/outcomes.csv), which has for each month every check and gate that failed and
+does not fail in a month as usual, and recall@10: the share of 400 clean searches of that month whose product is among
+the first ten of all released vectors afterwards. `python -m tests.benchmarks.traps --only NAME` runs one month again.
 """
 
 _UNSEEN = """
@@ -32,19 +31,17 @@ _UNSEEN = """
 
 Nobody who has only the rows can tell these from honest months:
 
-- **A price list that is wrong but plausible**, as 10 % too high or that of last year: the prices keep their order and
-  their size, as in a sale. `price of known items as before` warns of all three alike.
-- **Features that are wrong from the first span on.** Prices in cents are right if they always were.
-- **Ids that are exchanged in the first span**, each for the same other one. `known items as before` stops the next
-  export, which has the right ones.
+- **A price list that is wrong but plausible**, as 10 % too high: it looks like a sale. `price of known items as before`
+  warns of both alike.
+- **Features that are wrong from the first span on**, or ids that are exchanged there, each for the same other one.
+  `known items as before` stops the next export, which has the right ones.
 - **Old rows in place of new ones.** Only the span directly before is compared (`rows new`), since items and queries of
   a month long ago may come back.
-- **Labels shuffled in the first span.** The page says that the head learns nothing. A slice with fewer than
-  `evaluate.min_slice_rows` rows in the holdout is not judged either.
-- **A few percent of anything.** The limits allow it, and a model hardly changes.
-- **Less of everything, evenly**, which looks like a quiet month; `rows as many as before` warns from 60 % on.
-- **An error in the holdout and in the training alike that changes no distribution**, as clicks that all belong to a
-  similar item of the same kind. The champion loses some points then, which is a warning from 10 % on.
+- **Labels shuffled in the first span.** The page says that the head learns nothing.
+- **A few percent of anything**, or a slice with fewer than `evaluate.min_slice_rows` rows in the holdout.
+- **Less of everything, evenly**, as in a quiet month; `rows as many as before` warns from 60 % on.
+- **An error in holdout and training alike that changes no distribution**, as clicks that all belong to a similar item.
+  The champion loses some points then, which is a warning from 10 % on.
 """
 
 
@@ -129,11 +126,12 @@ def page() -> str:
     recalls = [row.recall for row in passed if row.recall]
     silent = [row.month for row in wrong if not row.holds]
     refused = [row.month for row in honest if not row.holds]
-    catches = table(("caught first by", "months"), [(name, "; ".join(months)) for name, months in caught.items()])
+    catches = [(name, len(months), _some(months)) for name, months in caught.items()]
     return "\n".join(
         [
             _HEAD,
-            f"## Wrong: {len(wrong)}\n\n{sum(map(len, caught.values()))} are caught:\n\n{catches}\n",
+            f"## Wrong: {len(wrong)}\n\n{sum(map(len, caught.values()))} are caught:\n\n"
+            f"{table(('caught first by', '>months', 'as'), catches)}\n",
             f"{len(warned)} are released, with a warning and recall@10: {'; '.join(warned)}.\n",
             f"## Honest: {len(honest)}\n\n{len(passed)} are released, with a recall@10 of {min(recalls)} to "
             f"{max(recalls)}: {'; '.join(row.month for row in passed)}.",
@@ -141,6 +139,11 @@ def page() -> str:
             f"Wrong months released in silence: {len(silent)}. Honest months refused: {len(refused)}.\n",
         ]
     )
+
+
+def _some(months: list[str]) -> str:
+    """Return the first months, those of an empty workspace last."""
+    return "; ".join(sorted(months, key=lambda month: month.startswith("the first month"))[:_SHOWN])
 
 
 def _with_warnings(row: Row) -> str:
