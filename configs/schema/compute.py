@@ -69,8 +69,8 @@ class BatchConfig(Record):
     refresh_cpu_items: int = Field(
         default=100_000,
         ge=0,
-        description="most rows of new sources with which a refresh embeds on cpu_queue; larger refreshes embed on the "
-        "machines of infer; 0: all of them",
+        description="most rows of new sources with which a refresh embeds on cpu_queue, not on the machines of infer; "
+        "0: all of them",
     )
     cuda: OtherMachines | None = Field(
         default=None,
@@ -91,8 +91,8 @@ class BatchConfig(Record):
         description="seconds without a heartbeat after which a node counts as lost"
     )
     rendezvous_timeout_seconds: Positive = Field(
-        description="rendezvous timeout of a job's nodes, in seconds: machines start minutes apart, and each pulls an "
-        "image of more than 20 GB",
+        description="rendezvous timeout of a job's nodes, in seconds: machines start minutes apart, and pull an image "
+        "of more than 20 GB",
     )
     cpu_instance: str | None = Field(
         description="instance type of a node of cpu_queue, for its price; null: the cost is not known"

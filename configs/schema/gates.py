@@ -107,9 +107,8 @@ class GateConfig(Record):
         description="limit of the metric, or of its difference to the baseline: -0.005 allows a drop of 0.005"
     )
     baseline: Baseline = Field(
-        description="model to compare with: the `champion` (the current release), the release `previous` to it, "
-        "the `first` or the `best` release, the `untrained` model; `none`: the number itself is "
-        "compared"
+        description="model to compare with: the `champion` (the current release), the release `previous` to it, the "
+        "`first` or the `best` release, the `untrained` model; `none`: the number alone"
     )
     severity: Severity = Field(description="`critical`: a refusal stops the release; `warning`: it is reported")
     of: Literal["challenger", "champion"] = Field(
@@ -126,7 +125,7 @@ class GateConfig(Record):
     queries: Literal["all", "seen", "unseen", "each"] = Field(
         default="all",
         description="holdout rows of `unseen` queries, which no training row has, of `seen` queries, of `all`; `each`: "
-        "both parts are judged apart, and both must pass",
+        "both parts must pass",
     )
     slice: str | None = Field(
         default=None,
@@ -147,8 +146,7 @@ class GateConfig(Record):
     min_rows: int = Field(default=0, ge=0, description="least number of rows; with fewer the answer is undecided")
     undecided: Literal["accept", "refuse", "ask"] = Field(
         default="accept",
-        description="effect of an undecided critical gate: `accept` with a warning, `refuse`, or `ask` a person "
-        "on the page of the flow run",
+        description="effect of an undecided critical gate: `accept` with a warning, `refuse`, or `ask` a person",
     )
 
     @property

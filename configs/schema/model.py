@@ -26,8 +26,8 @@ class FeaturesConfig(Record):
     entity: str | None = Field(
         default=None,
         min_length=1,
-        description="column with the entity type or locale of a row, by name; it chooses the prompts of the row's "
-        "texts, and batches can have one value of it (train.batch_by); needs no interaction",
+        description="column with the entity type or locale of a row; it chooses the prompts of the row's texts, and "
+        "train.batch_by may name it; needs no interaction",
     )
 
     @model_validator(mode="after")
@@ -149,8 +149,8 @@ class LabelHead(Record):
     )
     refit_rows: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="number of newest training rows with a value on which the head is solved after the last step, "
-        "calibrated on rows left out of training (500 a run, at most 5 %); null: it stays as trained",
+        description="number of newest training rows with a value on which the head is solved after the last step and "
+        "calibrated, on rows left out of training (500 a run, at most 5 %); null: it stays as trained",
     )
 
     @property

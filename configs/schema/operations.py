@@ -61,8 +61,7 @@ class DecideConfig(Record):
     )
     least_points: float = Field(
         default=0.5,
-        description="least points for which a span is trained; if the gain is below with 0.95 confidence, it waits for "
-        "the next one",
+        description="least points for which a span is trained; it waits if the gain is below with 0.95 confidence",
     )
     least_points_per_dollar: float | None = Field(
         default=None,
@@ -203,8 +202,8 @@ class CostConfig(Record):
     )
     budget_dollars_per_run: float | None = Field(
         gt=0,
-        description="most that a run, a refresh or a backfill's span may cost, in dollars; one that is planned to cost "
-        "more does not start",
+        description="most that a run, a refresh or a backfill's span may cost, in dollars; one that is planned above "
+        "it does not start",
     )
     budget_dollars_per_week: float | None = Field(
         gt=0, description="most that all work begun in one ISO week (UTC) may cost, in dollars; null: no limit"

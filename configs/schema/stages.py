@@ -33,8 +33,7 @@ class StageConfig(Record):
 
     compute: Compute | None = Field(
         default=None,
-        description="the stage's machines: `local` or `batch`; null: as the top-level key, or as train for health, "
-        "warmup and evaluate",
+        description="machines of the stage; null: as the top-level key, or as train for health, warmup and evaluate",
     )
 
 
@@ -79,7 +78,7 @@ class NearDuplicatesConfig(Record):
 
     similarity: Annotated[float, Field(ge=0.8, le=1.0)] = Field(
         description="Jaccard similarity of two rows' word trigrams (runs of three words) from which they are "
-        "near-duplicates; near-duplicates of the other side of the holdout are left out of training"
+        "near-duplicates; those of the other side of the holdout are left out of training"
     )
 
 
@@ -87,15 +86,15 @@ class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share held out, by stable hashes: one half of whole queries, which training never sees, the "
-        "other half of groups, whose queries it may see; after a change within a lineage, rows below its largest "
-        "share are not trained on, and rows below its smallest are measured"
+        description="share held out, by stable hashes: one half of whole queries, which training never sees, the other "
+        "half of groups, whose queries it may see; after a change, rows below the lineage's largest share "
+        "are not trained on, and rows below its smallest are measured"
     )
     group: str | None = Field(
         min_length=1,
-        description="groups of rows that are held out together: `query_and_item`, `query`, `item` (their normalised "
-        "texts), or a column such as a user's id; with `query` all held-out queries are unseen; null: as the lineage "
-        "began, query_and_item for a new one",
+        description="rows that are held out together: of one `query_and_item`, `query` or `item` (normalised texts), "
+        "or of one value of a column such as a user's id; null: as the lineage began, query_and_item for a "
+        "new one",
     )
     near_duplicates: NearDuplicatesConfig | None = Field(
         default=None,
@@ -113,34 +112,32 @@ class EvaluateConfig(StageConfig):
     corpus_items: Positive = Field(
         default=20_000,
         description="largest catalogue, in items, that every model searches whole; in a larger one, challenger and "
-        "releases are compared on all items that both have, and other models on a sample of this size",
+        "releases are compared on all items that both have, other models on a sample of this size",
     )
     golden: str | None = beside(
         default=None,
-        description="Parquet, CSV or JSON Lines file with the columns query, item and optionally item_id, on which "
-        "all models are measured in addition to the holdout; null: none",
+        description="Parquet, CSV or JSON Lines file with the columns query, item and optionally item_id, on which all "
+        "models are measured too; null: none",
     )
     min_shared: Share = beside(
         default=0.5,
         description="least share of a larger catalogue's items that a release must hold too to be compared with; with "
-        "fewer, a critical gate against the champion refuses, and other releases are compared on a sample of "
-        "`corpus_items` items",
+        "fewer, a critical gate against the champion refuses",
     )
     champion_loss: Bounds = beside(
         default=Bounds(warn=0.1, stop=0.3),
-        description="relative drop of the champion's recall@10 on the newest span, against the spans before; a larger "
-        "one suggests wrong rows. Each value of a slice is judged by itself too",
+        description="relative drop of the champion's recall@10 from the spans before to the newest, also for each "
+        "value of a slice; a larger one suggests wrong rows",
     )
     label_loss: Bounds = beside(
         default=Bounds(warn=0.3, stop=0.6),
-        description="relative drop of the champion's 2 AUC - 1 of the newest span's labels, against the spans before; "
-        "a larger one suggests wrong labels. Each value of a slice is judged by itself too",
+        description="relative drop of the champion's 2 AUC - 1 of the labels from the spans before to the newest, also "
+        "for each value of a slice; a larger one suggests wrong labels",
     )
     gates: tuple[GateConfig, ...] = beside(description="conditions of a release")
     answer_hours: Annotated[float, Field(gt=0)] = beside(
         default=72.0,
-        description="hours in which a person can answer an undecided gate with `undecided: ask`; then the model is "
-        "rejected",
+        description="hours in which a person can answer a gate with `undecided: ask`; then the model is rejected",
     )
 
 
@@ -183,29 +180,27 @@ class ReleaseConfig(StageConfig):
         description="lowest cosine between a released vector and the exported folder's vector, made in a fresh process"
     )
     probe_rows: Positive = Field(
-        description="number of items, by chance, and of queries that are encoded again with the exported folder; "
-        "fewer are all encoded. 688 show with a probability of 99.9 % that 1 % of the vectors are wrong"
+        description="number of items, by chance, and of queries that are encoded again with the exported folder. 688 "
+        "show with a probability of 99.9 % that 1 % of the vectors are wrong"
     )
     queries: Positive = Field(
         default=2000, description="number of newest holdout queries that search all vectors of the release"
     )
     exports: tuple[ExportKind, ...] = beside(
         default=(),
-        description="forms of a new model for other runtimes, in its folder: `onnx`, `onnx-int8` (weights in int8); "
-        "each is proved against the release",
+        description="forms of a new model for other runtimes, in its folder: `onnx`, `onnx-int8` (weights in int8)",
     )
     export_max_loss: Share = beside(
         default=0.005,
-        description="greatest loss of recall@10 on the holdout queries by an export, against the model itself; with a "
-        "larger one it is refused. `onnx` must reach `min_cosine` too",
+        description="greatest loss of recall@10 on the holdout queries by an export; with a larger one it is refused. "
+        "`onnx` must reach `min_cosine` too",
     )
     exports_required: bool = beside(
         default=False, description="true: a refused export stops the release; false: the release goes on without it"
     )
     gates: tuple[GateConfig, ...] = beside(
         default=(),
-        description="conditions on that search's ranking metrics; the champion is the current release, searched with "
-        "the same queries",
+        description="conditions on that search's ranking metrics; the champion is the current release",
     )
 
     @field_validator("exports")
@@ -246,8 +241,8 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Form = Literal["int8", "binary"]
 _FORM: Any = Field(
     default=None,
-    description="form of the vectors in the index: `int8`, or `binary`, one bit for each number; the nearest by it are "
-    "compared again by their vectors themselves; null: as the vectors",
+    description="form of the vectors in the index: `int8`, or `binary`, one bit for each number; the nearest are "
+    "compared again by their vectors; null: as the vectors",
 )
 _WIDTH: Any = Field(
     default=None,
@@ -267,8 +262,8 @@ class LancedbTarget(Record):
     encoder: Address | None = Field(
         default=None,
         pattern=r"^https?://",
-        description="address of `millrace serve --online`, as in http://127.0.0.1:4280; "
-        "LanceDB's clients ask it for the vector of a text; null: they search with vectors alone",
+        description="address of `millrace serve --online`, as in http://127.0.0.1:4280, which embeds the texts of "
+        "LanceDB's clients; null: they search with vectors alone",
     )
     form: Form | None = _FORM
     width: Positive | None = _WIDTH
@@ -375,8 +370,8 @@ class PublishConfig(StageConfig):
     )
     max_loss: Share = Field(
         default=0.02,
-        description="greatest loss of recall@10 on the holdout queries by a target with `form` or `width`, compared "
-        "with an exact search of the release's vectors; with a larger one it goes on serving what it served",
+        description="greatest loss of recall@10 on the holdout queries by a target with `form` or `width`, against an "
+        "exact search of the release; with a larger one it serves what it served",
     )
 
     @field_validator("targets")

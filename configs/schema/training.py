@@ -34,8 +34,8 @@ class AveragingConfig(Record):
     )
     merge_with_parent: Inside | None = Field(
         default=None,
-        description="share of the parent's weights in the mean that is released at the end of a run; the next run "
-        "continues from the mean",
+        description="share of the parent's weights in the mean that is released at the end of a run and that the next "
+        "run continues from",
     )
 
     @model_validator(mode="after")
@@ -55,8 +55,8 @@ class KeepBestConfig(Record):
         "or labels"
     )
     rows: Positive = Field(
-        description="development rows, split off the run's rows by a stable hash and not trained on; at most a "
-        "tenth of them"
+        description="development rows, split off the run's rows by a stable hash and not trained on; a tenth of them "
+        "at most"
     )
     patience: Positive | None = Field(
         description="number of evaluations without a gain after which the run ends; null: it never ends early"
@@ -149,8 +149,8 @@ class ContrastiveHead(Record):
     )
     logq: bool = Field(
         default=False,
-        description="correction of in-batch negatives by their frequency (logQ): popular items count less, rare "
-        "ones more; hard negatives are not corrected",
+        description="correction of in-batch negatives by their frequency (logQ): popular items count less; hard "
+        "negatives are not corrected",
     )
     matryoshka: tuple[Positive, ...] = Field(
         default=(),
@@ -192,9 +192,8 @@ class ClassificationHead(Record):
     )
     refit_rows: Positive | None = Field(
         default=None,
-        description="number of newest training rows with a class on which the head is solved after the last step, "
-        "calibrated, with a threshold, on rows left out of training (500 a run, 5 % at most); null: it stays as "
-        "trained",
+        description="number of newest training rows with a class on which the head is solved after the last step and "
+        "calibrated, on rows left out of training (500 a run, 5 % at most); null: it stays as trained",
     )
 
     @model_validator(mode="after")
@@ -272,8 +271,8 @@ class TrainConfig(WorkersConfig):
     max_tokens: TokenLimits = Field(description="longest texts in training; longer ones are cut")
     sequence_tokens: Positive = Field(description="length of the sequences that texts are packed into, in tokens")
     sequences: Positive | None = Field(
-        description="sequences of the global batch; null: as many as the first rows of the run need. A number "
-        "keeps compiled graphs from span to span; a text without room loses its last tokens"
+        description="sequences of the global batch; null: as many as the first rows of the run need. A number keeps "
+        "compiled graphs from span to span; a text without room is cut"
     )
     gradcache_chunks: Positive = Field(
         description="parts of a worker's batch for GradCache, each encoded twice: the memory of one part, for about a "
@@ -281,13 +280,13 @@ class TrainConfig(WorkersConfig):
     )
     batch_by: str | None = Field(
         default=None,
-        description="column of features.categorical, or features.entity, such as a locale: batches have rows of "
-        "one value where possible; null: any rows",
+        description="column of features.categorical, or features.entity: batches have rows of one of its values where "
+        "possible; null: any rows",
     )
     row_weight: str | None = Field(
         min_length=1,
         description="column with the weight of a row in all losses, at least 0, divided by the run's mean; null: all "
-        "rows weigh the same",
+        "weigh the same",
     )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="peak of the learning rate, reached after warmup_steps")
@@ -306,8 +305,8 @@ class TrainConfig(WorkersConfig):
         "stochastically. `auto`: bf16 if the device is fast at it, else `fp32`"
     )
     after_rejection: Literal["accepted", "challenger"] = beside(
-        description="checkpoint that the next span continues after a rejection: the last `accepted` one, with the "
-        "rejected spans trained again, or the rejected `challenger`",
+        description="checkpoint that the next span continues after a rejection: the last `accepted` one, then with the "
+        "rejected spans again, or the rejected `challenger`",
     )
     replay: float = Field(
         ge=0,
@@ -332,8 +331,8 @@ class TrainConfig(WorkersConfig):
     evaluate_every_steps: Positive = Field(description="steps between two evaluations within the training")
     evaluate_rows: Positive = Field(description="most holdout rows of an evaluation within the training")
     checkpoint_every: Every = beside(
-        description="interval of checkpoints: `50 steps`, `300 seconds` (at the next step whose losses are read), "
-        "or `auto`: the best interval by the measured write time and the recorded failures"
+        description="interval of checkpoints: `50 steps`, `300 seconds`, or `auto`: the best one by the measured write "
+        "time and the recorded failures"
     )
     log_every_steps: Positive = beside(description="steps between two lines of the log")
     watchdog_seconds: Positive = beside(

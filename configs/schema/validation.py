@@ -229,8 +229,8 @@ class ItemsConfig(Record):
     unrelated: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
         description="lost relation of the known items' values to their earlier ones, from 0 to 1, each feature by "
-        "itself: the fall of the rank correlation of numbers, the rise of the share of categories that became another "
-        "known one",
+        "itself: the fall of the rank correlation of numbers, the rise of the share of categories that "
+        "became another one",
     )
 
 
@@ -271,8 +271,8 @@ class SignsConfig(Record):
     )
     misplaced: Bounds = Field(
         default=Bounds(warn=0.75, stop=0.85),
-        description="share of the words that queries have in common with items, beyond chance, that belong to other "
-        "items than their rows': in full unless it was usual before; only a first span is stopped",
+        description="share of the words common to queries and items, beyond chance, that belong to other items than "
+        "their rows': in full unless it was usual before; only a first span is stopped",
     )
 
 
@@ -303,8 +303,8 @@ class LabelsConfig(Record):
     )
     told: Bounds = Field(
         default=Bounds(warn=0.2, stop=0.5),
-        description="how surely one feature, or its absence, tells the class of a row, as 2 AUC - 1: the rise over "
-        "earlier spans, each feature by itself",
+        description="how surely one feature, or its absence, tells the class of a row, as 2 AUC - 1, each feature by "
+        "itself: the rise over earlier spans",
     )
 
 

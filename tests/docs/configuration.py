@@ -23,19 +23,18 @@ _HEAD = """# Configuration
 
 Settings are `configs/base.yaml`, then one file, then each `--set`, as in `--set train.epochs=2`. The file is that of
 `--config`, else of `MILLRACE_CONFIG`, else `millrace.yaml` in the working directory. It holds what differs, and may
-begin with `extends: trainium.yaml`, a file beside it. It may be in a bucket, `--config s3://bucket/settings/team.yaml`:
-it is read once at the start of a command or flow run, and extends a file of the installed `configs/`, or one beside it
-in the bucket. An unknown key is refused, and the nearest known one is named. `millrace config`
-shows this page in a terminal, with each value in force and the file and line that sets it, as in
-`millrace config train --config configs/demo.yaml`. Each run keeps its resolved settings in `config.yaml`.
+begin with `extends: trainium.yaml`, a file beside it. In a bucket, `--config s3://bucket/settings/team.yaml`, it is
+read once at the start of a command or flow run, and extends a file of the installed `configs/`, or one beside it. An
+unknown key is refused, and the nearest known one is named. `millrace config` shows this page in a terminal, with each
+value in force and the file and line that sets it, as in `millrace config train --config configs/demo.yaml`. Each run
+keeps its resolved settings in `config.yaml`.
 
-An editor with a YAML language server, such as VS Code with its YAML extension, completes keys and marks wrong ones in
-a file whose first line names the schema: `# yaml-language-server: $schema=` and the path of
-`configs/millrace.schema.json` from that file, as in each file of configs.
+An editor with a YAML language server completes keys and marks wrong ones in a file whose first line names the schema:
+`# yaml-language-server: $schema=` and the path of `configs/millrace.schema.json` from that file.
 
 Keys are written with dots. `[]` stands for each entry of a list, NAME for a name that you choose. A default of –: the
 key is a section, or has no default and must be given if its section is. A key that `decides` is part of a run's key:
-another value can make another model or other vectors, so it is another run. The others can be changed at any time.
+with another value it is another run. The others can be changed at any time.
 """
 
 
