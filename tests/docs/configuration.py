@@ -1,6 +1,6 @@
 """docs/configuration.md, written whole from the keys of configs/keys.py. `make docs` rewrites it.
 
-It has every key with its type, its default in base.yaml, its meaning, and whether it decides the result of a run.
+It has every key with its type, its default in base.yaml, its meaning, and a star if it does not decide a run's result.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ An editor with a YAML language server completes keys and marks wrong ones in a f
 `# yaml-language-server: $schema=` and the path of `configs/millrace.schema.json` from that file.
 
 Keys are written with dots. `[]` stands for each entry of a list, NAME for a name that you choose. A default of –: the
-key is a section, or has no default and must be given if its section is. A key that `decides` is part of a run's key:
-with another value it is another run. The others can be changed at any time.
+key is a section, or has no default and must be given if its section is. A key with a star, as `retry.attempts`*, can be
+changed at any time. All others are part of a run's key: with another value it is another run.
 """
 
 
@@ -65,13 +65,13 @@ def unexplained(*kinds: Any) -> list[str]:
     return sorted(found)
 
 
-def _table(keys: Iterable[Key], with_decides: bool = True) -> str:
-    """Return a table of keys; a record with several places has no column `decides`, which depends on the place."""
-    columns = ["key", "type", "default", *(["decides"] if with_decides else []), "meaning"]
+def _table(keys: Iterable[Key], with_stars: bool = True) -> str:
+    """Return a table of keys; the keys of a record with several places have no star, which depends on the place."""
+    columns = ["key", "type", "default", "meaning"]
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for key in keys:
-        decides = [("yes" if key.decides else "no")] if with_decides else []
-        cells = [f"`{key.path}`", key.type, _default(key), *decides, key.meaning]
+        star = "*" if with_stars and not key.decides else ""
+        cells = [f"`{key.path}`{star}", key.type, _default(key), key.meaning]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
