@@ -78,7 +78,7 @@ class NearDuplicatesConfig(Record):
 
     similarity: Annotated[float, Field(ge=0.8, le=1.0)] = Field(
         description="Jaccard similarity of two rows' word trigrams (runs of three words) from which they are "
-        "near-duplicates; those of the other side of the holdout are left out of training"
+        "near-duplicates; rows near to the other side of the holdout are left out of training"
     )
 
 
