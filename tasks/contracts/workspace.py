@@ -253,7 +253,7 @@ PRUNED_RELEASE = Kind(
     Kept.always, last_writer="a mark, which is there or not",
 )
 CURRENT = Kind(
-    "current release", "releases/CURRENT", "Pointer", "release, `rollback`, `hold`: compare-and-swap",
+    "current release", "releases/CURRENT", "Pointer", "release, `rollback`, `hold`, `prune`: compare-and-swap",
     "always one whole record", Kept.always,
 )
 HOLD = Kind("lifted hold", "releases/holds/{at}.json", "Hold", "`millrace hold --off`", EXISTS, Kept.always)

@@ -39,7 +39,7 @@ def prune(store: Store, policy: PruneConfig, dry_run: bool, warn: Callable[[str]
     with contextlib.ExitStack() as held:
         known = frozenset(lineage_of(key) for key in store.list(LINEAGES))
         held.enter_context(hold_lineages(store, known, warn))
-        _unmark_current(store)
+        _settle_marks(store)
         following = releases.last(store) + 1  # before the releases are read: one that is made later is not in the plan
         reach = find_reach(store, policy)
         if more := reach.lineages - known:  # of runs that have not trained yet; they may have ended meanwhile
@@ -53,11 +53,23 @@ def prune(store: Store, policy: PruneConfig, dry_run: bool, warn: Callable[[str]
     return plan.model_copy(update={"deleted": True})
 
 
-def _unmark_current(store: Store) -> None:
-    """Remove a mark of the current release: the prune that wrote it died before it looked at the pointer."""
-    _, pointer = releases.read_pointer(store)
-    if pointer is not None and releases.is_pruned(store, pointer.release):
+def _settle_marks(store: Store) -> None:
+    """Settle the marks of a prune that died before or after its look at the pointer.
+
+    A mark of the current release is removed. The target of a rollback that has a mark can't serve: the announcement is
+    withdrawn, as the rollback would do itself if it lived. If it stands still, its swap of the pointer fails now.
+
+    Raises:
+        Conflict: the pointer was moved at the same moment.
+    """
+    raw, pointer = releases.read_pointer(store)
+    if pointer is None:
+        return
+    if releases.is_pruned(store, pointer.release):
         _unmark_own(store, [pointer.release])
+    target = pointer.going_to
+    if target is not None and target != pointer.release and releases.is_pruned(store, target):
+        releases.swap_pointer(store, pointer.model_copy(update={"going_to": None}), expected=raw)
 
 
 def _mark(store: Store, plan: PrunePlan, following: int) -> None:

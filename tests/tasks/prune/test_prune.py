@@ -592,6 +592,21 @@ def test_a_mark_that_a_killed_prune_left_on_the_current_release_is_removed(store
     assert not releases.is_pruned(store, 6)
 
 
+def test_a_rollback_that_was_killed_does_not_stop_each_later_prune(store, runner):
+    """It announced its target, a prune had marked that, and both were killed. If it only stood still, it is refused."""
+    raw, pointer = releases.read_pointer(store)
+    assert pointer is not None
+    releases.swap_pointer(store, pointer.model_copy(update={"going_to": 2}), expected=raw)
+    announced = store.read(releases.CURRENT)
+    releases.mark_pruned(store, [2])
+    assert 2 in pruned(store).releases
+    assert releases.read_pointer(store)[1] == releases.read_pointer(store)[1].model_copy(update={"going_to": None})
+    with pytest.raises(Conflict):
+        store.swap(releases.CURRENT, releases.Pointer(release=2).to_json(), expected=announced)
+    with pytest.raises(ConfigError, match="release 2 can't serve"):
+        rollback(store, 2)
+
+
 def test_a_prune_at_the_same_moment_stops_the_rollback(store, runner):
     disturbed = Meanwhile(store.root)
     before = releases.current(store)
