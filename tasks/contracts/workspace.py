@@ -233,9 +233,10 @@ COMPILED = Kind(
     last_writer="by the holder of the key's lease; a graph that is lost is compiled again",
 )
 COMPILE_LEASE = Kind("lease of a compilation", "compile/{key}.lease", "Lease", "warmup", "expires", Kept.done)
-TOKENS_LEASE = Kind("lease of tokens", "tokens/{key}.lease", "Lease", "train", "expires", Kept.done)
+TOKENS_LEASE = Kind("lease of tokens", "tokens/{key}.lease", "Lease", "validate or train", "expires", Kept.done)
 TOKENS = Kind(
-    "tokens", "tokens/{key}/", "tokens", "train, for the rows of a span and a tokenizer", MANIFEST, Kept.reached,
+    "tokens", "tokens/{key}/", "tokens", "validate or train, for the rows of a span and a tokenizer", MANIFEST,
+    Kept.reached,
 )
 NEGATIVES = Kind("hard negatives", "negatives/{key}/", "rows", "train", MANIFEST, Kept.reached)
 MODEL = Kind("model", "models/{version}/", "weights", "release", MANIFEST, Kept.reached)

@@ -90,6 +90,24 @@ def read_sides(
             yield split_holdout(rows, rule, left_out)
 
 
+class Piece(NamedTuple):
+    """Some rows of a span, the number of the first one, and the ids of those in neither split."""
+
+    first: int
+    rows: pa.Table
+    left_out: pa.Array
+
+
+def pieces_of(tables: Iterable[pa.Table], left_out: pa.Array) -> Iterator[Piece]:
+    """Yield the rows of a span with their own ids of `left_out`, which has the order of the rows."""
+    first = used = 0
+    for rows in tables:
+        next_ones = left_out.slice(used, rows.num_rows)
+        own = next_ones.filter(pc.is_in(next_ones, value_set=rows[ROW_ID].combine_chunks()))
+        yield Piece(first, rows, own)
+        first, used = first + rows.num_rows, used + len(own)
+
+
 class TrainingSpan:
     """The training rows of one span, with the core columns and `columns`; read again in each iteration.
 
@@ -103,22 +121,24 @@ class TrainingSpan:
         self._columns = [*columns, *group_columns(rule.group)]
 
     def __iter__(self) -> Iterator[pa.Table]:
-        first, found = 0, [np.zeros(0, dtype=bool)]
-        left_out = left_out_ids(self.store, self.ref) if self.found is None else None
-        for rows in read_rows(self.store, [self.ref], self._columns):
-            known = None if self.found is None else self.found[first : first + rows.num_rows]
-            found.append(is_training(rows, self.rule, left_out) if known is None else known)
-            first += rows.num_rows
+        found = [np.zeros(0, dtype=bool)]
+        for piece in self.pieces():
+            known = None if self.found is None else self.found[piece.first : piece.first + piece.rows.num_rows]
+            found.append(is_training(piece.rows, self.rule, piece.left_out) if known is None else known)
             if found[-1].any():
-                yield rows.filter(pa.array(found[-1]))
+                yield piece.rows.filter(pa.array(found[-1]))
         self.found = np.concatenate(found)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield all rows of the span, a few thousand at a time."""
+        rows = read_rows(self.store, [self.ref], self._columns)
+        return pieces_of(rows, left_out_ids(self.store, self.ref))
 
     def where(self, wanted: Callable[[pa.Table], np.ndarray]) -> Iterator[pa.Table]:
         """Yield the training rows that `wanted` selects, bool (rows,); no text of another row is hashed."""
-        left_out = left_out_ids(self.store, self.ref)
-        for rows in read_rows(self.store, [self.ref], self._columns):
-            if (few := rows.filter(pa.array(wanted(rows)))).num_rows:
-                yield few.filter(pa.array(is_training(few, self.rule, left_out)))
+        for piece in self.pieces():
+            if (few := piece.rows.filter(pa.array(wanted(piece.rows)))).num_rows:
+                yield few.filter(pa.array(is_training(few, self.rule, piece.left_out)))
 
 
 def left_out_ids(store: Store, ref: RowsRef) -> pa.Array:

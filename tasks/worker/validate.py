@@ -57,6 +57,7 @@ from tasks.worker.rows.suites import OwnExpectations
 from tasks.worker.rows.values import judge_labels, judge_values
 from tasks.worker.rows.window import WindowCounts, judge_columns, judge_drift, judge_places, read_earlier
 from tasks.worker.training.row_keys import write_span_keys
+from tasks.worker.training.tokens_ahead import tokenise_ahead
 
 
 def rows_file(scratch: Path, span: SpanRef) -> Path:
@@ -234,6 +235,7 @@ def _written(job: Job, inputs: ValidateInputs, judged: _Judged, scratch: Path, c
     (scratch / "sides").mkdir()
     rows, left = find_sides(job.store, rows, inputs.history, config, sides, scratch / "sides", cores, inputs.kept_out)
     rows = tuple(_with_keys(job, _with_held(job, inputs, ref, scratch, cores), scratch, cores) for ref in rows)
+    tokenise_ahead(job.store, config, rows, inputs.history, inputs.parent, cores)
     outcome = outcome.model_copy(
         update={
             "rows": rows,

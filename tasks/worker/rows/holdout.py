@@ -10,10 +10,10 @@ rows as all files before it, so reading the queries up to any place reads at mos
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -28,7 +28,7 @@ from infra.store.manifest import commit_by_content, open_file, open_manifest
 from tasks.contracts.evaluation import ENOUGH_SPANS, QUERY_KEY, QUERY_TRAINED, usual_rows
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import QUERY_AND_ITEM, HoldoutRule, RowsRef
-from tasks.data.holdout import left_out_ids, split_by_places
+from tasks.data.holdout import Piece, left_out_ids, pieces_of, split_by_places
 from tasks.data.label_columns import pair_mask
 from tasks.data.query_places import QUERY_PLACE, hash_queries, query_places
 from tasks.data.rows import (
@@ -37,7 +37,6 @@ from tasks.data.rows import (
     ITEM_ID,
     LABEL,
     QUERY,
-    ROW_ID,
     below_share,
     group_hashes,
     hold_places,
@@ -136,7 +135,7 @@ def file_name(what: str, number: int) -> str:
 
 def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path, cores: Cores) -> list[Path]:
     """Write the held-out rows with their places, the pairs of all rows, and the texts of the training rows."""
-    pieces = _pieces(read_rows(store, [ref], other_columns(store, ref)), left_out_ids(store, ref))
+    pieces = pieces_of(read_rows(store, [ref], other_columns(store, ref)), left_out_ids(store, ref))
     paths = [folder / name for name in ("rows.parquet", "pairs.parquet", TRAINED)]
     writers: list[pq.ParquetWriter] = []
     try:
@@ -152,25 +151,7 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, folder: Path, cores: C
     return paths
 
 
-class _Piece(NamedTuple):
-    """Some rows of a span, the number of the first one, and the ids of those in neither split."""
-
-    first: int
-    rows: pa.Table
-    left_out: pa.Array
-
-
-def _pieces(tables: Iterable[pa.Table], left_out: pa.Array) -> Iterator[_Piece]:
-    """Yield the rows of a span with their own ids of `left_out`, which has the order of the rows."""
-    first = used = 0
-    for rows in tables:
-        next_ones = left_out.slice(used, rows.num_rows)
-        own = next_ones.filter(pc.is_in(next_ones, value_set=rows[ROW_ID].combine_chunks()))
-        yield _Piece(first, rows, own)
-        first, used = first + rows.num_rows, used + len(own)
-
-
-def _drafted(piece: _Piece, rule: HoldoutRule) -> tuple[pa.Table, pa.Table, pa.Table]:
+def _drafted(piece: Piece, rule: HoldoutRule) -> tuple[pa.Table, pa.Table, pa.Table]:
     first, rows, left_out = piece
     places = hold_places(rows, rule.group)
     added = {

@@ -26,12 +26,11 @@ from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker.model import features, tokens
 from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape
 from tasks.worker.model.features import FeatureTable
-from tasks.worker.training.tokenised import TokenizerSettings, read_settings, write_settings
+from tasks.worker.training.tokenised import SHAPE_FILE, TokenizerSettings, read_settings, write_settings
 
 KIND = "checkpoint"
 RELEASED = "model.safetensors"  # the weights that are evaluated and released
 TRAINED = "trained.safetensors"  # the weights that training continues from, if they differ
-SHAPE_FILE = "shape.json"
 # The names of dropout in the configs of the different encoders.
 DROPOUTS = (
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout",

@@ -14,8 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, normalizers
-from tokenizers.normalizers import Lowercase
 from torch import nn
 from transformers import AutoConfig, AutoModel, BertConfig, PretrainedConfig
 
@@ -34,7 +32,7 @@ from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.devices.base import Precision
 from tasks.worker.model.embedding_model import EmbeddingModel, ModelShape, shape_of
 from tasks.worker.model.features import FIRST, NEVER_SEEN, FeatureTable, extend_features, fit_features, has_new_category
-from tasks.worker.model.tokens import load_tokenizer, train_tokenizer
+from tasks.worker.model.tokens import train_tokenizer
 from tasks.worker.process.job import Job
 from tasks.worker.training.checkpoint import (
     ModelParts,
@@ -46,7 +44,7 @@ from tasks.worker.training.checkpoint import (
 )
 from tasks.worker.training.forgetting import RunningAverage, put_weights
 from tasks.worker.training.optimizer import make_optimizer
-from tasks.worker.training.tokenised import lower_cases, own_settings, read_settings
+from tasks.worker.training.tokenised import own_settings, read_settings, tokenizer_of
 from tasks.worker.training.training_rows import TrainingRows, run_spares
 
 
@@ -105,22 +103,13 @@ def _encoder_weights(described: Described) -> dict[str, torch.Tensor]:
 
 def _from_pretrained(folder: Path, config: Config, table: FeatureTable) -> ModelParts:
     described, text = describe_encoder(config, folder)
-    tokenizer = load_tokenizer(described.encoder)
-    settings = read_settings(described.encoder)
-    if described.lower_case and not lower_cases(tokenizer):
-        _lower_case(tokenizer)
+    tokenizer, settings = tokenizer_of(described), read_settings(described.encoder)
     encoder_config = AutoConfig.from_pretrained(described.encoder, local_files_only=True)
     set_dropout(encoder_config, config.model.dropout)
     model = first_model(config, encoder_config, shape_of(config, encoder_config.hidden_size, table, text), described)
     if not described.normalized:
         print(f"{folder} gives vectors of any length; those trained from it have unit length", flush=True)
     return ModelParts(model, tokenizer, table, encoder_config, settings or own_settings(tokenizer))
-
-
-def _lower_case(tokenizer: Tokenizer) -> None:
-    """Lower-case texts before the tokenizer's own normalizer."""
-    rest = tokenizer.normalizer
-    tokenizer.normalizer = Lowercase() if rest is None else normalizers.Sequence([Lowercase(), rest])
 
 
 def _dense_weights(folder: Path) -> dict[str, torch.Tensor]:

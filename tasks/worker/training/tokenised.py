@@ -40,17 +40,21 @@ from infra.store.manifest import (
     quarantine,
     read_manifest,
 )
+from tasks.contracts.references import HoldoutRule
 from tasks.contracts.workspace import TOKENS, TOKENS_LEASE
-from tasks.data.holdout import TrainingSpan
+from tasks.data.holdout import Piece, TrainingSpan, is_training
+from tasks.data.pretrained import Described
 from tasks.data.pretrained import read_settings as read_json
 from tasks.data.rows import ITEM, ITEM_ID, QUERY
 from tasks.worker.model.features import Side
-from tasks.worker.model.tokens import prompts_of, tokenize
+from tasks.worker.model.tokens import load_tokenizer, prompts_of, tokenize
+from tasks.worker.process.cores import Cores
 from tasks.worker.process.machine import beating
 from tasks.worker.training.row_keys import KEYS, id_keys, text_keys
 
 TokenizerSettings = Mapping[str, Mapping[str, Any]]  # content of each file by its name
 
+SHAPE_FILE = "shape.json"  # in a checkpoint; its prompts come before all texts
 CONFIG = "tokenizer_config.json"
 FILES = (CONFIG, "special_tokens_map.json", "added_tokens.json")
 _TEMPLATE, _TEMPLATE_FILE = "chat_template", "chat_template.jinja"  # newer folders have it in a file of its own
@@ -88,6 +92,15 @@ def lower_cases(tokenizer: Tokenizer) -> bool:
     steps = tokenizer.normalizer
     steps = list(cast(Any, steps)) if isinstance(steps, normalizers.Sequence) else [steps]
     return any(isinstance(step, normalizers.Lowercase) for step in steps)
+
+
+def tokenizer_of(described: Described) -> Tokenizer:
+    """Return the tokenizer of a pretrained folder; it lower-cases texts if the folder's model reads them so."""
+    tokenizer = load_tokenizer(described.encoder)
+    if described.lower_case and not lower_cases(tokenizer):
+        rest, first = tokenizer.normalizer, normalizers.Lowercase()
+        tokenizer.normalizer = first if rest is None else normalizers.Sequence([first, rest])
+    return tokenizer
 
 
 def write_settings(settings: TokenizerSettings, folder: Path, longest: int | None = None) -> None:
@@ -167,7 +180,11 @@ _FORMAT = 2  # part of the key: raise it if the same rows give different files
 
 
 def open_tokens(
-    store: Store, span: TrainingSpan, recipe: Recipe, beat: Callable[[], object] = lambda: None
+    store: Store,
+    span: TrainingSpan,
+    recipe: Recipe,
+    beat: Callable[[], object] = lambda: None,
+    cores: Cores | None = None,
 ) -> tuple[Path, Manifest]:
     """Return the local folder of a span's tokens and its manifest; make it if the workspace lacks it.
 
@@ -178,6 +195,7 @@ def open_tokens(
     Args:
         store: the folder is written to it; the rows are read from the span's.
         beat: called as the work goes on, here or in the process that makes the folder.
+        cores: tokenise; None: this process does.
 
     Raises:
         MissingFolder, CorruptFolder: the rows of the span or their `sides` are missing or damaged.
@@ -198,7 +216,7 @@ def open_tokens(
         lease_key = TOKENS_LEASE.key(key=key)
         with lease.wait_for(store, lease_key, until=never, say=_say, poll_seconds=POLL_SECONDS) as held:
             assert held is not None  # as `until` is never true
-            _make_if_needed(store, prefix, span, recipe, made_of, beat)
+            _make_if_needed(store, prefix, span, recipe, made_of, beat, cores or Cores(()))
             held.check()
         found = open_folder(store, prefix, KIND)
     span.found = np.unpackbits(np.fromfile(found[0] / SPLIT, np.uint8), count=span.ref.rows).astype(bool)
@@ -222,7 +240,13 @@ def _made_of(span: TrainingSpan, recipe: Recipe) -> dict[str, Any]:
 
 
 def _make_if_needed(
-    store: Store, prefix: str, span: TrainingSpan, recipe: Recipe, made_of: dict[str, Any], beat: Callable[[], object]
+    store: Store,
+    prefix: str,
+    span: TrainingSpan,
+    recipe: Recipe,
+    made_of: dict[str, Any],
+    beat: Callable[[], object],
+    cores: Cores,
 ) -> None:
     """Make the folder unless another process just did; the caller must hold the lease."""
     try:
@@ -234,25 +258,36 @@ def _make_if_needed(
         _say(f"{error}; moved to {quarantine(store, prefix)}, and made again")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="millrace-") as name:
-        rows = write_tokens(Path(name), beating(span, beat), recipe)
-        assert span.found is not None, "all of it was read"
-        np.packbits(span.found).tofile(Path(name) / SPLIT)
+        work = functools.partial(_split_and_tokenise, rule=span.rule, recipe=recipe)
+        made = (result for _, result in cores.map(work, beating(span.pieces(), beat), span.ref.rows))
+        found: list[np.ndarray] = []
+        rows = _write(Path(name), (tokens for mask, tokens in made if not found.append(mask)))
+        np.packbits(np.concatenate([np.zeros(0, dtype=bool), *found])).tofile(Path(name) / SPLIT)
         facts = {"rows": rows, "of": span.ref.prefix, "made_of": made_of}
         commit(store, prefix, Path(name), KIND, facts)
     seconds = time.monotonic() - began
     _say(f"{prefix}: tokenised {rows} rows of span {span.ref.span.name} in {seconds:.1f} s")
 
 
+def _split_and_tokenise(piece: Piece, rule: HoldoutRule, recipe: Recipe) -> tuple[np.ndarray, TokenisedRows]:
+    """Return the mask of the training rows, bool (rows,), and their tokens."""
+    training = is_training(piece.rows, rule, piece.left_out)
+    return training, tokenise_rows(piece.rows.filter(pa.array(training)), recipe)
+
+
 def write_tokens(folder: Path, tables: Iterable[pa.Table], recipe: Recipe) -> int:
-    """Write the files of the cache into `folder`, table by table; return the number of rows."""
+    """Write the files of the cache into `folder`, table by table, but for SPLIT; return the number of rows."""
+    return _write(folder, (tokenise_rows(table, recipe) for table in tables))
+
+
+def _write(folder: Path, tokenised: Iterable[TokenisedRows]) -> int:
     count, ends = 0, np.zeros(2, dtype=np.int64)
     with (
         (folder / ROWS).open("wb") as rows,
         (folder / QUERY_IDS).open("wb") as query_ids,
         (folder / ITEM_IDS).open("wb") as item_ids,
     ):
-        for table in tables:
-            some = tokenise_rows(table, recipe)
+        for some in tokenised:
             for begin, end in zip(BEGINS, ends, strict=True):
                 some.rows[begin] += end
             _append(rows, some.rows)

@@ -95,6 +95,7 @@ def test_what_the_parent_has_never_seen_is_a_warning(store: DirectoryStore, tmp_
     folder.mkdir()
     (folder / "features.json").write_bytes(table.to_json())
     (folder / "tokenizer.json").write_text(train_tokenizer(texts, 200).to_str(), encoding="utf-8")
+    (folder / "shape.json").write_text('{"prompts": {}}', encoding="utf-8")
     commit(store, PARENT.prefix, folder, "checkpoint", {})
     write_span(store, tmp_path, MARCH, [*rows(30), *rows(10, start=30, query="赤いランプ が 好き です")])
     outcome = validate.run(job(store, parent=PARENT))

@@ -13,14 +13,14 @@ from tokenizers import Tokenizer
 
 from configs.schema.model import Prompts
 from infra.store.base import Store
-from infra.store.manifest import MANIFEST
+from infra.store.manifest import MANIFEST, commit
 from tasks.contracts.references import HoldoutRule, RowsRef
 from tasks.data import holdout
 from tasks.data.holdout import TrainingSpan, split_holdout
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.model.tokens import tokenize, train_tokenizer
 from tasks.worker.training import tokenised
-from tasks.worker.training.tokenised import ROW, Column, Recipe, RecordFile, open_tokens, write_tokens
+from tasks.worker.training.tokenised import ROW, Column, Recipe, RecordFile, open_tokens
 from tests.support.workspace.jobs import all_rows, make_workspace, tiny_config
 from tests.support.workspace.stores import STORES
 
@@ -157,17 +157,16 @@ def test_two_that_need_them_at_once_make_them_once(tmp_path: Path, monkeypatch: 
     store, rows = make_workspace(tmp_path, rows=60, distinct=12)
     begun, made, both = [], [], threading.Barrier(2)
 
-    def slow(*arguments: Any) -> int:
+    def slow(*arguments: Any) -> None:
         begun.append(threading.get_ident())
-        count = write_tokens(*arguments)
-        made.append(count)
-        return count
+        commit(*arguments)
+        made.append(threading.get_ident())
 
     def need() -> None:
         both.wait()
         open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)
 
-    monkeypatch.setattr(tokenised, "write_tokens", slow)
+    monkeypatch.setattr(tokenised, "commit", slow)
     monkeypatch.setattr(tokenised, "POLL_SECONDS", 0.05)
     others = [threading.Thread(target=need) for _ in range(2)]
     for other in others:
