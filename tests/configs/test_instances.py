@@ -13,7 +13,7 @@ from configs.prices import find_price, published
 from tasks.contracts.stages import Stage
 from tasks.costs.stage_time import Asked, place_of
 from tasks.foundation.errors import ConfigError
-from tests.docs import instances_in_template
+from tests.docs import in_template
 
 KINDS = list(instances())
 
@@ -53,8 +53,8 @@ def test_the_limits_of_health_are_those_of_the_row(kind: str):
 def test_a_new_type_is_one_row(monkeypatch: pytest.MonkeyPatch):
     """The template starts it and gives it its share, its interfaces and its market by this row alone."""
     row = instances()["trn2.48xlarge"].model_copy(update={"vcpus": 200, "job_vcpus": 150})
-    monkeypatch.setattr(instances_in_template, "instances", lambda: {**instances(), "trn9.48xlarge": row})
-    made = instances_in_template.page()
+    monkeypatch.setattr(in_template, "instances", lambda: {**instances(), "trn9.48xlarge": row})
+    made = in_template.page()
     assert "trn2.3xlarge, trn9.48xlarge]\n" in made
     assert '    trn9.48xlarge: {Vcpus: "150", MemoryMib: "1920000", SharedMib: "16384"}\n' in made
     assert '    trn9.48xlarge: {"1": "200", "2": "400", ' in made

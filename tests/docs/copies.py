@@ -7,8 +7,8 @@ from tests.docs import (
     configuration,
     editor_schema,
     folders,
+    in_template,
     instances_in_settings,
-    instances_in_template,
     man_page,
     proof,
     published,
@@ -18,6 +18,6 @@ from tests.docs import (
 from tests.nightly import ran
 
 COPIES = (
-    instances_in_settings, instances_in_template, codes, configuration, editor_schema, folders, man_page, proof,
+    instances_in_settings, in_template, codes, configuration, editor_schema, folders, man_page, proof,
     published, ran, refreshes, traps, weeks, workspace_table,
 )  # fmt: skip

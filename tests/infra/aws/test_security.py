@@ -42,12 +42,15 @@ def plain_text(value: Any) -> str:
 
 # Each gives the names of the resources that break it.
 RULES: dict[str, Callable[[Resources], list[str]]] = {
-    "disks are encrypted": lambda found: [
-        name
-        for name, one in of_kind(found, "EC2::LaunchTemplate")
-        for disk in one["LaunchTemplateData"]["BlockDeviceMappings"]
-        if disk["Ebs"].get("Encrypted") is not True
-    ],
+    "disks are encrypted": lambda found: (
+        [
+            name
+            for name, one in of_kind(found, "EC2::LaunchTemplate")
+            for disk in one["LaunchTemplateData"]["BlockDeviceMappings"]
+            if disk["Ebs"].get("Encrypted") is not True
+        ]
+        + [name for name, one in of_kind(found, "EC2::Volume") if one.get("Encrypted") is not True]
+    ),
     "metadata needs a token": lambda found: [
         name
         for name, one in of_kind(found, "EC2::LaunchTemplate")

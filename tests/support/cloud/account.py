@@ -36,6 +36,8 @@ LISTS = {
     "addresses": ("ec2", "DescribeAddresses", "Addresses[].AllocationId"),
     "endpoints": ("ec2", "DescribeVpcEndpoints", "VpcEndpoints[?State!='deleted'].VpcEndpointId"),
     "groups": ("ec2", "DescribeSecurityGroups", "SecurityGroups[].GroupId"),
+    "scaling groups": ("autoscaling", "DescribeAutoScalingGroups", "AutoScalingGroups[].AutoScalingGroupName"),
+    "secrets": ("secretsmanager", "ListSecrets", "SecretList[].Name"),
     "launch templates": ("ec2", "DescribeLaunchTemplates", "LaunchTemplates[].LaunchTemplateId"),
     "environments": ("batch", "DescribeComputeEnvironments", "computeEnvironments[].computeEnvironmentName"),
     "queues": ("batch", "DescribeJobQueues", "jobQueues[].jobQueueName"),
@@ -210,6 +212,39 @@ def _start(account: Account, one: Command) -> Any:
     return {"Instances": reply["Instances"]}
 
 
+def _attach(_: Account, one: Command) -> Any:
+    """AWS refuses a volume that another machine has, of another zone, or to a machine that ends; moto does not."""
+    request = request_of(operation_of(one), one.options)
+    (volume,) = call("ec2", "DescribeVolumes", {"VolumeIds": [request["VolumeId"]]})["Volumes"]
+    found = call("ec2", "DescribeInstances", {"InstanceIds": [request["InstanceId"]]})["Reservations"][0]["Instances"]
+    if found[0]["State"]["Name"] != "running":
+        raise Refused(f"IncorrectState: {request['InstanceId']} is not running")
+    if found[0]["Placement"]["AvailabilityZone"] != volume["AvailabilityZone"]:
+        raise Refused(f"InvalidVolume.ZoneMismatch: {request['VolumeId']} is in {volume['AvailabilityZone']}")
+    if held := [each["InstanceId"] for each in volume["Attachments"] if _runs(each["InstanceId"])]:
+        raise Refused(f"VolumeInUse: {request['VolumeId']} is already attached to an instance: {held[0]}")
+    return call("ec2", "AttachVolume", request)
+
+
+def _runs(instance: str) -> bool:
+    reservations = call("ec2", "DescribeInstances", {"InstanceIds": [instance]})["Reservations"]
+    return reservations[0]["Instances"][0]["State"]["Name"] != "terminated"
+
+
+def _refresh(_: Account, one: Command) -> Any:
+    """A group of one has no machine meanwhile, and so needs no healthy one; the next is of the newest template."""
+    request = request_of(operation_of(one), one.options)
+    (group,) = call(
+        "autoscaling", "DescribeAutoScalingGroups", {"AutoScalingGroupNames": [request["AutoScalingGroupName"]]}
+    )["AutoScalingGroups"]
+    if request.get("Preferences", {}).get("MinHealthyPercentage") != 0:
+        raise Refused("the machine that stays has the volume of the one that comes")
+    for each in group["Instances"]:
+        ended = {"InstanceId": each["InstanceId"], "ShouldDecrementDesiredCapacity": False}
+        call("autoscaling", "TerminateInstanceInAutoScalingGroup", ended)
+    return {"InstanceRefreshId": "08b91cf7-8fa6-48af-b6a6-d227f40f1b9b"}
+
+
 def _wait(account: Account, one: Command) -> None:
     if one.words[1] == "instance-stopped":  # the machine's own last line
         call("ec2", "StopInstances", {"InstanceIds": one.options["instance-ids"]})
@@ -226,9 +261,10 @@ def _session(_: Account, one: Command) -> str:
     """A shell on a machine that runs, with a role that Systems Manager takes; its document is one of AWS's."""
     (target,) = one.options["target"]
     (found,) = call("ec2", "DescribeInstances", {"InstanceIds": [target]})["Reservations"][0]["Instances"]
-    if found["State"]["Name"] != "running" or "IamInstanceProfile" not in found:
+    profile = found.get("IamInstanceProfile") or _profile_of_group(target)
+    if found["State"]["Name"] != "running" or not profile:
         raise Refused(f"TargetNotConnected: {target} is not connected.")
-    name = found["IamInstanceProfile"]["Arn"].rpartition("/")[2]
+    name = profile["Arn"].rpartition("/")[2]
     (role,) = call("iam", "GetInstanceProfile", {"InstanceProfileName": name})["InstanceProfile"]["Roles"]
     attached = call("iam", "ListAttachedRolePolicies", {"RoleName": role["RoleName"]})["AttachedPolicies"]
     if "AmazonSSMManagedInstanceCore" not in [each["PolicyName"] for each in attached]:
@@ -236,11 +272,24 @@ def _session(_: Account, one: Command) -> str:
     return "Starting session\n"
 
 
+def _profile_of_group(instance: str) -> dict[str, str]:
+    """The profile in the launch template of a machine's group, which moto does not give the machine; {} if none."""
+    found = call("autoscaling", "DescribeAutoScalingInstances", {"InstanceIds": [instance]})["AutoScalingInstances"]
+    for template in (each["LaunchTemplate"] for each in found):
+        asked = {"LaunchTemplateId": template["LaunchTemplateId"], "Versions": [template["Version"]]}
+        (version,) = call("ec2", "DescribeLaunchTemplateVersions", asked)["LaunchTemplateVersions"]
+        return version["LaunchTemplateData"].get("IamInstanceProfile", {})
+    return {}
+
+
 OWN: dict[tuple[str, str], Any] = {
     ("cloudformation", "deploy"): _deploy,
     ("cloudformation", "describe-stacks"): _describe_stacks,
     ("cloudformation", "delete-stack"): _delete_stack,
     ("cloudformation", "wait"): _wait,
+    ("autoscaling", "start-instance-refresh"): _refresh,
+    ("autoscaling", "describe-instance-refreshes"): lambda _, one: {"InstanceRefreshes": [{"Status": "Successful"}]},
+    ("ec2", "attach-volume"): _attach,
     ("ec2", "wait"): _wait,
     ("ec2", "run-instances"): _start,
     ("ec2", "create-capacity-reservation"): _reserve,

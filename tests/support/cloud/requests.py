@@ -13,6 +13,11 @@ from tests.support.cloud.template import made
 
 # How CloudFormation makes a resource: service, call, and what it adds by itself.
 CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "AWS::AutoScaling::AutoScalingGroup": (
+        "autoscaling",
+        "CreateAutoScalingGroup",
+        {"AutoScalingGroupName": "made-up"},
+    ),
     "AWS::Batch::ComputeEnvironment": ("batch", "CreateComputeEnvironment", {"computeEnvironmentName": "made-up"}),
     "AWS::Batch::JobDefinition": ("batch", "RegisterJobDefinition", {}),
     "AWS::Batch::JobQueue": ("batch", "CreateJobQueue", {}),
@@ -63,7 +68,10 @@ def container(stage: str, prefix: str = "millrace", **parameters: str) -> dict[s
 
 
 def as_parameters(value: Any, shape: Any) -> Any:
-    """Write properties as the call's parameters: other capitals, numbers for texts; what is unknown stays."""
+    """Write properties as the call's parameters: other capitals, numbers for texts, a text for a list of ids.
+
+    Unknown properties stay.
+    """
     if shape.type_name == "structure" and isinstance(value, dict):
         members = {name.lower(): (name, member) for name, member in shape.members.items()}
         named = {key: members.get(key.lower(), (key, None)) for key in value}
@@ -74,6 +82,8 @@ def as_parameters(value: Any, shape: Any) -> Any:
         return [as_parameters(each, shape.member) for each in value]
     if shape.type_name == "map" and isinstance(value, dict):
         return {key: as_parameters(each, shape.value) for key, each in value.items()}
+    if shape.type_name == "string" and isinstance(value, list):
+        return ",".join(value)
     if shape.type_name in ("integer", "long") and isinstance(value, str) and value.lstrip("-").isdecimal():
         return int(value)
     return value

@@ -7,6 +7,7 @@ a look at the list. Skipped are the properties that no call of moto takes, and t
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 
 import boto3.session
 from botocore import xform_name
+from moto.core.types import Base64EncodedString
+from moto.ec2.models import ec2_backends
 
 from tests.support.cloud.requests import as_parameters, operation
 from tests.support.cloud.template import ACCOUNT, REGION, flat
@@ -51,6 +54,7 @@ KINDS = {
     "AWS::EC2::VPCEndpoint": Kind(
         "ec2", "CreateVpcEndpoint", "VpcEndpoint.VpcEndpointId", "DeleteVpcEndpoints", "VpcEndpointIds"
     ),
+    "AWS::EC2::Volume": Kind("ec2", "CreateVolume", "VolumeId", "DeleteVolume", "VolumeId"),
     "AWS::EC2::LaunchTemplate": Kind(
         *("ec2", "CreateLaunchTemplate", "LaunchTemplate.LaunchTemplateId"),
         *("DeleteLaunchTemplate", "LaunchTemplateId"),
@@ -128,6 +132,11 @@ class Stack:
                 return self._made[name].attributes[attribute]
             if set(value) == {"Fn::Sub"}:
                 return re.sub(r"\$\{(\w+)(?:\.(\w+))?\}", self._put, value["Fn::Sub"])
+            if set(value) == {"Fn::Join"}:
+                between, parts = value["Fn::Join"]
+                return between.join(self._resolved(parts))
+            if set(value) == {"Fn::Base64"}:
+                return base64.b64encode(self._resolved(value["Fn::Base64"]).encode()).decode()
             return {key: self._resolved(each) for key, each in value.items()}
         return [self._resolved(each) for each in value] if isinstance(value, list) else value
 
@@ -165,12 +174,19 @@ class Stack:
             data = as_parameters(properties, operation("ec2", "CreateLaunchTemplate").input_shape)["LaunchTemplateData"]
             request = {"LaunchTemplateId": made.id, "LaunchTemplateData": data}
             reply = call("ec2", "CreateLaunchTemplateVersion", request)
+            if text := data.get("UserData"):  # moto keeps it in a form that its Auto Scaling does not take
+                template = ec2_backends[ACCOUNT][REGION].get_launch_template(made.id)
+                template.latest_version().data["UserData"] = Base64EncodedString(text)
             return made.id, {"LatestVersionNumber": str(reply["LaunchTemplateVersion"]["VersionNumber"])}
         if made.kind == "AWS::Batch::ComputeEnvironment":  # moto changes no launch template
             call("batch", "UpdateComputeEnvironment", {"computeEnvironment": made.id, "state": "ENABLED"})
             return made.id, made.attributes
         if made.kind == "AWS::Events::Rule":
             return _rule(f"{self.name}-{name}", properties)
+        if made.kind == "AWS::AutoScaling::AutoScalingGroup":  # which leaves its machines as they are
+            given = {"AutoScalingGroupName": made.id, "LaunchTemplate": properties["LaunchTemplate"]}
+            call("autoscaling", "UpdateAutoScalingGroup", given)
+            return made.id, {}
         raise StackFailed(f"{name}: UPDATE_FAILED: no update of {made.kind} is written here")
 
     def _delete(self, name: str) -> None:
@@ -256,6 +272,8 @@ def _attributes(kind: str, own_id: str, reply: dict[str, Any]) -> dict[str, str]
         return {"RepositoryUri": reply["repository"]["repositoryUri"], "Arn": reply["repository"]["repositoryArn"]}
     if kind == "AWS::EC2::LaunchTemplate":
         return {"LatestVersionNumber": "1"}
+    if kind == "AWS::EC2::Subnet":
+        return {"AvailabilityZone": reply["Subnet"]["AvailabilityZone"]}
     return {"AllocationId": own_id} if kind == "AWS::EC2::EIP" else {}
 
 
@@ -372,6 +390,27 @@ def _delete_rule(own_id: str, p: dict[str, Any]) -> None:
     call("events", "DeleteRule", {"Name": own_id})
 
 
+def _secret(name: str, p: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    text = call("secretsmanager", "GetRandomPassword", p["GenerateSecretString"])["RandomPassword"]
+    return call("secretsmanager", "CreateSecret", {"Name": name, "SecretString": text})["ARN"], {}
+
+
+def _delete_secret(own_id: str, _: dict[str, Any]) -> None:
+    call("secretsmanager", "DeleteSecret", {"SecretId": own_id, "ForceDeleteWithoutRecovery": True})
+
+
+def _scaling_group(name: str, p: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """moto starts its machines at once."""
+    given = {key: int(p[key]) for key in ("MinSize", "MaxSize", "DesiredCapacity", "HealthCheckGracePeriod")}
+    given |= {"LaunchTemplate": p["LaunchTemplate"], "VPCZoneIdentifier": ",".join(p["VPCZoneIdentifier"])}
+    call("autoscaling", "CreateAutoScalingGroup", {"AutoScalingGroupName": name, **given})
+    return name, {}
+
+
+def _delete_scaling_group(own_id: str, _: dict[str, Any]) -> None:
+    call("autoscaling", "DeleteAutoScalingGroup", {"AutoScalingGroupName": own_id, "ForceDelete": True})
+
+
 BY_HAND: dict[str, tuple[Callable[[str, dict[str, Any]], tuple[str, dict[str, str]]], Callable[..., Any]]] = {
     "AWS::EC2::VPCGatewayAttachment": (_attach, lambda _, p: call("ec2", "DetachInternetGateway", p)),
     "AWS::EC2::Route": (
@@ -387,4 +426,6 @@ BY_HAND: dict[str, tuple[Callable[[str, dict[str, Any]], tuple[str, dict[str, st
     "AWS::IAM::InstanceProfile": (_profile, _delete_profile),
     "AWS::IAM::ManagedPolicy": (_policy, _delete_policy),
     "AWS::Events::Rule": (_rule, _delete_rule),
+    "AWS::SecretsManager::Secret": (_secret, _delete_secret),
+    "AWS::AutoScaling::AutoScalingGroup": (_scaling_group, _delete_scaling_group),
 }

@@ -6,6 +6,7 @@ subnet, is made up.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -19,6 +20,8 @@ REGION, ACCOUNT = "us-east-1", "123456789012"
 _LOOP = "Fn::ForEach::"
 _NOTHING = object()  # AWS::NoValue
 _FUNCTIONS = {"Ref", "GetAtt", "Sub", "If", "FindInMap", "Equals", "Not", "And", "Or", "Condition"}
+_FUNCTIONS |= {"Base64", "Join", "Select", "Split"}
+_AMI = "ami-0123456789abcdef0"
 
 
 class _Loader(yaml.SafeLoader):
@@ -111,10 +114,12 @@ class _Stack:
             "AWS::Region": REGION,
             "AWS::AccountId": ACCOUNT,
             "AWS::Partition": "aws",
-            "AcceleratorAmi": "ami-0123456789abcdef0",
+            "AcceleratorAmi": _AMI,
             **{name: str(one["Default"]) for name, one in described.items() if "Default" in one},
             **parameters,
         }
+        named = (name for name, one in described.items() if one["Type"].startswith("AWS::SSM::Parameter::Value"))
+        self._values |= dict.fromkeys(named, _AMI)
 
     def condition(self, name: str) -> bool:
         return bool(self.resolve(template()["Conditions"][name]))
@@ -175,6 +180,18 @@ class _Stack:
     def _condition(self, name: str) -> bool:
         return self.condition(name)
 
+    def _join(self, argument: list[Any]) -> Any:
+        return argument[0].join(self.resolve(argument[1]))
+
+    def _base64(self, argument: Any) -> Any:
+        return base64.b64encode(self.resolve(argument).encode()).decode()
+
+    def _split(self, argument: list[Any]) -> list[str]:
+        return self.resolve(argument[1]).split(argument[0])
+
+    def _select(self, argument: list[Any]) -> str:
+        return self.resolve(argument[1])[int(argument[0])]
+
     @staticmethod
     def _made_up(name: str, attribute: str = "") -> str:
         kind = template()["Resources"][name]["Type"]
@@ -182,6 +199,8 @@ class _Stack:
             return f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/millrace/{name.lower()}"
         if kind == "AWS::EC2::SecurityGroup":
             return "sg-0123456789abcdef0"
+        if attribute == "AvailabilityZone":
+            return f"{REGION}a"
         if kind == "AWS::EC2::Subnet":
             return "subnet-0123456789abcdef0"
         if attribute == "LatestVersionNumber":
@@ -206,3 +225,9 @@ class _Written(_Stack):
         values = self._values | {name: self.resolve(value) for name, value in own.items()}
         text = re.sub(r"\$\{([\w:]+)\}", lambda found: str(values.get(found[1], found[0])), text)
         return {"Fn::Sub": text} if "${" in text else text
+
+    def _join(self, argument: list[Any]) -> Any:
+        return {"Fn::Join": [argument[0], self.resolve(argument[1])]}
+
+    def _base64(self, argument: Any) -> Any:
+        return {"Fn::Base64": self.resolve(argument)}

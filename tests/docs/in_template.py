@@ -1,14 +1,20 @@
-"""The machines of the template, written from configs/instances.yaml: mappings, conditions, values of parameters."""
+"""The parts of the template that are copies.
+
+Of configs/instances.yaml: mappings, conditions, values of parameters. Of infra/aws/orchestrator.sh: the orchestrator's
+user data.
+"""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 from configs.instances import Instance, instances
 
 PAGE = Path(__file__).resolve().parents[2] / "infra/aws/millrace.yaml"
+SCRIPT = PAGE.with_name("orchestrator.sh")
 PARAMETERS = {"accelerator": "AcceleratorType", "infer": "InferType", "gpu": "GpuType"}
 
 CONDITIONS: dict[str, Callable[[Instance], bool]] = {
@@ -19,7 +25,7 @@ CONDITIONS: dict[str, Callable[[Instance], bool]] = {
 
 
 def page() -> str:
-    """Return the template with its machines as the table has them now."""
+    """Return the template with its machines as the table has them now, and with the script as it is."""
     text = PAGE.read_text()
     for stack, parameter in PARAMETERS.items():
         kinds = [name for name, row in instances().items() if row.stack == stack]
@@ -40,7 +46,8 @@ def page() -> str:
     for condition, holds in CONDITIONS.items():
         kinds = [name for name, row in started.items() if row.stack == "accelerator" and holds(row)]
         text = _put(text, rf"(\n  {condition}: )\S.*?(?= #)", _is_one_of(kinds))
-    return text
+    place = r"(\n +# Written by `make docs` from infra/aws/orchestrator\.sh.*\n +- \|\n)(?: {16}.*\n|\n)+"
+    return _put(text, place, textwrap.indent(SCRIPT.read_text(), " " * 16) + "\n")
 
 
 def _put(text: str, pattern: str, new: str) -> str:
