@@ -13,6 +13,7 @@ import pytest
 
 from configs.instances import instances
 from configs.load import load_config
+from infra.compute.batch.job import evaluate_on_exit
 from tasks.contracts.stages import WORKS, Layout, Queue, compute_of
 from tests.emulator.containers.machines import MOST_OF_A_MACHINE, SIZES
 from tests.support.cloud.requests import CALLS, container, definitions, problems, requests
@@ -28,10 +29,11 @@ ACCELERATORS: list[str] = PARAMETERS["AcceleratorType"]["AllowedValues"]
 INFERENTIA: list[str] = PARAMETERS["InferType"]["AllowedValues"][1:]
 GPUS: list[str] = PARAMETERS["GpuType"]["AllowedValues"][1:]
 RESERVED = {"CapacityReservation": "cr-0123456789abcdef0"}
+SPOT = {"InferMarket": "spot"}
 # Every stack that differs in a kind of machine.
 STACKS = [
     *({"AcceleratorType": kind, **more} for kind in ACCELERATORS for more in ({}, RESERVED)),
-    *({"InferType": kind} for kind in INFERENTIA),
+    *({"InferType": kind, **more} for kind in INFERENTIA for more in ({}, SPOT)),
     *({"GpuType": kind} for kind in GPUS),
 ]
 
@@ -80,6 +82,31 @@ def test_other_machines_have_definitions_of_their_own() -> None:
     queues = made("AWS::Batch::JobQueue", InferType="inf2.xlarge", GpuType="p4d.24xlarge")
     names = {one["JobQueueName"]: one["ComputeEnvironmentOrder"][0]["ComputeEnvironment"] for one in queues.values()}
     assert (names["millrace-infer"], names["millrace-gpu"]) == ("InferEnvironment", "GpuEnvironment")
+
+
+def test_infer_goes_to_spot_first_where_the_stack_says_so() -> None:
+    """And nothing else does: Batch refuses jobs of several nodes on Spot."""
+
+    def markets(**parameters: str) -> dict[str, list[str]]:
+        environments = made("AWS::Batch::ComputeEnvironment", **parameters)
+        queues = made("AWS::Batch::JobQueue", **parameters).values()
+        return {
+            queue["JobQueueName"]: [
+                environments[each["ComputeEnvironment"]]["ComputeResources"]["Type"]
+                for each in sorted(queue["ComputeEnvironmentOrder"], key=lambda each: each["Order"])
+            ]
+            for queue in queues
+        }
+
+    on_demand, both = {"InferType": "inf2.xlarge"}, {"InferType": "inf2.xlarge", **SPOT}
+    assert markets(**both) == markets(**on_demand) | {"millrace-infer": ["SPOT", "EC2"]}
+    assert markets(**on_demand)["millrace-infer"] == ["EC2"]
+    assert markets(**SPOT) == markets(), "without InferType there is nothing to buy"
+    environments = made("AWS::Batch::ComputeEnvironment", **both)
+    spot, other = (environments[name]["ComputeResources"] for name in ("InferSpotEnvironment", "InferEnvironment"))
+    assert spot["AllocationStrategy"] == "SPOT_PRICE_CAPACITY_OPTIMIZED"
+    assert {key for key in spot if spot[key] != other[key]} == {"Type", "AllocationStrategy", "Tags"}
+    assert {"onStatusReason": "Host EC2*", "action": "RETRY"} in evaluate_on_exit()
 
 
 def test_the_default_limit_of_an_attempt_is_the_configured_one() -> None:
