@@ -9,11 +9,13 @@
 #   VOLUME, STATE               EBS volume of Prefect's state, and its folder; else a volume of Docker
 #   DATABASE, DATABASE_SECRET   postgresql://USER@HOST:PORT/NAME, and the secret with its password; else
 #                               SQLite, in Prefect's state
-#   EACH_BOOT                   file that cloud-init runs at each boot, as user data runs once
+#   EACH_BOOT                   file that cloud-init runs at each boot, as user data runs once, and that
+#                               runs again a minute after a failure
 set -euo pipefail
 : "${IMAGE:?}" "${WORKSPACE:?}" "${CONFIG:?}" "${PASSWORD_SECRET:?}" "${AWS_DEFAULT_REGION:?}"
 
 [ -z "${EACH_BOOT:-}" ] || [ "$0" -ef "$EACH_BOOT" ] || install -D -m 700 "$0" "$EACH_BOOT"
+trap '[ $? -eq 0 ] || [ -z "${EACH_BOOT:-}" ] || systemd-run --on-active=60 "$EACH_BOOT"' EXIT
 command -v docker > /dev/null || dnf install -y docker
 systemctl enable --now docker
 

@@ -371,11 +371,18 @@ def test_the_server_alone_gets_the_address_and_password_of_an_own_postgres(cloud
     assert "p=w#d" not in environment(machine, "worker").values()
 
 
-def test_a_missing_secret_starts_nothing(cloud: Cloud) -> None:
+def test_a_missing_secret_starts_nothing_and_is_looked_for_again(cloud: Cloud) -> None:
+    """Else a machine of the group would stay without an orchestrator until a person notices."""
     (cloud.folder / "secrets/ServerPassword").unlink()
     machine = cloud.machine("i-1")
     assert machine.boot(user_data()).returncode != 0
     assert machine.calls("docker") == []
+    (again,) = machine.calls("systemd-run")
+    cloud.secret("ServerPassword", PASSWORD)
+    done = machine.run(Path(again.split()[-1]))
+    assert done.returncode == 0, done.stderr
+    assert environment(machine, "server")["PREFECT_SERVER_API_AUTH_STRING"] == f"millrace:{PASSWORD}"
+    assert machine.calls("systemd-run") == [again]
 
 
 def test_elsewhere_the_script_keeps_the_state_in_a_volume_of_docker(cloud: Cloud) -> None:
