@@ -14,7 +14,7 @@ from pathlib import Path
 from configs.load import config_hash, load_config
 from configs.schema.config import Config
 from infra.store.base import Store
-from infra.store.manifest import Manifest, commit
+from infra.store.manifest import Manifest, commit, next_folder
 from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import (
     EvaluateInputs,
@@ -211,7 +211,8 @@ class FakeRunner:
 
     def _catalogue(self, inputs: ValidateInputs, rows: list[RowsRef]) -> CatalogueRef:
         sources = [ref.prefix for ref in (*newest_rows(inputs.history, rows, inputs.others), *inputs.feeds)]
-        prefix = f"catalogue/{hashlib.sha256(' '.join(sources).encode()).hexdigest()[:16]}"
+        name = f"catalogue/{hashlib.sha256(' '.join(sources).encode()).hexdigest()[:16]}"
+        prefix = next_folder(self.store, name, "-")
         manifest = commit_files(self.store, prefix, {"part-00000.parquet": prefix}, "catalogue", sources=sources)
         return CatalogueRef(prefix=prefix, items=30, partitions=1, sha256=manifest.sha256)
 
