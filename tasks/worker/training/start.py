@@ -7,7 +7,7 @@ starts in the same way, so that it meets the same graphs as training.
 import copy
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +46,8 @@ from tasks.worker.training.forgetting import RunningAverage, put_weights
 from tasks.worker.training.optimizer import make_optimizer
 from tasks.worker.training.tokenised import own_settings, read_settings, tokenizer_of
 from tasks.worker.training.training_rows import TrainingRows, run_spares
+
+MOST_TEXTS = 500_000  # from which a tokenizer is trained: more take a minute for each two million, on each worker
 
 
 def build_parts(config: Config, rows: Iterable[pa.Table]) -> ModelParts:
@@ -120,8 +122,7 @@ def _dense_weights(folder: Path) -> dict[str, torch.Tensor]:
 def _from_scratch(config: Config, rows: Iterable[pa.Table], table: FeatureTable) -> ModelParts:
     scratch = config.model.from_scratch
     assert scratch is not None  # the schema requires it
-    texts = (text for column in (QUERY, ITEM) for some in rows for text in some[column].to_pylist())
-    tokenizer = train_tokenizer(texts, scratch.vocab_size)
+    tokenizer = train_tokenizer(_some_texts(rows), scratch.vocab_size)
     encoder_config = BertConfig(
         vocab_size=tokenizer.get_vocab_size(),
         hidden_size=scratch.hidden_size,
@@ -135,6 +136,16 @@ def _from_scratch(config: Config, rows: Iterable[pa.Table], table: FeatureTable)
     text = TextShape(pooling=config.model.pooling or "mean", prompts=config.model.prompts or Prompts())
     model = first_model(config, encoder_config, shape_of(config, scratch.hidden_size, table, text), None)
     return ModelParts(model, tokenizer, table, encoder_config, own_settings(tokenizer))
+
+
+def _some_texts(rows: Iterable[pa.Table]) -> Iterator[str]:
+    """Yield the queries, then the items of the rows; of evenly spread ones if they are too many."""
+    step = max(1, -(-2 * sum(table.num_rows for table in rows) // MOST_TEXTS))
+    for column in (QUERY, ITEM):
+        first = 0
+        for table in rows:
+            yield from table[column].take(pa.array(range(-first % step, table.num_rows, step), pa.int64())).to_pylist()
+            first += table.num_rows
 
 
 def add_categories(model: EmbeddingModel, before: FeatureTable, training: Iterable[pa.Table]) -> FeatureTable:

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from configs.load import load_config
 from configs.schema.config import Config
@@ -22,8 +23,9 @@ from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.devices.cpu import CpuAccelerator
 from tasks.worker.model.embed import EmbedSettings, embed
 from tasks.worker.model.features import encode_features
-from tasks.worker.model.tokens import tokenize
+from tasks.worker.model.tokens import tokenize, train_tokenizer
 from tasks.worker.process.job import Rank
+from tasks.worker.training import start
 from tasks.worker.training.start import ResumePoint, build_parts, make_start
 from tests.support.models.layouts import write_layout
 from tests.support.models.pretrained import KINDS, write_pretrained
@@ -56,6 +58,22 @@ TEXTS = [
 def rows(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     store, ref = make_workspace(tmp_path_factory.mktemp("build"), rows=60)
     return all_rows(store, [ref], tiny_config(*FEATURES))
+
+
+@pytest.mark.parametrize(("most", "kept"), [(120, 60), (119, 30), (20, 10), (1, 1)])
+def test_a_tokenizer_is_trained_on_evenly_spread_texts_if_they_are_too_many(
+    rows: pa.Table, most: int, kept: int, monkeypatch: pytest.MonkeyPatch
+):
+    given: list[str] = []
+
+    def trained(texts: Iterator[str], vocab_size: int) -> Tokenizer:
+        given.extend(texts)
+        return train_tokenizer(iter(given), vocab_size)
+
+    monkeypatch.setattr(start, "MOST_TEXTS", most)
+    monkeypatch.setattr(start, "train_tokenizer", trained)
+    build_parts(tiny_config(*FEATURES), [rows.slice(0, 7), rows.slice(7)])
+    assert given == [text for column in ("query", "item") for text in rows[column].to_pylist()[:: 60 // kept]]
 
 
 def pretrained(folder: str = MINILM, *overrides: str) -> Config:
