@@ -23,6 +23,7 @@ from infra.store.base import Store
 from tasks.contracts.references import RowsRef
 from tasks.worker.process.job import Job
 from tasks.worker.process.machine import beating
+from tasks.worker.training.record_files import Column, RecordFile
 from tasks.worker.training.row_keys import (
     OTHERS,
     PAIRS,
@@ -34,7 +35,6 @@ from tasks.worker.training.row_keys import (
     ranges_of_keys,
     write_keys,
 )
-from tasks.worker.training.tokenised import Column, RecordFile
 
 _READERS = 16  # parallel reads: a history has hundreds of folders, and a bucket answers in tens of milliseconds
 _FILES = ("queries", "offsets", "keys")

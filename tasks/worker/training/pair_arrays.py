@@ -13,8 +13,9 @@ import numpy as np
 from tasks.worker.model.features import FeatureArrays, FeatureTable
 from tasks.worker.model.tokens import TokenLists
 from tasks.worker.training.known_pairs import KnownPositives
+from tasks.worker.training.record_files import Column, RecordFile
 from tasks.worker.training.row_keys import ROWS_AT_ONCE, Buckets
-from tasks.worker.training.tokenised import ITEM_IDS, QUERY_IDS, ROW, ROWS, Column, RecordFile
+from tasks.worker.training.tokenised import ITEM_IDS, QUERY_IDS, ROW, ROWS
 
 
 def write_popularity(records: Path, kind: np.dtype, rows: int, key: str, path: Path, only: str | None = None) -> None:

@@ -18,9 +18,10 @@ from tasks.worker.training import training_rows
 from tasks.worker.training.batches import make_plan
 from tasks.worker.training.known_pairs import find_known_positives, open_known
 from tasks.worker.training.pair_arrays import Pairs
+from tasks.worker.training.record_files import Column
 from tasks.worker.training.row_keys import TextKeys
 from tasks.worker.training.start import build_parts
-from tasks.worker.training.tokenised import Column, open_tokens
+from tasks.worker.training.tokenised import open_tokens
 from tasks.worker.training.training_rows import (
     TrainingRows,
     class_weights,
