@@ -41,7 +41,8 @@ def lancedb_place(folder: Path) -> Place:
         now = database.open_table("look").to_arrow().to_pylist()[0]
         asked: Any = database.open_table(now["table"]).search(query)
         columns = ["item_id", "text", "model_version", "_distance"]
-        rows = asked.distance_type("cosine").limit(k).select(columns).to_list()
+        asked = asked.distance_type("cosine").refine_factor(10)  # a narrow form alone has equal distances
+        rows = asked.limit(k).select(columns).to_list()
         return [Hit(row["item_id"], row["text"], row["model_version"]) for row in rows]
 
     return Place(f"{{kind: lancedb, name: look, uri: {folder}}}", search)
