@@ -26,7 +26,8 @@ def host_seconds(config: Config, stage: Stage, load: Load, place: Place, size: E
     figures, rows = published().host, sum(load.rows or ())
     match stage:
         case Stage.validate:
-            return rows * figures.row.value + load.earlier * figures.earlier_row.value / _vcpus(place)
+            shared = rows * figures.row_on_cores.value + load.earlier * figures.earlier_row.value
+            return rows * figures.row.value + shared / _vcpus(place)
         case Stage.train:
             read = PAIR_BYTES / figures.accelerator_disk.value
             return (rows + load.earlier) * (figures.known_pair.value + read)

@@ -72,7 +72,8 @@ class Measured(Record):
 class HostFigures(Record):
     """The hosts' own work, for a stage without an attempt on record."""
 
-    row: Measured = Field(description="seconds of one vCPU that validate takes for a row of its window")
+    row: Measured = Field(description="seconds of one vCPU that validate takes for a row of its window, on one core")
+    row_on_cores: Measured = Field(description="the same, of work that all cores share")
     earlier_row: Measured = Field(description="vCPU seconds in which validate compares a window with an earlier row")
     known_pair: Measured = Field(description="seconds in which train learns the pair of a row, own or earlier")
     products: Measured = Field(description="multiplications and additions a second of one vCPU, in a search, fp32")

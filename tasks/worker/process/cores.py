@@ -23,7 +23,7 @@ from typing import TypeVar
 from tasks.foundation.errors import HostError
 from tasks.worker.process.threads import own_cores
 
-MANY_ROWS = 100_000  # fewer are done before other processes have loaded their libraries
+MANY_ROWS = 300_000  # fewer are done before other processes, which load their libraries first, are of use
 AHEAD = 2  # pieces for each process, so that none waits for this one
 
 T = TypeVar("T")
