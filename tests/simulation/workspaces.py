@@ -14,6 +14,7 @@ from unittest.mock import patch
 import infra.compute.factory
 import tasks.release
 import tasks.runs.plan
+from configs.schema.config import Config
 from infra.store import factory
 from tasks.planning.next_run import plan_run
 from tasks.running.context import override_context
@@ -132,6 +133,11 @@ def _each_current(objects: Objects, runs: Mapping[str, Ready]) -> Iterator[Objec
         yield released
 
 
+@functools.cache
+def _config() -> Config:
+    return small_config()  # reading the settings takes as long as an interleaving
+
+
 def made_again(objects: Objects, items: str) -> Ready:
     """Plan the refresh with these new items in a workspace as it is, and do its stages, in one turn.
 
@@ -141,7 +147,7 @@ def made_again(objects: Objects, items: str) -> Ready:
     there = objects.copy()
     with opened(there) as store, override_context(lineages=()):
         ingest_feed(store, "2021-01", _version(items))
-        return made_by(there, lambda store: refreshed(store, small_config()))
+        return made_by(there, lambda store: refreshed(store, _config()))
 
 
 def _version(items: str) -> int:
