@@ -208,7 +208,7 @@ def open_tokens(
         lease_key = TOKENS_LEASE.key(key=key)
         with lease.wait_for(store, lease_key, until=never, say=_say, poll_seconds=POLL_SECONDS) as held:
             assert held is not None  # as `until` is never true
-            _make_if_needed(store, prefix, span, recipe, made_of, beat, cores or Cores(()))
+            _make_if_needed(store, prefix, span, recipe, made_of, beat, cores)
             held.check()
         found = open_folder(store, prefix, KIND)
     span.found = np.unpackbits(np.fromfile(found[0] / SPLIT, np.uint8), count=span.ref.rows).astype(bool)
@@ -238,7 +238,7 @@ def _make_if_needed(
     recipe: Recipe,
     made_of: dict[str, Any],
     beat: Callable[[], object],
-    cores: Cores,
+    cores: Cores | None,
 ) -> None:
     """Make the folder unless another process just did; the caller must hold the lease."""
     try:
@@ -254,7 +254,9 @@ def _make_if_needed(
 
         def tokenised() -> Iterator[TokenisedRows]:
             work = functools.partial(_split_and_tokenise, rule=span.rule, recipe=recipe)
-            for _, (training, some) in cores.map(work, beating(span.pieces(), beat), span.ref.rows):
+            pieces = beating(span.pieces(), beat)
+            alone = ((piece, work(piece)) for piece in pieces)
+            for _, (training, some) in cores.map(work, pieces, span.ref.rows) if cores is not None else alone:
                 split.append(training)
                 yield some
 

@@ -19,6 +19,7 @@ from tasks.data import holdout
 from tasks.data.holdout import TrainingSpan, split_holdout
 from tasks.data.rows import ITEM, QUERY
 from tasks.worker.model.tokens import tokenize, train_tokenizer
+from tasks.worker.process import cores
 from tasks.worker.training import tokenised
 from tasks.worker.training.tokenised import ROW, Recipe, open_tokens
 from tests.support.workspace.jobs import all_rows, make_workspace, tiny_config
@@ -85,6 +86,15 @@ def test_tokens_are_made_once(store: Store, rows: RowsRef, monkeypatch: pytest.M
     again = open_tokens(store, span := TrainingSpan(store, rows, RULE, []), RECIPE)
     assert (contents(again[0]), again[1]) == (before, first[1])
     assert list(span) == expected
+
+
+def test_a_training_starts_no_other_process_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each worker of a machine may make some, on the cores that all of them share."""
+    store, rows = make_workspace(tmp_path, rows=60, distinct=12)
+    monkeypatch.setattr(cores, "MANY_ROWS", 1)
+    monkeypatch.setattr(cores, "own_cores", lambda: {0, 1})
+    monkeypatch.setattr(cores, "ProcessPoolExecutor", never_called)
+    assert open_tokens(store, TrainingSpan(store, rows, RULE, []), RECIPE)[1].facts["rows"]
 
 
 def test_rows_with_the_same_content_share_their_tokens(store: Store, rows: RowsRef, monkeypatch: pytest.MonkeyPatch):
