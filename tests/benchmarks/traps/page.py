@@ -142,7 +142,7 @@ def page() -> str:
 
 
 def _some(months: list[str]) -> str:
-    """Return the first months, those of an empty workspace last."""
+    """Return the first months; the cases of an empty workspace come last."""
     return "; ".join(sorted(months, key=lambda month: month.startswith("the first month"))[:_SHOWN])
 
 

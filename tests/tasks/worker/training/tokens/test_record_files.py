@@ -1,4 +1,4 @@
-"""Arrays in files: their elements are those of the array, in few reads."""
+"""Arrays in files have the elements of the array, and are read in few reads."""
 
 from __future__ import annotations
 
