@@ -14,7 +14,7 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from infra.store.manifest import commit_by_content, open_folder
 from tasks.contracts.evaluation import GOLDEN
 from tasks.contracts.outcomes import Check
 from tasks.contracts.references import HoldoutRule, RowsRef
-from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND
+from tasks.data.holdout import HELD, LEFT_OUT, SIDES_KIND, Piece, pieces_of
 from tasks.data.query_places import mix_bits
 from tasks.data.rows import (
     ITEM,
@@ -231,7 +231,8 @@ def _draft_golden(store: Store, key: str, scratch: Path) -> Path:
 
 def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path, cores: Cores) -> None:
     """Write the signatures of all rows of a span that the rule puts into a split, with HELD."""
-    writer, pieces = None, _numbered(read_rows(store, [ref], group_columns(rule.group)))
+    writer, none = None, pa.array([], pa.string())
+    pieces = pieces_of(read_rows(store, [ref], group_columns(rule.group)), left_out=none)
     try:
         for _, table in cores.map(functools.partial(_drafted, rule=rule, near=near), pieces, ref.rows):
             writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
@@ -241,16 +242,8 @@ def _draft(store: Store, ref: RowsRef, rule: HoldoutRule, near: bool, path: Path
             writer.close()
 
 
-def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[int, pa.Table]]:
-    """Yield each table of a span with the number of its first row."""
-    first = 0
-    for table in tables:
-        yield first, table
-        first += table.num_rows
-
-
-def _drafted(piece: tuple[int, pa.Table], rule: HoldoutRule, near: bool) -> pa.Table:
-    first, rows = piece
+def _drafted(piece: Piece, rule: HoldoutRule, near: bool) -> pa.Table:
+    first, rows, _ = piece
     places = hold_places(rows, rule.group)
     held, training = below_share(places, rule.measured), ~below_share(places, rule.share)
     table = signatures(rows, first, near).append_column(HELD, pa.array(held))
