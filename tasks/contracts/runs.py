@@ -51,7 +51,10 @@ class RunPlan(Record):
 
 
 class Pruned(Record):
-    """`runs/<run key>/pruned.json`, `releases/<n>.pruned.json`: the files were deleted; the records stay."""
+    """`runs/<run key>/pruned.json`, `releases/<n>.pruned.json`: the files were deleted; the records stay.
+
+    `releases/<n>.closed.json`: the number had no release when files were deleted.
+    """
 
     at: str
 

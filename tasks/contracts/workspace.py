@@ -253,6 +253,11 @@ PRUNED_RELEASE = Kind(
     "pruned release", "releases/{number:d}.pruned.json", "Pruned", "`prune`, before it deletes files", EXISTS,
     Kept.always, last_writer="a mark, which is there or not",
 )
+CLOSED_NUMBER = Kind(
+    "closed number", "releases/{number:d}.closed.json", "Pruned",
+    "`prune`, on the next free number: a process that stood still makes its release too late", EXISTS, Kept.always,
+    last_writer="a mark, which is there or not",
+)
 CURRENT = Kind(
     "current release", "releases/CURRENT", "Pointer", "release, `rollback`, `hold`, `prune`: compare-and-swap",
     "always one whole record", Kept.always,

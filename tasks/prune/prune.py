@@ -12,7 +12,7 @@ from tasks.contracts.outcomes import StageResult
 from tasks.contracts.pruning import Folder, PrunePlan
 from tasks.contracts.runs import Pruned
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import PRUNED_RELEASE, RESULT
+from tasks.contracts.workspace import CLOSED_NUMBER, PRUNED_RELEASE, RESULT
 from tasks.foundation.clock import now
 from tasks.prune.prune_plan import plan_prune
 from tasks.prune.reach import find_reach
@@ -73,7 +73,7 @@ def _settle_marks(store: Store) -> None:
 
 
 def _mark(store: Store, plan: PrunePlan, following: int) -> None:
-    """Mark the releases and runs that will lose files, and the next free number.
+    """Mark the releases and runs that will lose files, and close the next free number.
 
     A process that stood still while it lost its lineage may still make a release of files that are deleted now, or
     remove a mark that it read before; it does not remove a new one.
@@ -85,9 +85,9 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
         Conflict: a rollback made one of the releases current at the same moment, or a release was made.
     """
     if plan.folders and following > 1:
-        mine = _mark_free(store, following)
+        mine = _close(store, following)
         if releases.is_made(store, following):
-            _unmark_free(store, following, mine)
+            _open(store, following, mine)
             raise Conflict(f"release {following} was made meanwhile; nothing was deleted; try again")
     whole = set(plan.releases) - releases.pruned(store)
     releases.mark_pruned(store, plan.releases)
@@ -109,20 +109,20 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
             mark_pruned(store, run_key)
 
 
-def _mark_free(store: Store, number: int) -> bytes | None:
+def _close(store: Store, number: int) -> bytes | None:
     """Mark a number that has no release; return the mark, or None if another prune's was there before."""
-    key, mark = PRUNED_RELEASE.key(number=number), Pruned(at=now()).to_json()
+    key, mark = CLOSED_NUMBER.key(number=number), Pruned(at=now()).to_json()
     try:
         store.create(key, mark)
     except Conflict:
-        releases.mark_pruned(store, [number])  # the other one may remove its own
+        store.write(key, mark)  # the other one may remove its own
         return None
     return mark
 
 
-def _unmark_free(store: Store, number: int, mine: bytes | None) -> None:
+def _open(store: Store, number: int, mine: bytes | None) -> None:
     """Remove this process's own mark of a release that was made meanwhile, also after it lost its locks."""
-    key = PRUNED_RELEASE.key(number=number)
+    key = CLOSED_NUMBER.key(number=number)
     seen = store.tags(key)
     with contextlib.suppress(FileNotFoundError):
         if store.read(key) == mine:

@@ -10,7 +10,7 @@ from tasks.contracts.outcomes import InferOutcome, ReleaseOutcome
 from tasks.contracts.references import ModelRef, RowsRef, SpanRef
 from tasks.contracts.runs import Release
 from tasks.contracts.spans import first_day
-from tasks.contracts.workspace import NUMBER, PRUNED_RELEASE, RELEASE
+from tasks.contracts.workspace import CLOSED_NUMBER, NUMBER, PRUNED_RELEASE, RELEASE
 from tasks.foundation.clock import now
 from tasks.foundation.errors import SupersededError
 from tasks.runs.releases import (
@@ -169,21 +169,22 @@ def _decide_again(store: Store, number: int, refreshed: int | None) -> None:
 
 
 def _unmark(store: Store, number: int, confirm: Callable[[], None]) -> None:
-    """Remove the mark of a number whose files are whole, or that is free.
+    """Remove the marks of a number whose files are whole, or that is free.
 
-    Prune marks it again before it deletes files. So the mark is read before `confirm`, and only that one is removed: a
+    Prune marks it again before it deletes files. So the marks are read before `confirm`, and only these are removed: a
     process that stands still in between does not undo the mark of a prune that took its lineage.
     """
-    seen = store.tags(PRUNED_RELEASE.key(number=number))
+    seen = {key: store.tags(key) for key in (kind.key(number=number) for kind in (PRUNED_RELEASE, CLOSED_NUMBER))}
     confirm()
-    if seen:
-        store.discard(PRUNED_RELEASE.key(number=number), seen)
+    for key, mark in seen.items():
+        if mark:
+            store.discard(key, mark)
 
 
 def _numbered(store: Store, made: Release, confirm: Callable[[], None]) -> Release:
     """Make the release with the next free number, which is undecided from before it is made.
 
-    Prune marks that number before it deletes files, so a process that stood still meanwhile makes a release that never
+    Prune closes that number before it deletes files, so a process that stood still meanwhile makes a release that never
     serves.
     """
     while True:

@@ -13,7 +13,7 @@ from infra.store.base import Store
 from infra.store.records import find_record, find_with_bytes, parse_record
 from tasks.contracts import workspace
 from tasks.contracts.runs import Hold, Pruned, Release
-from tasks.contracts.workspace import NUMBER, PRUNED_RELEASE, RELEASE
+from tasks.contracts.workspace import CLOSED_NUMBER, NUMBER, PRUNED_RELEASE, RELEASE
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.records import Record
@@ -194,7 +194,13 @@ def read(store: Store, number: int) -> Release:
 
 def numbers(store: Store) -> list[int]:
     """Return the numbers of all releases, in order; no release is read."""
-    return sorted(found["number"] for key in store.list(RELEASE.within()) if (found := RELEASE.match(key)))
+    return sorted(_of_kinds(store, RELEASE)[0])
+
+
+def _of_kinds(store: Store, *kinds: workspace.Kind) -> list[set[int]]:
+    """Return the numbers of these records, by one listing."""
+    keys = store.list(RELEASE.within())
+    return [{found["number"] for key in keys if (found := kind.match(key))} for kind in kinds]
 
 
 def last(store: Store) -> int:
@@ -236,24 +242,40 @@ def is_made(store: Store, number: int) -> bool:
 
 
 def is_pruned(store: Store, number: int) -> bool:
-    """Return whether the model or the vectors of a release were deleted, so that it can't serve."""
-    return store.exists(PRUNED_RELEASE.key(number=number))
+    """Return whether the model or the vectors of a release were deleted, so that it can't serve.
+
+    Raises:
+        StoreError: the pointer is damaged.
+    """
+    if store.exists(PRUNED_RELEASE.key(number=number)):
+        return True
+    return store.exists(CLOSED_NUMBER.key(number=number)) and number in _undecided(store, [number])
 
 
 def pruned(store: Store) -> set[int]:
     """Return the numbers of the releases whose model or vectors were deleted, so that they can't serve."""
-    keys = store.list(RELEASE.within())
-    made = {found["number"] for key in keys if (found := RELEASE.match(key))}
-    return made & {
-        found["number"] for key in keys if (found := PRUNED_RELEASE.match(key))
-    }  # a free number may have one
+    made, marked, shut = _of_kinds(store, RELEASE, PRUNED_RELEASE, CLOSED_NUMBER)
+    return made & (marked | _undecided(store, shut)) if made & shut else made & marked
+
+
+def closed(store: Store) -> list[int]:
+    """Return the numbers of releases that a prune had closed, in order: they were made too late, or just before."""
+    made, shut = _of_kinds(store, RELEASE, CLOSED_NUMBER)
+    return sorted(made & shut)
+
+
+def _undecided(store: Store, closed: Collection[int]) -> set[int]:
+    """Return the closed numbers that no decision has passed.
+
+    The release of another one was decided, so it was there before the mark: a prune closed the number too late, and
+    died before it opened it again.
+    """
+    _, pointer = read_pointer(store)
+    return set(closed) & set(pointer.undecided) if pointer is not None else set(closed)
 
 
 def mark_pruned(store: Store, numbers: Iterable[int]) -> None:
-    """Record that model or vectors of these releases are deleted, before they are.
-
-    The next free number is marked too: a process that stood still may yet make its release, of files that are gone.
-    """
+    """Record that model or vectors of these releases are deleted, before they are."""
     for number in numbers:
         store.write(PRUNED_RELEASE.key(number=number), Pruned(at=now()).to_json())
 

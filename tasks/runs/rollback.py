@@ -18,6 +18,7 @@ from tasks.foundation.errors import ConfigError, StoreError
 from tasks.runs.releases import (
     CURRENT,
     Pointer,
+    closed,
     is_made,
     is_pruned,
     no_current,
@@ -156,7 +157,8 @@ def _checked(store: Store, to: int | None) -> tuple[bytes | None, Pointer | None
 
 def _go(store: Store, raw: bytes | None, pointer: Pointer | None, release: Release) -> Release:
     if pointer is None:
-        swap_pointer(store, Pointer(release=release.number), expected=raw)
+        undecided = tuple(number for number in closed(store) if number != release.number)  # their releases may be late
+        swap_pointer(store, Pointer(release=release.number, undecided=undecided), expected=raw)
         return release
     raw = _announced(store, pointer, raw, release.number)
     without = {

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from configs.schema.operations import PruneConfig
 from infra.store.manifest import mark_of
 from tasks.contracts.runs import Release
-from tasks.contracts.workspace import PRUNED_RELEASE, PRUNED_RUN
+from tasks.contracts.workspace import PRUNED_RUN
 from tasks.prune import prune
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import adding_releases, releases
@@ -76,8 +76,8 @@ def is_marked(world: World, ready: Ready) -> bool:
     run_key, there = ready.arguments["run_key"], world.objects.files
     made = releases.of_run(world.store, run_key)
     marks = [PRUNED_RUN.key(run=run_key), *(mark_of(key.rpartition("/")[0]) for key in ready.written)]
-    marks += [PRUNED_RELEASE.key(number=made.number)] if made is not None else []
-    return any(mark in there for mark in marks)
+    pruned = made is not None and releases.is_pruned(world.store, made.number)
+    return pruned or any(mark in there for mark in marks)
 
 
 def _write(world: World, ready: Ready) -> None:

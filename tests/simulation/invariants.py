@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tasks.contracts import workspace
 from tasks.contracts.kinds import Kind
-from tasks.contracts.workspace import CURRENT, FENCE, PRUNED_RELEASE, RELEASE
+from tasks.contracts.workspace import CLOSED_NUMBER, CURRENT, FENCE, PRUNED_RELEASE, RELEASE
 from tasks.data.span_versions import FEEDS
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Scheduler
@@ -106,7 +106,7 @@ class Invariants:
         elif found := RELEASE.match(key):
             _note_needs(self.needed_by, self._data, found["number"], _parsed(data))
             numbers = [found["number"]]
-        elif data is None and (found := PRUNED_RELEASE.match(key)):
+        elif data is None and (found := PRUNED_RELEASE.match(key) or CLOSED_NUMBER.match(key)):
             numbers = [found["number"]]
             self.late.discard(found["number"])
             self.lost.discard(found["number"])  # its run made its files again
@@ -212,7 +212,7 @@ class Invariants:
         """A release is undecided from before it is made, so that a dead process leaves none behind."""
         if self.pointer is not None and number not in self.pointer["undecided"]:
             self._broken(f"release {number} was made, and its number is not announced")
-        if PRUNED_RELEASE.key(number=number) in self.objects.files:
+        if self._marked(number):
             self.late.add(number)
             self.lost.add(number)
 
@@ -244,12 +244,18 @@ class Invariants:
         """The current release, and each that is not marked as pruned, has all files of its model and vectors."""
         serves = self.pointer is not None and self.pointer["release"] == number
         record = self._release(number)
-        if record is None or (not serves and PRUNED_RELEASE.key(number=number) in self.objects.files):
+        if record is None or (not serves and self._marked(number)):
             return
         for folder in _folders_of(record):
             if (lack := self._lacks(folder)) is not None:
                 self._broken(f"release {number}, which {'serves' if serves else 'is kept'}, lacks {lack}")
                 return
+
+    def _marked(self, number: int) -> bool:
+        """A closed number means that its release came too late, unless that was decided before."""
+        undecided = self.pointer is None or number in self.pointer["undecided"]
+        marks = [PRUNED_RELEASE, CLOSED_NUMBER] if undecided else [PRUNED_RELEASE]
+        return any(kind.key(number=number) in self.objects.files for kind in marks)
 
     def _lacks(self, folder: str) -> str | None:
         manifest = _parsed(self._data(f"{folder}/{MANIFEST}"))

@@ -46,6 +46,7 @@ CREATE = "infra.store.s3_store:S3Store.create"
 
 _ANNOUNCE = 'swap_pointer(store, pointer.model_copy(update={"undecided": undecided}), expected=raw)'
 _NUMBER = "store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)"
+_SEEN = "seen = {key: store.tags(key) for key in (kind.key(number=number) for kind in (PRUNED_RELEASE, CLOSED_NUMBER))}"
 _LOCKS, _LOOKS = "held.enter_context(hold_lineages(store, known, warn))", "reach = find_reach(store, policy)\n        "
 
 MUTANTS: Mapping[str, Mutant] = {
@@ -72,8 +73,8 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "the lock is confirmed before the mark is read": Mutant(
         UNMARK,
-        "seen = store.tags(PRUNED_RELEASE.key(number=number))\n    confirm()",
-        "confirm()\n    seen = store.tags(PRUNED_RELEASE.key(number=number))",
+        f"{_SEEN}\n    confirm()",
+        f"confirm()\n    {_SEEN}",
     ),
     "a mark is removed without a check": Mutant(UNMARK, "    confirm()\n", ""),
     "a refresh that was passed over is not decided again": Mutant(
@@ -139,7 +140,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "prune does not look for an announced rollback": Mutant(
         MARK, "{pointer.release, pointer.going_to}", "{pointer.release}"
     ),
-    "prune does not mark the free number": Mutant(MARK, "if plan.folders and following > 1:", "if False:"),
+    "prune does not close the free number": Mutant(MARK, "if plan.folders and following > 1:", "if False:"),
     "prune keeps no undecided release": Mutant(KEPT, ", *pointer.undecided}", "}"),
     "prune keeps no target of a rollback": Mutant(KEPT, "pointer.going_to, *", "*"),
     "prune forgets unfinished runs": Mutant(

@@ -26,7 +26,7 @@ from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.pruning import PrunePlan
 from tasks.contracts.references import CompileRef
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import PRUNED_RELEASE, RELEASE, RESULT
+from tasks.contracts.workspace import CLOSED_NUMBER, PRUNED_RELEASE, RELEASE, RESULT
 from tasks.foundation.errors import CodeError, ConfigError, StoreError, SupersededError
 from tasks.judging.rivals import begun_with, compared_with
 from tasks.planning.next_run import plan_run
@@ -151,7 +151,7 @@ def test_the_model_before_is_kept_after_any_number_of_refreshes(store, runner):
 def test_a_pruned_release_is_marked_and_not_rolled_back_to(store, runner):
     pruned(store)
     assert releases.pruned(store) == {1, 2, 3, 4}
-    assert releases.is_pruned(store, 7), "the free number: a process that stood still may yet take it"
+    assert store.exists(CLOSED_NUMBER.key(number=7)), "the free number: a process that stood still may yet take it"
     pointer = store.read(releases.CURRENT)
     with pytest.raises(ConfigError, match=r"release 2 can't serve, nothing was changed: .*prune; there are still 5, 6"):
         rollback(store, 2)
@@ -337,7 +337,7 @@ def test_a_run_whose_release_was_made_after_a_prune_marked_its_number_keeps_its_
     """It stood still before it made the release, which never served; the same command goes on."""
 
     def marked(number: int) -> Numbered:
-        releases.mark_pruned(store, [number])
+        store.create(CLOSED_NUMBER.key(number=number), b"{}")
         return Numbered(number=number)
 
     with monkeypatch.context() as late:
@@ -582,8 +582,31 @@ def test_a_release_that_was_made_after_the_plan_was_begun_stops_the_prune(store,
     monkeypatch.setattr("tasks.prune.prune.plan_prune", make)
     with pytest.raises(Conflict, match="release 7 was made meanwhile; nothing was deleted"):
         pruned(store)
-    assert not releases.is_pruned(store, 7)
+    assert not store.exists(CLOSED_NUMBER.key(number=7))
     assert releases.pruned(store) == set()
+
+
+def test_a_prune_that_is_killed_after_it_closed_the_number_of_a_new_release_does_not_undo_the_release(
+    store, runner, monkeypatch
+):
+    """It stood still while the release was made; a person went back then, so no prune looks at the release first."""
+
+    class Killed(Exception): ...
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    carry_out(plan_run(store, small_config()))
+    with monkeypatch.context() as slow:
+        slow.setattr("tasks.prune.prune.releases.last", lambda _: 6)  # as it was before that
+        slow.setattr("tasks.prune.prune._open", kill)
+        with pytest.raises(Killed):
+            pruned(store)
+    assert store.exists(CLOSED_NUMBER.key(number=7))
+    rollback(store, 6)
+    pruned(store, keep=1)
+    assert 7 not in releases.pruned(store)
+    assert rollback(store, 7).number == 7
 
 
 def test_a_mark_that_a_killed_prune_left_on_the_current_release_is_removed(store, runner):

@@ -6,6 +6,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
+from tasks.contracts.workspace import CLOSED_NUMBER
 from tasks.foundation.errors import SupersededError
 from tasks.runs import releases
 from tasks.runs.rollback import hold, lift, rollback
@@ -274,7 +275,7 @@ def test_a_process_that_stood_still_during_a_prune_makes_no_release_that_serves(
     add(store, "old")
 
     def prune() -> None:
-        releases.mark_pruned(store, [2])
+        store.create(CLOSED_NUMBER.key(number=2), b"{}")
         store.delete("vectors/m-a")
 
     with pytest.raises(SupersededError, match="prune deleted files"):

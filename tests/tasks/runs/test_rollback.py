@@ -11,6 +11,7 @@ from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from infra.store.records import read_record
 from tasks.contracts.runs import Hold
+from tasks.contracts.workspace import CLOSED_NUMBER
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.prune.reach import find_reach
 from tasks.runs import releases
@@ -112,6 +113,15 @@ def test_a_damaged_pointer_names_the_file_and_is_repaired_by_naming_a_release(st
     assert rollback(store, to=1).number == serving(store) == 1
     add(store, "b")
     assert serving(store) == 1
+
+
+def test_a_late_release_is_not_decided_by_the_repair_of_a_damaged_pointer(store):
+    add(store, "a")
+    add(store, "b")
+    store.write(CLOSED_NUMBER.key(number=2), b"{}")
+    store.write(releases.CURRENT, b"")
+    rollback(store, to=1)
+    assert releases.is_pruned(store, 2)
 
 
 def test_a_pointer_that_could_not_be_read_is_not_taken_for_a_damaged_one(store):

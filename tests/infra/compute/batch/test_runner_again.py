@@ -77,10 +77,16 @@ def test_the_job_that_owns_the_attempt_is_kept(batch, store, stage, quick_look_u
 
 def test_a_second_job_that_gets_no_machine_is_not_waited_for(batch, store, quick_look_up) -> None:
     batch.lose_reply("SubmitJob")
-    batch.hide_jobs(0.5)
+    batch.hide_jobs(3)
     containers_do(store, "time.sleep(1.0)")
     spec = written_spec(store, Stage.validate)
-    waiter = run(store, spec, Waiting("looking whether the job is there", batch.hold_runnable))
+
+    def hold_the_second() -> None:
+        until_true(lambda: owner_of(store, spec.job_prefix) is not None)  # else the first would never start
+        batch.forgive()
+        batch.hold_runnable()
+
+    waiter = run(store, spec, Waiting("looking whether the job is there", hold_the_second))
     first, second = batch.jobs()
     assert (first["status"], second["status"]) == ("SUCCEEDED", "FAILED")
     assert [one.job for one in waiter.tries] == [first["jobId"]]
