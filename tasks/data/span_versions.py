@@ -101,7 +101,7 @@ def list_feeds(store: Store) -> list[FeedRef]:
         latest = latest_versions(store, "items")
     else:
         there = {name: number for name, number in known.announced.items() if _is_there(store, name, number)}
-        latest = known.complete | there
+        latest = _highest(known.complete, there)
     return [FeedRef(name=name, version=latest[name]) for name in in_order(list(latest))]
 
 
@@ -112,7 +112,7 @@ def noted(store: Store, versions: Mapping[str, int]) -> Iterator[None]:
     The caller holds the lock of ingest. Nothing is written if all versions are known.
     """
     _, known = _read_feeds(store)
-    if known is not None and versions.items() <= known.complete.items() and not known.announced.keys() & versions:
+    if known is not None and all(number <= known.complete.get(name, 0) for name, number in versions.items()):
         yield
         return
     _swap_feeds(store, {}, versions)
@@ -136,15 +136,21 @@ def note_all(store: Store) -> None:
 
 
 def _swap_feeds(store: Store, complete: Mapping[str, int], announced: Mapping[str, int]) -> None:
+    """Add versions to the record. No number falls: an ingest that stood still may yet complete its later version."""
     while True:
         raw, known = _read_feeds(store)
         if known is None:
             known = LatestFeeds(complete=latest_versions(store, "items"))
-        left = {name: number for name, number in known.announced.items() if name not in complete}
-        found = LatestFeeds(complete={**known.complete, **complete}, announced={**left, **announced})
+        ended, begun = _highest(known.complete, complete), _highest(known.announced, announced)
+        left = {name: number for name, number in begun.items() if number > ended.get(name, 0)}
+        found = LatestFeeds(complete=ended, announced=left)
         with contextlib.suppress(Conflict):  # `note_all` was faster; try again
             store.swap(FEEDS, found.to_json(), expected=raw)
             return
+
+
+def _highest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {**one, **{name: max(number, one.get(name, 0)) for name, number in other.items()}}
 
 
 def _read_feeds(store: Store) -> tuple[bytes | None, LatestFeeds | None]:

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.contracts.references import SpanRef
-from tasks.data.span_versions import latest_version, list_spans
+from tasks.contracts.references import FeedRef, SpanRef
+from tasks.data.span_versions import latest_version, list_feeds, list_spans, noted
 from tasks.foundation.errors import ConfigError
 
 
@@ -40,3 +40,18 @@ def test_a_folder_with_another_name_is_an_error(store: DirectoryStore) -> None:
     store.write("spans/old-backup/v1/MANIFEST.json", b"{}")
     with pytest.raises(ConfigError, match="'old-backup' is not a day"):
         list_spans(store)
+
+
+def test_an_ingest_that_stood_still_hides_no_later_version_of_a_feed(store: DirectoryStore) -> None:
+    """Each of two did: one before it completed v2, the other before it noted that v1 is complete."""
+    first, second = noted(store, {"2021-Q4": 1}), noted(store, {"2021-Q4": 2})
+    first.__enter__()
+    store.write("items/2021-Q4/v1/MANIFEST.json", b"{}")
+    second.__enter__()
+    first.__exit__(None, None, None)
+    store.write("items/2021-Q4/v2/MANIFEST.json", b"{}")
+    assert list_feeds(store) == [FeedRef(name="2021-Q4", version=2)]
+    second.__exit__(None, None, None)
+    with noted(store, {"2021-Q4": 1}):
+        assert list_feeds(store) == [FeedRef(name="2021-Q4", version=2)]
+    assert list_feeds(store) == [FeedRef(name="2021-Q4", version=2)]
