@@ -80,7 +80,7 @@ def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOut
             target.serve(table, owner)
         if table != before:
             keep = _kept(keep, {table, before}, job.store, inputs.release)
-        dropped = _drop(target, there - keep, table)
+        dropped = _drop(target, there - keep, table, owner)
     return PublishOutcome(
         table=table,
         served_before=before,
@@ -221,10 +221,11 @@ def _kept(there: set[str], served: set[str | None], store: Store, release: int) 
     return kept
 
 
-def _drop(target: Target, tables: set[str], served: str) -> tuple[str, ...]:
+def _drop(target: Target, tables: set[str], served: str, owner: Owner) -> tuple[str, ...]:
     """Drop tables; an error is only printed: the publication has succeeded all the same.
 
     If this process stood still, another publication may have swapped consumers to one of them, and drops the old ones.
+    If it stood still between a look at the target and a drop, consumers get the table back that they had before.
     """
     dropped = []
     try:
@@ -234,6 +235,9 @@ def _drop(target: Target, tables: set[str], served: str) -> tuple[str, ...]:
                 break
             target.drop(table)
             dropped.append(table)
+            if target.serving() in (None, table):
+                print(f"another publication served {table} when it was dropped; {served} is served again", flush=True)
+                target.serve(served, owner)
     except StoreError as error:
         print(f"an old table was not dropped: {error}", flush=True)
     return tuple(dropped)

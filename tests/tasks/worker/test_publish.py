@@ -105,6 +105,29 @@ def test_a_publication_that_stood_still_after_its_swap_drops_nothing_that_a_late
     assert database.open_table(now["table"]).count_rows() == 24
 
 
+def test_a_table_that_is_served_when_it_is_dropped_gives_way_to_the_one_before(
+    store, config, tmp_path, monkeypatch, capsys
+):
+    """The publication stood still between its look at the target and the drop, and another one went back meanwhile."""
+    releases = [write_release(store, number) for number in (1, 2, 3)]
+    for release in releases[:2]:
+        publish.run(publish_job(store, config, release, only_current=False))
+    watched = Watched.instead_of_targets(monkeypatch)
+
+    def meanwhile() -> None:
+        del watched.before["drop"]
+        monkeypatch.setattr(publish, "open_target", open_target)
+        publish.run(publish_job(store, config, releases[0], only_current=False))
+
+    watched.before["drop"] = meanwhile
+    publish.run(publish_job(store, config, releases[2], only_current=False))
+    database = lancedb.connect(tmp_path / "lancedb")
+    (now,) = database.open_table("look").to_arrow().to_pylist()
+    assert now["table"].startswith("look_r3_")
+    assert database.open_table(now["table"]).count_rows() == 24
+    assert "another publication served look_r1_" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("when", ["before it begins", "while it loads"])
 def test_a_release_that_was_left_and_pruned_is_left_alone(store, config, tmp_path, monkeypatch, when):
     """As after a rollback and a prune, while the publication waits for its turn, or reads the vectors."""
