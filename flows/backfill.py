@@ -17,7 +17,7 @@ from flows.running.backfill_page import announce
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.child_runs import end_jobs_of_children
 from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Stages, Workspace
-from flows.running.span_flow import show_rejection
+from flows.running.run_end import show_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan

@@ -7,7 +7,7 @@ from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.recorded_invocation import record_invocation
-from flows.running.span_flow import ended, show_rejection
+from flows.running.run_end import ended, show_rejection
 from infra.store.factory import open_store
 from tasks.contracts.runs import Release
 from tasks.evaluate import evaluate

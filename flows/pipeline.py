@@ -25,7 +25,7 @@ from flows.running.cancelling import cancellable, end_jobs
 from flows.running.lineage_queue import lineage_turn
 from flows.running.parameters import AnySpan, ConfigFile, Overrides, TimeZone, Workspace
 from flows.running.recorded_invocation import record_invocation
-from flows.running.span_flow import ended, show_rejection
+from flows.running.run_end import ended, show_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store, require_fit
 from tasks.contracts.runs import Release, RunPlan

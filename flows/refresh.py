@@ -15,7 +15,7 @@ from flows.running.cancelling import cancellable, end_jobs
 from flows.running.janitors import end_dead_janitors, newest_only
 from flows.running.parameters import ConfigFile, Overrides, Workspace
 from flows.running.recorded_invocation import sum_up_refreshes
-from flows.running.span_flow import show_rejection
+from flows.running.run_end import show_rejection
 from infra.store.base import Conflict, Store
 from infra.store.factory import open_store, require_fit
 from tasks.contracts.kinds import lineage_lock

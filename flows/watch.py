@@ -52,7 +52,7 @@ def watch(
     for problem in report.urgent:
         logger().warning("%s Way out: %s", problem.sentence, problem.way_out)
     set_lost_runs_crashed(store)
-    answer_overdue(store, report)
+    answer_overdue(store, [row.run_key for row in report.spans if row.state == "Unfinished" and row.run_key])
     started = None
     if catch_up and report.catch_up is not None:
         settings = {"workspace": workspace, "config_file": config_file, "overrides": list(overrides)}

@@ -5,6 +5,7 @@ waits in its process, with its lineage locked. A watch answers for nobody once t
 """
 
 import datetime as dt
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -23,7 +24,6 @@ from tasks.contracts.evaluation import DecisionAnswer
 from tasks.contracts.runs import RunPlan
 from tasks.foundation import clock
 from tasks.foundation.errors import CancelledError
-from tasks.monitoring.freshness import FreshnessReport
 from tasks.running.stage_output import StageOutput, logger, state_of
 from tasks.runs import releases
 from tasks.runs.answers import NOBODY, ask, decide, overdue
@@ -127,16 +127,17 @@ def _waited_for(form: Any, key: str, judged: Judgement) -> Answer | None:
     return None
 
 
-def answer_overdue(store: Store, report: FreshnessReport) -> None:
-    """Answer for nobody where a suspended run has waited too long: it is run again, and rejects its model.
+def answer_overdue(store: Store, run_keys: Iterable[str]) -> None:
+    """Answer for nobody if a suspended run has waited too long: it is run again, and rejects its model.
+
+    Args:
+        run_keys: the runs that have not ended.
 
     Raises:
         StoreError: a judgement is not readable.
     """
-    for row in report.spans:
-        if row.state != "Unfinished" or row.run_key is None:
-            continue
-        judged = read_judgement(store, row.run_key)
+    for run_key in run_keys:
+        judged = read_judgement(store, run_key)
         if judged is not None and judged.asks and judged.asked is not None and overdue(judged.asked):
             _answer_for_nobody(judged.asked.flow_run)
 

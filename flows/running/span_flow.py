@@ -1,23 +1,21 @@
-"""The flow `backfill-span`: the requested and unfinished stages of one span, and the Prefect state at its end."""
+"""The flow `backfill-span`: the requested and unfinished stages of one span of a backfill."""
 
 from collections.abc import Collection
 from typing import Any
 
-from prefect import Flow, flow, get_client
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect import flow
 from prefect.states import Completed
 
-from flows.presentation import queries
-from flows.presentation.model import ended_as
 from flows.presentation.run.pages import make_stage_page
 from flows.running.announcing import announce_budgets, announce_rejection, announce_release
 from flows.running.cancelling import cancellable
 from flows.running.child_runs import current_span_run
 from flows.running.recorded_invocation import record_invocation
+from flows.running.run_end import ended, show_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.outcomes import InferOutcome
-from tasks.contracts.runs import Release, RunPlan, RunState
+from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import BackfillPhase, Stage
 from tasks.evaluate import evaluate, forget_outdated
 from tasks.health import health
@@ -34,30 +32,6 @@ from tasks.runs.snapshot import Snapshot
 from tasks.train import model_of, train
 from tasks.validate import catalogue_of, validate
 from tasks.warmup import warmup
-
-
-def ended(run: Run, why: str = "") -> Any:
-    """Return the state with the run as data, and a sentence with both numbers of its model.
-
-    As in Released: `Released as 5, recall@10 0.9132 on unseen queries and 0.9411 on seen queries`.
-
-    Args:
-        why: the sentence instead, of a run that was not released.
-    """
-    measured = f", {said}" if (said := queries.sentence(run.by_queries)) else ""
-    text = ended_as(run.state, run.release.number if run.release is not None else None)
-    return Completed(name=run.state.value, message=why or f"{text}{measured}", data=run)
-
-
-def show_rejection(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Give a rejection the type Failed, so that Prefect does not show it green; its name stays. A hook at completion.
-
-    The flow itself ends as Completed, since a rejection is a result: the caller gets the run, and nothing is retried.
-    """
-    if state.name == RunState.REJECTED.value:
-        shown = State[Any](type=StateType.FAILED, name=state.name, message=state.message)
-        with get_client(sync_client=True) as client:
-            client.set_flow_run_state(flow_run.id, shown, force=True)
 
 
 @flow(name="backfill-span", validate_parameters=False, on_completion=[show_rejection])

@@ -21,7 +21,7 @@ from infra.store.manifest import MANIFEST, FileEntry, seal
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, kind_of, last_day
 from tasks.contracts.workspace import SPAN
-from tasks.data.canonical import unpublishable
+from tasks.data.ids import unpublishable
 from tasks.data.rows import BATCH_ROWS, CORE, ITEM, ITEM_ID, LABEL, OF_FEED, ROW_ID, SPAN_KIND, TEXTS, TIME
 from tasks.data.span_versions import latest_version, refuse_other_kinds
 from tasks.foundation.clock import now

@@ -37,13 +37,14 @@ from tasks.data.files.shaping import AS_IT_STANDS, Shaper, Shaping
 from tasks.data.files.sources import SourceReader
 from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.files.values import PLAIN, Spelling, is_missing_word
-from tasks.data.join import Join, join_of, join_problem, refuse_feed_as_log, refuse_log_as_feed
+from tasks.data.join import Join, join_of, join_problem
 from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map, taken_apart
 from tasks.data.new_versions import IngestedSpan, Known, VersionContext, choose_versions, commit_version
 from tasks.data.rows import ITEM_ID, LIVE, has_ids_alone
-from tasks.data.source_spans import ItemTexts, SetAside, build_spans, open_tables, spool_rows
+from tasks.data.source_spans import BuiltSpan, ItemTexts, SetAside, Spools, build_spans, open_tables, spool_rows
 from tasks.data.span_versions import list_feeds, list_spans, noted, refuse_other_kinds
+from tasks.data.swapped_sources import refuse_feed_as_log, refuse_log_as_feed
 from tasks.foundation.errors import DataError, DiskError
 from tasks.foundation.records import Record
 
@@ -62,6 +63,11 @@ class IngestOptions(Record):
     spelling: Spelling = PLAIN
     shaping: Shaping = AS_IT_STANDS
     set_aside: Path | None = None  # a new file for rows that can't be used; None: the first one is an error
+
+    @property
+    def bounded(self) -> tuple[bool, bool]:
+        """True for the first day, and for the last, if a person gave it."""
+        return self.not_before is not None, self.not_after is not None
 
 
 DEFAULTS = IngestOptions()
@@ -104,14 +110,13 @@ def ingest(
         form: None: the names of the files give it.
         time: the source column with the time, as `parse_time` reads it, or the time of all records.
         mapping: name in `layout` -> source column; `a.b` is the part b of a nested column a.
-        layout: rows of queries and items, or the items of a feed.
         progress: called regularly, first with bytes read, then with spans written.
 
     Raises:
         ConfigError: a wrong path or mapping, a span kind other than the workspace's, or, without `options.known`, spans
             that the workspace has with other rows; for a feed, only if items would be gone.
-        DataError: an unreadable file, a missing column, a bad value or time, or a feed in the place of a log or a log
-            in that of a feed; names file, row and column.
+        DataError: an unreadable file, a missing column, a bad value or time (names file, row and column), or a feed in
+            the place of a log, or the other way round.
         DiskError: a disk is full.
         Conflict: another ingest still writes after ten minutes.
     """
@@ -139,37 +144,21 @@ def ingest(
                 reader, scratch, canonicaliser, items, aside, report, survey, shaper, read_erased(store)
             )
         except UnknownFlag as error:
-            again = SourceReader(source, form, options.csv)
             live = mapping.get(LIVE) == error.column
-            raise DataError(f"{error}{_words_of(again, error.column, live, options.spelling)}") from error
+            words = _words_of(SourceReader(source, form, options.csv), error.column, live, options.spelling)
+            raise DataError(f"{error}{words}") from error
         if layout is ROWS:
-            trusted = (options.not_before is not None, options.not_after is not None)
-            refuse_far_spans(span, seen, _known_rows(store), trusted)
+            refuse_far_spans(span, seen, _known_rows(store), options.bounded)
         else:
             refuse_log_as_feed(source, mapping, items, survey)
         built = build_spans(spools, scratch, canonicaliser)
         if layout is ROWS:
             refuse_feed_as_log(store, source, built)
-        with (
-            _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
-            convert_lost_lease("ingest"),
-            wait_for_lock(store, "ingest", logging.getLogger("millrace").warning) as lock,
-        ):
-            held = CheckedStore(store, lambda _: lock.confirm())
-            if layout is ROWS:
-                refuse_other_kinds(store, span)
-            choice = VersionContext(store, layout, options.known, scratch, options.spelling)
-            chosen = choose_versions(choice, built, spools, canonicaliser, items)
-            numbers = {version.span.name: version.span.version for version in chosen}
-            with noted(held, numbers) if layout is ITEMS else contextlib.nullcontext():
-                for done, version in enumerate(chosen, start=1):
-                    commit_version(held, choice, version, canonicaliser.ids_alone)
-                    report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
-        spans = tuple(version.span for version in chosen)
+        choice = VersionContext(store, layout, options.known, scratch, options.spelling)
+        spans = _commit(choice, span, built, spools, canonicaliser, items, report)
         join, unjoined = _joined(store, canonicaliser, spans)
-        notes = [*_notes(reader, items, aside, shaper, left_out)]
-        notes += _text_notes(store) if canonicaliser.ids_alone else ()
-        notes += [join.sentence] if join is not None and not unjoined else []
+        texts = _text_notes(store) if canonicaliser.ids_alone else ()
+        joined = [join.sentence] if join is not None and not unjoined else []
         columns = tuple(surveyed(survey, canonicaliser))
         return IngestSummary(
             spans=spans,
@@ -182,9 +171,37 @@ def ingest(
                 *unjoined,
                 *_few(store, layout, spans),
             ),
-            notes=tuple(notes),
+            notes=(*_notes(reader, items, aside, shaper, left_out), *texts, *joined),
             join=join,
         )
+
+
+def _commit(
+    choice: VersionContext,
+    span: SpanKind,
+    built: Sequence[BuiltSpan],
+    spools: Spools,
+    canonicaliser: Canonicaliser,
+    items: ItemTexts,
+    report: Callable[[Progress], None],
+) -> tuple[IngestedSpan, ...]:
+    """Choose and write the versions of the spans, alone in the workspace. Raises as `ingest`."""
+    store, layout = choice.store, choice.layout
+    with (
+        _explaining_full_disk(f"the workspace {store.uri}", "free some space, and ingest again"),
+        convert_lost_lease("ingest"),
+        wait_for_lock(store, "ingest", logging.getLogger("millrace").warning) as lock,
+    ):
+        held = CheckedStore(store, lambda _: lock.confirm())
+        if layout is ROWS:
+            refuse_other_kinds(store, span)
+        chosen = choose_versions(choice, built, spools, canonicaliser, items)
+        numbers = {version.span.name: version.span.version for version in chosen}
+        with noted(held, numbers) if layout is ITEMS else contextlib.nullcontext():
+            for done, version in enumerate(chosen, start=1):
+                commit_version(held, choice, version, canonicaliser.ids_alone)
+                report(Progress(what="writing spans", done=done, total=len(chosen), note=version.span.name))
+    return tuple(version.span for version in chosen)
 
 
 def _shaper(

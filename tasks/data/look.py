@@ -110,16 +110,9 @@ def look(
     told = {**({TIME: ""} if found and at else {}), **({"query": ""} if unknown else {}), **roles}
     problems = find_problems(survey, columns, told, layout is ITEMS, not reader.form.texts_are_values)
     problems += [_unknown_queries(found)] if found and unknown else []
-    if unreadable:
-        many = "1 line" if len(unreadable) == 1 else f"{len(unreadable):,} lines"
-        text = f"{many} can't be read, the first: {unreadable[0]}; correct them, or --set-aside FILE leaves them out"
-        problems.append(Problem(kind="unreadable", column=None, text=text))
-    words = ["millrace", "ingest", "--source" if layout is ROWS else "--items", str(source)]
-    words += ["--format", reader.form] if format_of_name(source.name) is None and reader.is_file else []
-    words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
-    words += ["--quote", options.csv.quote] if options.csv.quote else []
-    words += shaping.options
-    words += _time_words(roles.get(TIME), reader, at)
+    problems += [_unreadable_lines(unreadable)] if unreadable else []
+    words = _ingest_words(source, layout, options, reader)
+    words += [*shaping.options, *_time_words(roles.get(TIME), reader, at)]
     words += ["--span", span, "--map", _map(mapping, layout)]
     return SourceFacts(
         source=str(source),
@@ -142,6 +135,20 @@ def look(
         remarks=found.remarks(columns) if found else (),
         command=shlex.join([*words, *spelling.options, *(_SET_ASIDE if unreadable else ()), *workspace]),
     )
+
+
+def _ingest_words(source: PurePath, layout: Layout, options: LookOptions, reader: SourceReader) -> list[str]:
+    """Return the begin of the command that ingests the source, up to the options of its format."""
+    words = ["millrace", "ingest", "--source" if layout is ROWS else "--items", str(source)]
+    words += ["--format", reader.form] if format_of_name(source.name) is None and reader.is_file else []
+    words += ["--delimiter", name_of(options.csv.delimiter)] if options.csv.delimiter else []
+    return words + (["--quote", options.csv.quote] if options.csv.quote else [])
+
+
+def _unreadable_lines(errors: Sequence[DataError]) -> Problem:
+    many = "1 line" if len(errors) == 1 else f"{len(errors):,} lines"
+    text = f"{many} can't be read, the first: {errors[0]}; correct them, or --set-aside FILE leaves them out"
+    return Problem(kind="unreadable", column=None, text=text)
 
 
 def _refuse_encoder(source: PurePath) -> None:

@@ -5,6 +5,7 @@ If killed, it resumes from its own newest checkpoint and ends with the same weig
 
 import contextlib
 import io
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from tasks.contracts.workspace import ANSWERS
 from tasks.preflight.encoder import gathered_bytes
 from tasks.worker.checks.known_answers import prove_exchange
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
+from tasks.worker.devices.base import Precision
 from tasks.worker.evaluation.measure import answer_columns
 from tasks.worker.evaluation.refit import solve_heads
 from tasks.worker.evaluation.rows_and_items import facts_of
@@ -37,6 +39,7 @@ from tasks.worker.training.forgetting import average_weights, put_weights
 from tasks.worker.training.holdout import Holdout, sample_holdout
 from tasks.worker.training.known_pairs import KnownPositives, open_known
 from tasks.worker.training.loop import LoopRecorder, TrainStep
+from tasks.worker.training.pair_arrays import Pairs
 from tasks.worker.training.plan import PlanFolder
 from tasks.worker.training.start import (
     Start,
@@ -74,19 +77,8 @@ def run(job: Job) -> TrainOutcome:
     config = job.config
     with open_accelerator(config.accelerator, job.rank, config, config.train.precision) as accelerator:
         with job.clock.phase("restoring"):
-            training, held = read_training_rows(job, inputs)
-            known = open_known(job, lineage_keys(job, inputs), accelerator.barrier)
-            mined = _mined(job, inputs, training, known, accelerator)
-            compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
-            prove_exchange(accelerator)
-            source = find_resume_point(job, inputs, accelerator)
-            parts = load_model(job, source, training)
-            precision = accelerator.choose_precision(config.train.precision)
-            start = make_start(job, inputs, source, parts, accelerator, precision)
+            training, held, mined, parts, precision, start, pairs = _restore(job, inputs, accelerator)
             failures = _failures(job)
-            pairs = open_pairs(
-                job, training, read_replayed_rows(job, inputs, start.state.spared), known, parts, accelerator.barrier
-            )
         state = start.state
         plan = make_plan(config, state.first_step, pairs, PlanFolder.of(job))
         shape = choose_shape(config, state.first_step, pairs, job.rank.world, inputs.mined is not None)
@@ -94,9 +86,6 @@ def run(job: Job) -> TrainOutcome:
         last_step = state.step if state.complete else state.first_step + len(plan)
         batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
         steps = range(state.first_step, last_step)
-        gathered = gathered_bytes(
-            config.heads.contrastive, config.train.batch_rows, shape.extra, parts.model.shape.width
-        )
         step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
         replicas = Replicas(start.models, accelerator)
@@ -145,12 +134,46 @@ def run(job: Job) -> TrainOutcome:
         head=_solved(start.released, recorder.last_step),
         label_heads=_labels_solved(start.released, recorder.last_step),
         device_use=collect_device_use(job),
-        communication=clock.communication(job.store, job.spec.run_key, start.parts.model, gathered),
+        communication=clock.communication(
+            job.store,
+            job.spec.run_key,
+            start.parts.model,
+            gathered_bytes(config.heads.contrastive, config.train.batch_rows, shape.extra, parts.model.shape.width),
+        ),
         mined=mined.counts if mined else None,
         checkpoints=recorder.checkpoints,
         learning_rate=_rate(config, range(state.first_step, recorder.last_step)),
         answers_key=answers_key,
     )
+
+
+class _Restored(NamedTuple):
+    """All that the steps need: rows and model as this attempt finds them."""
+
+    training: TrainingRows
+    held: pa.Table
+    mined: Mining | None
+    parts: ModelParts
+    precision: Precision
+    start: Start
+    pairs: Pairs
+
+
+def _restore(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> _Restored:
+    """Read the rows, and load the newest checkpoint of this run, else its parent. Raises as `run`."""
+    config = job.config
+    training, held = read_training_rows(job, inputs)
+    known = open_known(job, lineage_keys(job, inputs), accelerator.barrier)
+    mined = _mined(job, inputs, training, known, accelerator)
+    compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
+    prove_exchange(accelerator)
+    source = find_resume_point(job, inputs, accelerator)
+    parts = load_model(job, source, training)
+    precision = accelerator.choose_precision(config.train.precision)
+    start = make_start(job, inputs, source, parts, accelerator, precision)
+    replayed = read_replayed_rows(job, inputs, start.state.spared)
+    pairs = open_pairs(job, training, replayed, known, parts, accelerator.barrier)
+    return _Restored(training, held, mined, parts, precision, start, pairs)
 
 
 def _keep_answers(

@@ -23,7 +23,7 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.profiles import REASON, SEPARATOR, SPAN
 from tasks.contracts.references import HoldoutRule, SpanRef
 from tasks.contracts.spans import first_day, last_day
-from tasks.data.canonical import MOST_ID_BYTES, NUL
+from tasks.data.ids import MOST_ID_BYTES, NUL
 from tasks.data.label_columns import bad_weights, cant_be_learnt, label_columns, own_label_columns, with_labels
 from tasks.data.rows import CORE, ITEM, ITEM_ID, LABEL, NO_WIDTH, QUERY, ROW_ID, SPAN_KIND, TIME, group_columns
 from tasks.foundation.errors import DataError

@@ -19,7 +19,7 @@ from flows.presentation import markdown
 from flows.presentation.model import ended_as
 from flows.presentation.run.pages import stage_page
 from flows.presentation.wording import ON_HOLDOUT, SIGNS, dollars, duration, number
-from flows.running.span_flow import ended
+from flows.running.run_end import ended
 from infra.store.directory import DirectoryStore
 from tasks.contracts.kinds import REFRESH
 from tasks.contracts.stages import Stage

@@ -16,7 +16,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import read_manifest
 from tasks.contracts.outcomes import PublishOutcome
 from tasks.contracts.runs import Release
-from tasks.data.canonical import MOST_ID_BYTES, unpublishable
+from tasks.data.ids import MOST_ID_BYTES, unpublishable
 from tasks.foundation.errors import ConfigError, DataError, StoreError
 from tasks.runs import branches
 from tasks.worker import publish
