@@ -69,21 +69,18 @@ class BatchConfig(Record):
     refresh_cpu_items: int = Field(
         default=100_000,
         ge=0,
-        description="most rows of new sources with which a refresh embeds on cpu_queue, not on the machines of infer; "
-        "0: all of them",
+        description="most new rows with which a refresh embeds on cpu_queue, not on the machines of infer",
     )
     cuda: OtherMachines | None = Field(
         default=None,
-        description="machines of the cuda side of `millrace parity`, which uses one node; null: as accelerator_queue",
+        description="machines of the cuda side of `millrace parity`; null: as accelerator_queue",
     )
     share: str = Field(pattern=r"^[A-Za-z0-9]+$", description="share identifier; used on fair-share queues only")
     priority: int = Field(
         ge=0, le=9999, description="priority within a share, higher runs first; used on fair-share queues only"
     )
     processes_per_node: Positive = Field(description="worker processes on one node; on Trainium its NeuronCores")
-    capacity_seconds: Positive = Field(
-        description="longest wait of a job for a machine, in seconds; then it ends as CAPACITY"
-    )
+    capacity_seconds: Positive = Field(description="longest wait of a job for a machine, in seconds; then CAPACITY")
     attempt_seconds: Annotated[int, Field(ge=60)] = Field(
         description="longest attempt, in seconds; then it ends as HANG"
     )
@@ -91,8 +88,7 @@ class BatchConfig(Record):
         description="seconds without a heartbeat after which a node counts as lost"
     )
     rendezvous_timeout_seconds: Positive = Field(
-        description="rendezvous timeout of a job's nodes, in seconds: machines start minutes apart, and pull an image "
-        "of more than 20 GB",
+        description="rendezvous timeout of a job's nodes, in seconds",
     )
     cpu_instance: str | None = Field(
         description="instance type of a node of cpu_queue, for its price; null: the cost is not known"
@@ -139,9 +135,7 @@ class CompilerConfig(Record):
         description="graphs compiled at once; null: as many as fit the host's memory"
     )
     gradient_bucket_mib: Positive = Field(description="gradients that are reduced in one all-reduce, in MiB")
-    exec_timeout_seconds: Positive = Field(
-        description="longest execution of one graph, in seconds; a longer one is a hang"
-    )
+    exec_timeout_seconds: Positive = Field(description="longest execution of one graph, in seconds")
     rounding_seed: int = Field(ge=0, description="seed of stochastic rounding, which is on with bf16 weights")
 
 

@@ -45,9 +45,7 @@ class Config(Record):
     lineage: str = Field(
         pattern=r"^[a-z0-9][a-z0-9-]*$", description="name of the chain of checkpoints that runs continue"
     )
-    compute: Compute = Field(
-        description="place where stages run: `local` processes, or AWS `batch`; a stage's own `compute` overrides it"
-    )
+    compute: Compute = Field(description="place where stages run: `local` processes, or AWS `batch`")
     accelerator: AcceleratorName = Field(
         description="device of training and encoding: `cpu`, `cuda` (NVIDIA GPUs), `neuron` (TorchNeuron: Trn2 and "
         "Trn3), `xla` (PyTorch/XLA: Trainium and Inferentia, or a processor)"

@@ -107,8 +107,7 @@ class GateConfig(Record):
         description="limit of the metric, or of its difference to the baseline: -0.005 allows a drop of 0.005"
     )
     baseline: Baseline = Field(
-        description="model to compare with: the `champion` (the current release), the release `previous` to it, the "
-        "`first` or the `best` release, the `untrained` model; `none`: the number alone"
+        description="model to compare with: `champion` is the current release; `none`: the number alone"
     )
     severity: Severity = Field(description="`critical`: a refusal stops the release; `warning`: it is reported")
     of: Literal["challenger", "champion"] = Field(
@@ -124,8 +123,7 @@ class GateConfig(Record):
     )
     queries: Literal["all", "seen", "unseen", "each"] = Field(
         default="all",
-        description="holdout rows of `unseen` queries, which no training row has, of `seen` queries, of `all`; `each`: "
-        "both parts must pass",
+        description="holdout rows of `unseen` queries, of `seen` queries, of `all`; `each`: both parts must pass",
     )
     slice: str | None = Field(
         default=None,
@@ -137,7 +135,7 @@ class GateConfig(Record):
     )
     width: Annotated[int, Field(gt=0)] | None = Field(
         default=None,
-        description="evaluate on the first N numbers of each vector (Matryoshka), ranking metrics only; null: on all",
+        description="first N numbers of each vector, by ranking metrics only; null: all",
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1)] | None = Field(
         default=None,

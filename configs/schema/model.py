@@ -20,14 +20,14 @@ class FeaturesConfig(Record):
 
     numeric: tuple[str, ...] = Field(description="columns of numbers; clipped and standardised by the first run's rows")
     categorical: tuple[str, ...] = Field(description="columns of names; the vocabulary grows with each run")
-    query: tuple[str, ...] = Field(
-        description="columns of numeric and categorical that queries have as well; items have all of them"
-    )
+    query: tuple[str, ...] = Field(description="columns of numeric and categorical that queries have as well")
     entity: str | None = Field(
         default=None,
         min_length=1,
-        description="column with the entity type or locale of a row; it chooses the prompts of the row's texts, and "
-        "train.batch_by may name it; needs no interaction",
+        description=(
+            "column with the entity type or locale of a row, which chooses the prompts of its texts; needs no "
+            "interaction"
+        ),
     )
 
     @model_validator(mode="after")
@@ -108,8 +108,10 @@ class ModelConfig(Record):
     )
     scratch: ScratchEncoder | None = Field(description="new encoder, used if `pretrained` is null")
     pooling: Pooling | None = Field(
-        description="a text's vector from its tokens' vectors: their `mean`, the first (`cls`) or the `last`; "
-        "null: as the pretrained folder says, else the mean"
+        description=(
+            "vector of a text: the `mean` of its tokens', the first (`cls`) or the `last`; null: as the pretrained "
+            "folder says, else the mean"
+        )
     )
     prompts: Prompts | None = Field(
         description="texts before each query and each item, word for word, as in `query: `; null: as the "
@@ -139,18 +141,18 @@ class LabelHead(Record):
 
     weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     input: Literal["query", "pair"] = Field(description="`query` alone, or the `pair` of query and item")
-    column: str = Field(
-        default="label", min_length=1, description="column that it learns from; a row without a value is not used"
-    )
+    column: str = Field(default="label", min_length=1, description="column that it learns from")
     learning_rate_factor: float = Field(
         default=1.0,
         gt=0,
-        description="factor of train.learning_rate for the head alone; an encoder's rate is too low for it",
+        description="factor of train.learning_rate for the head alone",
     )
     refit_rows: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="number of newest training rows with a value on which the head is solved after the last step and "
-        "calibrated, on rows left out of training (500 a run, at most 5 %); null: it stays as trained",
+        description=(
+            "number of newest training rows with a value on which the head is solved after the last step; null: it "
+            "stays as trained"
+        ),
     )
 
     @property
@@ -183,7 +185,7 @@ class MulticlassHead(LabelHead):
 
     classes: tuple[str, ...] = Field(
         min_length=2,
-        description="values of the column, as in [1, 2, 3]; a row with another value is bad",
+        description="values of the column, as in [1, 2, 3]",
         json_schema_extra={"items": {"type": ["string", "number", "boolean"]}},
     )
     loss: Literal["plain", "balanced"] = Field(

@@ -17,7 +17,7 @@ class ScheduleConfig(Record):
 
     cron: str = Field(
         pattern=r"^\S+( \S+){4}$",
-        description="five fields of cron: minute, hour, day of the month, month, day of the week",
+        description="minute, hour, day of the month, month, day of the week",
     )
     timezone: str = Field(description="time zone of the schedule by its IANA name, as in Europe/Berlin")
 
@@ -38,10 +38,10 @@ class FreshnessConfig(Record):
     )
     catalogue_target_hours: Annotated[float, Field(gt=0)] = Field(
         default=3.0,
-        description="longest wait of an item for a release, in hours from its arrival in a feed or a span",
+        description="longest wait of an item for a release, in hours",
     )
     deadline_hours: Annotated[float, Field(gt=0)] = Field(
-        description="longest time from a run's scheduled time (its start if it has none) to its end, in hours"
+        description="longest time from a run's scheduled time, or its start, to its end, in hours"
     )
 
 
@@ -53,29 +53,25 @@ class DecideConfig(Record):
 
     scheduled: bool = Field(
         default=False,
-        description="true: scheduled runs follow the decision; false: they train each span, and only `millrace decide` "
-        "shows it",
+        description="true: scheduled runs follow the decision; false: they train each span",
     )
     scores: Annotated[int, Field(ge=1)] = Field(
         default=8, description="newest forward scores from which the gain of the next training is expected"
     )
     least_points: float = Field(
         default=0.5,
-        description="least points for which a span is trained; it waits if the gain is below with 0.95 confidence",
+        description="points below which, with 0.95 confidence, a span waits",
     )
     least_points_per_dollar: float | None = Field(
         default=None,
         gt=0,
-        description="least points for each dollar of a training, with the same confidence; null, or unknown prices: "
-        "points alone decide",
+        description="least points for each dollar of a training; null, or unknown prices: points alone decide",
     )
-    most_waiting: Annotated[int, Field(ge=0)] = Field(
-        default=2, description="most spans that wait; one more, and all are trained in any case"
-    )
+    most_waiting: Annotated[int, Field(ge=0)] = Field(default=2, description="most spans that wait")
     longer_least_points: float | None = Field(
         default=None,
         gt=0,
-        description="least points expected of twice the epochs, for which a training is longer; null: never",
+        description="least points expected of twice the epochs; null: never longer",
     )
 
 
@@ -84,7 +80,7 @@ class PruneConfig(Record):
 
     delete: bool = Field(
         default=False,
-        description="true: the deployed prune deletes each night; false: it only lists, and `millrace prune` deletes",
+        description="true: the deployed prune deletes each night; false: it only lists",
     )
     releases: Annotated[int, Field(ge=1)] = Field(default=5, description="newest releases that are kept")
     models: Annotated[int, Field(ge=1)] = Field(
@@ -103,10 +99,7 @@ class PruneConfig(Record):
 class LinksConfig(Record):
     """Addresses for the pages of a run; null: the page shows the path or the command instead."""
 
-    reports: str | None = Field(
-        description="address of `millrace serve`, or of another server of the workspace; null: pages show the "
-        "path or the command instead"
-    )
+    reports: str | None = Field(description="address of `millrace serve`, or of another server of the workspace")
     tensorboard: str | None = Field(description="address of TensorBoard; null: pages show the command instead")
 
 
@@ -195,16 +188,15 @@ class CostConfig(Record):
         gt=0, description="price of an instance on SageMaker as a multiple of its on-demand price"
     )
     prices: tuple[PriceList, ...] = Field(
-        description="own price lists, over configs/prices.yaml; in a file, the path of a YAML list of them stands here"
+        description="own price lists, over configs/prices.yaml; in a file, their path"
     )
     dollars_per_worker_hour: float | None = Field(
         gt=0, description="price of one local worker, in dollars an hour; null: not known"
     )
     budget_dollars_per_run: float | None = Field(
         gt=0,
-        description="most that a run, a refresh or a backfill's span may cost, in dollars; one that is planned above "
-        "it does not start",
+        description="most that a run, a refresh or a backfill's span may cost, in dollars; null: no limit",
     )
     budget_dollars_per_week: float | None = Field(
-        gt=0, description="most that all work begun in one ISO week (UTC) may cost, in dollars; null: no limit"
+        gt=0, description="most that the work of an ISO week (UTC) may cost, in dollars; null: no limit"
     )

@@ -33,7 +33,7 @@ class StageConfig(Record):
 
     compute: Compute | None = Field(
         default=None,
-        description="machines of the stage; null: as the top-level key, or as train for health, warmup and evaluate",
+        description="machines of the stage; null: the top-level key's, for health, warmup and evaluate train's",
     )
 
 
@@ -50,12 +50,10 @@ class HealthConfig(StageConfig):
     min_disk_gib: float = Field(ge=0, description="least free disk of a worker's machine, in GiB")
     matmul_size: Positive = Field(description="rows and columns of the matrix product whose result is known")
     all_reduce_mib: Positive = Field(description="size of the all-reduce that is timed, in MiB")
-    max_slowest_to_median: float = Field(
-        gt=1, description="greatest ratio of a worker's time to the median; a slower one is a straggler"
-    )
+    max_slowest_to_median: float = Field(gt=1, description="greatest ratio of a worker's time to the median")
     machine: str | None = Field(description="kind of node, one of `machines`; null: unknown, and not checked")
     machines: dict[str, MachineConfig] = Field(
-        description="kinds of node by name, each with its least hardware and speeds; a slower one is a warning"
+        description="kinds of node by name, each with its least hardware and speeds"
     )
     strikes: Positive = Field(description="suspicions of one host after which it is excluded")
     exclude_hours: float = Field(gt=0, description="hours that a strike counts and an exclusion lasts")
@@ -77,8 +75,7 @@ class NearDuplicatesConfig(Record):
     """Near-duplicate rows, which must not be on both sides of the holdout."""
 
     similarity: Annotated[float, Field(ge=0.8, le=1.0)] = Field(
-        description="Jaccard similarity of two rows' word trigrams (runs of three words) from which they are "
-        "near-duplicates; rows near to the other side of the holdout are left out of training"
+        description="Jaccard similarity of two rows' runs of three words from which they are near-duplicates"
     )
 
 
@@ -86,33 +83,31 @@ class EvaluateConfig(StageConfig):
     """The holdout and the gates before a release."""
 
     holdout_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share held out, by stable hashes: one half of whole queries, which training never sees, the other "
-        "half of groups, whose queries it may see; after a change, rows below the lineage's largest share "
-        "are not trained on, and rows below its smallest are measured"
+        description="share held out, by stable hashes: one half of whole queries, the other of groups"
     )
     group: str | None = Field(
         min_length=1,
-        description="rows that are held out together: of one `query_and_item`, `query` or `item` (normalised texts), "
-        "or of one value of a column such as a user's id; null: as the lineage began, query_and_item for a "
-        "new one",
+        description=(
+            "rows that are held out together: of one `query_and_item`, `query` or `item`, or of one value of a "
+            "column such as a user's id; null: as the lineage began, else query_and_item"
+        ),
     )
     near_duplicates: NearDuplicatesConfig | None = Field(
         default=None,
-        description="search for near-duplicates across the holdout; null: only equal texts or ids are found",
+        description="search for near-duplicates across the holdout; null: equal texts or ids alone",
     )
     slices: tuple[str, ...] = beside(description="columns; metrics are also reported for each of their values")
-    min_slice_rows: Positive = beside(
-        description="least number of holdout rows of a slice; smaller slices are not reported"
-    )
+    min_slice_rows: Positive = beside(description="least number of holdout rows of a slice")
     max_rows: Positive = Field(
         default=20_000,
-        description="most holdout rows that are measured: of more, a sample of whole queries by a stable hash, "
-        "half of it of the newest span",
+        description="most holdout rows that are measured; of more, a sample of whole queries by a stable hash",
     )
     corpus_items: Positive = Field(
         default=20_000,
-        description="largest catalogue, in items, that every model searches whole; in a larger one, challenger and "
-        "releases are compared on all items that both have, other models on a sample of this size",
+        description=(
+            "largest catalogue, in items, that every model searches whole; in a larger one, models without vectors "
+            "search a sample of this size"
+        ),
     )
     golden: str | None = beside(
         default=None,
@@ -121,23 +116,22 @@ class EvaluateConfig(StageConfig):
     )
     min_shared: Share = beside(
         default=0.5,
-        description="least share of a larger catalogue's items that a release must hold too to be compared with; with "
-        "fewer, a critical gate against the champion refuses",
+        description="least share of a larger catalogue's items that a release must hold too",
     )
     champion_loss: Bounds = beside(
         default=Bounds(warn=0.1, stop=0.3),
-        description="relative drop of the champion's recall@10 from the spans before to the newest, also for each "
-        "value of a slice; a larger one suggests wrong rows",
+        description="relative drop of the champion's recall@10 in the newest span, also for each value of a slice",
     )
     label_loss: Bounds = beside(
         default=Bounds(warn=0.3, stop=0.6),
-        description="relative drop of the champion's 2 AUC - 1 of the labels from the spans before to the newest, also "
-        "for each value of a slice; a larger one suggests wrong labels",
+        description=(
+            "relative drop of the champion's 2 AUC - 1 of the labels in the newest span, also for each value of a slice"
+        ),
     )
     gates: tuple[GateConfig, ...] = beside(description="conditions of a release")
     answer_hours: Annotated[float, Field(gt=0)] = beside(
         default=72.0,
-        description="hours in which a person can answer a gate with `undecided: ask`; then the model is rejected",
+        description="hours in which a person can answer a gate with `undecided: ask`",
     )
 
 
@@ -146,12 +140,8 @@ class InferConfig(WorkersConfig):
 
     max_tokens: Positive = Field(description="longest text of an item or query, in tokens; longer ones are cut")
     sequence_tokens: Positive = Field(description="length of the sequences that texts are packed into, in tokens")
-    batch_sequences: Positive = Field(
-        description="sequences in one worker's batch; a CPU packs no texts, and its batch has the same number of tokens"
-    )
-    shard_rows: Positive = Field(
-        description="approximate number of items in one partition of the catalogue, and so in one shard of vectors"
-    )
+    batch_sequences: Positive = Field(description="sequences in one worker's batch, or as many tokens on a CPU")
+    shard_rows: Positive = Field(description="approximate number of items in one partition of the catalogue")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         description="arithmetic of the encoder: `fp32`, `bf16`, or `auto` (bf16 if the device is fast at it)"
     )
@@ -177,11 +167,10 @@ class ReleaseConfig(StageConfig):
     """The last checks of a release: the exported folder reproduces the released vectors, and a search finds items."""
 
     min_cosine: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="lowest cosine between a released vector and the exported folder's vector, made in a fresh process"
+        description="lowest cosine between a released vector and the exported folder's"
     )
     probe_rows: Positive = Field(
-        description="number of items, by chance, and of queries that are encoded again with the exported folder. 688 "
-        "show with a probability of 99.9 % that 1 % of the vectors are wrong"
+        description="number of items, by chance, and of queries that are encoded again with the exported folder"
     )
     queries: Positive = Field(
         default=2000, description="number of newest holdout queries that search all vectors of the release"
@@ -192,12 +181,9 @@ class ReleaseConfig(StageConfig):
     )
     export_max_loss: Share = beside(
         default=0.005,
-        description="greatest loss of recall@10 on the holdout queries by an export; with a larger one it is refused. "
-        "`onnx` must reach `min_cosine` too",
+        description="greatest loss of recall@10 by an export. `onnx` must reach `min_cosine` too",
     )
-    exports_required: bool = beside(
-        default=False, description="true: a refused export stops the release; false: the release goes on without it"
-    )
+    exports_required: bool = beside(default=False, description="true: a refused export stops the release")
     gates: tuple[GateConfig, ...] = beside(
         default=(),
         description="conditions on that search's ranking metrics; the champion is the current release",
@@ -241,13 +227,13 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 Form = Literal["int8", "binary"]
 _FORM: Any = Field(
     default=None,
-    description="form of the vectors in the index: `int8`, or `binary`, one bit for each number; the nearest are "
-    "compared again by their vectors; null: as the vectors",
+    description=(
+        "form of the vectors in the index: `int8`, or `binary`, one bit for each number; null: as the vectors"
+    ),
 )
 _WIDTH: Any = Field(
     default=None,
-    description="numbers of each vector, the first ones, of unit length again: one of heads.contrastive.matryoshka; "
-    "null: all",
+    description="first numbers of each vector: one of heads.contrastive.matryoshka; null: all",
 )
 
 
@@ -262,8 +248,10 @@ class LancedbTarget(Record):
     encoder: Address | None = Field(
         default=None,
         pattern=r"^https?://",
-        description="address of `millrace serve --online`, as in http://127.0.0.1:4280, which embeds the texts of "
-        "LanceDB's clients; null: they search with vectors alone",
+        description=(
+            "address of `millrace serve --online`, which embeds the texts of LanceDB's clients; null: they search "
+            "with vectors alone"
+        ),
     )
     form: Form | None = _FORM
     width: Positive | None = _WIDTH
@@ -370,8 +358,9 @@ class PublishConfig(StageConfig):
     )
     max_loss: Share = Field(
         default=0.02,
-        description="greatest loss of recall@10 on the holdout queries by a target with `form` or `width`, against an "
-        "exact search of the release; with a larger one it serves what it served",
+        description=(
+            "greatest loss of recall@10 by a target with `form` or `width`, against an exact search of the release"
+        ),
     )
 
     @field_validator("targets")

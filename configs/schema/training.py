@@ -29,13 +29,13 @@ class AveragingConfig(Record):
     ema_half_life_steps: float | None = Field(
         default=None,
         gt=0,
-        description="half-life of the moving average of the weights (EMA), in steps along the lineage; training "
-        "continues from the raw weights",
+        description="half-life of the moving average of the weights (EMA), in steps along the lineage",
     )
     merge_with_parent: Inside | None = Field(
         default=None,
-        description="share of the parent's weights in the mean that is released at the end of a run and that the next "
-        "run continues from",
+        description=(
+            "share of the parent's weights in the mean that is released, and that the next run continues from"
+        ),
     )
 
     @model_validator(mode="after")
@@ -50,16 +50,12 @@ class AveragingConfig(Record):
 class KeepBestConfig(Record):
     """Early stopping: a run keeps the weights of its best step on development rows, split off the training rows."""
 
-    metric: MetricName = Field(
-        description="metric that chooses the best step, measured every evaluate_every_steps; of ranking, classes "
-        "or labels"
-    )
+    metric: MetricName = Field(description="metric that chooses the best step; of ranking, classes or labels")
     rows: Positive = Field(
-        description="development rows, split off the run's rows by a stable hash and not trained on; a tenth of them "
-        "at most"
+        description="development rows, split off the run's rows and not trained on; a tenth of them at most"
     )
     patience: Positive | None = Field(
-        description="number of evaluations without a gain after which the run ends; null: it never ends early"
+        description="number of evaluations without a gain after which the run ends; null: never"
     )
 
     @field_validator("metric")
@@ -74,7 +70,7 @@ class DecayConfig(Record):
     """Linear learning-rate decay at the end of a run; the next run resumes the schedule."""
 
     share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        description="share of the run's steps in which the rate falls linearly, at its end"
+        description="share of the run's steps in which the rate falls linearly"
     )
     floor: Inside = Field(description="rate of the last step, as a share of the schedule's")
 
@@ -121,13 +117,12 @@ class NegativesConfig(Record):
     A lineage without a release has none yet.
     """
 
-    per_query: Positive = Field(description="hard negatives of each pair; each is one more item to embed at every step")
+    per_query: Positive = Field(description="hard negatives of each pair")
     max_share: float = Field(
         default=0.95,
         gt=0,
         le=1,
-        description="greatest score of a hard negative, as a share of the own item's score; nearer items are "
-        "often right answers",
+        description="greatest score of a hard negative, as a share of the own item's score",
     )
 
 
@@ -137,11 +132,9 @@ class ContrastiveHead(Record):
     weight: float = Field(ge=0, description="weight of its loss in the sum of all heads")
     scale: float = Field(gt=0, description="inverse temperature of the softmax over cosine similarities")
     positives_only: bool = Field(description="pairs: rows of the positive class only")
-    symmetric: bool = Field(
-        default=False, description="loss is the mean of two: each query finds its item, and each item its query"
-    )
+    symmetric: bool = Field(default=False, description="true: each item finds its query, too")
     temperature: Literal["fixed", "learnt"] = Field(
-        default="fixed", description="`fixed`, or `learnt`: the scale is a weight of the model, which begins at `scale`"
+        default="fixed", description="`fixed`, or `learnt`, beginning at `scale`"
     )
     negatives: NegativesConfig | None = Field(
         default=None,
@@ -149,8 +142,7 @@ class ContrastiveHead(Record):
     )
     logq: bool = Field(
         default=False,
-        description="correction of in-batch negatives by their frequency (logQ): popular items count less; hard "
-        "negatives are not corrected",
+        description="correction of in-batch negatives by their frequency (logQ): popular items count less",
     )
     matryoshka: tuple[Positive, ...] = Field(
         default=(),
@@ -188,12 +180,14 @@ class ClassificationHead(Record):
     learning_rate_factor: float = Field(
         default=1.0,
         gt=0,
-        description="factor of train.learning_rate for the head alone; an encoder's rate is too low for it",
+        description="factor of train.learning_rate for the head alone",
     )
     refit_rows: Positive | None = Field(
         default=None,
-        description="number of newest training rows with a class on which the head is solved after the last step and "
-        "calibrated, on rows left out of training (500 a run, 5 % at most); null: it stays as trained",
+        description=(
+            "number of newest training rows with a class on which the head is solved after the last step; null: it "
+            "stays as trained"
+        ),
     )
 
     @model_validator(mode="after")
@@ -271,26 +265,26 @@ class TrainConfig(WorkersConfig):
     max_tokens: TokenLimits = Field(description="longest texts in training; longer ones are cut")
     sequence_tokens: Positive = Field(description="length of the sequences that texts are packed into, in tokens")
     sequences: Positive | None = Field(
-        description="sequences of the global batch; null: as many as the first rows of the run need. A number keeps "
-        "compiled graphs from span to span; a text without room is cut"
+        description=(
+            "sequences of the global batch; null: as many as the first rows of the run need. A text without room is cut"
+        )
     )
     gradcache_chunks: Positive = Field(
-        description="parts of a worker's batch for GradCache, each encoded twice: the memory of one part, for about a "
-        "third more time",
+        description="parts of a worker's batch for GradCache: the memory of one part, for about a third more time",
     )
     batch_by: str | None = Field(
         default=None,
-        description="column of features.categorical, or features.entity: batches have rows of one of its values where "
-        "possible; null: any rows",
+        description=(
+            "column of features.categorical, or features.entity: batches have rows of one of its values if possible"
+        ),
     )
     row_weight: str | None = Field(
         min_length=1,
-        description="column with the weight of a row in all losses, at least 0, divided by the run's mean; null: all "
-        "weigh the same",
+        description="column with the weight of a row in all losses, at least 0; null: all weigh the same",
     )
     epochs: Positive = Field(description="passes over the rows of one run")
     learning_rate: float = Field(gt=0, description="peak of the learning rate, reached after warmup_steps")
-    warmup_steps: int = Field(ge=0, description="steps in which the rate rises to its peak, at the start of a lineage")
+    warmup_steps: int = Field(ge=0, description="steps in which a lineage's rate rises to its peak")
     decay_steps: Positive = Field(
         description="steps after the warmup until the rate has fallen to 1/sqrt(2) of the peak"
     )
@@ -300,13 +294,16 @@ class TrainConfig(WorkersConfig):
     weight_decay: float = Field(ge=0, description="weight decay of AdamW")
     max_gradient_norm: float = Field(gt=0, description="norm that gradients are clipped to")
     precision: Literal["auto", "bf16", "bf16-weights", "fp32"] = Field(
-        description="arithmetic of training. `bf16`: the whole encoder computes in it; weights, pooling, heads "
-        "and losses stay fp32. `bf16-weights`: the encoder's weights are bf16 too, rounded "
-        "stochastically. `auto`: bf16 if the device is fast at it, else `fp32`"
+        description=(
+            "arithmetic of training. `bf16`: of the encoder. `bf16-weights`: the encoder's weights too, rounded "
+            "stochastically. `auto`: bf16 if the device is fast at it, else `fp32`"
+        )
     )
     after_rejection: Literal["accepted", "challenger"] = beside(
-        description="checkpoint that the next span continues after a rejection: the last `accepted` one, then with the "
-        "rejected spans again, or the rejected `challenger`",
+        description=(
+            "checkpoint that continues after a rejection: the last `accepted` one, with the rejected spans again, or "
+            "the `challenger`"
+        ),
     )
     replay: float = Field(
         ge=0,
@@ -315,28 +312,25 @@ class TrainConfig(WorkersConfig):
     )
     averaging: AveragingConfig | None = Field(
         default=None,
-        description="released weights: a moving average, or a mean with the parent; null: the last step's",
+        description="moving average of the weights, or a mean with the parent; null: the last step's",
     )
     keep_best: KeepBestConfig | None = Field(
         default=None,
-        description="early stopping: keep the step with the best development metric; null: the last step",
+        description="early stopping at the best development metric; null: the last step",
     )
     decay_before_release: DecayConfig | None = Field(
         default=None,
-        description="decay of the rate at the end of each run, below the schedule; null: the schedule alone",
+        description="decay of the rate at the end of each run; null: the schedule alone",
     )
     on_new_graph: Literal["fail", "warn"] = Field(
         description="reaction to a graph that warmup has not compiled: `fail` or `warn`"
     )
     evaluate_every_steps: Positive = Field(description="steps between two evaluations within the training")
     evaluate_rows: Positive = Field(description="most holdout rows of an evaluation within the training")
-    checkpoint_every: Every = beside(
-        description="interval of checkpoints: `50 steps`, `300 seconds`, or `auto`: the best one by the measured write "
-        "time and the recorded failures"
-    )
+    checkpoint_every: Every = beside(description="interval of checkpoints: `50 steps`, `300 seconds`, or `auto`")
     log_every_steps: Positive = beside(description="steps between two lines of the log")
     watchdog_seconds: Positive = beside(
-        description="watchdog: seconds without a step after which an attempt is ended as HANG; longer than any step"
+        description="watchdog: seconds without a step after which an attempt ends as HANG"
     )
 
     @model_validator(mode="after")

@@ -122,9 +122,7 @@ class ExpectationConfig(Record):
     """One expectation of great-expectations on the rows of a run, by its standard name."""
 
     expectation: str = Field(description="name in great-expectations, as in `expect_column_values_to_be_in_set`")
-    column: str | None = Field(
-        default=None, description="column that it judges; null for an expectation on several columns or on the table"
-    )
+    column: str | None = Field(default=None, description="column that it judges; null: several, or the table")
     arguments: dict[str, Any] = Field(
         default={}, description="arguments by the names of great-expectations, as in {value_set: [de, fr]}"
     )
@@ -173,8 +171,7 @@ class DriftConfig(Record):
     limit: float = Field(
         default=0.25,
         gt=0,
-        description="greatest population stability index of a column against the spans before; 0.25 is usually "
-        "read as a real shift",
+        description="greatest population stability index of a column against the spans before",
     )
     severity: Severity = Field(
         default="warning", description="`critical`: drift above the limit stops the run; `warning`: it is reported"
@@ -203,7 +200,7 @@ class ItemsConfig(Record):
     )
     values: Bounds = Field(
         default=Bounds(warn=0.5, stop=None),
-        description="share of the span's known items that have another value of a feature, each feature by itself",
+        description="share of the span's known items that have another value of a feature",
     )
     new: Bounds = Field(
         default=Bounds(warn=0.8, stop=None), description="share of the span's items that the catalogue does not know"
@@ -218,19 +215,20 @@ class ItemsConfig(Record):
     )
     words: Bounds = Field(
         default=Bounds(warn=0.4, stop=0.7),
-        description="surely lost share, on rows about new items, of the words that queries share with their items "
-        "beyond chance",
+        description=(
+            "lost share, on rows about new items, of the words that queries share with their items beyond chance"
+        ),
     )
     unit: Bounds = Field(
         default=Bounds(warn=0.1, stop=0.5),
-        description="share of the span's known items whose number is the same power of ten times the one before, as "
-        "cents for euros; each feature by itself",
+        description="share of the span's known items whose number is the same power of ten times the one before",
     )
     unrelated: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.6),
-        description="lost relation of the known items' values to their earlier ones, from 0 to 1, each feature by "
-        "itself: the fall of the rank correlation of numbers, the rise of the share of categories that "
-        "became another one",
+        description=(
+            "lost relation of the known items' values to their earlier ones: of numbers by rank correlation, of "
+            "categories by the share of changed ones"
+        ),
     )
 
 
@@ -248,8 +246,10 @@ class SignsConfig(Record):
     )
     query_of_item: Bounds = Field(
         default=Bounds(warn=0.3, stop=0.5),
-        description="rows whose query begins or ends with the first or last word of the item's text, or names its id: "
-        "the largest rise of their share",
+        description=(
+            "rows whose query begins or ends with the first or last word of the item's text, or names its id: the "
+            "rise of their share"
+        ),
     )
     other_text: Bounds = Field(
         default=Bounds(warn=0.1, stop=0.5),
@@ -271,8 +271,10 @@ class SignsConfig(Record):
     )
     misplaced: Bounds = Field(
         default=Bounds(warn=0.75, stop=0.85),
-        description="share of the words common to queries and items, beyond chance, that belong to other items than "
-        "their rows': in full unless it was usual before; only a first span is stopped",
+        description=(
+            "share of the words common to queries and items, beyond chance, that belong to other items than their "
+            "rows'; only a first span is stopped"
+        ),
     )
 
 
@@ -289,8 +291,9 @@ class BeforeConfig(Record):
     )
     value: Bounds = Field(
         default=Bounds(warn=0.02, stop=0.25),
-        description="usual share of the rows with a value that has vanished, with its items, each slice and each "
-        "categorical feature by itself",
+        description=(
+            "usual share of the rows with a value of a slice or categorical feature that has vanished, with its items"
+        ),
     )
 
 
@@ -303,8 +306,9 @@ class LabelsConfig(Record):
     )
     told: Bounds = Field(
         default=Bounds(warn=0.2, stop=0.5),
-        description="how surely one feature, or its absence, tells the class of a row, as 2 AUC - 1, each feature by "
-        "itself: the rise over earlier spans",
+        description=(
+            "2 AUC - 1 by which one feature, or its absence, tells the class of a row: the rise over earlier spans"
+        ),
     )
 
 
@@ -324,9 +328,7 @@ class EventsConfig(Record):
     """Events of a log, such as clicks and purchases, as labels and weights of its rows."""
 
     column: str = Field(default="event", min_length=1, description="column with the event of each row")
-    values: dict[str, EventConfig] = Field(
-        min_length=1, description="label and weight by the value of the column; rows with another value are set apart"
-    )
+    values: dict[str, EventConfig] = Field(min_length=1, description="label and weight by the value of the column")
 
     @model_validator(mode="before")
     @classmethod
@@ -343,7 +345,7 @@ class ValidateConfig(StageConfig):
     min_rows: Positive = Field(description="least number of clean rows; fewer stop the run")
     # Beside: this key only chooses the window, which is in the run's key itself, as is the parent.
     small_spans: Literal["stop", "merge"] = beside(
-        description="effect of fewer rows than min_rows: `stop` the run, or `merge` the span with the next",
+        description="fewer rows than min_rows: `stop` the run, or `merge` the span with the next",
     )
     max_bad_share: Share = Field(description="greatest share of bad rows; more stop the run")
     min_text_chars: Positive = Field(description="shortest query or item text, in characters")
@@ -359,14 +361,14 @@ class ValidateConfig(StageConfig):
     labels: LabelsConfig = LabelsConfig()
     max_unseen_share: Share = Field(
         default=0.1,
-        description="share of rows with a category that the parent has not seen, above which a warning is reported",
+        description="share of rows with a category that the parent has not seen, above which it warns",
     )
     max_unknown_token_share: Share = Field(
         default=0.05,
-        description="share of tokens that the parent's tokenizer does not know, above which a warning is reported",
+        description="share of tokens that the parent's tokenizer does not know, above which it warns",
     )
     events: EventsConfig | None = Field(
-        default=None, description="labels and weights by the event of a row, as in a log of clicks; null: no events"
+        default=None, description="labels and weights by the event of a row; null: no events"
     )
     suites: tuple[str, ...] = Field(
         default=(), description="YAML files with lists of expectations; read when the configuration is loaded"
