@@ -2,138 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    FlowRunFilter,
-    FlowRunFilterTags,
-)
-from prefect.client.schemas.objects import Artifact, FlowRun, State
-from prefect.exceptions import Pause
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-from prefect.states import Suspended
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.objects import Artifact, FlowRun
 
-import infra.compute.factory
 from flows.backfill import backfill
 from flows.pipeline import pipeline
 from flows.refresh import refresh
-from flows.running.backfill_page import control_flow_run
-from infra.store.base import Conflict, Lock
+from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
-from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.backfill.backfill_state import BackfillState
-from tasks.backfill.planner import plan_backfill
-from tasks.contracts.jobs import JobSpec, ValidateInputs, Waiter
+from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.stages import Stage
-from tasks.foundation.errors import (
-    POLICIES,
-    CancelledError,
-    CodeError,
-    ConfigError,
-    DataError,
-    FailureClass,
-    OutOfMemoryError,
-)
+from tasks.foundation.errors import CodeError, DataError, FailureClass, OutOfMemoryError
 from tasks.judging.judge_run import let_pass, plan_again
 from tasks.runs import branches, ledger, lineage, releases
 from tasks.runs.results import read_judgement
-from tasks.runs.rollback import rollback
-from tests.support.fakes.fake_runner import FakeRunner, commit_files, ingest, small_config
+from tests.flows.backfill.failing import Failing, children, done, expected_jobs, jobs, planned, started, workers
+from tests.support.fakes.fake_runner import commit_files, ingest
 from tests.support.processes.prefect_server import PrefectServer
-from tests.support.workspace.backfills import ENCODER, fake_workers, run_spans
+from tests.support.workspace.backfills import ENCODER
 
 MONTHS = [f"2021-{month:02d}" for month in range(1, 11)]
-
-
-class Failing(FakeRunner):
-    """Fails once for each (span, stage) in `failing`, and calls `meanwhile` before each job."""
-
-    def __init__(self, store: DirectoryStore) -> None:
-        super().__init__(store)
-        self.failing: dict[tuple[str, str], BaseException] = {}
-        self.meanwhile: Callable[[JobSpec, Waiter], None] = lambda spec, waiter: None
-
-    def run(self, spec: JobSpec, waiter: Waiter, tries: int) -> None:
-        self.meanwhile(spec, waiter)
-        if (error := self.failing.pop((spec.span.name, spec.stage.value), None)) is not None:
-            self.fail(spec.stage, error)
-        super().run(spec, waiter, tries)
-
-
-@pytest.fixture
-def store(prefect: PrefectServer, tmp_path: Path) -> Iterator[DirectoryStore]:
-    with prefect.in_use():
-        yield DirectoryStore(tmp_path / "disturbed")
-
-
-@pytest.fixture(autouse=True)
-def quick(without_pages: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    for failure, policy in POLICIES.items():
-        monkeypatch.setitem(POLICIES, failure, policy._replace(delay_seconds=policy.delay_seconds / 1000))
-    for module in ("tasks.running.stage_output", "flows.running.child_runs"):
-        monkeypatch.setattr(f"{module}.ASK_SECONDS", 0.2)
-    monkeypatch.setattr(
-        "flows.running.span_flow.make_stage_page", lambda plan, stage, value: None
-    )  # drawing takes longest
-
-
-@pytest.fixture
-def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> Failing:
-    return workers(store, monkeypatch)
-
-
-def workers(store: DirectoryStore, patch: pytest.MonkeyPatch) -> Failing:
-    runner = Failing(store)
-    patch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-    return runner
-
-
-def started(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> State[BackfillState]:
-    parameters = {"overrides": (ENCODER, *overrides), **options}
-    return backfill(store.uri, first, last, **parameters, return_state=True)  # pyright: ignore[reportCallIssue]
-
-
-def done(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> BackfillState:
-    return started(store, first, last, *overrides, **options).result()  # pyright: ignore[reportReturnType]
-
-
-def planned(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> BackfillPlan:
-    return plan_backfill(store, small_config(*overrides), first, last, **options)  # pyright: ignore[reportArgumentType]
-
-
-def expected_jobs(plan: BackfillPlan) -> Counter[tuple[str, str]]:
-    """Return the jobs of the plan: (span, stage)."""
-    jobs = [(span.span.name, stage) for span in plan.spans for stage in span.left]
-    with_training = [
-        (name, early) for name, stage in jobs if stage == "train" for early in ("validate", "health", "warmup")
-    ]
-    return Counter([*jobs, *with_training])
-
-
-def jobs(runner: FakeRunner) -> Counter[tuple[str, str]]:
-    return Counter((spec.span.name, spec.stage.value) for spec in runner.specs)
-
-
-def children(store: DirectoryStore, plan: BackfillPlan) -> list[FlowRun]:
-    """Return the flow runs of a backfill's spans, by name; other tests' workspaces have a backfill with the same id."""
-    by_tag = FlowRunFilter(tags=FlowRunFilterTags(all_=[f"backfill:{plan.id}"]))
-    with get_client(sync_client=True) as client:
-        found = client.read_flow_runs(flow_run_filter=by_tag)
-    mine = [run for run in found if run.parameters["workspace"] == store.uri and run.parent_task_run_id]
-    return sorted(mine, key=lambda run: run.name)
 
 
 def weights(store: DirectoryStore) -> tuple[str, bytes, bytes]:
@@ -207,29 +104,6 @@ def test_a_backfill_with_three_failures_ends_like_one_without(
     assert done(undisturbed, "2021-01", "2021-10", parallel=3).state == "Released"
     assert jobs(other) == expected_jobs(plan)
     assert weights(undisturbed) == weights(store)
-
-
-# --- a lineage with three runs----------------------------------------------------------------------------------
-
-QUARTERS = ["2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4"]
-
-
-@pytest.fixture(scope="module")
-def three_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("three_runs")
-    store = DirectoryStore(folder)
-    ingest(store, *QUARTERS)
-    with pytest.MonkeyPatch.context() as patch:
-        fake_workers(store, patch)
-        run_spans(store, *QUARTERS[:3])
-    return folder
-
-
-@pytest.fixture
-def begun(store: DirectoryStore, runner: Failing, three_runs: Path) -> DirectoryStore:
-    """A workspace of four quarters, of which three were run and released."""
-    shutil.copytree(three_runs, store.root, dirs_exist_ok=True)
-    return store
 
 
 def test_a_corrected_span_is_released_adopted_and_continued(begun: DirectoryStore, runner: Failing) -> None:
@@ -414,185 +288,6 @@ def artifacts_of(run: UUID) -> dict[str, Artifact]:
     of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
     with get_client(sync_client=True) as client:
         return {str(artifact.type): artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
-
-
-# --- other processes at the same time---------------------------------------------------------------------------------
-
-
-def test_the_release_waits_for_a_run_of_the_lineage(
-    begun: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process locks the lineage while the branch is trained, until the release needs the lock."""
-    monkeypatch.setattr("flows.running.backfill_execution.AGAIN_SECONDS", 0.1)
-    refused = threading.Event()
-    original = begun.lock
-
-    def lock(key: str) -> contextlib.AbstractContextManager[Lock]:
-        if key == "lineages/main.run" and not refused.is_set():
-            refused.set()
-            raise Conflict("lineages/main.run is in use by another process")
-        return original(key)
-
-    monkeypatch.setattr(DirectoryStore, "lock", lambda self, key: lock(key))
-    assert done(begun, "2021-Q3", "2021-Q4").state == "Released"
-    assert refused.is_set()
-
-
-def test_a_backfill_does_not_run_twice_at_once(begun: DirectoryStore, impatient: None) -> None:
-    plan = planned(begun, "2021-Q3", "2021-Q4")
-    with begun.lock(f"lineages/{plan.branch}.run"), pytest.raises(Conflict, match="is in use by process"):
-        done(begun, "2021-Q3", "2021-Q4")
-    with begun.lock("lineages/other.run"):
-        assert done(begun, "2021-Q3", "2021-Q4").state == "Released"
-
-
-def test_an_overtaken_branch_is_neither_released_nor_adopted(begun: DirectoryStore, runner: Failing) -> None:
-    serving = begun.read("releases/CURRENT")
-
-    def overtake(spec: JobSpec, waiter: Waiter) -> None:
-        if spec.stage is Stage.infer:
-            branches.adopt(begun, "main", "other", instead_of="main")
-
-    runner.meanwhile = overtake
-    with pytest.raises(ConfigError, match=r"now continue other.*nothing was released"):
-        done(begun, "2021-Q3", "2021-Q4")
-    assert (begun.read("releases/CURRENT"), branches.active(begun, "main")) == (serving, "other")
-    assert "release" not in runner.stages
-
-
-def test_the_gates_compare_with_a_champion_released_meanwhile(begun: DirectoryStore, runner: Failing) -> None:
-    def release_another(spec: JobSpec, waiter: Waiter) -> None:
-        if spec.stage is Stage.infer and spec.config.lineage != "main":
-            rollback(begun, to=1)
-
-    runner.meanwhile = release_another
-    assert done(begun, "2021-Q3", "2021-Q4").state == "Released"
-    champions = [spec.inputs.champion for spec in runner.specs if spec.stage is Stage.evaluate]  # pyright: ignore[reportAttributeAccessIssue]
-    assert [champion.checkpoint.step for champion in champions if champion] == [30, 10]
-
-
-# --- pause, cancel, kill ----------------------------------------------------------------------------------------
-
-
-def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
-def running_backfill(store: DirectoryStore) -> BackfillState:
-    (state,) = backfill_state.read_all(store)
-    return state
-
-
-def test_a_paused_backfill_starts_nothing_until_it_is_resumed(
-    begun: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ingest(begun, "2022-Q1")
-    seen: list[str] = []
-
-    def pause_in_the_first_training(spec: JobSpec, waiter: Waiter) -> None:
-        if (spec.span.name, spec.stage) == ("2021-Q4", Stage.train):
-            seen.append(control_flow_run(UUID(running_backfill(begun).flow_run), "pause"))
-            threading.Thread(target=resume_later, daemon=True).start()
-            wait_for(lambda: running_backfill(begun).state == "Paused")
-
-    def resume_later() -> None:
-        wait_for(lambda: running_backfill(begun).state == "Paused")
-        wait_for(lambda: lineage.completed(begun, str(running_backfill(begun).branch))[3:])  # the training itself ends
-        time.sleep(0.5)  # no stage may start meanwhile
-        seen.extend(runner.stages)
-        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password}):
-            control_flow_run(UUID(running_backfill(begun).flow_run), "resume")
-
-    url, password = PREFECT_API_URL.value(), PREFECT_API_AUTH_STRING.value()
-    runner.meanwhile = pause_in_the_first_training
-    state = done(begun, "2021-Q4", "2022-Q1")
-    assert state.state == "Released"
-    assert seen[0].startswith("it is paused")
-    assert seen[1:] == ["validate", "health", "warmup", "train"]
-    with pytest.raises(ConfigError, match="its flow run is Completed, so it does not run"):
-        control_flow_run(UUID(state.flow_run), "cancel")
-
-
-def test_a_cancelled_backfill_ends_its_stages_and_continues_when_started_again(
-    prefect: PrefectServer, begun: DirectoryStore, runner: Failing
-) -> None:
-    ingest(begun, "2022-Q1")
-    left: list[str] = []
-
-    def cancel(spec: JobSpec, waiter: Waiter) -> None:
-        if (spec.span.name, spec.stage) == ("2022-Q1", Stage.train) and not left:
-            left.append("begun")
-            control_flow_run(UUID(running_backfill(begun).flow_run), "cancel")
-            with pytest.raises(CancelledError) as stopped:
-                wait_for(waiter.pulse)  # type: ignore[func-returns-value]
-            left.append("ended")
-            raise stopped.value
-
-    runner.meanwhile = cancel
-    ended = started(begun, "2021-Q4", "2022-Q1")
-    assert ended.is_cancelled()
-    assert left == ["begun", "ended"]
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("span")]
-    state = running_backfill(begun)
-    assert (state.state, state.ended_at is not None) == ("Cancelled", True)
-    assert {run.name: run.state_name for run in children(begun, planned(begun, "2021-Q4", "2022-Q1"))} == {
-        "2021-Q4 attempt 1": "Completed", "2022-Q1 attempt 1": "Cancelled",
-    }  # fmt: skip
-    last = ledger.records(begun)[-1]
-    assert (last.stage, last.failure) == (Stage.train, FailureClass.CANCELLED)
-    runner.specs.clear()
-    assert done(begun, "2021-Q4", "2022-Q1").state == "Released"
-    assert runner.stages == ["train", "evaluate", "infer", "release"]
-
-
-def test_a_suspended_backfill_ends_and_continues_when_started_again(begun: DirectoryStore, runner: Failing) -> None:
-    """The pause button of the Prefect UI does this to a deployed backfill. The running training ends normally."""
-
-    def suspend(spec: JobSpec, waiter: Waiter) -> None:
-        if (spec.span.name, spec.stage) == ("2021-Q4", Stage.train):
-            with get_client(sync_client=True) as client:
-                client.set_flow_run_state(UUID(running_backfill(begun).flow_run), Suspended(), force=True)
-            time.sleep(0.6)  # three polls of the state
-
-    runner.meanwhile = suspend
-    with pytest.raises(Pause):
-        done(begun, "2021-Q3", "2021-Q4")
-    assert runner.stages == ["validate", "health", "warmup", "train"]
-    assert running_backfill(begun).state == "Paused"
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("span")]
-    runner.meanwhile = lambda spec, waiter: None
-    assert done(begun, "2021-Q3", "2021-Q4").state == "Released"
-    assert runner.stages[4:] == ["evaluate", "infer", "release"]
-
-
-def test_an_interruption_of_the_main_thread_ends_the_spans(
-    begun: DirectoryStore, runner: Failing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_training, ended = threading.Event(), threading.Event()
-
-    def wait_in_training(spec: JobSpec, waiter: Waiter) -> None:
-        if spec.stage is Stage.train:
-            in_training.set()
-            try:
-                wait_for(waiter.pulse)  # type: ignore[func-returns-value]
-            finally:
-                ended.set()
-
-    def interrupted(self: object) -> None:
-        if in_training.is_set():
-            raise KeyboardInterrupt
-
-    runner.meanwhile = wait_in_training
-    monkeypatch.setattr(
-        "flows.running.backfill_page.StatusPage.flush", lambda self, at_once=False: at_once or interrupted(self)
-    )
-    with pytest.raises(KeyboardInterrupt):
-        done(begun, "2021-Q3", "2021-Q4")
-    assert ended.is_set()
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("span")]
 
 
 def test_the_form_in_the_ui_asks_for_plain_values() -> None:
