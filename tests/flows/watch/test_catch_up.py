@@ -1,78 +1,30 @@
-"""The watch under a real Prefect server: the run it starts, the events it sends, the pages in the UI."""
+"""The runs that a watch starts, starts again or finds lost, under a real Prefect server."""
 
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prefect import Task, flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.client.schemas.objects import Artifact, FlowRun, State
+from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelled, Failed, Running
 
-import flows.watch
-import infra.compute.factory
 from flows.pipeline import pipeline
 from flows.running.catch_up import LOST
-from flows.running.watch_findings import CATALOGUE_STALE, GIVEN_UP, LATE, MISSED, RESOLVED, STALE, WILL_BE_LATE, section
-from flows.watch import watch
+from flows.running.watch_findings import GIVEN_UP
 from infra.store.directory import DirectoryStore
 from tasks.backfill import backfill_state
 from tasks.backfill.planner import plan_backfill
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import after
 from tasks.foundation.errors import FailureClass
-from tasks.monitoring.freshness import FreshnessReport
 from tasks.planning.next_run import plan_run
 from tasks.runs.plan import save_plan
-from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config
-from tests.support.fakes.stages import carry_out
-from tests.support.processes.prefect_server import PrefectServer
+from tests.flows.watch.watching import PROMISED, SETTINGS, look, running, set_clock
+from tests.support.fakes.fake_runner import ingest, small_config
 from tests.support.workspace.invocations import write_invocation
-
-SETTINGS = ("model.scratch.layers=1", "schedule.cron=0 6 * * *", "schedule.timezone=Europe/Berlin")
-PROMISED = ("freshness.target_hours=400", "freshness.deadline_hours=4")
-NOW = "2026-11-20T07:00:00+01:00"
-
-
-@pytest.fixture
-def store(
-    prefect: PrefectServer, tmp_path: Path, without_pages: None, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DirectoryStore]:
-    """Daily spans, trained up to 2026-11-12."""
-    store = DirectoryStore(tmp_path)
-    runner = FakeRunner(store)
-    monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
-    ingest(store, "2026-11-12")
-    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED)))
-    set_clock(monkeypatch, NOW)
-    with prefect.in_use():
-        yield store
-
-
-@pytest.fixture
-def deployed(store: DirectoryStore) -> Iterator[None]:
-    """The pipeline's deployment on the server, without a worker."""
-    deployment: Any = pipeline.to_deployment(name="shop-pipeline", parameters={"workspace": store.uri})
-    identity = deployment.apply()
-    yield
-    with get_client(sync_client=True) as client:
-        client.delete_deployment(identity)
-
-
-def set_clock(monkeypatch: pytest.MonkeyPatch, now: str) -> None:
-    monkeypatch.setattr(flows.watch, "now", lambda: now)
-
-
-def look(store: DirectoryStore, *overrides: str, catch_up: bool = True) -> tuple[State, FreshnessReport]:
-    state: State = watch(store.uri, overrides=(*SETTINGS, *PROMISED, *overrides), catch_up=catch_up, return_state=True)
-    return state, state.result()  # type: ignore[return-value]
 
 
 def started(store: DirectoryStore) -> list[FlowRun]:
@@ -87,12 +39,6 @@ def week() -> list[str]:
     while len(names) < 7:
         names.append(after(names[-1]))
     return names
-
-
-def artifact(key: str) -> Artifact:
-    with get_client(sync_client=True) as client:
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-    return max(found, key=lambda artifact: str(artifact.created))
 
 
 # --- catching up --------------------------------------------------------------------------------------------------
@@ -155,13 +101,6 @@ def test_without_a_deployment_the_message_names_the_command(store):
     ingest(store, *week())
     state, _ = look(store)
     assert "millrace run --span 2026-11-13" in str(state.message)
-
-
-def test_the_message_says_how_old_the_vectors_are(store, monkeypatch):
-    set_clock(monkeypatch, "2026-11-13T08:00:00+00:00")
-    state, _ = look(store)
-    assert state.name == "Completed"
-    assert re.search("2026-11-12, 8 h old", str(state.message))
 
 
 # --- starting again -----------------------------------------------------------------------------------------------
@@ -270,172 +209,6 @@ def test_a_run_that_needs_a_person_is_not_started_again(store, deployed, failure
         store.delete(release)
     look(store)
     assert started(store) == []
-
-
-# --- events -------------------------------------------------------------------------------------------------------
-
-
-def running(store: DirectoryStore, **changes: Any) -> str:
-    """A run over 2026-11-19 that began at six and has until ten; returns its key."""
-    ingest(store, "2026-11-19")
-    plan = plan_run(store, small_config(*SETTINGS, *PROMISED))
-    save_plan(store, plan)
-    times = {
-        "scheduled_at": "2026-11-20T05:00:00+00:00",
-        "began_at": "2026-11-20T05:00:05+00:00",
-        "deadline": "2026-11-20T09:00:00+00:00",
-    }
-    write_invocation(store, plan, **times | changes)
-    return plan.run_key
-
-
-def test_a_late_run_is_sent_once_and_arrives_at_the_server(store, prefect, monkeypatch):
-    run_key = running(store, began_at="2026-11-20T08:00:00+00:00", flow_run="8d1c")
-    set_clock(monkeypatch, "2026-11-20T09:30:00+00:00")
-    with store.lock("lineages/main.run"):
-        look(store)
-        look(store)
-    (event,) = prefect.events(LATE, f"millrace.run.{run_key}")
-    assert event["resource"] == {
-        "prefect.resource.id": f"millrace.run.{run_key}",
-        "prefect.resource.name": "2026-11-19 attempt 1",
-        "millrace.span": "2026-11-19",
-        "millrace.lineage": "main",
-        "millrace.flow-run": "8d1c",
-    }
-    assert "2026-11-20 09:00 UTC" in event["payload"].pop("sentence")
-    assert event["payload"] == {
-        "severity": "warning",
-        "dedup_key": f"{store.uri}#main/late-{run_key}-1",
-        "since": "2026-11-20T09:30:00+00:00",
-        "reminder": 0,
-        "class": FailureClass.CAPACITY,  # three of four and a half hours passed before it began
-        "span": "2026-11-19",
-        "lineage": "main",
-        "run_key": run_key,
-        "attempt": 1,
-        "deadline": "2026-11-20T09:00:00+00:00",
-        "expected_end": "2026-11-20T09:31:08+00:00",
-        "page": "http://ui/runs/flow-run/1",
-    }
-
-
-def test_a_warning_comes_before_a_run_is_late(store, prefect, monkeypatch):
-    run_key = running(store)
-    set_clock(monkeypatch, "2026-11-20T08:59:30+00:00")
-    with store.lock("lineages/main.run"):
-        look(store)
-        (event,) = prefect.events(WILL_BE_LATE, f"millrace.run.{run_key}")
-        assert event["payload"]["class"] is None
-        set_clock(monkeypatch, "2026-11-20T09:10:00+00:00")
-        look(store)
-    assert len(prefect.events(LATE, f"millrace.run.{run_key}")) == 1
-    assert len(prefect.events(WILL_BE_LATE, f"millrace.run.{run_key}")) == 1
-
-
-def test_each_missed_span_and_both_stale_ages_are_sent_once(store, prefect):
-    lineage = "events"  # other tests' events are on the same server
-    config = small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")
-    carry_out(plan_run(store, config))
-    ingest(store, "2026-11-13", "2026-11-14")
-    ingest_feed(store, "2026-11", at="2026-11-20T01:00:00+00:00")
-    asked = (f"lineage={lineage}", "freshness.target_hours=48")
-    look(store, *asked, catch_up=False)
-    _, report = look(store, *asked, catch_up=False)
-    for span in ("2026-11-13", "2026-11-14"):
-        (event,) = prefect.events(MISSED, f"millrace.span.{lineage}.{span}")
-        assert (event["payload"]["span"], event["payload"]["lineage"]) == (span, lineage)
-    (event,) = prefect.events(STALE, f"millrace.lineage.{lineage}")
-    assert (event["payload"]["newest"], event["payload"]["target_hours"]) == ("2026-11-12", 48.0)
-    assert "millrace run --span 2026-11-13" in event["payload"]["sentence"]
-    (event,) = prefect.events(CATALOGUE_STALE, f"millrace.lineage.{lineage}")
-    assert [each["source"] for each in event["payload"]["waiting"]] == ["items/2026-11/v1"]
-    assert (event["payload"]["age_hours"], event["payload"]["target_hours"]) == (5.0, 3.0)
-    assert report.stale
-    assert store.list(f"watch/{lineage}") == [
-        f"watch/{lineage}/problems/{what}.json"
-        for what in ("catalogue-stale", "missed-2026-11-13-v1", "missed-2026-11-14-v1", "stale")
-    ]
-
-
-def test_a_problem_that_stays_is_sent_again_each_day_and_once_when_it_is_over(store, prefect, monkeypatch):
-    lineage = "standing"
-    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
-    resource = f"millrace.lineage.{lineage}"
-
-    def after(hour: int, target: int, stale: int, over: int) -> None:
-        """A watch so many hours later, with this target, and the number of events that the server has then."""
-        at = dt.datetime.fromisoformat(NOW) + dt.timedelta(hours=hour)
-        set_clock(monkeypatch, at.isoformat())
-        look(store, f"lineage={lineage}", f"freshness.target_hours={target}", catch_up=False)
-        assert len(prefect.events(STALE, resource, stale)) == stale, hour
-        assert len(prefect.events(RESOLVED, resource, over)) == over, hour
-
-    for hour, stale in [(0, 1), (1, 1), (24, 2), (25, 2), (48, 3)]:
-        after(hour, 48, stale, 0)
-    after(49, 4000, 3, 1)
-    after(50, 4000, 3, 1)
-    after(51, 48, 4, 1)  # it is stale anew
-    events = sorted(prefect.events(STALE, resource, 4), key=lambda event: event["payload"]["reminder"])
-    assert [event["payload"]["reminder"] for event in events] == [0, 0, 1, 2]
-    assert all(each["payload"]["sentence"].startswith("Still so, since 2026-11-20 06:00 UTC: ") for each in events[2:])
-    (over,) = prefect.events(RESOLVED, resource)
-    assert over["payload"]["resolves"] == STALE
-    assert over["payload"]["severity"] == "info"
-    assert {event["payload"]["dedup_key"] for event in [*events, over]} == {f"{store.uri}#{lineage}/stale"}
-    assert {event["payload"]["severity"] for event in events} == {"critical"}
-
-
-def test_two_watches_at_the_same_moment_send_one_event(store, prefect, monkeypatch):
-    """Neither sees the record of the other, which is written after the server has the event."""
-    lineage = "twice"
-    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
-    for minute in (0, 1):
-        at = dt.datetime.fromisoformat(NOW) + dt.timedelta(minutes=minute)
-        set_clock(monkeypatch, at.isoformat())
-        with monkeypatch.context() as blind:
-            blind.setattr("flows.running.watch_findings._read", lambda *_: ())
-            look(store, f"lineage={lineage}", "freshness.target_hours=48", catch_up=False)
-    look(store, f"lineage={lineage}", "freshness.target_hours=4000", catch_up=False)
-    assert len(prefect.events(RESOLVED, f"millrace.lineage.{lineage}")) == 1, "the server took the others before"
-    assert len(prefect.events(STALE, f"millrace.lineage.{lineage}")) == 1
-
-
-def test_what_the_server_did_not_take_the_next_watch_sends(store, prefect, monkeypatch):
-    lineage = "away"
-    carry_out(plan_run(store, small_config(*SETTINGS, *PROMISED, f"lineage={lineage}")))
-    asked = (f"lineage={lineage}", "freshness.target_hours=48")
-    with monkeypatch.context() as away:
-        away.setattr("flows.running.events.deliver", refuse)
-        look(store, *asked, catch_up=False)
-    assert store.list("watch") == []
-    look(store, *asked, catch_up=False)
-    assert len(prefect.events(STALE, f"millrace.lineage.{lineage}")) == 1
-
-
-def refuse(*event: object, **more: object) -> None:
-    raise httpx.ConnectError("the server is away")
-
-
-# --- in the UI ----------------------------------------------------------------------------------------------------
-
-
-def test_the_ui_has_a_table_of_spans_and_a_page_of_problems(store):
-    running(store)
-    _, report = look(store)
-    table = artifact("freshness-main")
-    assert table.type == "table"
-    assert all(span in str(table.data) for span in ("2026-11-12", "2026-11-13", "2026-11-19"))
-    assert artifact("watch-main").type == "markdown"
-    page = section(report, "Something was started.")
-    assert page.title == "Attention"
-    assert all(words in page.lines[0] for words in ("2026-11-12", "7.2 days old", "16.7 days"))
-    assert "all 30 items have a vector" in page.lines[1]
-    assert page.lines[2] == "Something was started."
-    assert b"\nmillrace_exposition_timestamp_seconds " in store.read("reports/metrics.prom")
-    clock = page.tables[0].rows[0]
-    assert (clock[0].text, clock[0].link) == ("2026-11-19 attempt 1", "http://ui/runs/flow-run/1")
-    assert clock[1].text == "lost"
 
 
 # --- lost ---------------------------------------------------------------------------------------------------------
