@@ -1,17 +1,21 @@
-"""Each kind of store in turn, a store in a directory, and a file to upload."""
+"""Each kind of store in turn, a store in a directory or a bucket, and a file to upload."""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from infra.store import aws
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
+from infra.store.s3_store import S3Store
+from tests.support.cloud.s3 import S3Server
 from tests.support.workspace.stores import STORES
 
 KINDS = (*STORES, "directory without hard links")
@@ -40,6 +44,13 @@ def no_links(number: int) -> Callable[..., None]:
 @pytest.fixture
 def directory(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "workspace")
+
+
+@pytest.fixture
+def bucket(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Store:
+    monkeypatch.setattr("botocore.endpoint.time", types.SimpleNamespace(sleep=lambda seconds: None))  # between tries
+    monkeypatch.setattr(aws, "PAUSES_SECONDS", [0.0] * len(aws.PAUSES_SECONDS))
+    return S3Store(s3.new_workspace())
 
 
 @pytest.fixture

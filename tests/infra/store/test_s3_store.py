@@ -1,46 +1,28 @@
 """What is special about a workspace in a bucket; `test_store.py` has what all stores do."""
 
-import hashlib
 import os
-import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
-from infra.store import aws, s3_store
+from infra.store import s3_store
 from infra.store.base import Conflict
 from infra.store.factory import open_store
 from infra.store.lease import HeldLease, Lease
-from infra.store.manifest import FileEntry, open_files, seal
 from infra.store.records import place
 from infra.store.s3_store import S3Store
-from tasks.foundation.errors import ConfigError, FailureClass, StageError, StoreError, classify
-from tests.support.cloud.s3 import Fault, S3Server
+from tasks.foundation.errors import ConfigError, StoreError
+from tests.support.cloud.s3 import BASE, Fault, S3Server, bucket_of
 from tests.support.workspace.stores import everything_below
 
 ROOT = Path(__file__).resolve().parents[3]
-BASE = "some/workspace"  # of the workspaces that S3Server makes
 
 
 @pytest.fixture
-def store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Store:
-    monkeypatch.setattr("botocore.endpoint.time", types.SimpleNamespace(sleep=lambda seconds: None))  # between tries
-    monkeypatch.setattr(aws, "PAUSES_SECONDS", [0.0] * len(aws.PAUSES_SECONDS))
-    return S3Store(s3.new_workspace())
-
-
-def bucket_of(store: S3Store) -> str:
-    return store.uri.split("/")[2]
-
-
-def downloads(s3: S3Server) -> list[str]:
-    """The keys downloaded since the last call, in order."""
-    found = [match[1] for request in s3.requests if (match := re.fullmatch(rf"GET /[^/]+/{BASE}/([^?]+)", request))]
-    s3.requests.clear()
-    return sorted(found)
+def store(bucket: S3Store) -> S3Store:
+    return bucket
 
 
 # --- opening ----------------------------------------------------------------------------------------------------
@@ -112,7 +94,7 @@ def test_all_pages_are_deleted_but_no_neighbours(store: S3Store, s3: S3Server, m
 
 def test_a_folder_marker_is_not_an_object(store: S3Store, s3: S3Server) -> None:
     for name in ("a/", "a/b/"):
-        s3.client.put_object(Bucket=bucket_of(store), Key=f"{BASE}/{name}")
+        s3.client.put_object(Bucket=bucket_of(store.uri), Key=f"{BASE}/{name}")
     assert store.list("a") == []
     assert not store.exists("a")
 
@@ -198,7 +180,7 @@ def test_a_large_file_never_replaces_what_came_meanwhile(store: S3Store, s3: S3S
     with pytest.raises(Conflict):
         store.upload(path, "a")
     assert (s3.faults, store.read("a")) == ([], b"a successor's")
-    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=bucket_of(store))
+    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=bucket_of(store.uri))
 
 
 def test_an_upload_whose_reply_was_lost_counts_as_placed(store: S3Store, s3: S3Server, source: Path) -> None:
@@ -214,7 +196,7 @@ def test_an_interrupted_upload_leaves_no_object_and_no_pieces(store: S3Store, s3
     with pytest.raises(ConfigError, match="was denied"):
         store.upload(path, "a/large.bin")
     assert store.list("") == []
-    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=bucket_of(store))
+    assert "Uploads" not in s3.client.list_multipart_uploads(Bucket=bucket_of(store.uri))
 
 
 def test_a_missing_file_cannot_be_uploaded(store: S3Store, tmp_path: Path) -> None:
@@ -230,104 +212,6 @@ def test_a_cut_off_reply_is_requested_again(store: S3Store, s3: S3Server) -> Non
     s3.faults = [Fault("GET", when="during", about="a/b")] * s3_store.ATTEMPTS
     with pytest.raises(StoreError, match="a/b"):
         store.read("a/b")
-
-
-# --- local copies -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def copied(store: S3Store, s3: S3Server) -> Path:
-    """A folder of two files that was copied once."""
-    store.write("a/1", b"one")
-    store.write("a/deep/2", b"two")
-    folder = store.local("a")
-    assert downloads(s3) == ["a/1", "a/deep/2"]
-    return folder
-
-
-def test_a_copied_object_is_not_downloaded_again(store: S3Store, s3: S3Server, copied: Path) -> None:
-    assert store.local("a") == copied
-    assert store.local("a/1") == copied / "1"
-    assert S3Store(store.uri).local("a/deep") == copied / "deep"
-    assert downloads(s3) == []
-
-
-def test_only_a_changed_object_is_downloaded_again(store: S3Store, s3: S3Server, copied: Path) -> None:
-    with (copied / "1").open("rb") as reader:
-        store.write("a/1", b"uno")
-        assert (store.local("a") / "1").read_bytes() == b"uno"
-        assert reader.read() == b"one"  # an open file keeps its content
-    assert downloads(s3) == ["a/1"]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [lambda path: path.write_bytes(b"0ne"), lambda path: path.write_bytes(b""), lambda path: path.unlink()],
-    ids=["changed", "emptied", "removed"],
-)
-def test_a_damaged_copy_is_downloaded_again(store: S3Store, s3: S3Server, copied: Path, damage) -> None:
-    damage(copied / "1")
-    assert (store.local("a") / "1").read_bytes() == b"one"
-    assert downloads(s3) == ["a/1"]
-
-
-def test_an_object_deleted_from_the_bucket_is_deleted_from_the_copies(store: S3Store, copied: Path) -> None:
-    (copied / "left-behind").write_bytes(b"")
-    store.delete("a/deep/2")
-    assert everything_below(store.local("a")) == {"1"}
-    store.delete("a/1")
-    assert not store.local("a/1").exists()
-    assert everything_below(store.local("a")) == set()
-
-
-def test_of_a_folder_only_the_files_that_are_named_are_downloaded(store: S3Store, s3: S3Server, copied: Path) -> None:
-    for key in ("a/2", "a/3", "a/deep/4"):
-        store.write(key, key.encode())
-    folder = store.local("a", ["1", "3", "deep/4"])
-    assert downloads(s3) == ["a/3", "a/deep/4"]
-    assert everything_below(folder) == {"1", "3", "deep/2", "deep/4"}
-    store.delete("a/3")
-    store.local("a", ["1", "3"])
-    assert (everything_below(folder), downloads(s3)) == ({"1", "deep/2", "deep/4"}, [])
-
-
-def test_a_manifest_that_names_one_file_of_a_release_downloads_no_other(store: S3Store, s3: S3Server) -> None:
-    for key in ("old/0", "old/1", "old/2", "new/1"):
-        store.write(key, key.encode())
-    files = [
-        FileEntry(name=key.partition("/")[2], bytes=5, sha256=hashlib.sha256(key.encode()).hexdigest(), at=at)
-        for key, at in (("old/0", "old/0"), ("new/1", None))
-    ]
-    seal(store, "new", tuple(files), "vectors", {})
-    s3.forget()
-    assert [path.read_bytes() for path in open_files(store, "new", "vectors")] == [b"old/0", b"new/1"]
-    assert downloads(s3) == ["new/1", "new/MANIFEST.json", "old/0"]
-
-
-def test_an_object_removed_while_it_is_copied_is_a_store_error(store: S3Store, s3: S3Server) -> None:
-    store.write("a/1", b"one")
-    s3.faults = [Fault("HEAD", 404, "NoSuchKey", about="a/1")]
-    with pytest.raises(StoreError, match="a/1") as caught:
-        store.local("a/1")
-    assert classify(caught.value) is FailureClass.STORE
-
-
-def test_an_object_name_that_leaves_the_folder_of_copies_is_refused(store: S3Store, s3: S3Server) -> None:
-    s3.client.put_object(Bucket=bucket_of(store), Key=f"{BASE}/a/../../../outside", Body=b"")
-    with pytest.raises(StoreError, match=r"a/\.\./\.\./\.\./outside"):
-        store.local("a")
-
-
-def test_the_copies_are_deleted_when_their_process_ends(store: S3Store) -> None:
-    store.write("a/1", b"one")
-    script = "import sys\nfrom infra.store.factory import open_store\nprint(open_store(sys.argv[1]).local('a/1'))"
-    shown = subprocess.run(
-        [sys.executable, "-c", script, store.uri], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
-    )
-    path = Path(shown.stdout.strip())
-    assert path.name == "1"
-    assert not path.parents[1].exists()
-    assert path.parents[1] != store.local("a/1").parents[1]
 
 
 # --- moving and deleting ----------------------------------------------------------------------------------------
@@ -425,120 +309,3 @@ def test_a_bucket_that_is_away_at_the_end_of_a_lock_does_not_undo_what_was_finis
     assert "is finished" in line
     assert "SlowDown" in line
     assert "start again" not in line
-
-
-# --- errors -----------------------------------------------------------------------------------------------------
-
-REFUSALS: dict[str, tuple[Fault, type[StageError], str]] = {
-    "denied": (Fault("GET", 403, "AccessDenied"), ConfigError, "was denied .*s3:ListBucket"),
-    "unknown key": (Fault("GET", 403, "InvalidAccessKeyId"), ConfigError, "does not accept the AWS credentials"),
-    "expired": (Fault("GET", 400, "ExpiredToken"), ConfigError, "ExpiredToken.* sign in again"),
-    "clock": (Fault("GET", 403, "RequestTimeTooSkewed"), ConfigError, "clock .* set it right"),
-    "elsewhere": (
-        Fault("GET", 400, "AuthorizationHeaderMalformed", more="<Region>eu-south-2</Region>"),
-        ConfigError,
-        "another region .* set AWS_DEFAULT_REGION to eu-south-2",
-    ),
-    "no such feature": (Fault("GET", 501, "NotImplemented"), ConfigError, "conditional writes"),
-    "unknown": (Fault("GET", 400, "Strange"), StoreError, "answered Strange: as the test wants it"),
-}
-
-
-@pytest.mark.parametrize(("fault", "error", "message"), REFUSALS.values(), ids=REFUSALS)
-@pytest.mark.parametrize(
-    "ask",
-    [lambda store: store.read("a"), lambda store: store.exists("a"), lambda store: store.list("a")],
-    ids=["read", "exists", "list"],
-)
-def test_a_refusal_names_the_bucket_and_the_way_out(
-    store: S3Store, s3: S3Server, fault: Fault, error: type[StageError], message: str, ask
-) -> None:
-    s3.faults = [fault] * 2  # botocore asks again for some, in another region
-    with pytest.raises(error, match=f"bucket '{bucket_of(store)}' .*{message}"):
-        ask(store)
-
-
-WRITES = {
-    "write": lambda store, source: store.write("a", b""),
-    "create": lambda store, source: store.create("a", b""),
-    "swap": lambda store, source: store.swap("a", b"", None),
-    "upload": lambda store, source: store.upload(source, "a"),
-}
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_denied_write_is_a_config_error(store: S3Store, s3: S3Server, source: Path, write) -> None:
-    s3.faults = [Fault("PUT", 403, "AccessDenied")]
-    with pytest.raises(ConfigError, match=f"{store.uri}/a: access to bucket"):
-        write(store, source)
-
-
-USES = WRITES | {
-    "read": lambda store, source: store.read("a"),
-    "list": lambda store, source: store.list("a"),
-    "exists": lambda store, source: store.exists("a"),
-    "local": lambda store, source: store.local("a"),
-    "move": lambda store, source: store.move("a", "b"),
-    "delete": lambda store, source: store.delete("a"),
-}
-
-
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_missing_bucket_is_a_config_error(s3: S3Server, source: Path, use) -> None:
-    with pytest.raises(ConfigError, match="there is no bucket 'nowhere'; create it"):
-        use(S3Store("s3://nowhere/a"), source)
-
-
-def test_throttling_is_waited_out(store: S3Store, s3: S3Server) -> None:
-    s3.faults = [Fault("PUT", 503, "SlowDown")] * (s3_store.ATTEMPTS - 1)
-    store.write("a", b"one")
-    assert store.read("a") == b"one"
-
-
-@pytest.mark.parametrize("status", [500, 503])
-def test_a_bucket_that_keeps_failing_is_a_store_error(store: S3Store, s3: S3Server, status: int) -> None:
-    s3.faults = [Fault("PUT", status, "SlowDown")] * (s3_store.ATTEMPTS + 1)
-    with pytest.raises(StoreError, match="SlowDown: as the test wants it, at the last of 5 tries"):
-        store.write("a", b"one")
-    assert len(s3.faults) == 1
-
-
-@pytest.mark.parametrize("use", [USES[name] for name in ("write", "read", "upload")])
-def test_an_unreachable_server_is_a_store_error(
-    store: S3Store, source: Path, monkeypatch: pytest.MonkeyPatch, use
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(StoreError, match=r"127\.0\.0\.1:9"):
-        use(S3Store(store.uri), source)
-
-
-@pytest.fixture
-def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No AWS account can be found."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
-        monkeypatch.setenv(name, str(tmp_path / "absent"))
-
-
-def test_missing_credentials_are_a_config_error(s3: S3Server, no_account: None) -> None:
-    with pytest.raises(ConfigError, match=r"credentials for bucket 'bucket-a'.* set AWS_PROFILE"):
-        S3Store("s3://bucket-a/b").list("")
-
-
-def test_an_unknown_profile_is_a_config_error(no_account: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_PROFILE", "absent")
-    with pytest.raises(ConfigError, match=r"s3://bucket-a/b.*absent.*correct AWS_PROFILE"):
-        open_store("s3://bucket-a/b")
-
-
-@pytest.mark.parametrize(("name", "value"), [("AWS_ENDPOINT_URL", "nonsense"), ("AWS_DEFAULT_REGION", "no such place")])
-def test_nonsense_in_the_environment_is_a_config_error(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=rf"{value}.*{name}"):
-        open_store("s3://bucket-a/b")
-
-
-def test_an_impossible_bucket_name_is_a_config_error(s3: S3Server) -> None:
-    with pytest.raises(ConfigError, match=r"bucket 'no bucket!'.* correct the workspace's name"):
-        S3Store("s3://no bucket!/a").list("")

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
     from werkzeug.wrappers import Response
 
+BASE = "some/workspace"  # of the workspaces that S3Server makes
+
+
+def bucket_of(workspace: str) -> str:
+    """The bucket in a workspace's URI."""
+    return workspace.split("/")[2]
+
 
 class Fault(NamedTuple):
     """One request that goes wrong: refused, done without a reply that says so, or answered in half."""
@@ -68,7 +75,7 @@ class S3Server:
         """The URI of an empty workspace in a bucket of its own."""
         bucket = f"bucket-{next(self._numbers)}"
         self.client.create_bucket(Bucket=bucket)
-        return f"s3://{bucket}/some/workspace"
+        return f"s3://{bucket}/{BASE}"
 
     def copied(self, workspace: str, folder: Path) -> Path:
         """The folder, with all files of a workspace as they are now, without the code under test."""
