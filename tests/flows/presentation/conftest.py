@@ -10,6 +10,7 @@ import pytest
 import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import FailureClass
+from tests.flows.presentation.done import Done
 from tests.support.fakes.fake_runner import FakeRunner, ingest
 from tests.support.workspace.past import End, write_past
 
@@ -49,3 +50,8 @@ def runner(store: DirectoryStore, monkeypatch: pytest.MonkeyPatch) -> FakeRunner
     runner = FakeRunner(store)
     monkeypatch.setattr(infra.compute.factory, "make_runner", lambda config, store, stage: runner)
     return runner
+
+
+@pytest.fixture
+def done(store: DirectoryStore, runner: FakeRunner) -> Done:
+    return Done(store)
