@@ -15,7 +15,7 @@ def test_each_file_with_proofs_is_in_one_part_and_no_part_is_too_long() -> None:
     dealt = parts(units(), {})
     names = [unit.name for part in dealt for unit in part]
     assert sorted(names) == sorted({unit.name for unit in units()})
-    assert "tests/pipeline/test_pipeline.py" in names
+    assert "tests/pipeline/test_pipeline_in_two_places.py" in names
     assert all(sum(unit.minutes for unit in part) <= PART_MINUTES for part in dealt)
     assert [unit.name for unit in parts(units(), {"fuzz": 99.0})[0]] == ["fuzz"], "alone, since it is cut"
 
