@@ -158,7 +158,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "prune does not confirm its locks": Mutant(PRUNE, "lambda _: confirm_lineages()", "lambda _: None"),
     # Ingest
     "an ingest does not confirm its lock": Mutant(
-        "tasks.data.ingest:ingest", "lambda _: lock.confirm()", "lambda _: None"
+        "tasks.data.ingest:_commit", "lambda _: lock.confirm()", "lambda _: None"
     ),
     "an ingest removes what another one left": Mutant(
         PLACED, "store.tags(prefix), list[FileEntry]()", "store.delete(prefix) or {}, list[FileEntry]()"
@@ -167,7 +167,7 @@ MUTANTS: Mapping[str, Mutant] = {
         PLACED, "if key in before and not", "if False and not"
     ),
     "versions of a feed are not announced": Mutant(
-        "tasks.data.span_versions:_swap_feeds", "{**left, **announced}", "left"
+        "tasks.data.span_versions:_swap_feeds", "_highest(known.announced, announced)", "known.announced"
     ),
     # Targets
     "a publication does not look for a rollback again": Mutant(

@@ -109,10 +109,10 @@ def test_a_page_may_take_longer_than_its_request(site: Site, monkeypatch: pytest
 
 
 def test_a_client_that_does_not_take_its_answer_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "TAKEN_SECONDS", 0.5)
     large = b"x" * 50_000_000
     monkeypatch.setattr(Pages, "page", lambda self, *what: Page(TEXT, large))
-    with site.connected() as client:
+    with monkeypatch.context() as impatient, site.connected() as client:
+        impatient.setattr(server, "TAKEN_SECONDS", 0.5)
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         time.sleep(2)
         assert len(rest(client)) < len(large)
