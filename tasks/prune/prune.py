@@ -92,10 +92,12 @@ def _mark(store: Store, plan: PrunePlan, following: int) -> None:
     whole = set(plan.releases) - releases.pruned(store)
     releases.mark_pruned(store, plan.releases)
     _, pointer = releases.read_pointer(store)
-    needed = {pointer.release, pointer.going_to} & set(plan.releases) if pointer is not None else set[int]()
+    needed = set[int]()
+    if pointer is not None:  # an undecided release with an earlier mark can't serve; a new mark may come too late
+        needed = {pointer.release, pointer.going_to} & set(plan.releases) | {*pointer.undecided} & whole
     if needed:
         _unmark_own(store, whole)
-        raise Conflict(f"release {needed.pop()} became current meanwhile; nothing was deleted; try again")
+        raise Conflict(f"release {needed.pop()} became current or undecided meanwhile; nothing was deleted; try again")
     gone = {folder.folder for folder in plan.folders}
     for run_key in {run_of(folder.folder) for folder in plan.folders if folder.kind == "runs"}:
         if is_refresh(run_key):

@@ -66,7 +66,7 @@ def add(
     release = of_run(store, run_key)
     if release is not None:
         _unmark(store, release.number, confirm)
-        _decide_again(store, release.number, refreshed)
+        _decide_again(store, release, refreshed)
     else:
         release = _numbered(
             store,
@@ -146,26 +146,39 @@ def _waiting(store: Store, undecided: Iterable[int]) -> list[int]:
     return [number for number in undecided if is_made(store, number) and not is_pruned(store, number)]
 
 
-def _decide_again(store: Store, number: int, refreshed: int | None) -> None:
+def _decide_again(store: Store, release: Release, refreshed: int | None) -> None:
     """Let a refresh that never served be decided again. One that served and was left stays as it is.
+
+    It is undecided first, and its marks are read after that; prune writes its mark, then reads the pointer. So at least
+    one of the two sees the other.
 
     Args:
         refreshed: the release that the caller refreshes. If it is current, the refresh takes its place: the items and
             the model are those that it would get now, even if another release was refreshed when it was made.
+
+    Raises:
+        SupersededError: a prune took its files while this process stood still.
     """
+    number = release.number
     while True:
         raw, pointer = read_pointer(store)
         if pointer is None or number not in {*pointer.passed_over, *pointer.undecided}:
             return
-        moved: dict[str, object] = {"passed_over": tuple(each for each in pointer.passed_over if each != number)}
-        if pointer.release == refreshed and pointer.hold is None:
-            moved |= {"release": number, "undecided": tuple(each for each in pointer.undecided if each != number)}
-        elif number in pointer.undecided:
+        waits = number in pointer.undecided
+        if waits and (pointer.release != refreshed or pointer.hold is not None):
             return
-        else:
-            moved |= {"undecided": tuple(sorted({*pointer.undecided, number}))}
+        gone = waits and is_pruned(store, number)
+        undecided = {*pointer.undecided} - {number} if waits else {*pointer.undecided, number}
+        passed_over = {*pointer.passed_over, number} if gone else {*pointer.passed_over} - {number}
+        moved: dict[str, object] = {
+            "undecided": tuple(sorted(undecided)),
+            "passed_over": tuple(sorted(passed_over)),
+            "release": number if waits and not gone else pointer.release,
+        }
         with contextlib.suppress(Conflict):
             swap_pointer(store, pointer.model_copy(update=moved), expected=raw)
+            if gone:
+                raise _superseded(release)
 
 
 def _unmark(store: Store, number: int, confirm: Callable[[], None]) -> None:
@@ -212,11 +225,15 @@ def _numbered(store: Store, made: Release, confirm: Callable[[], None]) -> Relea
             store.swap(NUMBER.key(run=made.run_key), Numbered(number=number).to_json(), expected=wanted)
             store.create(RELEASE.key(number=number), numbered.to_json())
             if is_pruned(store, number):
-                raise SupersededError(
-                    f"release {number} of run {made.run_key} can't serve: this process stood still, and millrace prune "
-                    "deleted files of the run meanwhile; run the same command again to make them again"
-                )
+                raise _superseded(numbered)
             return numbered
+
+
+def _superseded(release: Release) -> SupersededError:
+    return SupersededError(
+        f"release {release.number} of run {release.run_key} can't serve: this process stood still, and millrace prune "
+        "deleted files of the run meanwhile; run the same command again to make them again"
+    )
 
 
 def _follows(made: Release, serving: Release) -> bool:

@@ -78,7 +78,7 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "a mark is removed without a check": Mutant(UNMARK, "    confirm()\n", ""),
     "a refresh that was passed over is not decided again": Mutant(
-        ADD, "_decide_again(store, release.number, refreshed)", "pass"
+        ADD, "_decide_again(store, release, refreshed)", "pass"
     ),
     "add does not decide": Mutant(ADD, "    settle(store)\n", "    pass\n"),
     "a pointer comes back with the same bytes": Mutant(
@@ -108,7 +108,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "a release that served is decided again": Mutant(
         AGAIN, "number not in {*pointer.passed_over, *pointer.undecided}", "False"
     ),
-    "deciding again forgets the others": Mutant(AGAIN, "sorted({*pointer.undecided, number})", "{number}"),
+    "deciding again forgets the others": Mutant(AGAIN, "{*pointer.undecided, number}", "{number}"),
     # People
     "a rollback is a write": Mutant(
         GO,
@@ -141,7 +141,6 @@ MUTANTS: Mapping[str, Mutant] = {
         MARK, "{pointer.release, pointer.going_to}", "{pointer.release}"
     ),
     "prune does not close the free number": Mutant(MARK, "if plan.folders and following > 1:", "if False:"),
-    "prune keeps no undecided release": Mutant(KEPT, ", *pointer.undecided}", "}"),
     "prune keeps no target of a rollback": Mutant(KEPT, "pointer.going_to, *", "*"),
     "prune forgets unfinished runs": Mutant(
         REACH, "folders |= _of_unfinished(store, run_key, plan, keys[run_key])", "pass"

@@ -1,6 +1,7 @@
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder
 from tasks.contracts.workspace import CLOSED_NUMBER
 from tasks.foundation.errors import SupersededError
-from tasks.runs import releases
+from tasks.runs import adding_releases, releases
 from tasks.runs.rollback import hold, lift, rollback
 from tests.support.workspace.adding import Killed, Rival, add, die, serving, write_outputs
 from tests.support.workspace.stores import count_requests
@@ -285,6 +286,28 @@ def test_a_process_that_stood_still_during_a_prune_makes_no_release_that_serves(
     write_outputs(store, "a")
     assert add(store, "a").number == 2, "the same command made its files again"
     assert releases.pruned(store) == set()
+
+
+def test_a_refresh_that_a_prune_takes_while_it_is_decided_again_does_not_serve(store, monkeypatch):
+    add(store, "old")
+    add(store, "a")
+    add(store, "r", refreshed=2, by="a")
+    rollback(store, to=2)
+    add(store, "f", refreshed=3, by="a")
+    swap = adding_releases.swap_pointer
+
+    def swap_and_prune(*arguments: Any, **more: Any) -> bytes:
+        monkeypatch.setattr(adding_releases, "swap_pointer", swap)
+        data = swap(*arguments, **more)
+        releases.mark_pruned(store, [4])
+        return data
+
+    monkeypatch.setattr(adding_releases, "swap_pointer", swap_and_prune)
+    with pytest.raises(SupersededError, match="release 4 of run f can't serve"):
+        add(store, "f", refreshed=2, by="a")
+    _, pointer = releases.read_pointer(store)
+    assert pointer is not None
+    assert (pointer.release, pointer.undecided, pointer.passed_over) == (2, (), (4,))
 
 
 def test_a_refresh_that_was_passed_over_is_decided_for_the_release_that_serves_when_it_is_asked_for_again(store):
