@@ -1,4 +1,7 @@
-"""Ids of rows and items, alike in every format, and within the bounds of all serving targets."""
+"""Ids of rows and items, alike in every format, and within the bounds of all serving targets.
+
+The golden set and the checks of validate need them without the conversion of whole records.
+"""
 
 import hashlib
 import re

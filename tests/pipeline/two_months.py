@@ -11,7 +11,7 @@ import pyarrow as pa
 from tests.pipeline.complete import live_vectors
 from tests.support.workspace.shop import Shop
 
-# Of the first month: training and evaluation on two nodes, and inference as an array of two, where it is on AWS Batch.
+# Of the first month. On AWS Batch, two nodes train and evaluate, and an array of two jobs embeds.
 TWO_WORKERS = ("--set", "train.workers=2", "--set", "infer.workers=2", "--set", "infer.shard_rows=32")
 
 

@@ -109,7 +109,7 @@ def test_a_problem_that_stays_is_sent_again_each_day_and_once_when_it_is_over(st
     resource = f"millrace.lineage.{lineage}"
 
     def after(hour: int, target: int, stale: int, over: int) -> None:
-        """A watch so many hours later, with this target, and the number of events that the server has then."""
+        """Watch at this hour with this target, and expect these numbers of events."""
         at = dt.datetime.fromisoformat(NOW) + dt.timedelta(hours=hour)
         set_clock(monkeypatch, at.isoformat())
         look(store, f"lineage={lineage}", f"freshness.target_hours={target}", catch_up=False)

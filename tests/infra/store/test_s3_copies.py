@@ -1,4 +1,4 @@
-"""Local copies of objects in a bucket: what is downloaded, and when."""
+"""Local copies of objects in a bucket: each is downloaded once, and again after a change."""
 
 import hashlib
 import re
