@@ -174,6 +174,7 @@ def _inputs(release: Release, target: AnyTarget, only_current: bool) -> PublishI
         target=target.name,
         release=release.number,
         model_version=release.model.version,
+        vectors_by=release.model.of_items.version,
         vectors=release.vectors_prefix,
         vectors_sha256=release.vectors_sha256,
         model=release.model_prefix,

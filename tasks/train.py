@@ -5,7 +5,7 @@ from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import RunPlan
-from tasks.planning.start import mined_release
+from tasks.planning.start import item_side, mined_release
 from tasks.running.stage import run_stage, stage_task
 from tasks.running.stage_output import logger
 
@@ -16,13 +16,15 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
 
     Each attempt resumes from the last checkpoint of the attempt before it.
     """
+    store = open_store(plan.workspace)
     inputs = TrainInputs(
         rows=validated.rows,
         history=plan.history,
         parent=plan.parent,
         compiled=warm.compiled,
-        mined=mined_release(open_store(plan.workspace), plan),
+        mined=mined_release(store, plan),
         golden=validated.golden,
+        items=item_side(store, plan),
     )
     outcome = run_stage(plan, inputs, TrainOutcome)
     for use in (outcome.communication, outcome.learning_rate):
@@ -33,4 +35,4 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
 
 def model_of(trained: TrainOutcome) -> ModelRef:
     """Return the model version of a training."""
-    return ModelRef(version=trained.model_version, checkpoint=trained.checkpoint)
+    return ModelRef(version=trained.model_version, checkpoint=trained.checkpoint, items=trained.items)

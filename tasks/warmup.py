@@ -4,7 +4,7 @@ from infra.store.factory import open_store
 from tasks.contracts.jobs import WarmupInputs
 from tasks.contracts.outcomes import HealthOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan
-from tasks.planning.start import mined_release
+from tasks.planning.start import item_side, mined_release
 from tasks.running.stage import run_stage, stage_task
 
 
@@ -16,6 +16,8 @@ def warmup(plan: RunPlan, validated: ValidateOutcome, after: HealthOutcome) -> W
         OutOfMemoryError: a shape does not fit.
         CompileError: a graph did not compile.
     """
-    mined = mined_release(open_store(plan.workspace), plan)
-    inputs = WarmupInputs(rows=validated.rows, parent=plan.parent, mined=mined)
+    store = open_store(plan.workspace)
+    inputs = WarmupInputs(
+        rows=validated.rows, parent=plan.parent, mined=mined_release(store, plan), items=item_side(store, plan)
+    )
     return run_stage(plan, inputs, WarmupOutcome)

@@ -136,6 +136,12 @@ class Config(Record):
         return self
 
     @model_validator(mode="after")
+    def _queries_have_items_to_find(self) -> Self:
+        if self.train.sides == "queries" and self.heads.contrastive is None:
+            raise ValueError("train.sides queries trains queries to find their items: heads.contrastive, which is null")
+        return self
+
+    @model_validator(mode="after")
     def _features_have_an_interaction(self) -> Self:
         if (self.features.numeric or self.features.categorical) and self.model.interaction.kind == "none":
             raise ValueError("features reach the embedding through model.interaction, whose kind is none")

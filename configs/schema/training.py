@@ -283,6 +283,13 @@ class TrainConfig(WorkersConfig):
         description="column with the weight of a row in all losses, at least 0; null: all weigh the same",
     )
     epochs: Positive = Field(description="passes over the rows of one run")
+    sides: Literal["both", "queries"] = Field(
+        default="both",
+        description=(
+            "`both`, or `queries` alone: they are trained to find the item vectors of the current release, which stay, "
+            "so that no item is embedded again"
+        ),
+    )
     learning_rate: float = Field(gt=0, description="peak of the learning rate, reached after warmup_steps")
     warmup_steps: int = Field(ge=0, description="steps in which a lineage's rate rises to its peak")
     decay_steps: Positive = Field(

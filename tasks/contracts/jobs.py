@@ -73,6 +73,7 @@ class WarmupInputs(Record):
     rows: tuple[RowsRef, ...]
     parent: CheckpointRef | None
     mined: MinedRelease | None = Field(default=None, description="as in train; makes room for negatives in batches")
+    items: ModelRef | None = Field(default=None, description="as in train")
 
 
 class TrainInputs(Record):
@@ -90,6 +91,9 @@ class TrainInputs(Record):
         default=None, description="source of hard negatives; null: not wanted, or no release yet"
     )
     golden: str | None = Field(default=None, description="key of the golden set, whose pairs are never negatives")
+    items: ModelRef | None = Field(
+        default=None, description="model whose item vectors queries are trained to find; null: both sides are trained"
+    )
 
 
 class Rival(Record):
@@ -193,7 +197,8 @@ class PublishInputs(Record):
     stage: Literal[Chore.publish] = Chore.publish
     target: str = Field(description="name of the target")
     release: int
-    model_version: str
+    model_version: str = Field(description="model that embeds the queries")
+    vectors_by: str = Field(description="model of the vectors; mostly the same")
     vectors: str = Field(description="folder of the release's vectors")
     vectors_sha256: str = Field(description="SHA-256 of that folder's manifest, from the release")
     model: str = Field(description="folder of the release's model, which embeds the queries for a narrow target")

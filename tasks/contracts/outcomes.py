@@ -22,6 +22,7 @@ from tasks.contracts.references import (
     FeedRef,
     HeadSolved,
     LabelHeadSolved,
+    ModelRef,
     RowsRef,
 )
 from tasks.contracts.search import MeasuredExport, NarrowRecall, SharedSearch
@@ -149,6 +150,9 @@ class TrainOutcome(Record):
     stage: Literal[Stage.train] = Stage.train
     checkpoint: CheckpointRef
     model_version: str
+    items: ModelRef | None = Field(
+        default=None, description="model of the item vectors that queries were trained for; null: both sides"
+    )
     first_step: int
     last_step: int
     resumed_at_step: int | None

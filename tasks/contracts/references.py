@@ -113,10 +113,20 @@ class CompileRef(Record):
 
 
 class ModelRef(Record):
-    """A model version and its checkpoint."""
+    """A model version and its checkpoint.
+
+    Both sides are embedded by it, unless it was trained on queries alone: then `items` is the model of the item
+    vectors that its queries find.
+    """
 
     version: str = Field(description="model version, for example main-00000060-2d8a0c53")
     checkpoint: CheckpointRef
+    items: ModelRef | None = Field(default=None, description="model that embeds the items; null: this one")
+
+    @property
+    def of_items(self) -> ModelRef:
+        """The model that embeds the items."""
+        return self.items or self
 
 
 class ReleasedRef(Record):
@@ -128,10 +138,18 @@ class ReleasedRef(Record):
     vectors_prefix: str
     model_sha256: str = Field(description="SHA-256 of the model's manifest")
     vectors_sha256: str = Field(description="SHA-256 of the vectors' manifest")
+    items_version: str | None = Field(
+        default=None, description="model version of the vectors; null: that of the model itself"
+    )
+
+    @property
+    def vectors_by(self) -> str:
+        """The model version of the vectors."""
+        return self.items_version or self.model_version
 
 
 class MinedRelease(Record):
-    """The release whose vectors hard negatives are mined from."""
+    """The release whose vectors hard negatives are mined from, or that queries are trained to find."""
 
     number: int
     model: ModelRef

@@ -76,7 +76,10 @@ class Hold(Record):
 
 
 class Release(SealedRecord):
-    """`releases/<n>.json`: a model version with the vectors of every live item, made by exactly that model."""
+    """`releases/<n>.json`: a model version with the vectors of every live item, made by exactly that model.
+
+    Of a model that was trained on queries alone, the vectors are those of the model that its queries were trained for.
+    """
 
     version: Literal[1] = 1
     number: int = Field(ge=1)
@@ -125,4 +128,5 @@ class Release(SealedRecord):
             vectors_prefix=self.vectors_prefix,
             model_sha256=self.model_sha256,
             vectors_sha256=self.vectors_sha256,
+            items_version=self.model.items.version if self.model.items is not None else None,
         )

@@ -3,8 +3,8 @@
 A run that goes back trains on its own branch, so the checkpoints of rejected models stay in place. Runs continue the
 branch once it has a checkpoint that was trained on the rejected spans too. So no span is ever left out.
 
-Hard negatives are mined from the release that was current when the run's warmup first began. It is recorded then,
-so that a run that resumes after a release or a rollback has the same negatives.
+Hard negatives are mined from the release that was current when the run's warmup first began, and queries alone are
+trained to find its vectors. It is recorded then, so that a run that resumes after a release or a rollback has the same.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pydantic import Field
 from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.records import find_record, read_record
-from tasks.contracts.references import CheckpointRef, CheckpointState, MinedRelease, SpanRef
+from tasks.contracts.references import CheckpointRef, CheckpointState, MinedRelease, ModelRef, SpanRef
 from tasks.contracts.runs import BranchStart, RunPlan
 from tasks.contracts.workspace import MINED_RELEASE
 from tasks.foundation.errors import ConfigError
@@ -106,8 +106,10 @@ def plan_from(store: Store, config: Config, start: Origin, window: Sequence[Span
     """Plan the run over `window` from `start`, on a branch if it goes back. The branch's name is a hash of both.
 
     Raises:
-        ConfigError: the checkpoint to go back to was pruned.
+        ConfigError: the checkpoint to go back to was pruned, or queries alone are to be trained and no release exists.
     """
+    if config.train.sides == "queries" and releases.current(store) is None:
+        raise _no_vectors(store)
     if start.head is None or not start.goes_back:
         return plan_window(store, config, window, start.parent)
     parent = start.parent[0] if start.parent else None
@@ -175,7 +177,7 @@ _WAY_OUT = "restore it from a backup, or move it away: the run then takes the cu
 class MiningSource(Record):
     """`runs/<run key>/train/mined_release.json`."""
 
-    release: MinedRelease | None = Field(description="release to mine; null: no release with all items existed")
+    release: MinedRelease | None = Field(description="null: no release with all items existed")
 
 
 def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
@@ -185,8 +187,32 @@ def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
         StoreError: the current release, or the record, is not readable; names the file.
     """
     head = plan.config.heads.contrastive
-    if head is None or head.negatives is None:
+    return None if head is None or head.negatives is None else _recorded_release(store, plan)
+
+
+def item_side(store: Store, plan: RunPlan) -> ModelRef | None:
+    """Return the model whose item vectors a run trains queries to find; None if it trains both sides.
+
+    Raises:
+        ConfigError: there was no release when the run began.
+        StoreError: as `mined_release`.
+    """
+    if plan.config.train.sides == "both":
         return None
+    release = _recorded_release(store, plan)
+    if release is None:
+        raise _no_vectors(store)
+    return release.model.of_items
+
+
+def _no_vectors(store: Store) -> ConfigError:
+    return ConfigError(
+        f"train.sides queries: queries are trained to find the vectors of a release, and {store.uri} has none; train "
+        "both sides first: --set train.sides=both"
+    )
+
+
+def _recorded_release(store: Store, plan: RunPlan) -> MinedRelease | None:
     key = MINED_RELEASE.key(run=plan.run_key)
     if not store.exists(key):
         with contextlib.suppress(Conflict):  # another process was faster
@@ -195,7 +221,11 @@ def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
 
 
 def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
-    """Return the recorded release that a run mines; None if it mines none or has not chosen yet. Raises StoreError."""
+    """Return the recorded release that a run mines or trains queries for; None if there is none, or none yet.
+
+    Raises:
+        StoreError: the record is not readable.
+    """
     choice = find_record(store, MINED_RELEASE.key(run=run_key), MiningSource, _WAY_OUT)
     return choice.release if choice is not None else None
 

@@ -16,7 +16,7 @@ from tasks.backfill.backfill_plan import BackfillPlan
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.kinds import LINEAGES, is_refresh, lineage_of, run_of
 from tasks.contracts.outcomes import WarmupOutcome
-from tasks.contracts.references import CatalogueRef, RowsRef
+from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import BACKFILL, PLAN, PRUNED_RUN, SPEC, VERDICTS
@@ -87,11 +87,13 @@ def find_reach(store: Store, policy: PruneConfig) -> Reach:
             whole.add(state.run_key)
             if state.run_key in keys:
                 config = read_plan(store, state.run_key).config
-                folders |= {release.model.checkpoint.prefix for release in compared_with(store, config).values()}
+                folders |= {
+                    each for release in compared_with(store, config).values() for each in _of_model(release.model)
+                }
                 if (imported := begun_with(store, config)) is not None:
                     folders.add(imported.prefix)
     for release in kept:
-        folders |= {release.model_prefix, release.vectors_prefix, release.model.checkpoint.prefix}
+        folders |= {release.model_prefix, release.vectors_prefix, *_of_model(release.model)}
         folders |= _of_catalogue(store, release.catalogue)
     left = {run_key: of_run for run_key, of_run in keys.items() if run_key not in (*released, *passed.values())}
     plans = dict(_unfinished(snapshot, left, heads, releases.current(store), _of_backfills(store)))
@@ -203,13 +205,18 @@ def _of_unfinished(store: Store, run_key: str, plan: RunPlan, keys: Iterable[str
     found |= _of_catalogue(store, catalogues.of_run(store, run_key))
     mined = chosen_release(store, run_key)
     if mined is not None:
-        found |= {mined.vectors, mined.model.checkpoint.prefix, *_of_catalogue(store, mined.catalogue)}
+        found |= {mined.vectors, *_of_model(mined.model), *_of_catalogue(store, mined.catalogue)}
     for key in keys:
         if (found_in := SPEC.match(key)) and found_in["stage"] == Stage.infer:  # some of its vectors may be complete
             spec = read_record(store, key, JobSpec, "move the run's folder away")
             if isinstance(spec.inputs, InferInputs):
                 found |= {spec.inputs.vectors, *filter(None, [spec.inputs.reuse])}
     return found
+
+
+def _of_model(model: ModelRef) -> set[str]:
+    """Return the folders of the weights that embed queries and items."""
+    return {model.checkpoint.prefix, model.of_items.checkpoint.prefix}
 
 
 def _of_rows(refs: Iterable[RowsRef]) -> set[str]:

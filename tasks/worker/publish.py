@@ -50,7 +50,9 @@ def run(job: Job) -> PublishOutcome:
 def _publish(job: Job, inputs: PublishInputs, settings: AnyTarget) -> PublishOutcome:
     """Do the work of `run`."""
     with naming_release(inputs.release), job.clock.phase("restoring"):
-        release = ReleaseVectors(job.store, inputs.vectors, inputs.model_version, inputs.vectors_sha256, settings.width)
+        release = ReleaseVectors(
+            job.store, inputs.vectors, inputs.vectors_by, inputs.vectors_sha256, settings.width, inputs.model_version
+        )
     owner = Owner(job.store.uri, branches.root(job.store, job.config.lineage))
     names = table_names(inputs.target, inputs.release, release.named, narrow := narrowing(settings))
     naming = naming_release(inputs.release)

@@ -5,6 +5,7 @@ Afterwards the control plane judges the measurements and moves the pointer to th
 
 import importlib.metadata
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ from tasks.worker.search.proof import (
     sample_items,
     trained_vectors,
 )
-from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tasks.worker.training.checkpoint import ModelParts, load_released
 
 MOST_DIFFERENCE = 1e-3  # probability; vectors with a cosine of 0.9999 differ by less
 MOST_RELATIVE_DIFFERENCE = 1e-3  # label head's output, as a share of the largest output
@@ -135,7 +136,7 @@ def run(job: Job) -> ReleaseOutcome:
     store, prefix = job.store, MODEL.key(version=inputs.model.version)
     with job.scratch() as scratch:
         with job.clock.phase("restoring"):
-            parts = load_parts(store, inputs.model.checkpoint)
+            parts = load_released(store, inputs.model)
             manifest = read_manifest(store, inputs.vectors)
         if manifest.facts["catalogue"] != inputs.catalogue.model_dump():
             raise CodeError(
@@ -146,7 +147,7 @@ def run(job: Job) -> ReleaseOutcome:
             with job.clock.phase("productive"):
                 return _refreshed(job, inputs, few, parts)
         with job.clock.phase("restoring"):
-            index = Index(store, inputs.vectors, inputs.model.version, VECTORS_KEPT_BYTES)
+            index = Index(store, inputs.vectors, inputs.model.of_items.version, VECTORS_KEPT_BYTES)
             queries = about_released(holdout_queries(store, inputs.rows, job.config), index)
             folder_before = _folder_before(store, inputs)
         with job.clock.phase("productive"):
@@ -272,9 +273,11 @@ def _exports(
     rows = job.config.release.probe_rows
     if not job.config.release.exports:
         return ()
-    items, released = sample_items(job.store, inputs, searched.index, rows)
-    released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
-    against = Against(queries, proof.vectors, items, released, searched, pairs, rows)
+    items, vectors = sample_items(job.store, inputs, searched.index, rows)
+    if parts.items is not None:  # another model made those
+        vectors = trained_vectors(job, replace(parts, items=None), items, "item")
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
+    against = Against(queries, proof.vectors, items, vectors, searched, pairs, rows)
     return make_exports(parts, job.config, inputs.model.version, folder, against)
 
 
@@ -304,7 +307,7 @@ def _search(
     if inputs.before is not None and proof.vectors_before is not None:
         try:
             named = inputs.before
-            before = Index(store, named.vectors_prefix, named.model_version, VECTORS_KEPT_BYTES, named.vectors_sha256)
+            before = Index(store, named.vectors_prefix, named.vectors_by, VECTORS_KEPT_BYTES, named.vectors_sha256)
             both = shared_items(before, index)
             earlier = search(before, queries, proof.vectors_before, pairs, both[0])
             searched = search(index, queries, proof.vectors, pairs, both[1])

@@ -86,7 +86,8 @@ def run(job: Job) -> TrainOutcome:
         last_step = state.step if state.complete else state.first_step + len(plan)
         batches = Batches(pairs, plan, shape, job.rank, range(state.step - state.first_step, len(plan)), negatives)
         steps = range(state.first_step, last_step)
-        step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average)
+        of_items = parts.items.model if parts.items is not None else None
+        step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, steps, start.average, of_items)
         writer = CheckpointWriter(job.store, parts, start.optimizer, start.released)
         replicas = Replicas(start.models, accelerator)
         interval = CheckpointInterval(
@@ -117,6 +118,7 @@ def run(job: Job) -> TrainOutcome:
     return TrainOutcome(
         checkpoint=checkpoint,
         model_version=f"{config.lineage}-{checkpoint.step:08d}-{checkpoint.sha256[:8]}",
+        items=inputs.items,
         first_step=state.first_step,
         last_step=checkpoint.step,
         resumed_at_step=state.step if state.step > state.first_step else None,
@@ -168,7 +170,7 @@ def _restore(job: Job, inputs: TrainInputs, accelerator: Accelerator) -> _Restor
     compile_cache.expect(accelerator, job.store, inputs.compiled, config.train.on_new_graph)
     prove_exchange(accelerator)
     source = find_resume_point(job, inputs, accelerator)
-    parts = load_model(job, source, training)
+    parts = load_model(job, source, training, inputs.items)
     precision = accelerator.choose_precision(config.train.precision)
     start = make_start(job, inputs, source, parts, accelerator, precision)
     replayed = read_replayed_rows(job, inputs, start.state.spared)

@@ -61,7 +61,10 @@ def run_trial(
     """Run every computation once; the checkpoint goes to `folder`, empty and local, not to the workspace."""
     config, parts = job.config, start.parts
     plan = make_plan(config, start.state.first_step, pairs)
-    step = TrainStep(parts.model, start.optimizer, accelerator, config, precision, average=start.average)
+    of_items = parts.items.model if parts.items is not None else None
+    step = TrainStep(
+        parts.model, start.optimizer, accelerator, config, precision, average=start.average, of_items=of_items
+    )
     batches = (make_batch(pairs, plan.rows(0), plan.tokens, shape, job.rank) for _ in range(config.warmup.steps))
     losses, seconds, began = [], [], time.monotonic()
     accelerator.name_work(f"training step, {shape.sequences} x {shape.tokens} tokens")
@@ -127,12 +130,14 @@ def run(job: Job) -> WarmupOutcome | None:
     inputs = job.spec.inputs
     assert isinstance(inputs, WarmupInputs)
     config = job.config
-    trial_inputs = TrainInputs(rows=inputs.rows, history=(), parent=inputs.parent, mined=inputs.mined)
+    trial_inputs = TrainInputs(
+        rows=inputs.rows, history=(), parent=inputs.parent, mined=inputs.mined, items=inputs.items
+    )
     accelerator = make_accelerator(config.accelerator, job.rank, config, config.train.precision)
     with job.clock.phase("restoring"):
         training, held = read_training_rows(job, trial_inputs)
         source = ResumePoint(inputs.parent, own=False)
-        parts = load_model(job, source, training)
+        parts = load_model(job, source, training, inputs.items)
         pairs = make_pairs(first_rows(training, SAMPLED_ROWS), parts, config)
         first_step = inputs.parent.step if inputs.parent else 0
         shape = choose_shape(config, first_step, pairs, job.rank.world, inputs.mined is not None)

@@ -341,7 +341,7 @@ def embed_changed(job: Job, accelerator: Accelerator, model: LoadedModel, catalo
             for items in tables
         )  # fmt: skip
         for items, inputs in accelerator.ahead(read):
-            yield items, embed(model.parts.model, accelerator, *inputs, model.settings, shared=False)
+            yield items, embed(model.parts.of(ITEM).model, accelerator, *inputs, model.settings, shared=False)
 
     opened = Catalogue(job.store, catalogue, job.shared)
     many = model.released.embed_changed(opened, job.share, embed_items, folder)

@@ -23,8 +23,8 @@ from infra.store.manifest import CorruptFolder, MissingFolder
 from infra.store.records import find_record
 from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import EvaluateInputs
-from tasks.contracts.references import CheckpointRef
-from tasks.data.rows import CONTENT, ITEM_ID, TEXT, VECTOR, part_name
+from tasks.contracts.references import ModelRef
+from tasks.data.rows import CONTENT, ITEM, ITEM_ID, QUERY, TEXT, VECTOR, part_name
 from tasks.foundation.errors import ConfigError
 from tasks.preflight.encoder import describe_encoder, pretrained_folder
 from tasks.worker.catalogue.records import Catalogue
@@ -35,7 +35,7 @@ from tasks.worker.model.embed import EmbedSettings, embed_settings
 from tasks.worker.model.features import FeatureTable, encode_features
 from tasks.worker.model.tokens import prompts_of
 from tasks.worker.process.job import Job, Share
-from tasks.worker.training.checkpoint import ModelParts, load_parts
+from tasks.worker.training.checkpoint import ModelParts, load_released
 from tasks.worker.training.start import first_model
 
 pc: Any = pyarrow.compute  # its functions are created at import, unknown to type checkers
@@ -241,7 +241,7 @@ def untrained_parts(config: Config, like: ModelParts) -> ModelParts:
         model = first_model(config, like.encoder_config, like.model.shape, described)
     except (OSError, ValueError, RuntimeError) as error:
         raise WeightsUnavailable(f"the model in {config.model.pretrained} can't be loaded: {error}") from error
-    return dataclasses.replace(like, model=model)
+    return dataclasses.replace(like, model=model, items=None)
 
 
 UNTRAINED = "untrained"  # version name of untrained weights
@@ -252,7 +252,7 @@ class ModelSpec(NamedTuple):
 
     version: str
     roles: dict[Role, int | None]
-    checkpoint: CheckpointRef | None  # None: untrained weights
+    model: ModelRef | None  # None: untrained weights
     vectors: str | None = None
 
     @property
@@ -289,16 +289,17 @@ class LoadedModel(NamedTuple):
 def list_models(inputs: EvaluateInputs) -> tuple[ModelSpec, ...]:
     """Return each model once, in the order of measurement: the champion, if any, is first."""
     roles: dict[Role, int | None] = {Role.challenger: None}
-    challenger = ModelSpec(inputs.challenger.version, roles, inputs.challenger.checkpoint, inputs.challenger_vectors)
-    untrained = ModelSpec(UNTRAINED, {Role.untrained: None}, inputs.begun_with)
+    challenger = ModelSpec(inputs.challenger.version, roles, inputs.challenger, inputs.challenger_vectors)
+    begun = ModelRef(version=UNTRAINED, checkpoint=inputs.begun_with) if inputs.begun_with is not None else None
+    untrained = ModelSpec(UNTRAINED, {Role.untrained: None}, begun)
     released: dict[str, ModelSpec] = {}
     if inputs.champion is not None:
         champion = inputs.champion
         roles = {Role.champion: inputs.champion_release}
-        released[champion.version] = ModelSpec(champion.version, roles, champion.checkpoint, inputs.champion_vectors)
+        released[champion.version] = ModelSpec(champion.version, roles, champion, inputs.champion_vectors)
     for rival in inputs.rivals:
         version = rival.model.version
-        known = released.get(version) or ModelSpec(version, {}, rival.model.checkpoint, rival.vectors)
+        known = released.get(version) or ModelSpec(version, {}, rival.model, rival.vectors)
         released[version] = known._replace(roles={**known.roles, rival.role: rival.release})
     others = tuple(released.values())
     first = tuple(spec for spec in others if spec.is_champion)
@@ -309,8 +310,8 @@ def feature_names(job: Job, specs: Sequence[ModelSpec]) -> list[str]:
     """Return the models' feature columns without loading a model; untrained weights use the challenger's."""
     found: dict[str, None] = {}
     for spec in specs:
-        if spec.checkpoint is not None:
-            table = find_record(job.shared, f"{spec.checkpoint.prefix}/{features.FILE}", FeatureTable)
+        for model in () if spec.model is None else {spec.model, spec.model.of_items}:
+            table = find_record(job.shared, f"{model.checkpoint.prefix}/{features.FILE}", FeatureTable)
             if table is not None:  # else the checkpoint is missing: opening it raises
                 found |= dict.fromkeys(table.columns)
     return list(found)
@@ -328,7 +329,7 @@ def open_model(
     Raises:
         StoreError: a checkpoint is missing, corrupt, or has another checksum.
     """
-    parts = load_parts(job.shared, spec.checkpoint) if spec.checkpoint is not None else None
+    parts = load_released(job.shared, spec.model) if spec.model is not None else None
     if parts is None:
         try:
             assert like is not None
@@ -338,11 +339,12 @@ def open_model(
         if not _on_all_workers(accelerator, parts is not None):
             return None
     assert parts is not None
-    accelerator.to_device(parts.model)
+    for side in (QUERY, ITEM):
+        accelerator.to_device(parts.of(side).model)
     vectors = _released(job, accelerator, spec) if spec.vectors is not None else None
     config = _cut_at(max_tokens or (vectors.max_tokens if vectors else None), job.config)
     settings = embed_settings(config, accelerator, config.infer.precision)
-    reader = Reader(parts.features, parts.model.shape.prompts)
+    reader = Reader(parts.of(ITEM).features, parts.of(ITEM).model.shape.prompts)
     released = ReleasedItems(job.store, job.shared, vectors, reader) if vectors is not None else None
     return LoadedModel(spec.version, config, parts, settings, released)
 
@@ -362,7 +364,8 @@ def _released(job: Job, accelerator: Accelerator, spec: ModelSpec) -> EarlierVec
     """
     found = None
     try:
-        found = EarlierVectors(job.store, spec.vectors, spec.version, job.shared)
+        assert spec.model is not None, "untrained weights have no vectors"
+        found = EarlierVectors(job.store, spec.vectors, spec.model.of_items.version, job.shared)
         found.check(job.share)
     except (MissingFolder, CorruptFolder) as error:
         found = None

@@ -82,7 +82,11 @@ def inputs_of(
     texts = (QUERY,) if kind == "query" else (QUERY, ITEM)
     sides = [
         embed(
-            parts.model, accelerator, *encode_side(rows, text, parts, job.config), settings, progress=lambda *_: beat()
+            parts.of(text).model,
+            accelerator,
+            *encode_side(rows, text, parts, job.config),
+            settings,
+            progress=lambda *_: beat(),
         )
         for text in texts
     ]

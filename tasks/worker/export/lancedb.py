@@ -105,7 +105,7 @@ class Lancedb:
                 f"{self.where}: LanceDB makes binary vectors of a multiple of {_BYTE} numbers, and these have "
                 f"{shape.width}; take form int8, or another width"
             )
-        of_text = _query_encoder(self._encoder, shape.model_version, self._width) if self._encoder else None
+        of_text = _query_encoder(self._encoder, shape.of_queries, self._width) if self._encoder else None
         schema = pa.schema(columns, of_text)
         with self._speaking():
             if table not in self._names():  # one that names another encoder has another schema

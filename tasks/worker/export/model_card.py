@@ -30,6 +30,16 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
     loading = f'SentenceTransformer("models/{version}"{", trust_remote_code=True" if features else ""})'
     item = _example("a text of an item", features)
     query = _example("what a user types", [name for name in features if name in table.query])
+    made = f"queries = model.encode_query([{query}])"
+    if inputs.model.items is None:
+        about, made = "An embedding model of queries and items", f"items = model.encode_document([{item}])\n{made}"
+        where = "Search only vectors of this very version with it: `model_version` stands in each row of a release."
+    else:
+        about = "An embedding model of queries alone"
+        where = (
+            f"It was trained to find the vectors of `{inputs.model.items.version}`, which embeds the items: "
+            "`model_version` in each row of a release. Search no others with it."
+        )
     lines = [
         "---",
         "library_name: sentence-transformers",
@@ -39,18 +49,17 @@ def model_card(parts: ModelParts, longest: int, widths: Sequence[int], inputs: R
         "",
         f"# {version}",
         "",
-        f"An embedding model of queries and items: {parts.model.width} numbers of unit length, compared by cosine. "
+        f"{about}: {parts.model.width} numbers of unit length, compared by cosine. "
         f"A text is cut after {longest} tokens.",
         "",
         "```python",
         "from sentence_transformers import SentenceTransformer",
         "",
         f"model = {loading}",
-        f"items = model.encode_document([{item}])",
-        f"queries = model.encode_query([{query}])",
+        made,
         "```",
         "",
-        "Search only vectors of this very version with it: `model_version` stands in each row of a release.",
+        where,
         *_prompts(parts.model.shape.prompts),
         *_widths(widths),
     ]

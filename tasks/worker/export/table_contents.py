@@ -27,12 +27,16 @@ from tasks.worker.export.target import PARTITION, DamagedTable, Index, Row, Shap
 class ReleaseVectors:
     """A complete folder of vectors, all by one model."""
 
-    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str, width: int | None = None) -> None:
+    def __init__(
+        self, store: Store, prefix: str, model_version: str, sha256: str, width: int | None = None,
+        of_queries: str | None = None,
+    ) -> None:  # fmt: skip
         """Open the folder.
 
         Args:
             sha256: the manifest's checksum in the release.
             width: numbers of each vector that a target gets, of unit length again; None: all.
+            of_queries: the model that embeds the queries; None: that of the vectors.
 
         Raises:
             MissingFolder, CorruptFolder: the folder is incomplete, differs from the release, or is by another model.
@@ -46,7 +50,7 @@ class ReleaseVectors:
         self.count: int = facts["vectors"]
         self.partitions: int = facts["catalogue"]["partitions"]
         self.ids_sha256: str = facts["ids_sha256"]
-        self.shape = Shape(width or facts["width"], facts["type"] == "fp16", model_version)
+        self.shape = Shape(width or facts["width"], facts["type"] == "fp16", of_queries or model_version)
         self._cut = width is not None
         self._store, self._prefix = store, prefix
         self._files = layers_of(manifest)

@@ -32,11 +32,11 @@ class Row(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The vectors of a release."""
+    """The vectors of a release, and the model that embeds their queries."""
 
     width: int
     fp16: bool
-    model_version: str
+    of_queries: str
 
 
 class Owner(NamedTuple):

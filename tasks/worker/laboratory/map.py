@@ -68,7 +68,7 @@ def read_sample(store: Store, release: Release, every: int) -> Sample:
     """
     manifest = read_manifest(store, release.vectors_prefix)
     expect_manifest(store, release.vectors_prefix, manifest, release.vectors_sha256)
-    expect_vectors(store, release.vectors_prefix, manifest, release.model.version)
+    expect_vectors(store, release.vectors_prefix, manifest, release.model.of_items.version)
     layers, batches = layers_of(manifest), list[pa.Table]()
     for number in _partitions(release, every):
         if files := layers.get(number):

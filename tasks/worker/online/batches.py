@@ -33,9 +33,22 @@ class OtherModel(Exception):
         self.serving = serving
 
 
+class QueriesAlone(Exception):
+    """The request has items, and the model that answers was trained on queries alone."""
+
+    def __init__(self, by: Opened) -> None:
+        super().__init__(
+            f"model {by.model_version} of release {by.release} embeds queries alone; the items are of {by.vectors_by}"
+        )
+        self.by = by
+
+
 @dataclass(frozen=True)
 class Question:
-    """Entries to embed; with `k`, also their nearest items. `release` and `model_version`: None is any."""
+    """Entries to embed; with `k`, also their nearest items. `release` and `model_version`: None is any.
+
+    A query for the model of some vectors is answered by the model that was trained to find them, if that one serves.
+    """
 
     entries: Sequence[Entry]
     side: Side
@@ -92,6 +105,7 @@ class Batcher:
 
         Raises:
             QueueFull: too many texts wait already. OtherModel: the question is for another release or model.
+            QueriesAlone: it has items, and the model was trained on queries alone.
             ConfigError: a feature has an unsuitable value.
         """
         texts = len(question.entries)
@@ -153,12 +167,16 @@ def answer_all(answering: Sequence[Opened], questions: Sequence[Question]) -> li
 
 def _together(answering: Sequence[Opened], questions: Sequence[Question]) -> list[Answered | Exception]:
     found: list[Answered | Exception] = [OtherModel(answering[0])] * len(questions)
-    whose = [next((by for by in answering if _is_for(each, by, answering[0])), None) for each in questions]
+    whose = [_whose(each, answering) for each in questions]
     sides: tuple[Side, ...] = ("query", "item")
     for by, side in itertools.product(answering, sides):
         own = [at for at, each in enumerate(questions) if each.side == side and whose[at] is by]
         entries = [entry for at in own for entry in questions[at].entries]
         if not entries:
+            continue
+        if side == "item" and by.vectors_by != by.model_version:
+            for at in own:
+                found[at] = QueriesAlone(by)
             continue
         ends = np.cumsum([len(questions[at].entries) for at in own])
         for at, vectors in zip(own, np.split(by.encoder.embed(entries, side), ends[:-1]), strict=True):
@@ -166,9 +184,14 @@ def _together(answering: Sequence[Opened], questions: Sequence[Question]) -> lis
     return found
 
 
-def _is_for(question: Question, by: Opened, first: Opened) -> bool:
-    named = question.release in (None, by.release) and question.model_version in (None, by.model_version)
-    return named and (by is first or question.k is None)
+def _whose(question: Question, answering: Sequence[Opened]) -> Opened | None:
+    """Return the release that answers, the one with the very model that a question names before others."""
+    for models in (lambda by: (by.model_version,), lambda by: (by.vectors_by,)):
+        for by in answering:
+            named = question.release in (None, by.release) and question.model_version in (None, *models(by))
+            if named and (by is answering[0] or question.k is None):
+                return by
+    return None
 
 
 def _hits(by: Opened, vectors: np.ndarray, k: int | None) -> list[tuple[Hit, ...]] | None:

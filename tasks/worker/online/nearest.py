@@ -27,7 +27,7 @@ class Vectors:
         prefix = release.vectors_prefix
         manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, release.vectors_sha256)
-        expect_vectors(store, prefix, manifest, release.model_version)
+        expect_vectors(store, prefix, manifest, release.vectors_by)
         parts = open_layers(manifest, open_files(store, prefix, VECTORS_KIND))
         tables = [part.table([ITEM_ID, TEXT, VECTOR]) for part in parts.values()]
         self._vectors = [as_matrix(table[VECTOR]) for table in tables]

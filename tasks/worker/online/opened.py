@@ -67,10 +67,14 @@ class ReleasedModel:
 
 @dataclass(frozen=True)
 class Opened:
-    """A release that is ready to answer. `vectors` is None if they are too many for this process's memory."""
+    """A release that is ready to answer. `vectors` is None if they are too many for this process's memory.
+
+    `vectors_by` is another model than `model_version` if that was trained on queries alone.
+    """
 
     release: int
     model_version: str
+    vectors_by: str
     encoder: Encoder
     vectors: Vectors | None
     seconds: float  # taken by opening and warming
@@ -97,7 +101,8 @@ def open_release(store: Store, release: ReleasedRef, before: Opened | None = Non
             for text in WARMING:
                 encoder.embed([text], "query")
         found = Vectors(store, release) if vectors and fits(store, release) else None
-    return Opened(release.number, release.model_version, encoder, found, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return Opened(release.number, release.model_version, release.vectors_by, encoder, found, seconds)
 
 
 def _encoder(folder: Path) -> Encoder:

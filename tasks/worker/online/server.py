@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.passwords import masked
-from tasks.worker.online.batches import Answered, Batcher, OtherModel, Question, QueueFull
+from tasks.worker.online.batches import Answered, Batcher, OtherModel, QueriesAlone, Question, QueueFull
 from tasks.worker.online.follower import Follower
 from tasks.worker.online.requests import (
     CURRENT,
@@ -177,6 +177,8 @@ class Online:
             asked = " and ".join(f"{name} {value}" for name, value in named.items())
             serving = stamp(other.serving)
             raise Refused(409, f"{other}, and the request is for {asked}", serving=serving, asked=named) from None
+        except QueriesAlone as error:
+            raise Refused(409, str(error), **stamp(error.by)) from None
         except ConfigError as error:
             raise Refused(400, str(error)) from error
 

@@ -194,7 +194,7 @@ def open_released(store: Store, release: ReleasedRef, memory_bytes: int = MEMORY
     """Open model and vectors of a release. Raises MissingFolder, CorruptFolder: one is missing or damaged."""
     with naming_release(release.number):
         folder, _ = open_folder(store, release.model_prefix, MODEL_KIND, release.model_sha256)
-        index = Index(store, release.vectors_prefix, release.model_version, memory_bytes, release.vectors_sha256)
+        index = Index(store, release.vectors_prefix, release.vectors_by, memory_bytes, release.vectors_sha256)
     return Consumer(folder), index
 
 

@@ -168,9 +168,9 @@ def open_release(job: Job, accelerator: Accelerator, release: MinedRelease) -> R
     memory = MEMORY_BYTES // job.rank.local_world
     device = accelerator.ranking_device
     items = ReleasedItems.open(
-        job.shared, release.vectors, release.model.version, memory, device, release.vectors_sha256
+        job.shared, release.vectors, release.model.of_items.version, memory, device, release.vectors_sha256
     )
-    spec = ModelSpec(release.model.version, {}, release.model.checkpoint)
+    spec = ModelSpec(release.model.version, {}, release.model)
     model = open_model(job, accelerator, spec, None, items.vectors.max_tokens)
     assert model is not None, "only new weights may not be there"
     if missing := sorted(set(model.features) - set(feature_columns(job.config))):
@@ -247,7 +247,7 @@ def _of_table(
 
 def _embed(accelerator: Accelerator, model: LoadedModel, rows: pa.Table, side: Side) -> np.ndarray:
     tokens, features = encode_side(rows, side, model.parts, model.config)
-    return embed(model.parts.model, accelerator, tokens, features, model.settings, shared=False)
+    return embed(model.parts.of(side).model, accelerator, tokens, features, model.settings, shared=False)
 
 
 def _distinct(rows: pa.Table, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -62,7 +62,7 @@ def search_holdout(job: Job, inputs: PublishInputs, target: AnyTarget) -> Holdou
             f"target {target.name}: the model {inputs.model_version} of release {inputs.release} is not trained at "
             f"{target.width} numbers; its widths below the whole are: {trained}"
         )
-    index = Index(job.store, inputs.vectors, inputs.model_version, memory_bytes=0, sha256=inputs.vectors_sha256)
+    index = Index(job.store, inputs.vectors, inputs.vectors_by, memory_bytes=0, sha256=inputs.vectors_sha256)
     queries = about_released(holdout_queries(job.store, inputs.rows, job.config), index)
     if not queries.num_rows:
         raise DataError(

@@ -139,6 +139,7 @@ def negative_arrays(found: Found, rows: int, parts: ModelParts, config: Config) 
     if not found.items.num_rows:
         return None
     longest = config.train.max_tokens.item
+    parts = parts.of("item")
     prompt = prompts_of(found.items, "item", parts.model.shape.prompts, parts.features.entity)
     return HardNegatives(
         of_row=np.pad(found.of_row, ((0, rows - len(found.of_row)), (0, 0)), constant_values=-1),

@@ -77,6 +77,8 @@ def prove(
 ) -> Proof:
     """Compare the vectors of `release.probe_rows` items, by chance, and of the first queries; encode all queries.
 
+    Items that another model embeds are embedded by it again, as its export was compared when it was released.
+
     Args:
         index: the released vectors.
         queries: from `holdout_queries`.
@@ -91,11 +93,13 @@ def prove(
     items, released = sample_items(job.store, inputs, index, rows)
     entity = job.config.features.entity
     before = [] if folder_before is None else [Given(folder_before, queries, entity=entity)]
-    exported, *earlier = encode_apart(Given(folder, queries, items, parts.features.entity), *before)
+    given = Given(folder, queries, items if parts.items is None else None, parts.features.entity)
+    exported, *earlier = encode_apart(given, *before)
     job.clock.count_as("booting", exported.loading)
     vectors_before = earlier[0].queries if earlier else None
     released /= np.linalg.norm(released, axis=1, keepdims=True)  # float16 vectors are not exactly of unit length
-    of_items = compared(job, exported.items, released, "item", items[ITEM_ID], "the released one")
+    ours = exported.items if parts.items is None else trained_vectors(job, parts, items, "item")
+    of_items = compared(job, ours, released, "item", items[ITEM_ID], "the released one")
     if not queries.num_rows:
         return Proof(of_items, np.zeros(0, dtype=np.float32), exported.queries, vectors_before)
     first = queries.slice(0, rows)
@@ -107,6 +111,7 @@ def prove(
 def trained_vectors(job: Job, parts: ModelParts, table: pa.Table, side: Side) -> np.ndarray:
     """Return the trained model's unit vectors of queries or items, float32 (rows, width)."""
     # The proof reproduces the released folder as its consumers run it: in fp32 on a processor, for any training device.
+    parts = parts.of(side)
     with open_accelerator("cpu", job.rank, job.config, "fp32") as accelerator:
         settings = embed_settings(job.config, accelerator, "fp32")
         longest = job.config.infer.max_tokens

@@ -7,7 +7,7 @@ chooses its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,8 +16,9 @@ import torch
 from configs.schema.config import Config
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model.embedding_model import Texts
-from tasks.worker.model.features import concatenate_features
+from tasks.worker.model.features import FeatureArrays, concatenate_features
 from tasks.worker.model.packing import pack
+from tasks.worker.model.tokens import TokenLists
 from tasks.worker.process.job import Rank
 from tasks.worker.training.pair_arrays import HardNegatives, Pairs
 from tasks.worker.training.plan import PADDING, BatchPlan, PlanFolder, map_in_pieces, split_by_worker
@@ -36,13 +37,15 @@ class BatchShape:
     tokens: int
     extra: int = 0  # hard negatives per pair
     both_ways: bool = False  # symmetric loss: items are matched to queries too
+    of_items: int = 0  # sequences of the items, if queries alone are trained; 0: they are among the others
 
 
 @dataclass(frozen=True)
 class Batch:
     """One worker's part of a global batch of B rows, b = B / world of them here; static shapes throughout."""
 
-    texts: Texts  # first the b queries, then the b items, then n hard negatives of each pair
+    texts: Texts  # first the b queries, then the b items, then n hard negatives of each pair, unless `items` has these
+    items: Texts | None  # the b items and the hard negatives, if queries alone are trained
     label_class: torch.Tensor  # int64 (b,)
     pair: torch.Tensor  # float32 (b,): weight in the contrastive loss; 0 if the row is no pair
     # bool (b, B * (1 + n)), over the items, then the hard negatives, of all workers: True if not a negative of the
@@ -61,7 +64,7 @@ class Batch:
     known_in_all: torch.Tensor  # float32 (heads,): rows of the global batch with a label
 
     def to(self, device: torch.device) -> Batch:
-        moved = {name: value.to(device) for name, value in vars(self).items()}
+        moved = {name: value if value is None else value.to(device) for name, value in vars(self).items()}
         return Batch(**moved)
 
 
@@ -104,17 +107,22 @@ def choose_shape(config: Config, first_step: int, pairs: Pairs, world: int, mine
     extra = head.negatives.per_query if mined and head is not None and head.negatives is not None else 0
     both_ways = head is not None and head.symmetric
     plan = _plan_of_first(min(SAMPLED_ROWS, pairs.own_rows), config, first_step, pairs)
-    needed = largest = 1
+    needed = largest = of_items = 1
     for number in np.unique(np.linspace(0, len(plan) - 1, SAMPLED_BATCHES, dtype=np.int64)).tolist():
         for rows in split_by_worker(plan.rows(number), plan.tokens, world):
             real = rows[rows >= 0]
             # Hard negatives are unknown in warmup; assume that they are as long as the batch's items.
-            lengths = np.concatenate([pairs.query.lengths_of(real), *[pairs.item.lengths_of(real)] * (1 + extra)])
+            lengths, items = pairs.query.lengths_of(real), [pairs.item.lengths_of(real)] * (1 + extra)
+            if train.sides == "queries":
+                of_items = max(of_items, pack(np.concatenate(items), train.sequence_tokens).sequences)
+            else:
+                lengths = np.concatenate([lengths, *items])
             needed = max(needed, pack(lengths, train.sequence_tokens).sequences)
             largest = max(largest, int(lengths.sum()))
     shape = BatchShape(
-        train.batch_rows // world, _rounded_up(needed, train.gradcache_chunks), train.sequence_tokens, extra, both_ways
-    )
+        train.batch_rows // world, _rounded_up(needed, train.gradcache_chunks), train.sequence_tokens, extra, both_ways,
+        _rounded_up(of_items, 1) if train.sides == "queries" else 0,
+    )  # fmt: skip
     if train.sequences is None:
         return shape
     given = train.sequences // world
@@ -183,8 +191,15 @@ def make_batch(
     if shape.both_ways:
         excluded_queries[np.arange(part), position] = False
     popularity, popularity_queries = _popularity(pairs, whole, len(extra), shape)
+    own = extra.reshape(len(whole), shape.extra)[mine].reshape(-1)
+    queries = (pairs.query, pairs.query_features, rows)
+    items = [(pairs.item, pairs.item_features, rows)]
+    if negatives is not None:
+        items.append((negatives.tokens, negatives.features, own))
+    apart = shape.of_items > 0
     return Batch(
-        texts=_texts(pairs, rows, shape, negatives, extra.reshape(len(whole), shape.extra)[mine].reshape(-1)),
+        texts=_texts([queries, *([] if apart else items)], shape, shape.sequences, 1 if apart else 2 + shape.extra),
+        items=_texts(items, shape, shape.of_items, 1 + shape.extra) if apart else None,
         label_class=torch.from_numpy(label_class[mine]),
         pair=torch.from_numpy((pair * weight)[mine]),
         excluded=torch.from_numpy(excluded),
@@ -268,12 +283,13 @@ class Batches:
         """Make a batch and count its tokens."""
         batch = make_batch(pairs, whole, pairs.tokens, self.shape, self.rank, negatives)
         rows = split_by_worker(whole, pairs.tokens, self.rank.world)[self.rank.index]
-        real = int(np.count_nonzero(batch.texts.segments.numpy() >= 0))
+        laid = [batch.texts.segments.numpy(), *([] if batch.items is None else [batch.items.segments.numpy()])]
+        real = sum(int(np.count_nonzero(each >= 0)) for each in laid)
         self.real_tokens += real
         extra = _extra(negatives, rows, self.shape)
         mined = negatives.tokens.lengths_of(extra[extra >= 0]).sum() if negatives is not None else 0
         self.cut_tokens += int(pairs.tokens[rows[rows >= 0]].sum() + mined - real)
-        self.computed_tokens += batch.texts.segments.numel()
+        self.computed_tokens += sum(each.size for each in laid)
         return batch
 
     def end_before(self, number: int) -> None:
@@ -309,12 +325,13 @@ def _stands_before(numbers: np.ndarray) -> np.ndarray:
 
 
 def _texts(
-    pairs: Pairs, rows: np.ndarray, shape: BatchShape, negatives: HardNegatives | None, extra: np.ndarray
+    sides: Sequence[tuple[TokenLists, FeatureArrays, np.ndarray]], shape: BatchShape, sequences: int, per_pair: int
 ) -> Texts:
-    """Return the queries of `rows`, their items, and hard negatives; PADDING and -1 become texts without tokens."""
-    sides = [(pairs.query, pairs.query_features, rows), (pairs.item, pairs.item_features, rows)]
-    if negatives is not None:
-        sides.append((negatives.tokens, negatives.features, extra))
+    """Return numbered texts, packed; PADDING and -1 become texts without tokens.
+
+    Args:
+        per_pair: texts of a pair; missing ones are padding.
+    """
     ids, starts, lengths, before = [], [], [], 0
     for tokens, _, numbers in sides:
         found, offsets = tokens.of(numbers)
@@ -322,7 +339,7 @@ def _texts(
         starts.append(offsets[:-1] + before)
         lengths.append(np.diff(offsets))
         before += len(found)
-    packing = pack(np.concatenate(lengths), shape.tokens, shape.sequences)
-    laid = packing.tokens(np.concatenate(ids), np.concatenate(starts), shape.tokens, pairs.query.pad)
+    packing = pack(np.concatenate(lengths), shape.tokens, sequences)
+    laid = packing.tokens(np.concatenate(ids), np.concatenate(starts), shape.tokens, sides[0][0].pad)
     arrays = concatenate_features([features.at(numbers) for _, features, numbers in sides])
-    return Texts.of(packing, laid, arrays, (2 + shape.extra) * shape.pairs)
+    return Texts.of(packing, laid, arrays, per_pair * shape.pairs)

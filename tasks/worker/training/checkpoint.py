@@ -5,11 +5,13 @@ table. Nothing in it depends on the device. This module also finds a run's own p
 plan names the parent.
 """
 
+from __future__ import annotations
+
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +22,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, CorruptFolder, MissingFolder, commit, open_folder, quarantine, read_manifest
-from tasks.contracts.references import CheckpointRef, CheckpointState
+from tasks.contracts.references import CheckpointRef, CheckpointState, ModelRef
 from tasks.contracts.workspace import CHECKPOINT
 from tasks.foundation.errors import CodeError, StoreError
 from tasks.worker.model import features, tokens
@@ -41,13 +43,21 @@ PARTIAL_KEPT = 2  # per run: the newest, and the one before in case the newest i
 
 @dataclass(frozen=True)
 class ModelParts:
-    """A model with its tokenizer, feature table and encoder config."""
+    """A model with its tokenizer, feature table and encoder config.
+
+    `items`: the model whose item vectors its queries find; None: it embeds both sides.
+    """
 
     model: EmbeddingModel
     tokenizer: Tokenizer
     features: FeatureTable
     encoder_config: PretrainedConfig
     tokenizer_settings: TokenizerSettings
+    items: ModelParts | None = None
+
+    def of(self, side: Literal["query", "item"]) -> ModelParts:
+        """Return the model that embeds a side."""
+        return self.items if side == "item" and self.items is not None else self
 
 
 def set_dropout(encoder_config: PretrainedConfig, dropout: float) -> None:
@@ -80,6 +90,12 @@ def load_parts(
     state = CheckpointState.model_validate_json((folder / "state.json").read_text(encoding="utf-8"))
     model.solved, model.labels_solved = state.head, dict(state.label_heads)
     return ModelParts(model, tokens.load_tokenizer(folder), table, encoder_config, read_settings(folder))
+
+
+def load_released(store: Store, model: ModelRef) -> ModelParts:
+    """Return a model as it is released, with the model of its items. Raises like `load_parts`."""
+    parts = load_parts(store, model.checkpoint)
+    return parts if model.items is None else replace(parts, items=load_parts(store, model.items.checkpoint))
 
 
 def load_optimizer(

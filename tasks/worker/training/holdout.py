@@ -128,7 +128,8 @@ def find_places(corpus: pa.Table, rows: pa.Table) -> np.ndarray:
 def encode_side(
     rows: pa.Table, text: Literal["query", "item"], parts: ModelParts, config: Config
 ) -> tuple[TokenLists, FeatureArrays]:
-    """Return one side of the rows as model inputs; `text` names the column."""
+    """Return one side of the rows as inputs of its model; `text` names the column."""
+    parts = parts.of(text)
     # Truncated like the texts served, not the texts trained on; a champion may have fewer positions.
     positions = positions_for_text(parts.encoder_config.to_dict())
     longest = config.infer.max_tokens if positions is None else min(config.infer.max_tokens, positions)
@@ -148,11 +149,10 @@ def embed_holdout(
     """Return the vectors of both sides; every worker embeds a part of both and gets all.
 
     Args:
-        known: existing vectors of this model; their items are not embedded again.
+        known: existing item vectors of this model; they are not made again.
     """
-    model = parts.model
-    queries = embed(model, accelerator, holdout.query, holdout.query_features, settings)
-    left = None if known is None else np.flatnonzero(~known.which)
+    queries = embed(parts.model, accelerator, holdout.query, holdout.query_features, settings)
+    left, model = None if known is None else np.flatnonzero(~known.which), parts.of("item").model
     corpus = embed(model, accelerator, holdout.corpus, holdout.corpus_features, settings, progress=progress, only=left)
     if known is not None:
         corpus[known.which] = known.vectors[known.which]

@@ -105,6 +105,7 @@ class TrainStep:
     precision: Precision
     steps: range = range(0)  # steps of the run; empty: unknown, so the rate does not decay at its end
     average: RunningAverage | None = None
+    of_items: EmbeddingModel | None = None  # the model that embeds the items if queries alone are trained
     _names: tuple[str, ...] = ()
     _sums: torch.Tensor | None = None  # float32 (losses,) on the device
     _steps: int = 0
@@ -150,7 +151,7 @@ class TrainStep:
 
     def _losses(self, batch: Batch, pooled: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Return this worker's losses: the first graph, with its backward pass."""
-        return batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled)
+        return batch_losses(self.model, batch, self.config.heads, self.accelerator, pooled, self.of_items)
 
     @torch.no_grad()
     def _update(

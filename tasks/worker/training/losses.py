@@ -48,14 +48,20 @@ def batch_losses(
     heads: HeadsConfig,
     accelerator: Accelerator,
     pooled: torch.Tensor | None = None,
+    of_items: EmbeddingModel | None = None,
 ) -> dict[str, torch.Tensor]:
     """Return this worker's part of each loss: float32 scalars on the device. `loss` is their weighted sum.
 
     Args:
         pooled: result of `model.pool` for the batch's texts; None: call it here.
+        of_items: the model that embeds the items if queries alone are trained; it has no gradient.
     """
     pooled = model.pool(batch.texts) if pooled is None else pooled
     vectors, pairs = model.vectors(pooled, batch.texts), len(batch.position)
+    if batch.items is not None:
+        assert of_items is not None, "its items are apart"
+        with torch.no_grad():
+            vectors = torch.cat([vectors, of_items.vectors(of_items.pool(batch.items), batch.items)])
     given = LossInputs(model, batch, accelerator, vectors[:pairs], vectors[pairs : 2 * pairs], vectors[2 * pairs :])
     parts: dict[str, torch.Tensor] = {}
     total = given.query.new_zeros(())

@@ -21,7 +21,7 @@ from configs.schema.config import Config
 from configs.schema.model import Prompts
 from infra.store.manifest import read_manifest
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.references import CheckpointRef, CheckpointState, HoldoutRule
+from tasks.contracts.references import CheckpointRef, CheckpointState, HoldoutRule, ModelRef
 from tasks.contracts.workspace import CHECKPOINT
 from tasks.data.encoder_weights import OF_A_TASK
 from tasks.data.pretrained import DENSE_WEIGHTS, Described, TextShape
@@ -251,12 +251,15 @@ def broadcast_checkpoint(job: Job, named: CheckpointRef | None, accelerator: Acc
     )
 
 
-def load_model(job: Job, source: ResumePoint, training: TrainingRows) -> ModelParts:
+def load_model(job: Job, source: ResumePoint, training: TrainingRows, items: ModelRef | None = None) -> ModelParts:
     """Return the model of the checkpoint, or a new one, on the host; log its source.
 
+    Args:
+        items: the released model that embeds the items if queries alone are trained.
+
     Raises:
-        StoreError: the checkpoint is missing or corrupt.
-        ConfigError: the configured shape differs from the lineage's.
+        StoreError: a checkpoint is missing or corrupt.
+        ConfigError: the configured shape differs from the lineage's, or the model of the items reads texts otherwise.
     """
     config, checkpoint = job.config, source.checkpoint
     if checkpoint is None:
@@ -271,7 +274,21 @@ def load_model(job: Job, source: ResumePoint, training: TrainingRows) -> ModelPa
             parts = replace(parts, features=add_categories(parts.model, parts.features, new))
         parts.model.learn_scale(config.heads.learnt_scale)
     _check_shape(parts, config)
-    return parts
+    return parts if items is None else replace(parts, items=_item_side(job, items, parts))
+
+
+def _item_side(job: Job, items: ModelRef, parts: ModelParts) -> ModelParts:
+    """Return the model that embeds the items, without dropout or gradients."""
+    print(f"queries are trained to find the item vectors of {items.version}, which stay", flush=True)
+    found = load_parts(job.shared, items.checkpoint)
+    same = [(each.model.width, each.model.shape.prompts, each.tokenizer.to_str()) for each in (found, parts)]
+    if same[0] != same[1]:
+        raise ConfigError(
+            f"train.sides queries: the released model {items.version} has another width, tokenizer or prompts than "
+            f"lineage {job.config.lineage}, so its queries can't find those items; set train.sides=both"
+        )
+    found.model.requires_grad_(False)
+    return found
 
 
 def make_start(
@@ -288,7 +305,8 @@ def make_start(
     if precision == "bf16-weights":
         parts.model.keep_encoder_in_bf16()
     _check_types(parts.model, precision)
-    accelerator.to_device(parts.model)
+    for side in (ITEM, QUERY):
+        accelerator.to_device(parts.of(side).model)
     parts.model.train()
     factors = {f"label_heads.{name}": each.learning_rate_factor for name, each in config.heads.of_labels.items()}
     if config.heads.classification is not None:

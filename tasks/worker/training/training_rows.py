@@ -269,7 +269,7 @@ def _records(tokens: np.ndarray, table: pa.Table, parts: ModelParts, config: Con
         rows["labels"][:, place] = label_values(table, head)
     sides: tuple[Side, ...] = ("query", "item")
     for side in sides:
-        features = encode_features(parts.features, table, side)
+        features = encode_features(parts.of(side).features, table, side)
         rows[f"{side}_numeric"], rows[f"{side}_categorical"] = features.numeric, features.categorical
     return rows
 
