@@ -135,8 +135,10 @@ ASKS = "millrace.gate.asks"
 
 def release_made(release: Release, current: int | None, lineage: str) -> Event:
     """Return the event of a release that a run or a refresh made; `current` is the number of the serving release."""
-    vectors = f"{release.vectors:,} vectors by model {release.model.version}"
+    vectors = f"{release.vectors:,} vectors by model {release.model.of_items.version}"
     sentence = f"Release {release.number} of {release.span.name} has {vectors}."
+    if release.model.items is not None:
+        sentence = f"{sentence[:-1]}, and model {release.model.version} for queries."
     if release.refreshed is not None:
         sentence = f"Release {release.number} brings release {release.refreshed} up to date: {vectors}."
     if current is not None and current != release.number:

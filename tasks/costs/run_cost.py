@@ -148,7 +148,7 @@ def stage_cost(
     """
     place = place_of(config, stage, asked)
     encoding = _encoding(known, config, stage, load, place)
-    done = done_before(known, stage, place)
+    done = done_before(known, config, stage, place)
     same = bool(done) and done[-1].instance == place.instance
     if done and (same or encoding is not None or stage not in (Stage.train, Stage.infer)):
         phases = middle(scaled(known, one, config, stage, load, encoding) for one in done)

@@ -136,6 +136,11 @@ class Past(NamedTuple):
         known = self.runs.get(record.run_key)
         return known.encoded.get((Stage(record.stage), record.attempt)) if known else None
 
+    def did_so(self, record: LedgerRecord, config: Config) -> bool:
+        """Return True if an attempt's run trained the same sides; a refresh trains none."""
+        known = self.runs.get(record.run_key)
+        return known is None or is_refresh(record.run_key) or known.config.train.sides == config.train.sides
+
     def compiled(self, record: LedgerRecord, config: Config) -> bool:
         """Return True if an attempt is the oldest one with the graphs of this configuration: later ones read them."""
         if config.train.sequences is None:  # each span has shapes of its own
@@ -184,9 +189,13 @@ def _past(runs: Sequence[Run]) -> Past:
     return Past([record for run in runs for record in run.attempts], facts)
 
 
-def done_before(known: Past, stage: Stage, place: Place) -> list[LedgerRecord]:
-    """Return the last successful attempts of a stage: on as many of these machines, else on any."""
-    done = [one for one in known.records if one.stage is stage and one.ended_at is not None and one.failure is None]
+def done_before(known: Past, config: Config, stage: Stage, place: Place) -> list[LedgerRecord]:
+    """Return the last successful attempts of a stage: on as many of these machines, else on any.
+
+    Attempts of runs that trained the same sides go before others.
+    """
+    every = [one for one in known.records if one.stage is stage and one.ended_at is not None and one.failure is None]
+    done = [one for one in every if known.did_so(one, config)] or every
     same = [one for one in done if one.instance == place.instance]
     alike = [one for one in same if one.workers == place.workers]
     return sorted(alike or same or done, key=lambda one: one.started_at)[-ATTEMPTS:]
@@ -202,6 +211,8 @@ def speeds(known: Past, load: Load) -> list[Point]:
         )
         encoded = known.encoded(record) if facts else None
         if work is None or facts is None or facts.size is None or encoded is None or not encoded.seconds:
+            continue
+        if work == "train" and facts.config.train.sides == "queries":  # its items have no backward pass
             continue
         stage, size = Stage(record.stage), facts.size
         place = place_of(facts.config, stage)
@@ -278,14 +289,20 @@ def amount_of(known: Past, config: Config, stage: Stage, load: Load) -> float | 
     """Return the tokens that train computes, or the texts that infer embeds; None if not known.
 
     Tokens are taken from earlier runs and scaled by rows, else from `load`, which has an estimate by the texts' bytes.
-    A catalogue is expected to grow as it grew last.
+    A catalogue is expected to grow as it grew last; a run that trains queries alone embeds the new items.
     """
     done = sorted(known.records, key=lambda record: record.started_at)
     before = [
-        (record, each) for record in done if record.stage is stage and (each := known.encoded(record)) is not None
+        (record, each)
+        for record in done
+        if record.stage is stage
+        and (each := known.encoded(record)) is not None
+        and (stage is Stage.train or known.did_so(record, config))
     ]
     if stage is Stage.infer:
         texts = [each.amount for _, each in before]
+        if config.train.sides == "queries":
+            return texts[-1] if texts else load.items
         return texts[-1] + max(0.0, texts[-1] - texts[-2]) if len(texts) > 1 else texts[-1] if texts else load.items
     scaled_by_rows = [
         each.amount

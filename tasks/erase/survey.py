@@ -156,7 +156,8 @@ def trained_on(store: Store, found: Survey) -> tuple[Trained, ...]:
     versions: dict[str, str] = {}
     models: dict[str, str] = {}
     for release in releases.history(store):
-        of_checkpoint.setdefault(release.model.checkpoint.prefix, []).append(release.number)
+        for prefix in {release.model.checkpoint.prefix, release.model.of_items.checkpoint.prefix}:
+            of_checkpoint.setdefault(prefix, []).append(release.number)
         versions[release.model.checkpoint.prefix] = release.model.version
         models[release.model.checkpoint.prefix] = release.model_prefix
     trained = []

@@ -20,7 +20,7 @@ from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.planning import decisions
 from tasks.planning.decisions import skips, spans_to_train
-from tasks.planning.start import Origin, consumed, find_start, on_active, plan_from
+from tasks.planning.start import Origin, consumed, find_start, on_active, plan_from, require_vectors
 from tasks.runs import branches, lineage
 from tasks.runs.plan import BACKFILL, NEW_LINEAGE, NothingToDo, listed, plan_window, read_plan, rows_of, run_key
 from tasks.runs.run import Run
@@ -92,9 +92,10 @@ def plan_run(store: Store, config: Config, span: str | None = None) -> RunPlan:
         NothingToDo: no span was named, and the lineage has trained all spans; or the span is skipped, or has too few
             rows and waits for the next one.
         ConfigError: no spans exist, the span is unknown, or it can't come next (names the spans that can, and the
-            remedy); or the holdout group differs from the lineage's.
+            remedy); or the holdout group differs from the lineage's; or no release has vectors that queries could find.
         StoreError: the lineage's head or an earlier plan is not readable.
     """
+    require_vectors(store, config)
     config = on_active(store, config)
     spans, wanted = trainable(store, config, span)
     start = find_start(store, config)

@@ -10,7 +10,7 @@ trained to find its vectors. It is recorded then, so that a run that resumes aft
 import contextlib
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pydantic import Field
 
@@ -30,6 +30,7 @@ from tasks.runs.snapshot import Snapshot
 _AFTER = "-after-"  # in the name of a branch that replaces rejected models
 
 Checkpoint = tuple[CheckpointRef, CheckpointState]
+R = TypeVar("R")
 
 
 class Origin(NamedTuple):
@@ -106,10 +107,8 @@ def plan_from(store: Store, config: Config, start: Origin, window: Sequence[Span
     """Plan the run over `window` from `start`, on a branch if it goes back. The branch's name is a hash of both.
 
     Raises:
-        ConfigError: the checkpoint to go back to was pruned, or queries alone are to be trained and no release exists.
+        ConfigError: the checkpoint to go back to was pruned.
     """
-    if config.train.sides == "queries" and releases.current(store) is None:
-        raise _no_vectors(store)
     if start.head is None or not start.goes_back:
         return plan_window(store, config, window, start.parent)
     parent = start.parent[0] if start.parent else None
@@ -199,17 +198,22 @@ def item_side(store: Store, plan: RunPlan) -> ModelRef | None:
     """
     if plan.config.train.sides == "both":
         return None
-    release = _recorded_release(store, plan)
+    return _found(store, _recorded_release(store, plan)).model.of_items
+
+
+def require_vectors(store: Store, config: Config) -> None:
+    """Raise ConfigError if queries alone are to be trained, and there is no release whose vectors they could find."""
+    if config.train.sides == "queries":
+        _found(store, releases.current(store))
+
+
+def _found(store: Store, release: R | None) -> R:
     if release is None:
-        raise _no_vectors(store)
-    return release.model.of_items
-
-
-def _no_vectors(store: Store) -> ConfigError:
-    return ConfigError(
-        f"train.sides queries: queries are trained to find the vectors of a release, and {store.uri} has none; train "
-        "both sides first: --set train.sides=both"
-    )
+        raise ConfigError(
+            f"train.sides queries: queries are trained to find the vectors of a release, and {store.uri} has none; "
+            "train both sides first: --set train.sides=both"
+        )
+    return release
 
 
 def _recorded_release(store: Store, plan: RunPlan) -> MinedRelease | None:

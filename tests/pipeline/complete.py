@@ -17,7 +17,7 @@ def assert_complete(workspace: Path, spans: Sequence[str]) -> None:
     found = list(zip(table["item_id"].to_pylist(), table["model_version"].to_pylist(), strict=True))
     assert len(found) == release["vectors"] == release["catalogue"]["items"]
     assert sorted(item_id for item_id, _ in found) == sorted(live_items(workspace, spans))
-    assert {model for _, model in found} == {release["model"]["version"]}
+    assert {model for _, model in found} == {(release["model"]["items"] or release["model"])["version"]}
 
 
 def files_of(workspace: Path, folder: str) -> list[str]:

@@ -212,7 +212,8 @@ def _summary(release: Release | None, on_record: bool) -> str:
     if release is None:
         return "There is no release yet. The first model that the gates accept makes one: millrace run"
     if on_record:
-        return f"Made from data up to span {release.span.name}; {release.vectors:,} vectors by {release.model.version}."
+        by = release.model.of_items.version
+        return f"Made from data up to span {release.span.name}; {release.vectors:,} vectors by {by}."
     if release.previous is None:
         return "It is the first release, so there is nothing to compare it with."
     return "The files of the release before it were gone when it was made, so what changed is not on record."

@@ -34,6 +34,7 @@ def section(of: StageFacts) -> Section:
     rows: list[tuple[str, str | Cell]] = [
         ("release", str(release.number)),
         ("model", Cell(release.model.version, code=True)),
+        *([("model of the items", Cell(release.model.items.version, code=True))] if release.model.items else []),
         ("vectors", count(release.vectors)),
         ("items without a usable vector", count(release.bad)),
         ("previous release", "none" if release.previous is None else str(release.previous)),

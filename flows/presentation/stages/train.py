@@ -43,6 +43,7 @@ def section(of: StageFacts) -> Section:
         ("accelerator", f"{config.accelerator}, compute {compute_of(config, Stage.train)}" if config else ""),
         ("precision", value.precision),
         ("model", Cell(value.model_version, code=True)),
+        *([("queries alone, for the items of", Cell(value.items.version, code=True))] if value.items else []),
         *_against_forgetting(value),
     ]
     return Section(

@@ -310,7 +310,7 @@ def feature_names(job: Job, specs: Sequence[ModelSpec]) -> list[str]:
     """Return the models' feature columns without loading a model; untrained weights use the challenger's."""
     found: dict[str, None] = {}
     for spec in specs:
-        for model in () if spec.model is None else {spec.model, spec.model.of_items}:
+        for model in () if spec.model is None else (spec.model, spec.model.of_items):
             table = find_record(job.shared, f"{model.checkpoint.prefix}/{features.FILE}", FeatureTable)
             if table is not None:  # else the checkpoint is missing: opening it raises
                 found |= dict.fromkeys(table.columns)

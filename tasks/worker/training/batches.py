@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,7 +46,6 @@ class Batch:
     """One worker's part of a global batch of B rows, b = B / world of them here; static shapes throughout."""
 
     texts: Texts  # first the b queries, then the b items, then n hard negatives of each pair, unless `items` has these
-    items: Texts | None  # the b items and the hard negatives, if queries alone are trained
     label_class: torch.Tensor  # int64 (b,)
     pair: torch.Tensor  # float32 (b,): weight in the contrastive loss; 0 if the row is no pair
     # bool (b, B * (1 + n)), over the items, then the hard negatives, of all workers: True if not a negative of the
@@ -62,9 +62,10 @@ class Batch:
     labels: torch.Tensor  # float32 (b, heads): target of each label head; 0 if missing
     head_weight: torch.Tensor  # float32 (b, heads): weight in the loss of each label head; 0 without a label
     known_in_all: torch.Tensor  # float32 (heads,): rows of the global batch with a label
+    items: Texts | None = None  # the b items and the hard negatives, if queries alone are trained
 
     def to(self, device: torch.device) -> Batch:
-        moved = {name: value if value is None else value.to(device) for name, value in vars(self).items()}
+        moved: dict[str, Any] = {name: None if each is None else each.to(device) for name, each in vars(self).items()}
         return Batch(**moved)
 
 

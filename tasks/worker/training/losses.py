@@ -61,7 +61,8 @@ def batch_losses(
     if batch.items is not None:
         assert of_items is not None, "its items are apart"
         with torch.no_grad():
-            vectors = torch.cat([vectors, of_items.vectors(of_items.pool(batch.items), batch.items)])
+            items = of_items.vectors(of_items.pool(batch.items), batch.items)
+        vectors = torch.cat([vectors, items])
     given = LossInputs(model, batch, accelerator, vectors[:pairs], vectors[pairs : 2 * pairs], vectors[2 * pairs :])
     parts: dict[str, torch.Tensor] = {}
     total = given.query.new_zeros(())

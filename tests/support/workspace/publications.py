@@ -35,6 +35,7 @@ def publish_spec(
             target=target.name,
             release=release.number,
             model_version=release.model.version,
+            vectors_by=release.model.version,
             vectors=release.vectors_prefix,
             vectors_sha256=release.vectors_sha256,
             model=release.model_prefix,

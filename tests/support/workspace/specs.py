@@ -41,6 +41,7 @@ INPUTS: dict[Stage | Chore, Inputs] = {
         target="look",
         release=1,
         model_version="m",
+        vectors_by="m",
         vectors="v",
         vectors_sha256="0",
         model="models/m",

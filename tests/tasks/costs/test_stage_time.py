@@ -113,6 +113,14 @@ def test_attempts_with_as_many_workers_are_preferred():
     assert estimate(*known, workers=2).seconds == 100.0
 
 
+def test_runs_that_trained_other_sides_are_no_measure_unless_there_are_no_others():
+    of_queries, of_both = small_config("train.sides=queries"), small_config()
+    runs = {"r1": Facts(of_both, None, None, {}), "r2": Facts(of_queries, None, None, {})}
+    known = Past([record(1, 90), record(2, 30)], runs)
+    assert [stage_cost(known, each, Stage.train, Load()).seconds for each in (of_both, of_queries)] == [90.0, 30.0]
+    assert stage_cost(known._replace(records=known.records[:1]), of_queries, Stage.train, Load()).seconds == 90.0
+
+
 def test_a_stage_without_successful_attempts_has_no_estimate():
     config = small_config()
     known = Past([record(1, 10), record(2, 10, stage=Stage.infer, failure=FailureClass.HOST)], {})

@@ -173,6 +173,15 @@ def test_the_models_that_evaluations_compare_with_can_still_be_measured(store, r
     assert {1, 7} <= releases.pruned(store), "they can't be rolled back to"
 
 
+def test_the_weights_that_embed_the_items_of_a_kept_release_stay(store, runner):
+    serving, before = releases.read(store, 6), releases.read(store, 3).model
+    of_queries = serving.model.model_copy(update={"items": before})
+    store.write("releases/6.json", serving.model_copy(update={"model": of_queries}).to_json())
+    pruned(store, keep=1)
+    gone = releases.read(store, 2).model.checkpoint
+    assert (lineage.is_pruned(store, gone), lineage.is_pruned(store, before.checkpoint)) == (True, False)
+
+
 def test_imported_weights_stay_since_evaluations_measure_them_as_untrained(store, runner):
     imported = write_checkpoint(store, checkpoint_state(0, consumed=()))
     assert begun_with(store, small_config()) == imported

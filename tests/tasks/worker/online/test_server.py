@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from infra.store.directory import DirectoryStore
 from tasks.foundation.clock import now
 from tasks.runs import releases, served_targets
 from tasks.runs.served_targets import Served, publication
+from tasks.worker.model.features import Side
 from tasks.worker.online import batches, nearest, requests, server
 from tasks.worker.online import follower as follower_module
 from tasks.worker.online.batches import Answered, Batcher, OtherModel, Question, QueueFull
@@ -167,7 +169,8 @@ class Held:
         return np.full((len(entries), self.width), self.number, dtype=np.float32)
 
     def opened(self) -> Opened:
-        return Opened(int(self.number), f"model-{self.number:.0f}", self, None, 0.0)
+        model = f"model-{self.number:.0f}"
+        return Opened(int(self.number), model, model, self, None, 0.0)
 
 
 def test_a_trained_width_is_cut_and_of_unit_length_again() -> None:
@@ -189,6 +192,22 @@ def with_batcher(encoder: Held, talk: Any, answering: Any = None) -> Any:
             await batcher.close()
 
     return asyncio.run(main())
+
+
+def test_queries_trained_alone_answer_for_the_vectors_that_they_find_and_no_item_is_embedded() -> None:
+    encoders = [Held(2), Held(1)]
+    for each in encoders:
+        each.go_on.set()
+    serving, before = dataclasses.replace(encoders[0].opened(), vectors_by="model-1"), encoders[1].opened()
+
+    def ask(side: Side, *answering: Opened) -> Any:
+        question = Question(["a"], side, model_version="model-1")
+        return with_batcher(encoders[0], lambda batcher: batcher.ask(question), lambda: answering)
+
+    assert ask("query", serving).by.model_version == "model-2"
+    assert ask("query", serving, before).by.model_version == "model-1", "the very model that was named, if it is open"
+    with pytest.raises(batches.QueriesAlone, match=r"embeds queries alone; the items are of model-1"):
+        ask("item", serving)
 
 
 def test_requests_of_the_same_moment_share_a_batch_and_keep_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:

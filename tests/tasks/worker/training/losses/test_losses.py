@@ -1,5 +1,6 @@
 """The losses, against their formulas."""
 
+import copy
 import dataclasses
 import math
 from pathlib import Path
@@ -199,3 +200,23 @@ def test_the_loss_is_the_sum_over_the_widths_of_vectors_that_are_normalised_agai
     ]
     assert loss.item() == pytest.approx(sum(of_widths), rel=1e-5)
     assert len({round(each, 3) for each in of_widths}) == 3
+
+
+def test_queries_alone_have_the_loss_of_both_sides_and_leave_the_items_model_as_it_is(tmp_path: Path):
+    model, pairs = model_and_pairs(tmp_path)
+    of_items = copy.deepcopy(model).requires_grad_(False)
+    tokens = pairs.query.lengths + pairs.item.lengths
+    together, apart = BatchShape(16, 16, 32), BatchShape(16, 16, 32, of_items=16)
+    losses = []
+    with open_accelerator("cpu", ALONE) as accelerator:
+        for shape in (together, apart):
+            batch = make_batch(pairs, full_batch(), tokens, shape, ALONE)
+            losses.append(batch_losses(model, batch, CONFIG.heads, accelerator, of_items=of_items)["contrastive"])
+        losses[1].backward()
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
+    assert all(each.grad is None for each in of_items.parameters())
+    words = next(each for name, each in model.named_parameters() if "word_embeddings" in name)
+    assert words.grad is not None
+    changed = words.grad.abs().sum(dim=1).nonzero().flatten().tolist()
+    assert changed
+    assert {*changed} <= {*pairs.query.of(full_batch())[0].tolist()}
