@@ -24,6 +24,7 @@ from tasks.contracts.references import (
     ReleasedRef,
     RowsRef,
     SpanRef,
+    Weights,
 )
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import VECTORS
@@ -73,7 +74,7 @@ class WarmupInputs(Record):
     rows: tuple[RowsRef, ...]
     parent: CheckpointRef | None
     mined: MinedRelease | None = Field(default=None, description="as in train; makes room for negatives in batches")
-    items: ModelRef | None = Field(default=None, description="as in train")
+    items: Weights | None = Field(default=None, description="as in train")
 
 
 class TrainInputs(Record):
@@ -91,7 +92,7 @@ class TrainInputs(Record):
         default=None, description="source of hard negatives; null: not wanted, or no release yet"
     )
     golden: str | None = Field(default=None, description="key of the golden set, whose pairs are never negatives")
-    items: ModelRef | None = Field(
+    items: Weights | None = Field(
         default=None, description="model whose item vectors queries are trained to find; null: both sides are trained"
     )
 
@@ -129,7 +130,7 @@ class EvaluateInputs(Record):
 class InferInputs(Record):
     stage: Literal[Stage.infer] = Stage.infer
     catalogue: CatalogueRef
-    model: ModelRef
+    model: Weights
     reuse: str | None = beside(default=None, description="folder of earlier vectors of the same model")
     reuse_sha256: str | None = beside(
         default=None, description="SHA-256 of its manifest, from its release; the folder doesn't vouch for itself"

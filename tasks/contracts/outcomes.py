@@ -22,8 +22,8 @@ from tasks.contracts.references import (
     FeedRef,
     HeadSolved,
     LabelHeadSolved,
-    ModelRef,
     RowsRef,
+    Weights,
 )
 from tasks.contracts.search import MeasuredExport, NarrowRecall, SharedSearch
 from tasks.contracts.stages import Chore, Stage
@@ -150,7 +150,7 @@ class TrainOutcome(Record):
     stage: Literal[Stage.train] = Stage.train
     checkpoint: CheckpointRef
     model_version: str
-    items: ModelRef | None = Field(
+    items: Weights | None = Field(
         default=None, description="model of the item vectors that queries were trained for; null: both sides"
     )
     first_step: int

@@ -112,21 +112,25 @@ class CompileRef(Record):
         return COMPILED.key(key=self.key)
 
 
-class ModelRef(Record):
-    """A model version and its checkpoint.
-
-    Both sides are embedded by it, unless it was trained on queries alone: then `items` is the model of the item
-    vectors that its queries find.
-    """
+class Weights(Record):
+    """A model version and its checkpoint."""
 
     version: str = Field(description="model version, for example main-00000060-2d8a0c53")
     checkpoint: CheckpointRef
-    items: ModelRef | None = Field(default=None, description="model that embeds the items; null: this one")
+
+
+class ModelRef(Weights):
+    """A released model, or one that may be.
+
+    It embeds both sides, unless it was trained on queries alone: `items` made the item vectors that its queries find.
+    """
+
+    items: Weights | None = Field(default=None, description="model that embeds the items; null: this one")
 
     @property
-    def of_items(self) -> ModelRef:
+    def of_items(self) -> Weights:
         """The model that embeds the items."""
-        return self.items or self
+        return self.items or Weights(version=self.version, checkpoint=self.checkpoint)
 
 
 class ReleasedRef(Record):

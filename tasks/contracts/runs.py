@@ -78,7 +78,7 @@ class Hold(Record):
 class Release(SealedRecord):
     """`releases/<n>.json`: a model version with the vectors of every live item, made by exactly that model.
 
-    Of a model that was trained on queries alone, the vectors are those of the model that its queries were trained for.
+    A model that was trained on queries alone has the vectors of the model that its queries were trained for.
     """
 
     version: Literal[1] = 1

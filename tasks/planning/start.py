@@ -17,7 +17,7 @@ from pydantic import Field
 from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.records import find_record, read_record
-from tasks.contracts.references import CheckpointRef, CheckpointState, MinedRelease, ModelRef, SpanRef
+from tasks.contracts.references import CheckpointRef, CheckpointState, MinedRelease, SpanRef, Weights
 from tasks.contracts.runs import BranchStart, RunPlan
 from tasks.contracts.workspace import MINED_RELEASE
 from tasks.foundation.errors import ConfigError
@@ -189,7 +189,7 @@ def mined_release(store: Store, plan: RunPlan) -> MinedRelease | None:
     return None if head is None or head.negatives is None else _recorded_release(store, plan)
 
 
-def item_side(store: Store, plan: RunPlan) -> ModelRef | None:
+def item_side(store: Store, plan: RunPlan) -> Weights | None:
     """Return the model whose item vectors a run trains queries to find; None if it trains both sides.
 
     Raises:

@@ -19,7 +19,7 @@ from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import BACKFILL, PLAN, PRUNED_RUN, SPEC, VERDICTS
+from tasks.contracts.workspace import BACKFILL, MODEL, PLAN, PRUNED_RUN, SPEC, VERDICTS
 from tasks.foundation.clock import now
 from tasks.foundation.errors import StoreError
 from tasks.judging.rivals import begun_with, compared_with
@@ -94,6 +94,7 @@ def find_reach(store: Store, policy: PruneConfig) -> Reach:
                     folders.add(imported.prefix)
     for release in kept:
         folders |= {release.model_prefix, release.vectors_prefix, *_of_model(release.model)}
+        folders.add(MODEL.key(version=release.model.of_items.version))  # rows name it to who embeds queries
         folders |= _of_catalogue(store, release.catalogue)
     left = {run_key: of_run for run_key, of_run in keys.items() if run_key not in (*released, *passed.values())}
     plans = dict(_unfinished(snapshot, left, heads, releases.current(store), _of_backfills(store)))

@@ -301,6 +301,7 @@ BOUND = {
     "validate.expectations": ["validate.expectations=[{expectation: expect_column_to_exist, column: a}]"],
     "evaluate.group": ["evaluate.group=query"],
     "evaluate.near_duplicates.similarity": ["evaluate.near_duplicates.similarity=0.95"],
+    "train.sides": ["train.sides=queries"],
     "infer.max_tokens": ["infer.max_tokens=64"],
     "infer.precision": ["infer.precision=bf16"],
     "infer.vectors": ["infer.vectors=fp16"],

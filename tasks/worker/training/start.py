@@ -21,7 +21,7 @@ from configs.schema.config import Config
 from configs.schema.model import Prompts
 from infra.store.manifest import read_manifest
 from tasks.contracts.jobs import TrainInputs
-from tasks.contracts.references import CheckpointRef, CheckpointState, HoldoutRule, ModelRef
+from tasks.contracts.references import CheckpointRef, CheckpointState, HoldoutRule, Weights
 from tasks.contracts.workspace import CHECKPOINT
 from tasks.data.encoder_weights import OF_A_TASK
 from tasks.data.pretrained import DENSE_WEIGHTS, Described, TextShape
@@ -251,7 +251,7 @@ def broadcast_checkpoint(job: Job, named: CheckpointRef | None, accelerator: Acc
     )
 
 
-def load_model(job: Job, source: ResumePoint, training: TrainingRows, items: ModelRef | None = None) -> ModelParts:
+def load_model(job: Job, source: ResumePoint, training: TrainingRows, items: Weights | None = None) -> ModelParts:
     """Return the model of the checkpoint, or a new one, on the host; log its source.
 
     Args:
@@ -277,7 +277,7 @@ def load_model(job: Job, source: ResumePoint, training: TrainingRows, items: Mod
     return parts if items is None else replace(parts, items=_item_side(job, items, parts))
 
 
-def _item_side(job: Job, items: ModelRef, parts: ModelParts) -> ModelParts:
+def _item_side(job: Job, items: Weights, parts: ModelParts) -> ModelParts:
     """Return the model that embeds the items, without dropout or gradients."""
     print(f"queries are trained to find the item vectors of {items.version}, which stay", flush=True)
     found = load_parts(job.shared, items.checkpoint)
