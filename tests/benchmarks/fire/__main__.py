@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.fire [--seconds 120]
 
-Ten small releases of five models are made first. Then eight clients ask `millrace serve --online` and search LanceDB,
-Postgres with pgvector and the stand-in of OpenSearch, as tests/benchmarks/fire/clients.py says: first while nothing
-changes, then through nine more releases and three rollbacks, each published to all targets, then idle again. Prints
-tables as Markdown. A figure beyond its limit is marked; the exit code is 1 if a request failed or mixed models.
+Ten small releases of five models are made first, one of which was trained on queries alone. Then eight clients ask
+`millrace serve --online` and search LanceDB, Postgres with pgvector and the stand-in of OpenSearch, as
+tests/benchmarks/fire/clients.py says: first while nothing changes, then through nine more releases and three
+rollbacks, each published to all targets, then idle again. Prints tables as Markdown. A figure beyond its limit is
+marked; the exit code is 1 if a request failed or mixed models.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from tests.support.processes.postgres import Postgres
 from tests.support.workspace.served import in_use, make_served, point_to, served_config
 
 SPANS = ("2021-Q1", "2021-Q2", "2021-Q3", "2021-Q4", "2022-Q1")  # each is released, and refreshed once
+QUERIES_ALONE = "2021-Q3"  # releases 5 and 6 have the vectors of release 3, and a model of their own
 DEEDS = (2, 3, 4, None, 5, 6, 7, None, 8, 9, 10, None)  # the release that becomes current; None: a rollback
 SETTINGS = ("release.exports=[onnx]", "infer.shard_rows=4096")
 YIELD = 5  # niceness of this process: elsewhere, releases are published by another machine
@@ -60,7 +62,7 @@ def main() -> int:
     with contextlib.ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="millrace-fire-")))
         with contextlib.redirect_stdout(sys.stderr):
-            store = make_served(folder, *SETTINGS, spans=SPANS)
+            store = make_served(folder, *SETTINGS, spans=SPANS, queries_alone=QUERIES_ALONE)
         opensearch = OpensearchServer()
         opened.callback(opensearch.close)
         config = served_config(_targets(folder, opened.enter_context(Postgres()), opensearch))

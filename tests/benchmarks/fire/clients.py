@@ -66,8 +66,8 @@ def _consuming(target: AnyTarget, url: str, truth: Truth, seen: Seen) -> Iterato
             hits = names["search"](text, HITS) or names["search"](text, HITS)  # as the page says of a swap in between
             if len(hits) != HITS:
                 raise LookupError(f"{target.name}: {len(hits)} hits")
-            if wrong := [hit for hit in hits if seen.version not in str(hit)]:
-                seen.mixed.append(f"{target.name}: asked with a vector of {seen.version}: {wrong[0]!s:.200}")
+            if wrong := [hit for hit in hits if seen.vectors_by not in str(hit)]:
+                seen.mixed.append(f"{target.name}: asked with a vector for {seen.vectors_by}: {wrong[0]!s:.200}")
 
         yield ask
 

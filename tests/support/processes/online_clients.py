@@ -29,6 +29,7 @@ class Truth:
     def __init__(self, store: DirectoryStore, *numbers: int) -> None:
         found = {number: releases.read(store, number) for number in numbers}
         self.version_of = {number: release.model.version for number, release in found.items()}
+        self.vectors_by = {release.model.version: release.model.of_items.version for release in found.values()}
         folders = {each.model.version: store.local(each.model_prefix) / FOLDER / "onnx" for each in found.values()}
         self.vectors = {
             version: dict(zip(TEXTS, Exported(folder, 1).embed(TEXTS, "query"), strict=True))
@@ -39,7 +40,7 @@ class Truth:
         """Return the sentence of an answer that mixes models, or None."""
         release, version = answer["release"], answer["model_version"]
         named = asked.get("model_version", version)
-        if version != self.version_of[release] or version != named:
+        if version != self.version_of[release] or named not in (version, self.vectors_by[version]):
             return f"release {release} with {version}, where {named} was asked for"
         given = np.array(answer.get("vectors", ()))
         for text, vector in zip(asked.get("queries", ()), given, strict=True):
@@ -57,7 +58,7 @@ class Seen:
     mixed: list[str] = field(default_factory=list)
     releases: set[int] = field(default_factory=set)
     took: list[tuple[float, float]] = field(default_factory=list)
-    version: str = ""  # of the last answer
+    vectors_by: str = ""  # the model of the vectors that the last answer is for
 
 
 def watch(client: httpx.Client, truth: Truth, seen: Seen) -> None:
@@ -74,7 +75,7 @@ def watch(client: httpx.Client, truth: Truth, seen: Seen) -> None:
         seen.took.append((now, now - began))
         answer = response.json()
         seen.releases.add(answer["release"])
-        seen.version = answer["model_version"]
+        seen.vectors_by = truth.vectors_by[answer["model_version"]]
         if (sentence := truth.mixed(json.loads(response.request.content), answer)) is not None:
             seen.mixed.append(sentence)
 

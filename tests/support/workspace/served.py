@@ -89,12 +89,18 @@ def take_in_feed(store: Store, version: int, item: str) -> None:
         _commit(store, f"items/2021-05/v{version}", table, FEED_KIND)
 
 
-def make_served(folder: Path, *overrides: str, spans: Sequence[str] = ("2021-Q1", "2021-Q2")) -> DirectoryStore:
-    """A workspace whose current release is 4, a refresh of 3; of the model before, release 2 is a refresh of 1."""
-    config = served_config(*overrides)
+def make_served(
+    folder: Path, *overrides: str, spans: Sequence[str] = ("2021-Q1", "2021-Q2"), queries_alone: str = ""
+) -> DirectoryStore:
+    """A workspace whose current release is 4, a refresh of 3; of the model before, release 2 is a refresh of 1.
+
+    Args:
+        queries_alone: the span on which queries alone are trained; empty: none.
+    """
     store = DirectoryStore(folder / "workspace")
     with in_use(store):
         for version, span in enumerate(spans, start=1):
+            config = served_config(*overrides, *(["train.sides=queries"] if span == queries_alone else []))
             take_in(store, span)
             carry_out(plan_run(store, config, span))
             take_in_feed(store, version, f"new-{version}")

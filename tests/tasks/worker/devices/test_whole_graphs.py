@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ FEATURES_OF = {
     "no features": (),
     "crosses and an MLP": (*FEATURES, CLASSIFIER, *LABEL_HEADS),
     "an MLP": (*FEATURES[:3], "model.interaction.kind=implicit"),
+    "queries alone": (*FEATURES, "train.sides=queries"),
 }
 
 
@@ -46,11 +48,12 @@ def test_the_losses_are_one_graph_without_a_break(tmp_path: Path, features: str,
     batch = make_batch(pairs, plan.rows(0), plan.tokens, shape, ALONE)
     accelerator = WithoutOwnLayers(ALONE)
     accelerator.to_device(parts.model)
+    of_items = copy.deepcopy(parts.model).requires_grad_(False)
     graphs: list[fx.GraphModule] = []
 
     def losses() -> dict[str, torch.Tensor]:
         with accelerator.autocast(precision):  # type: ignore[arg-type]
-            return batch_losses(parts.model, batch, config.heads, accelerator)
+            return batch_losses(parts.model, batch, config.heads, accelerator, of_items=of_items)
 
     torch._dynamo.reset()
     whole = torch.compile(
