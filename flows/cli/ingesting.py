@@ -29,6 +29,7 @@ from tasks.data.label_columns import unread_label
 from tasks.data.look import LookOptions, with_problems
 from tasks.data.mapping import parse_map
 from tasks.data.new_versions import IngestedSpan, Known
+from tasks.data.rows import SPAN_KIND
 from tasks.data.span_versions import list_spans
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.languages import UNSURE
@@ -212,8 +213,11 @@ def ingest(
 
 def show_adopted(output: AdoptedSpan) -> None:
     """Print the output for people."""
-    say(f"{output.name} v{output.version}: {plural(output.rows, 'row')} in {plural(output.files, 'file')}, as they lie")
-    say(f"further columns: {', '.join(output.columns) or 'none'}; rows with a label: {output.labels:,}")
+    of_span = output.kind == SPAN_KIND
+    rows = plural(output.rows, "row") if of_span else plural(output.rows, "record of items", "records of items")
+    say(f"{output.name} v{output.version}: {rows} in {plural(output.files, 'file')}, as they lie")
+    labels = f"; rows with a label: {output.labels:,}" if of_span else ""
+    say(f"further columns: {', '.join(output.columns) or 'none'}{labels}")
     if output.ids_alone:
         say("note: rows name their items by id alone: validate takes each text from the item feed")
 
@@ -222,10 +226,14 @@ def show_adopted(output: AdoptedSpan) -> None:
 def adopt(
     store: Store,
     place: Annotated[
-        str, typer.Argument(metavar="PLACE", help="Folder of a span's files in the workspace: spans/2026-W47/v1.")
+        str,
+        typer.Argument(
+            metavar="PLACE",
+            help="Folder of a span's files in the workspace: spans/2026-W47/v1; of an item feed: items/2026-11/v1.",
+        ),
     ],
 ) -> AdoptedSpan:
-    """Check a span that another engine wrote into the workspace as Parquet, and make it complete. Copies nothing."""
+    """Check a span or an item feed that another engine wrote there as Parquet, and make it complete. Copies nothing."""
     return tasks.data.adopt.adopt(store, place)
 
 

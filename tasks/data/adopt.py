@@ -1,14 +1,16 @@
-"""Adopt a span that another engine wrote as Parquet into the workspace: check its files, and write the manifest.
+"""Adopt a span or a span of an item feed that another engine wrote as Parquet into the workspace.
 
-The files stay as they are. Footers say schema, rows, nulls and times; of each file a few thousand rows are read, and
-all bytes once, for their checksums. The stage validate judges every row, as after an ingest.
+Its files are checked and stay as they are; the manifest is written. Footers say schema, rows, nulls and times; of each
+file a few thousand rows are read, and all bytes once, for their checksums. The stage validate judges every row of a
+span, as after an ingest.
 """
 
+import contextlib
 import datetime as dt
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute
@@ -18,12 +20,24 @@ from pydantic import Field
 from infra.store.base import Store, sha256_of, wait_for_lock
 from infra.store.lease import CheckedStore, convert_lost_lease
 from infra.store.manifest import MANIFEST, FileEntry, seal
-from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import first_day, kind_of, last_day
-from tasks.contracts.workspace import SPAN
+from tasks.contracts.workspace import FEED, SPAN, Kind
 from tasks.data.ids import unpublishable
-from tasks.data.rows import BATCH_ROWS, CORE, ITEM, ITEM_ID, LABEL, OF_FEED, ROW_ID, SPAN_KIND, TEXTS, TIME
-from tasks.data.span_versions import latest_version, refuse_other_kinds
+from tasks.data.rows import (
+    BATCH_ROWS,
+    CORE,
+    DELETED,
+    FEED_KIND,
+    ITEM,
+    ITEM_ID,
+    LABEL,
+    OF_FEED,
+    ROW_ID,
+    SPAN_KIND,
+    TEXTS,
+    TIME,
+)
+from tasks.data.span_versions import latest_version, noted, refuse_other_kinds
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.foundation.records import Record
@@ -34,11 +48,41 @@ _SQL = {"string": "VARCHAR", "double": "DOUBLE", "bool": "BOOLEAN", str(CORE[TIM
 _OTHERS = ("double", "bool", "string")  # types of columns that are not core columns
 
 
+class _Contract(NamedTuple):
+    """The columns of all files, those without nulls, and the column whose values are distinct, if any."""
+
+    folder: Kind
+    name: str
+    core: Mapping[str, pa.DataType]
+    filled: tuple[str, ...]
+    distinct: str | None
+
+
+_FEED_CORE = {ITEM_ID: pa.string(), ITEM: pa.string(), TIME: CORE[TIME], DELETED: pa.bool_()}
+_CONTRACTS = (
+    _Contract(SPAN, SPAN_KIND, CORE, (ROW_ID, TIME), ROW_ID),
+    _Contract(FEED, FEED_KIND, _FEED_CORE, (ITEM_ID, TIME, DELETED), None),
+)
+
+
+class _Version(NamedTuple):
+    """A version of a span, of rows or of an item feed."""
+
+    contract: _Contract
+    span: str
+    number: int
+
+    @property
+    def prefix(self) -> str:
+        return self.contract.folder.key(span=self.span, version=self.number)
+
+
 class AdoptedSpan(Record):
     """A span that is complete now, with the files that another engine wrote."""
 
     name: str = Field(description="name of the span, for example 2026-W47")
     version: int = Field(description="version of the span")
+    kind: str = Field(description="`span`, or `feed`: a span of the item feed")
     rows: int
     labels: int = Field(description="rows with a label")
     files: int
@@ -48,10 +92,11 @@ class AdoptedSpan(Record):
 
 
 def adopt(store: Store, place: str) -> AdoptedSpan:
-    """Check the Parquet files in the folder of a new version of a span, and write its manifest.
+    """Check the Parquet files in the folder of a new version of a span or of an item feed, and write its manifest.
 
     Args:
-        place: the folder, as `spans/2026-W47/v1`, or its path or address: `s3://bucket/prefix/spans/2026-W47/v1`.
+        place: the folder, as `spans/2026-W47/v1` or `items/2026-11/v1`, or its path or address:
+            `s3://bucket/prefix/spans/2026-W47/v1`.
 
     Raises:
         ConfigError: the folder is no span of the workspace, is complete, or has another version than the next; or
@@ -59,85 +104,84 @@ def adopt(store: Store, place: str) -> AdoptedSpan:
         DataError: no file, or a file that is no Parquet or breaks the contract; names file, row and column.
         Conflict: an ingest still writes after ten minutes.
     """
-    span = _span_at(store, place)
+    span = _version_at(store, place)
+    of_feed = span.contract.folder is FEED
     with convert_lost_lease("adopt"), wait_for_lock(store, "ingest", logging.getLogger("millrace").warning) as lock:
-        refuse_other_kinds(store, kind_of(span.name))
+        if not of_feed:
+            refuse_other_kinds(store, kind_of(span.span))
         _expect_next(store, span)
         parts = [_Part(store, span, key) for key in sorted(store.list(span.prefix)) if key.endswith(".parquet")]
         if not parts:
             raise DataError(f"{store.uri}/{span.prefix} has no file NAME.parquet; let the engine write there first")
         for part in parts:
             part.check(parts[0])
-        facts = _facts(span, parts)
-        seal(
-            CheckedStore(store, lambda _: lock.confirm()),
-            span.prefix,
-            tuple(part.entry for part in parts),
-            SPAN_KIND,
-            facts,
-        )
+        facts, held = _facts(span, parts), CheckedStore(store, lambda _: lock.confirm())
+        with noted(held, {span.span: span.number}) if of_feed else contextlib.nullcontext():
+            seal(held, span.prefix, tuple(part.entry for part in parts), span.contract.name, facts)
     return AdoptedSpan(
-        name=span.name,
-        version=span.version,
+        name=span.span,
+        version=span.number,
+        kind=span.contract.name,
         rows=facts["rows"],
         labels=facts["labels"],
         files=len(parts),
         bytes=sum(part.entry.bytes for part in parts),
-        columns=tuple(name for name in facts["columns"] if name not in CORE),
+        columns=tuple(name for name in facts["columns"] if name not in span.contract.core),
         ids_alone=TEXTS in facts,
     )
 
 
-def _span_at(store: Store, place: str) -> SpanRef:
+def _version_at(store: Store, place: str) -> _Version:
     key = place.rstrip("/").removeprefix(f"{store.uri}/")
-    if "://" not in key and "://" not in store.uri and not key.startswith("spans/"):
+    if "://" not in key and "://" not in store.uri and not key.startswith(("spans/", "items/")):
         path, root = Path(key).resolve(), Path(store.uri).resolve()
         key = path.relative_to(root).as_posix() if path.is_relative_to(root) else key
-    found = SPAN.match(f"{key}/{MANIFEST}")
-    if found is None or SPAN.key(**found) != key:
+    for contract in _CONTRACTS:
+        found = contract.folder.match(f"{key}/{MANIFEST}")
+        if found is not None and contract.folder.key(**found) == key:
+            first_day(found["span"])  # raises for a name of no known form
+            return _Version(contract, found["span"], found["version"])
+    raise ConfigError(
+        f"{place} is not the folder of a span in the workspace: let the engine write to {store.uri}/spans/2026-W47/v1, "
+        f"or to {store.uri}/items/2026-11/v1 for an item feed, or copy the files there, and adopt that folder"
+    )
+
+
+def _expect_next(store: Store, span: _Version) -> None:
+    above, latest = span.prefix.rpartition("/")[0], latest_version(store, span.span, span.prefix.partition("/")[0]) or 0
+    if span.number <= latest:
         raise ConfigError(
-            f"{place} is not the folder of a span in the workspace: let the engine write to "
-            f"{store.uri}/spans/2026-W47/v1, or copy the files there, and adopt that folder"
+            f"{store.uri}/{span.prefix} can't be adopted: version {latest} of {above} is complete, and "
+            f"versions are never edited; write the rows to {above}/v{latest + 1}"
         )
-    first_day(found["span"])  # raises for a name of no known form
-    return SpanRef(name=found["span"], version=found["version"])
-
-
-def _expect_next(store: Store, span: SpanRef) -> None:
-    latest = latest_version(store, span.name) or 0
-    if span.version <= latest:
+    if span.number != latest + 1:
         raise ConfigError(
-            f"{store.uri}/{span.prefix} can't be adopted: version {latest} of span {span.name} is complete, and "
-            f"versions are never edited; write the rows to {span.prefix.rpartition('/')[0]}/v{latest + 1}"
-        )
-    if span.version != latest + 1:
-        raise ConfigError(
-            f"{store.uri}/{span.prefix}: the next version of span {span.name} is {latest + 1}; move the files to "
-            f"{span.prefix.rpartition('/')[0]}/v{latest + 1}"
+            f"{store.uri}/{span.prefix}: the next version of {above} is {latest + 1}; move the files to "
+            f"{above}/v{latest + 1}"
         )
 
 
-def _facts(span: SpanRef, parts: "list[_Part]") -> dict[str, Any]:
-    """Return the facts of a span's manifest, as an ingest writes them, without the hash of the rows."""
+def _facts(span: _Version, parts: "list[_Part]") -> dict[str, Any]:
+    """Return the facts of a version's manifest, as an ingest writes them, without the hash of the rows."""
     rows, texts = sum(part.rows for part in parts), sum(part.filled(ITEM) for part in parts)
     return {
-        "span": span.name,
-        "version": span.version,
+        "span": span.span,
+        "version": span.number,
         "rows": rows,
         "columns": parts[0].schema.names,
-        "labels": sum(part.filled(LABEL) for part in parts),
+        "labels": sum(part.filled(LABEL) for part in parts) if LABEL in span.contract.core else 0,
         "ingested_at": now(),
-        **({TEXTS: OF_FEED} if rows and not texts else {}),
+        **({TEXTS: OF_FEED} if rows and not texts and span.contract.folder is SPAN else {}),
     }
 
 
 class _Part:
-    """One Parquet file of a span."""
+    """One Parquet file of a version."""
 
-    def __init__(self, store: Store, span: SpanRef, key: str) -> None:
+    def __init__(self, store: Store, span: _Version, key: str) -> None:
         path = store.local(key)
         name = key.removeprefix(f"{span.prefix}/")
-        self.where, self._span = f"{store.uri}/{key}", span
+        self.where, self._span, self._contract = f"{store.uri}/{key}", span.span, span.contract
         self.entry = FileEntry(name=name, bytes=path.stat().st_size, sha256=sha256_of(path))
         try:
             self._file = pq.ParquetFile(path)
@@ -159,7 +203,7 @@ class _Part:
         before = 0
         for group in range(self._file.num_row_groups):
             rows = self._file.metadata.row_group(group).num_rows
-            for column in (ROW_ID, TIME):
+            for column in self._contract.filled:
                 if self._filled(group, column) < rows:
                     place = pc.index(pc.is_null(self._column(group, column)), True).as_py()
                     raise self._error(before + place, column, "is null; every row needs a value")
@@ -170,7 +214,7 @@ class _Part:
 
     def _check_columns(self, first: "_Part") -> None:
         types = {field.name: str(field.type) for field in self.schema}
-        for column, kind in CORE.items():
+        for column, kind in self._contract.core.items():
             if column not in types:
                 raise DataError(
                     f"{self.where}: no column {column!r}; it has {', '.join(types)}. Name one so: SELECT COLUMN AS "
@@ -179,14 +223,14 @@ class _Part:
             if types[column] != str(kind):
                 raise self._wrong_type(column, types[column], str(kind))
         for column, found in types.items():
-            if column not in CORE and found not in _OTHERS:
+            if column not in self._contract.core and found not in _OTHERS:
                 raise self._wrong_type(column, found, *_OTHERS)
         expected = {field.name: str(field.type) for field in first.schema}
         if types != expected:
             column = min(name for name, _ in types.items() ^ expected.items())
             raise DataError(
                 f"{self.where}: column {column!r} is {types.get(column, 'missing')}, and in {first.where} "
-                f"{expected.get(column, 'missing')}; all files of a span have the same columns"
+                f"{expected.get(column, 'missing')}; all files of a version have the same columns"
             )
 
     def _wrong_type(self, column: str, found: str, *kinds: str) -> DataError:
@@ -194,11 +238,11 @@ class _Part:
         spark = ", and set spark.sql.parquet.outputTimestampType=TIMESTAMP_MICROS" if column == TIME else ""
         return DataError(
             f"{self.where}: column {column!r} is {found}, but must be {' or '.join(kinds)}; write {casts}{spark}"
-            + ("" if column in CORE else ", or leave the column out")
+            + ("" if column in self._contract.core else ", or leave the column out")
         )
 
     def _check_times(self, group: int, before: int) -> None:
-        begin, end = first_day(self._span.name), last_day(self._span.name) + dt.timedelta(days=1)
+        begin, end = first_day(self._span), last_day(self._span) + dt.timedelta(days=1)
         first, last = (pa.scalar(dt.datetime(*day.timetuple()[:3], tzinfo=dt.UTC), CORE[TIME]) for day in (begin, end))
         statistics = self._statistics(group, TIME)
         if statistics is not None and statistics.has_min_max:
@@ -208,23 +252,25 @@ class _Part:
         times = self._column(group, TIME)
         place = pc.index(pc.and_(pc.greater_equal(times, first), pc.less(times, last)), False).as_py()
         if place >= 0:
-            problem = f"is {times[place].as_py().isoformat()}, outside of span {self._span.name}"
+            problem = f"is {times[place].as_py().isoformat()}, outside of span {self._span}"
             raise self._error(before + place, TIME, f"{problem}, in UTC; write the row into the span of its time")
 
     def _check_sample(self, group: int, before: int) -> None:
-        texts = [name for name, kind in CORE.items() if kind == pa.string()]
+        texts = [name for name, kind in self._contract.core.items() if kind == pa.string()]
         for batch in self._file.iter_batches(BATCH_ROWS, row_groups=[group], columns=texts):
             seen: dict[str, int] = {}
             for place, row in enumerate(self._strings(batch, before), start=before):
-                if not row[ROW_ID].strip():
-                    raise self._error(place, ROW_ID, "is blank; every row needs an id of its own")
-                if (other := seen.setdefault(row[ROW_ID], place)) != place:
-                    raise self._error(
-                        place, ROW_ID, f"is {row[ROW_ID]!r}, as in row {other + 1}; every row needs an id of its own"
-                    )
+                if (column := self._contract.distinct) is not None:
+                    self._check_distinct(row[column], column, place, seen)
                 if row[ITEM_ID] is not None and (problem := unpublishable(row[ITEM_ID], row[ITEM])) is not None:
                     raise self._error(place, ITEM_ID, problem)
             return
+
+    def _check_distinct(self, value: str, column: str, place: int, seen: dict[str, int]) -> None:
+        if not value.strip():
+            raise self._error(place, column, "is blank; every row needs an id of its own")
+        if (other := seen.setdefault(value, place)) != place:
+            raise self._error(place, column, f"is {value!r}, as in row {other + 1}; every row needs an id of its own")
 
     def _strings(self, batch: pa.RecordBatch, before: int) -> Iterator[dict[str, Any]]:
         for name in batch.schema.names:

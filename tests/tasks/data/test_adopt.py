@@ -5,19 +5,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import MANIFEST, read_manifest
-from tasks.contracts.references import SpanRef
+from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.adopt import adopt
 from tasks.data.rows import has_ids_alone
-from tasks.data.span_versions import list_spans
+from tasks.data.span_versions import list_feeds, list_spans
 from tasks.foundation.errors import ConfigError, DataError
 from tasks.worker import validate
+from tasks.worker.catalogue.build import build
+from tasks.worker.catalogue.records import Catalogue
+from tasks.worker.catalogue.sources import Sources
 from tasks.worker.rows.row_checks import open_span
 from tests.docs.test_pages import named_commands
 from tests.support.processes.command import call
+from tests.support.workspace.jobs import tiny_config
 from tests.support.workspace.spans import job
 from tests.support.workspace.stores import STORES
 
@@ -35,7 +40,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "workspace")
 
 
-def write(store: DirectoryStore, query: str, name: str = "part-00000.parquet", span: SpanRef = SPAN) -> str:
+def write(store: DirectoryStore, query: str, name: str = "part-00000.parquet", span: SpanRef | FeedRef = SPAN) -> str:
     """Write the rows of a query as another engine does; return the folder."""
     folder = store.path(span.prefix)
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,12 +159,12 @@ def test_only_the_next_version_of_a_span_of_the_workspace_is_adopted(store: Dire
     place = write(store, WRITER)
     adopt(store, place)
     with pytest.raises(
-        ConfigError, match=r"version 1 of span 2026-W47 is complete.* write the rows to spans/2026-W47/v2"
+        ConfigError, match=r"version 1 of spans/2026-W47 is complete.* write the rows to spans/2026-W47/v2"
     ):
         adopt(store, place)
     third = write(store, WRITER, span=SPAN.model_copy(update={"version": 3}))
     with pytest.raises(
-        ConfigError, match="the next version of span 2026-W47 is 2; move the files to spans/2026-W47/v2"
+        ConfigError, match="the next version of spans/2026-W47 is 2; move the files to spans/2026-W47/v2"
     ):
         adopt(store, third)
     for other in (str(tmp_path), "s3://elsewhere/spans/2026-W48/v1", "spans/2026-W48", "spans/2026-W48/v01"):
@@ -168,3 +173,47 @@ def test_only_the_next_version_of_a_span_of_the_workspace_is_adopted(store: Dire
     month = write(store, WRITER, span=SpanRef(name="2026-11", version=1))
     with pytest.raises(ConfigError, match=r"a month as span: .* has spans of another length, such as '2026-W47'"):
         adopt(store, month)
+
+
+FEED = FeedRef(name="2026-11", version=1)
+RECORDS = """
+    SELECT 'L' || (i % 7) AS item_id, CASE WHEN i < 7 THEN 'Lamp ' || i END AS item, i >= 7 AS deleted,
+        TIMESTAMPTZ '2026-11-01 00:00:00+00' + INTERVAL (i) HOUR AS time, i::DOUBLE AS price
+    FROM range(9) AS made(i)
+"""
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_an_item_feed_is_adopted_and_its_newest_records_make_the_catalogue(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store, drafts = STORES[kind](request), DirectoryStore(tmp_path / "drafts")
+    write(drafts, RECORDS, span=FEED)
+    for key in drafts.list(FEED.prefix):
+        store.write(key, drafts.read(key))
+    adopted = adopt(store, FEED.prefix)
+    assert (adopted.kind, adopted.rows, adopted.columns) == ("feed", 9, ("price",))
+    assert list_feeds(store) == [FEED]
+    made = build(
+        store, Sources((), (FEED,)), (), tiny_config("features.numeric=[price]", "model.interaction.kind=both")
+    )
+    items = pa.concat_tables(Catalogue(store, made).items(0, 100)).sort_by("item_id")
+    assert items["item_id"].to_pylist() == [f"L{number}" for number in range(2, 7)], "the others were deleted later"
+    with pytest.raises(ConfigError, match=r"version 1 of items/2026-11 is complete.*items/2026-11/v2"):
+        adopt(store, FEED.prefix)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("SELECT * EXCLUDE deleted FROM", "no column 'deleted'"),
+        ("SELECT * REPLACE (CASE WHEN price = 3 THEN NULL ELSE deleted END AS deleted) FROM", "row 4: deleted is null"),
+        ("SELECT * REPLACE (CASE WHEN price = 3 THEN NULL ELSE item_id END AS item_id) FROM", "row 4: item_id is null"),
+        ("SELECT * REPLACE (time + INTERVAL 1 MONTH AS time) FROM", "outside of span 2026-11"),
+    ],
+)
+def test_a_record_of_a_feed_that_breaks_the_contract_is_named(store: DirectoryStore, change: str, problem: str) -> None:
+    place = write(store, f"{change} ({RECORDS})", span=FEED)
+    with pytest.raises(DataError, match=problem):
+        adopt(store, place)
+    assert not list_feeds(store), "nothing is written"
