@@ -41,7 +41,7 @@ def take_in(tree: dict[str, Any]) -> None:
 def _suite(name: object) -> list[Any]:
     if not isinstance(name, str):
         raise ConfigError(f"configuration: validate.suites: expected the paths of files, got {name!r:.50}")
-    entries = read_yaml_file(Path(name), "configuration: validate.suites: ")
+    entries = read_yaml_file(local_or_s3(name), "configuration: validate.suites: ")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(
             f"configuration: validate.suites: {name}: expected a list, as in `- expectation: expect_column_to_exist`"

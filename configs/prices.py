@@ -3,7 +3,7 @@
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,6 +12,7 @@ from configs.keys import explain
 from configs.schema.operations import LOCAL_WORKER, Basis, Charge, CostConfig, Price, PriceList
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
+from tasks.foundation.s3_path import local_or_s3
 
 UNNAMED = "unnamed machine"  # its `batch.*_instance` is null
 PRICES = Path(__file__).with_name("prices.yaml")
@@ -22,7 +23,7 @@ _EXAMPLE = (
 _LISTS = TypeAdapter(tuple[PriceList, ...])
 
 
-def read_prices(path: Path, label: str = "") -> tuple[PriceList, ...]:
+def read_prices(path: PurePath, label: str = "") -> tuple[PriceList, ...]:
     """Return the price lists of a YAML file.
 
     Raises:
@@ -148,7 +149,7 @@ def take_in_prices(tree: dict[str, Any]) -> None:
 
 
 def _lists_in(name: str) -> list[Any]:
-    return [one.model_dump(mode="json") for one in read_prices(Path(name), "cost.prices: ")]
+    return [one.model_dump(mode="json") for one in read_prices(local_or_s3(name), "cost.prices: ")]
 
 
 def _of_local_worker(cost: CostConfig) -> Price | None:

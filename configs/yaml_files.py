@@ -34,6 +34,8 @@ def read_yaml_file(path: PurePath, label: str = "") -> Any:
         return read_yaml(_text(path))
     except FileNotFoundError as error:
         raise ConfigError(f"{label}{path}: no such file") from error
+    except ConfigError as error:  # a bucket names the object
+        raise ConfigError(f"{label}{error}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{label}{path}: not readable as YAML: {fault_of(error)}") from error
 

@@ -371,7 +371,8 @@ class ValidateConfig(StageConfig):
         default=None, description="labels and weights by the event of a row; null: no events"
     )
     suites: tuple[str, ...] = Field(
-        default=(), description="YAML files with lists of expectations; read when the configuration is loaded"
+        default=(),
+        description="YAML files with lists of expectations, here or `s3://`; read when the configuration is loaded",
     )
     expectations: tuple[ExpectationConfig, ...] = Field(
         default=(), description="expectations of your own on the rows of a run"

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from configs.load import config_hash, in_force, load_config
+from configs.prices import price_of
 from infra.prefect_server import Server
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import ConfigError, StoreError
@@ -17,6 +18,9 @@ from tests.support.fakes.commands import run_pipeline
 from tests.support.fakes.fake_runner import ingest
 from tests.support.processes.command import call
 
+PRICES = """\
+- {basis: on_demand, region: us-east-1, date: 2026-11-20, source: a page, dollars_per_hour: {trn1.32xlarge: 9.5}}
+"""
 OWN = "extends: demo.yaml\ntrain:\n  epochs: 7\n"
 
 
@@ -51,6 +55,19 @@ def test_it_is_read_once_so_that_a_run_has_one_set_of_settings(s3: S3Server, buc
     s3.forget()
     assert config_hash(load_config(there)) == config_hash(first)
     assert reads(s3) == 0
+
+
+def test_lists_of_expectations_and_of_prices_may_lie_in_a_bucket(s3: S3Server, bucket: str) -> None:
+    """A deployed run has no files of the team beside the code."""
+    suite = put(s3, bucket, "settings/suite.yaml", "- {expectation: expect_column_to_exist, column: label}\n")
+    prices = put(s3, bucket, "settings/prices.yaml", PRICES)
+    config = load_config(None, [f"validate.suites=[{suite}]", f"cost.prices={prices}"])
+    assert [each.expectation for each in config.validate_.expectations] == ["expect_column_to_exist"]
+    price = price_of("trn1.32xlarge", config.cost)
+    assert price is not None
+    assert price.dollars_per_hour == 9.5
+    with pytest.raises(ConfigError, match=r"validate.suites: .*has no object 'settings/gone.yaml'"):
+        load_config(None, [f"validate.suites=[s3://{bucket}/settings/gone.yaml]"])
 
 
 def test_it_extends_a_file_beside_it_that_the_code_has_not(s3: S3Server, bucket: str) -> None:
