@@ -76,10 +76,11 @@ class Objects:
             if self.watch is not None:
                 self.watch(key, None)
 
-    def below(self, prefix: str) -> list[str]:
-        """Return the keys that begin with `prefix`, sorted."""
-        begin = bisect.bisect_left(self._order, prefix)
-        return self._order[begin : bisect.bisect_left(self._order, prefix + "\U0010ffff")]
+    def below(self, prefix: str, after: str = "", most: int | None = None) -> list[str]:
+        """Return the keys that begin with `prefix`, sorted: at most so many, and those behind `after` alone."""
+        begin = bisect.bisect_right(self._order, after) if after else bisect.bisect_left(self._order, prefix)
+        end = bisect.bisect_left(self._order, prefix + "\U0010ffff")
+        return self._order[begin : end if most is None else min(end, begin + most)]
 
 
 class InlineExecutor:

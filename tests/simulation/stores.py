@@ -98,22 +98,21 @@ class Client:
 
     def list_objects_v2(self, Bucket: str, Prefix: str, MaxKeys: int) -> dict[str, Any]:  # noqa: N803
         self.objects.turn("list", Prefix)
-        return {"Contents": [self._entry(key) for key in self.objects.below(Prefix)[:MaxKeys]]}
+        return {"Contents": [self._entry(key) for key in self.objects.below(Prefix, most=MaxKeys)]}
 
     def get_paginator(self, _: str) -> Client:
         return self
 
     def paginate(self, Bucket: str, Prefix: str, PaginationConfig: dict[str, int]) -> Iterator[dict[str, Any]]:  # noqa: N803
         """Each page shows the bucket at its own moment."""
-        after = ""
+        after, size = "", PaginationConfig["PageSize"]
         while True:
             self.objects.turn("list", Prefix)
-            keys = [key for key in self.objects.below(Prefix) if key > after]
-            page, after = keys[: PaginationConfig["PageSize"]], keys[-1] if keys else ""
-            yield {"Contents": [self._entry(key) for key in page]}
-            if len(keys) <= PaginationConfig["PageSize"]:
+            keys = self.objects.below(Prefix, after, size + 1)
+            yield {"Contents": [self._entry(key) for key in keys[:size]]}
+            if len(keys) <= size:
                 return
-            after = page[-1]
+            after = keys[size - 1]
 
     def delete_object(self, Bucket: str, Key: str, IfMatch: str) -> None:  # noqa: N803
         self.objects.turn("del if", Key)
