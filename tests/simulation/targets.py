@@ -131,12 +131,14 @@ class SimulatedTarget:
 class _Vectors:
     """The vectors of a release, whose files say nothing."""
 
-    def __init__(self, store: Store, prefix: str, model_version: str, sha256: str, width: int | None) -> None:
+    def __init__(
+        self, store: Store, prefix: str, model_version: str, sha256: str, width: int | None, of_queries: str
+    ) -> None:
         manifest = read_manifest(store, prefix)
         expect_manifest(store, prefix, manifest, sha256)
         self.sha256, self.named, self.model_version = sha256, sha256, model_version
         self.count, self.partitions = ROWS, 1
-        self.shape = Shape(4, False, model_version)
+        self.shape = Shape(4, False, of_queries)
 
     def rows_by_partition(self) -> dict[int, int]:
         return {0: ROWS}
