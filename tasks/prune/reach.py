@@ -96,7 +96,8 @@ def find_reach(store: Store, policy: PruneConfig) -> Reach:
         folders |= {release.model_prefix, release.vectors_prefix, *_of_model(release.model)}
         folders.add(MODEL.key(version=release.model.of_items.version))  # rows name it to who embeds queries
         folders |= _of_catalogue(store, release.catalogue)
-    left = {run_key: of_run for run_key, of_run in keys.items() if run_key not in (*released, *passed.values())}
+    done = {*released, *passed.values()}
+    left = {run_key: of_run for run_key, of_run in keys.items() if run_key not in done}
     plans = dict(_unfinished(snapshot, left, heads, releases.current(store), _of_backfills(store)))
     for run_key, plan in plans.items():
         folders |= _of_unfinished(store, run_key, plan, keys[run_key])

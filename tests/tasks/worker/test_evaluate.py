@@ -308,9 +308,9 @@ def test_a_champion_reads_texts_as_far_as_its_release_did(workspace: Workspace, 
     store, rows = workspace
     config = tiny_config(CLASSIFIER, "infer.max_tokens=4")
     catalogue = make_catalogue(store, config, rows)
-    infer_inputs = InferInputs(catalogue=catalogue, model=challenger.model_copy(update={"version": "short"}))
+    champion = challenger.model_copy(update={"version": "short"})
+    infer_inputs = InferInputs(catalogue=catalogue, model=champion)
     vectors = infer_alone(make_job(store, config, infer_inputs, "short")).prefix
-    champion = infer_inputs.model
     then, now = (
         run(store, (rows,), challenger, f"infer.max_tokens={longest}", champion=champion, champion_vectors=vectors)
         for longest in (4, 16)

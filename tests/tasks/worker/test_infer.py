@@ -18,7 +18,7 @@ from infra.store.directory import DirectoryStore
 from infra.store.manifest import MissingFolder, open_files, open_folder, read_manifest
 from tasks.contracts.jobs import InferInputs
 from tasks.contracts.outcomes import InferOutcome, KeptWork
-from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
+from tasks.contracts.references import CatalogueRef, RowsRef, Weights
 from tasks.data.rows import part_name, partition_of
 from tasks.foundation.errors import CodeError, DataError, StoreError
 from tasks.worker import infer
@@ -51,7 +51,7 @@ class Workspace(NamedTuple):
     inputs: InferInputs
 
     @property
-    def model(self) -> ModelRef:
+    def model(self) -> Weights:
         return self.inputs.model
 
 
