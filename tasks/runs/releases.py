@@ -116,12 +116,16 @@ def origin(store: Store, version: str) -> Release | None:
     return next((release for release in with_new_models(store) if release.model.version == version), None)
 
 
+MOST_LOOKS = 8  # at releases, before all are listed
+
+
 def of_another_model_before(
     store: Store, serving: Release, known: Mapping[int, Release] | None = None, gone: Collection[int] | None = None
 ) -> Release | None:
     """Return the newest whole release of another model that was current before a release; None if there is none.
 
-    A bad model that was released is refreshed every hour, so the release just before is mostly by the same model.
+    A bad model that was released is refreshed every hour, so the release just before is mostly by the same model. If
+    the first ones that are looked at are pruned, one listing says how far back a whole one can be.
 
     Args:
         known: releases that the caller has read, by number; others are read.
@@ -131,13 +135,16 @@ def of_another_model_before(
         StoreError: a release is not readable; names the file.
     """
     brought = origin(store, serving.model.version) or serving  # the refreshes after it are not read
-    number = brought.previous
-    while number is not None:
+    number, oldest, looks = brought.previous, 0, 0
+    while number is not None and number >= oldest:
         release = known[number] if known and number in known else read(store, number)
         of_another = release.model.version != serving.model.version
         if of_another and not (is_pruned(store, number) if gone is None else number in gone):
             return release
-        number = release.previous
+        number, looks = release.previous, looks + 1
+        if looks == MOST_LOOKS and gone is None:  # a year of hourly refreshes is not read one by one
+            gone = pruned(store)
+            oldest = min(set(numbers(store)) - gone, default=serving.number)
     return None
 
 

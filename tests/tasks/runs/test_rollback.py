@@ -19,6 +19,7 @@ from tasks.runs.adding_releases import settle
 from tasks.runs.rollback import hold, lift, rollback
 from tasks.runs.snapshot import Snapshot
 from tests.support.workspace.adding import Killed, Rival, add, die, serving
+from tests.support.workspace.stores import count_requests
 
 
 def test_a_rollback_restores_model_and_vectors_of_the_previous_release(store):
@@ -297,3 +298,17 @@ def test_a_person_whose_reply_was_lost_is_not_refused(store, act):
         assert hold(LostReply(store, 1), "why") == releases.hold_of(store)
     else:
         assert rollback(LostReply(store, 2), to=1).number == serving(store)
+
+
+@pytest.mark.parametrize(("whole", "found"), [([], None), ([45], 45), ([2], 2)])
+def test_pruned_releases_are_not_read_back_to_the_first_one(store, monkeypatch, whole, found):
+    """A publication looks an hour, and a prune a night."""
+    for number in range(1, 51):
+        add(store, f"run {number}")
+    releases.mark_pruned(store, {*range(1, 50)} - {*whole})
+    serving = releases.current(store)
+    assert serving is not None
+    requests = count_requests(monkeypatch)
+    before = releases.of_another_model_before(store, serving)
+    assert (before and before.number) == found
+    assert found == 2 or requests["read releases"] < 20
