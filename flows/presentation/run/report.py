@@ -218,9 +218,15 @@ def _summary(run: Run) -> str:
     match run.state:
         case "Released" | "Held" if run.release:
             waits = " It waits until the hold is lifted." if run.state is RunState.HELD else ""
+            model, vectors = run.release.model, f"{count(run.release.vectors)} vectors"
+            made = (
+                f" and its {vectors}"
+                if model.items is None
+                else f" of queries and the {vectors} of {model.items.version}"
+            )
             return (
-                f"Model {run.release.model.version} and its {count(run.release.vectors)} vectors became release "
-                f"{run.release.number} at {moment(run.release.created_at)}, after {took}.{waits}"
+                f"Model {model.version}{made} became release {run.release.number} at "
+                f"{moment(run.release.created_at)}, after {took}.{waits}"
             )
         case "Rejected":
             return f"The gates refused the model, so the champion stays. It took {took}."

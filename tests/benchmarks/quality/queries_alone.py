@@ -69,11 +69,13 @@ def compare(
         shutil.rmtree(own, ignore_errors=True)
         shutil.copytree(folder, own)
         made = run(RunOptions(open_store(str(own)), config, (f"train.sides={sides}",)), spans[before])
+        if sides == "both":
+            print(row(data, "not yet: the champion", own, made, Role.champion), flush=True)
         print(row(data, sides, own, made), flush=True)
 
 
-def row(data: str, trained: str, folder: Path, output: object) -> str:
-    """Return a row of the table; all three are measured on the last span's holdout, and the parent on its own."""
+def row(data: str, trained: str, folder: Path, output: object, role: Role = Role.challenger) -> str:
+    """Return a row of the table; all but the parent's own run are measured on the last span's holdout."""
     assert isinstance(output, RunOutput)
     assert output.report is not None
     store = open_store(str(folder))
@@ -82,7 +84,7 @@ def row(data: str, trained: str, folder: Path, output: object) -> str:
     assert isinstance(train, TrainOutcome)
     assert isinstance(evaluated, EvaluateOutcome)
     assert train.tokens is not None
-    parts = evaluated.by_queries[Role.challenger].parts
+    parts = evaluated.by_queries[role].parts
     embedded = inferred.vectors - inferred.vectors_reused if isinstance(inferred, InferOutcome) else 0
     seconds = train.checkpoints.training_seconds if train.checkpoints is not None else 0.0
     current = releases.current(store)
