@@ -67,6 +67,10 @@ class Invariants:
         self.late: set[int] = set()  # releases that were made after a prune marked their number, and have the mark
         objects.watch = self.seen
 
+    def forget_processes(self) -> None:
+        """Forget who did what: other processes begin, some under the same names."""
+        self.taken_by, self.moved_by = {}, ""
+
     # After each change
 
     def seen(self, key: str, data: bytes | None) -> None:

@@ -164,6 +164,7 @@ class Year:
         random.seed(self._rng.random())  # of the pauses between requests, in the code under test
         lease._seen.clear()
         limit_copies()
+        self.invariants.forget_processes()
         began = max(self.scheduler.time, hour * HOUR_SECONDS), self.scheduler.turns
         self.scheduler = scheduler = self._new_scheduler(disturbances, order, tuple(commands), began)
         self.world.objects.scheduler = self.invariants.scheduler = scheduler
