@@ -59,7 +59,7 @@ def test_new_items_are_released_with_the_same_model(prefect, store, runner):
     assert (validated.window, validated.feeds) == ((), (FeedRef(name="2021-01", version=1),))
     assert validated.bases[0] == first.catalogue
     assert isinstance(inferred, InferInputs)
-    assert (inferred.model, inferred.reuse) == (first.model, first.vectors_prefix)
+    assert (inferred.model, inferred.reuse) == (first.model.of_items, first.vectors_prefix)
     assert second is not None
     assert second == current(store)
     assert (second.number, second.refreshed, second.model, second.metrics) == (2, 1, first.model, first.metrics)

@@ -52,7 +52,7 @@ def test_each_stage_gets_the_earlier_outputs_and_its_number_of_workers(store, ru
     assert spec_of(runner, Stage.health).inputs == HealthInputs()
     assert spec_of(runner, Stage.warmup).inputs == WarmupInputs(rows=run.validated.rows, parent=plan.parent)
     assert spec_of(runner, Stage.infer).inputs == InferInputs(
-        catalogue=catalogue_of(plan, run.validated), model=model_of(run.trained)
+        catalogue=catalogue_of(plan, run.validated), model=model_of(run.trained).of_items
     )
 
 

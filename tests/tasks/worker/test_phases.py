@@ -141,7 +141,7 @@ def test_of_infer(trained: Trained, clock: Clock) -> None:
 def test_of_release(trained: Trained, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consumers' process loads its library in the middle of the work."""
     encode_here(monkeypatch, loading=IMPORT)
-    clock.takes(LOAD, release, "load_parts")
+    clock.takes(LOAD, release, "load_released")
     clock.takes(WORK, release, "export_model")
     clock.takes(WORK, release, "prove")
     inputs = ReleaseInputs(
