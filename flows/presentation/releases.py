@@ -42,9 +42,9 @@ class Listed(NamedTuple):
     problems: Sequence[str]  # unreadable releases, in sentences
 
 
-def published_as(refreshed: int | None, queries_alone: bool = False) -> str:
+def published_as(refreshed: int | None) -> str:
     """Return the kind of a release, as in `refresh of 4`. `refreshed`: the release whose model it keeps, if any."""
-    return f"refresh of {refreshed}" if refreshed is not None else "new queries" if queries_alone else "new model"
+    return f"refresh of {refreshed}" if refreshed is not None else "new model"
 
 
 def releases_html(workspace: str, listed: Listed) -> bytes:
@@ -86,7 +86,7 @@ def _section(listed: Listed) -> Section:
         (
             Cell(str(each.number), link=f"{CHANGES}/{each.number}"),
             _state(each, listed),
-            published_as(each.refreshed, each.model.items is not None),
+            published_as(each.refreshed),
             Cell(each.span.name, link="" if each.refreshed else f"/{run_folder(each.run_key)}/report.html"),
             moment(each.created_at),
             each.model.version,

@@ -225,7 +225,7 @@ def _recorded_release(store: Store, plan: RunPlan) -> MinedRelease | None:
 
 
 def chosen_release(store: Store, run_key: str) -> MinedRelease | None:
-    """Return the recorded release that a run mines or trains queries for; None if there is none, or none yet.
+    """Return the release that a run has recorded, to mine it or to train queries for it; None if it recorded none.
 
     Raises:
         StoreError: the record is not readable.

@@ -77,7 +77,12 @@ class Objects:
                 self.watch(key, None)
 
     def below(self, prefix: str, after: str = "", most: int | None = None) -> list[str]:
-        """Return the keys that begin with `prefix`, sorted: at most so many, and those behind `after` alone."""
+        """Return the keys with a prefix, in order.
+
+        Args:
+            after: the key before the first one; empty: begin with the first of all.
+            most: number of keys at most; None: all.
+        """
         begin = bisect.bisect_right(self._order, after) if after else bisect.bisect_left(self._order, prefix)
         end = bisect.bisect_left(self._order, prefix + "\U0010ffff")
         return self._order[begin : end if most is None else min(end, begin + most)]

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 import numpy as np
 
@@ -186,9 +187,9 @@ def _together(answering: Sequence[Opened], questions: Sequence[Question]) -> lis
 
 def _whose(question: Question, answering: Sequence[Opened]) -> Opened | None:
     """Return the release that answers, the one with the very model that a question names before others."""
-    for models in (lambda by: (by.model_version,), lambda by: (by.vectors_by,)):
+    for model_of in (attrgetter("model_version"), attrgetter("vectors_by")):
         for by in answering:
-            named = question.release in (None, by.release) and question.model_version in (None, *models(by))
+            named = question.release in (None, by.release) and question.model_version in (None, model_of(by))
             if named and (by is answering[0] or question.k is None):
                 return by
     return None
