@@ -110,7 +110,9 @@ def made_password(home: Path) -> str:
 
 USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
-BUSY_SECONDS = 30.0  # a running server that doesn't answer within this time is replaced
+BUSY_SECONDS = 30.0  # a running server that doesn't answer within this time is replaced, or given up if it's elsewhere
+_SLOW = f"no answer within {_TIMEOUT_SECONDS:.0f} s"
+_BUSY = (_SLOW, "HTTP 503")  # Prefect's answer while another process holds its database
 OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
 
 _LOOPBACK = (f"http://{HOST}:", "http://localhost:", "http://[::1]:")
@@ -278,19 +280,27 @@ def _elsewhere(url: str, home: Path) -> Server:
             f"PREFECT_API_URL is {masked(url)}: an address is printed and kept, so leave the password out, and set "
             f"{PASSWORD_OF_CLIENT} to USER:PASSWORD"
         )
-    try:
-        answer = get_json(f"{url}/health")
-        trouble = None if answer is True else "something answers there, but it is not a Prefect API"
-    except urllib.error.HTTPError as error:  # it answers, even if it refuses a request without credentials
-        trouble = None if error.code in (401, 403) else f"HTTP {error.code}"
-    except (OSError, ValueError) as error:
-        trouble = str(error)
+    deadline = time.monotonic() + BUSY_SECONDS
+    while (trouble := _trouble_of(url)) in _BUSY and time.monotonic() < deadline:
+        time.sleep(0.2)
     if trouble:
         raise ServerError(
             f"PREFECT_API_URL is {url}, but {url}/health does not answer: {trouble}. Start that server, correct the "
             "address (it ends in /api), or unset PREFECT_API_URL to use a server on this machine"
         )
     return Server(url=url, ui_url=url.removesuffix("/api"), home=str(home), pid=None, started=False)
+
+
+def _trouble_of(url: str) -> str | None:
+    """Return the reason that the API at `url` can't be used; None if it answers."""
+    try:
+        return None if get_json(f"{url}/health") is True else "something answers there, but it is not a Prefect API"
+    except urllib.error.HTTPError as error:  # it answers, even if it refuses a request without credentials
+        return None if error.code in (401, 403) else f"HTTP {error.code}"
+    except TimeoutError:
+        return _SLOW
+    except (OSError, ValueError) as error:
+        return _SLOW if isinstance(getattr(error, "reason", None), TimeoutError) else str(error)
 
 
 def _server(entry: _Entry, home: Path, started: bool) -> Server:

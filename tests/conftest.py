@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,10 +104,13 @@ def prefect_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def only_prefect(tmp_path_factory: pytest.TempPathFactory, prefect_tables: Path) -> Iterator[PrefectServer]:
-    server = PrefectServer(tmp_path_factory.mktemp("prefect"), prefect_tables)
-    yield server
-    server.stop()
+def only_prefect(prefect_tables: Path) -> Iterator[PrefectServer]:
+    """Its database is in memory if it can be: a write to a disk with gigabytes to write may take ten seconds."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="millrace-", dir=memory if memory.is_dir() else None) as home:
+        server = PrefectServer(Path(home), prefect_tables)
+        yield server
+        server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from tasks.monitoring.deadlines import check_schedule, next_fire
 from tasks.planning.next_run import due_span
 
 SECONDS = 180.0  # limit of `prefect deploy`; it takes about 15 s on an idle machine
+REQUEST_SECONDS = 60
 
 
 class DeploymentLine(Record):
@@ -185,6 +186,8 @@ def _send(tree: dict[str, Any]) -> None:
             done = subprocess.run(
                 command,
                 cwd=ROOT,
+                # It does not send a request again that timed out, and half the deployments would be the earlier ones.
+                env=os.environ | {"PREFECT_API_REQUEST_TIMEOUT": str(REQUEST_SECONDS)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -191,6 +191,31 @@ def test_an_address_that_is_no_prefect_api_is_refused(tmp_path: Path, monkeypatc
             web.shutdown()
 
 
+def test_a_server_elsewhere_that_is_busy_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([503, 0, 200])  # 0: it hangs
+    closed = threading.Event()
+
+    class Busy(_Hello):
+        def do_GET(self) -> None:
+            if code := next(answers):
+                self.send_response(code)
+                self.end_headers()
+                self.wfile.write(b"true")
+            else:
+                closed.wait()
+
+    monkeypatch.setattr(prefect_server, "_TIMEOUT_SECONDS", 0.5)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{web.server_port}/api")
+        try:
+            assert up(tmp_path).url.endswith("/api")
+        finally:
+            closed.set()
+            web.shutdown()
+    assert list(answers) == []
+
+
 def test_an_address_without_a_listener_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api/")
     with pytest.raises(ServerError, match=r"PREFECT_API_URL is http://127\.0\.0\.1:1/api, but"):

@@ -84,11 +84,11 @@ def known(run: FlowRun) -> FlowRun:
 
 
 def answer(prefect: PrefectServer, run: FlowRun, **given: str) -> str:
-    """Answer as the UI's form does; the status of the response."""
+    """Answer as the UI's form does; the status of the response, or the server's error."""
     response = httpx.post(
         f"{prefect.url}/flow_runs/{run.id}/resume", json={"run_input": given}, auth=credentials(prefect.server)
     )
-    return str(response.json()["status"])
+    return str(response.json().get("status", response.text))
 
 
 def judged(store: DirectoryStore) -> Judgement:
