@@ -156,7 +156,7 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
         MissingFolder: the folder has no manifest.
         CorruptFolder: the manifest is not readable.
     """
-    manifest = find_record(store, f"{prefix}/{MANIFEST}", Manifest, error=CorruptFolder)
+    manifest = find_record(store, f"{prefix}/{MANIFEST}", Manifest, _WAY_OUT, CorruptFolder)
     if manifest is None:
         raise MissingFolder(
             f"{store.uri}/{prefix} has no {MANIFEST}: it was never completed, was pruned, or is lost: {_WAY_OUT}"
@@ -174,7 +174,7 @@ def read_fact(store: Store, prefix: str, name: str, of: type[T]) -> T:
         return _adapter(of).validate_python(read_manifest(store, prefix).facts.get(name), strict=True)
     except ValidationError as invalid:
         problem = f"facts.{name}: {invalid.errors()[0]['msg']}"
-        raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST}: {problem}; restore it from a backup") from invalid
+        raise CorruptFolder(f"{store.uri}/{prefix}/{MANIFEST}: {problem}; {_WAY_OUT}") from invalid
 
 
 @functools.cache

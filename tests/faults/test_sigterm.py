@@ -154,6 +154,7 @@ def test_training_cancelled_by_the_runner_loses_no_step(tmp_path: Path):
     jobs = [start_job(tmp_path / name, *long) for name in ("unbroken", "stopped")]
     stores = [DirectoryStore(Path(job.store.uri)) for job in jobs]
     spec = jobs[1].spec.model_copy(update={"workers": 2})
+    stores[1].write(f"{spec.attempt_prefix}/spec.json", spec.to_json())
     with pytest.raises(CancelledError, match="the test wants"):
         LocalRunner(stores[1]).run(spec, Impatient(), tries=1)
     [key] = checkpoints(stores[1])

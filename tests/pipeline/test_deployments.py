@@ -71,7 +71,9 @@ def deployed(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -
         }
         stack.enter_context(prefect.in_use())
         one = Deployed(shop, batch, environment, folder / "worker.log")
-        one.command("millrace", "deploy", "--workspace", str(shop.workspace), "--config", str(config_file))
+        one.command(
+            "millrace", "deploy", "--workspace", str(shop.workspace), "--config", str(config_file), "--name", "shop"
+        )
         stack.enter_context(running(WORKER, one.log, one.environment))
         yield one
 
@@ -90,7 +92,7 @@ def wait(deployed: Deployed, what: str, until: Callable[[], object]) -> None:
 def test_cancelling_a_deployed_run_ends_its_job(deployed: Deployed) -> None:
     deployed.batch.hold_runnable()
     with get_client(sync_client=True) as client:
-        run = run_of(client, "pipeline/workspace-pipeline")
+        run = run_of(client, "pipeline/shop-pipeline")
         wait(deployed, "the job's submission", deployed.batch.jobs)
         (job,) = deployed.batch.jobs()
         assert job["tags"]["millrace-flow-run"] == str(run.id)
@@ -107,7 +109,7 @@ def test_cancelling_a_deployed_run_ends_its_job(deployed: Deployed) -> None:
 
 def test_the_reaper_is_deployed_and_finds_nothing_to_end(deployed: Deployed) -> None:
     with get_client(sync_client=True) as client:
-        run = run_of(client, "reap/workspace-reap")
+        run = run_of(client, "reap/shop-reap")
         wait(deployed, "the reaper's end", lambda: is_final(client, run))
         state = client.read_flow_run(run.id).state
     assert state is not None

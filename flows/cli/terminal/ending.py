@@ -64,6 +64,8 @@ def let_streams_last() -> None:
     """Put streams that last in the place of `sys.stdout` and `sys.stderr`; a closed one leads nowhere."""
     for name in ("stdout", "stderr"):
         raw = getattr(sys, name)
+        if isinstance(raw, Lasting):  # an earlier command in this process
+            continue
         setattr(sys, name, Lasting(raw if raw is not None else Path(os.devnull).open("w", encoding="utf-8")))  # noqa: SIM115
 
 
