@@ -123,7 +123,7 @@ def test_dropout_and_lower_precision_make_no_new_graphs(tmp_path: Path, setting:
     compiled = run_ranks(1, warm_up, store.root, rows, setting)[0].compiled
     outcome = run_ranks(1, train_on, store.root, rows, compiled, None, setting)[0]
     assert outcome.graphs.misses == 0
-    assert sum(losses(outcome)[-4:]) < 0.6 * sum(losses(outcome)[:4]), "and it learns"
+    assert sum(losses(outcome)[-4:]) < 0.8 * sum(losses(outcome)[:4]), "and it learns"
     assert {tensor.dtype for tensor in tensors_of(store, outcome.checkpoint).values()} == {torch.float32}
 
 
