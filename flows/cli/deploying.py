@@ -33,7 +33,7 @@ from tasks.monitoring.deadlines import check_schedule, next_fire
 from tasks.planning.next_run import due_span
 
 SECONDS = 180.0  # limit of `prefect deploy`; it takes about 15 s on an idle machine
-REQUEST_SECONDS = 60
+REQUEST_SECONDS = "60"  # one that timed out is not sent again, and half the deployments would be the earlier ones
 
 
 class DeploymentLine(Record):
@@ -104,6 +104,7 @@ def deploy(
     if name is not None and name != deployments.slug(name):
         raise ConfigError(f"--name {name!r} must be letters, digits and .-_, as in shop-de")
     server = prefect_server.up(prefect_server.state_home(), note)
+    os.environ.setdefault("PREFECT_API_REQUEST_TIMEOUT", REQUEST_SECONDS)
     os.environ.update(prefect_server.client_environment(server))
     check_schedule(config.schedule.cron, config.schedule.timezone)  # now, since it loads Prefect
 
@@ -186,8 +187,6 @@ def _send(tree: dict[str, Any]) -> None:
             done = subprocess.run(
                 command,
                 cwd=ROOT,
-                # It does not send a request again that timed out, and half the deployments would be the earlier ones.
-                env=os.environ | {"PREFECT_API_REQUEST_TIMEOUT": str(REQUEST_SECONDS)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -113,7 +113,7 @@ def test_the_reaper_is_deployed_and_finds_nothing_to_end(deployed: Deployed) -> 
         wait(deployed, "the reaper's end", lambda: is_final(client, run))
         state = client.read_flow_run(run.id).state
     assert state is not None
-    assert state.name == "Released", state.message
+    assert state.name == "Completed", state.message
 
 
 def is_final(client: SyncPrefectClient, run: FlowRun) -> bool:
