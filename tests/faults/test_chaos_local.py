@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from infra.store.directory import DirectoryStore
 from tasks.contracts.stages import Stage
 from tests.benchmarks.disturbed import command, local
 from tests.benchmarks.disturbed.command import processes
 from tests.benchmarks.disturbed.local import MARK, LocalScene, LocalWorld
 from tests.benchmarks.disturbed.world import MONTHS
+from tests.support.processes.command import CommandResult
 
 # A word of the worker's command line makes it one. It starts no process: until a shell's child has
 # become its command, it has the command line of the shell. All else is done before `started` is there.
@@ -91,6 +93,26 @@ def test_a_stage_has_begun_with_its_first_attempt_in_the_run_that_is_disturbed(s
     assert scene.begun() == set()
     scene.store.write("runs/second/train/attempt-1/ledger.json", b"")
     assert scene.begun() == {Stage.train}
+
+
+def test_a_copy_that_comes_after_its_stage_is_made_again(scene: LocalScene, tmp_path: Path) -> None:
+    """Its release had a number already, so the disturbed run would get the next one."""
+    before, tries = tmp_path / "before", iter(["result.json", "spec.json"])
+
+    def copied(base: LocalScene) -> CommandResult:
+        for stage in ("validate", "release"):
+            DirectoryStore(before / stage).write(f"runs/first/{stage}/result.json", b"")
+        DirectoryStore(before / "release").delete("runs/second")
+        DirectoryStore(before / "release").write(f"runs/second/release/{next(tries)}", b"")
+        return CommandResult(0, "", "")
+
+    scene.store.write("releases/2.json", b"")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scene.world, "_copied", copied)
+        assert scene.world.run_last(scene).code == 0
+    assert list(tries) == []
+    assert scene.store.list("") == ["runs/first/validate/result.json"]
+    assert DirectoryStore(before / "release").list("") == ["runs/first/release/result.json"]
 
 
 def test_files_falter_for_as_long_as_the_switch_is_there(scene: LocalScene, tmp_path: Path) -> None:
