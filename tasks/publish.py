@@ -42,7 +42,7 @@ def publish(
         StageError: the worker failed, with its failure class; the target serves its old release.
     """
     store = open_store(plan.workspace)
-    with _turn(store, target.name):
+    with _turn(store, target.name), served_targets.announced(store, target.name, release):
         before = served_targets.measured(store, release.number, target.name) if narrowing(target) else None
         measured = before.table if before is not None and before.narrow is not None else None
         more = {"take_over": take_over, "measured": measured}

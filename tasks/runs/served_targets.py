@@ -4,7 +4,8 @@ The record may be outdated: only the target itself knows its current content. A 
 made it, after the target has gone on to another release.
 """
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -13,10 +14,11 @@ from configs.schema.stages import AnyTarget
 from infra.store.base import Store
 from infra.store.records import find_record, read_record
 from tasks.contracts.kinds import PUBLICATION
+from tasks.contracts.runs import Release
 from tasks.contracts.search import NarrowRecall
 from tasks.contracts.stages import Chore
 from tasks.contracts.workspace import MEASURED, SERVED
-from tasks.foundation.errors import FailureClass
+from tasks.foundation.errors import FailureClass, StoreError
 from tasks.foundation.records import Record
 from tasks.runs import served_targets
 from tasks.runs.ledger import LedgerRecord
@@ -43,6 +45,9 @@ class Served(Record):
     queries: int = Field(description="queries that recall and time were measured with")
     narrow: NarrowRecall | None = Field(
         default=None, description="recall of the holdout queries when the table was new; null: whole vectors"
+    )
+    coming: int | None = Field(
+        default=None, description="release of another model to which a publication is about to swap it; null: none"
     )
     at: str
     run_key: str = Field(description="key of the run; publications/<run key>/publish/ has the record")
@@ -82,6 +87,30 @@ def note(store: Store, served: Served) -> None:
     """Write the record of a target, and the publication's copy."""
     store.write(SERVED.key(target=served.target.name), served.to_json())
     store.write(MEASURED.key(run=served.run_key), served.to_json())
+
+
+@contextlib.contextmanager
+def announced(store: Store, name: str, release: Release) -> Iterator[None]:
+    """Say on a target's record that it is about to serve another model, until the block has ended.
+
+    Between its swap and its new record, consumers find vectors of a model that no record would name.
+    """
+    before = _if_readable(store, name)
+    if before is not None and before.model_version != release.model.version:
+        store.write(SERVED.key(target=name), before.model_copy(update={"coming": release.number}).to_json())
+    try:
+        yield
+    finally:
+        after = _if_readable(store, name)
+        if after is not None and after.coming is not None:
+            store.write(SERVED.key(target=name), after.model_copy(update={"coming": None}).to_json())
+
+
+def _if_readable(store: Store, name: str) -> Served | None:
+    """Return the record of a target, also None for a damaged one: the publication replaces it."""
+    with contextlib.suppress(StoreError):
+        return of_target(store, name)
+    return None
 
 
 def publication(release: int, name: str) -> str:

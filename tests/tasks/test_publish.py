@@ -78,6 +78,25 @@ def test_a_target_that_can_not_be_swapped_at_once_does_not_stop_the_others(store
     assert "target look was not swapped at once: a bug" in caplog.text
 
 
+def test_another_model_is_announced_while_a_target_swaps_to_it(store, runner, config, release, monkeypatch):
+    publish_to_all(store, config, release, True)
+    seen, run = [], runner.run
+
+    def watched(*given):
+        seen.append([each.coming for each in served_targets.of_all_targets(store)])
+        return run(*given)
+
+    monkeypatch.setattr(runner, "run", watched)
+    publish_to_all(store, config, release, True)
+    publish_to_all(store, config, write_release(store, 2), True)
+    assert seen == [[None, None]] * 2 + [[2, None], [None, 2]]
+    runner.fail(Chore.publish, StoreError("disk on fire"))
+    with pytest.raises(StoreError):
+        publish_to_all(store, config, write_release(store, 3), False)
+    assert seen[4:] == [[3, None], [None, 3]]
+    assert [each.coming for each in served_targets.of_all_targets(store)] == [None, None]
+
+
 def test_a_second_publication_asks_the_target_again(store, runner, config, release):
     publish_to_all(store, config, release, True)
     runner.served.clear()  # somebody emptied it

@@ -1,8 +1,8 @@
 """Follows the current release: opens and warms the next one beside the one that serves, then swaps them at once.
 
-While a published target still holds vectors of another model, that model answers too, and for a while after the target
-has swapped: requests that name it find the model of the rows that they search. A request for a model that is not open
-lets the follower look at once: a rollback may swap targets first.
+While a published target still holds vectors of another model, or is about to, that model answers too, and for a while
+after the target has swapped: requests that name it find the model of the rows that they search. A request for a model
+that is not open lets the follower look at once: a rollback may swap targets first.
 """
 
 from __future__ import annotations
@@ -111,11 +111,14 @@ class Follower:
         self._looked_at_targets = time.monotonic()
         try:
             served = served_targets.of_all_targets(self._store)
+            coming = [releases.read(self._store, each.coming) for each in served if each.coming is not None]
         except Exception as error:  # a record is damaged, or the store is away: all stays as it is
             told(f"the targets' records can't be read: {masked(str(error)) or type(error).__name__}")
             return
         now = self.serving.model_version
-        numbers = {each.model_version: each.release for each in served if each.model_version != now}
+        numbers = {each.model_version: each.release for each in served}
+        numbers |= {release.model.version: release.number for release in coming}
+        numbers.pop(now, None)
         newest = sorted(numbers.items(), key=lambda item: -item[1])[:MOST_OTHERS]
         there = {each.model_version: each for each in self.answering[1:]}
         others: list[Opened] = []

@@ -369,6 +369,17 @@ def test_a_server_of_one_release_refuses_all_others_at_once(store: DirectoryStor
         assert client.post("/embed", json={"queries": TEXTS, "model_version": version}).status_code == 409
 
 
+def test_a_model_answers_from_the_moment_that_a_publication_announces_it(store: DirectoryStore) -> None:
+    """A person publishes another release than the current one: the target swaps before its record says so."""
+    published(store, 4)
+    with TestClient(Online(Follower(store)).app, base_url="http://localhost") as client:
+        version = releases.read(store, 2).model.version
+        pinned = {"queries": TEXTS, "model_version": version}
+        assert client.post("/embed", json=pinned).status_code == 409
+        with served_targets.announced(store, "shop", releases.read(store, 2)):
+            assert client.post("/embed", json=pinned).json()["model_version"] == version
+
+
 def test_a_server_that_starts_between_release_and_publication_has_both_models(store: DirectoryStore) -> None:
     published(store, 2)
     with TestClient(Online(Follower(store)).app, base_url="http://localhost") as client:
