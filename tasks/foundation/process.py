@@ -1,4 +1,4 @@
-"""The running process: the version and the folders of its code, its free memory, its garbage collector.
+"""The running process: the version and the folders of its code, its free memory, its streams, its garbage collector.
 
 It is apart because every command imports it at its start: it needs the standard library alone.
 """
@@ -6,7 +6,9 @@ It is apart because every command imports it at its start: it needs the standard
 import gc
 import hashlib
 import importlib.util
+import io
 import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -44,6 +46,13 @@ def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
         return min(free, limit - used + int(cached["inactive_file"]))
     except (OSError, ValueError):  # no container, or "max": no limit
         return free
+
+
+def speak_utf8() -> None:
+    """Read and write the standard streams as UTF-8 in any locale: so does the process at their other end."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None, if it is closed
+            stream.reconfigure(encoding="utf-8")
 
 
 def collect_rarely() -> None:

@@ -23,7 +23,7 @@ from tasks.contracts.outcomes import Outcome, StageResult
 from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import POLICIES, HostError, cause_of, classify
-from tasks.foundation.process import collect_rarely
+from tasks.foundation.process import collect_rarely, speak_utf8
 from tasks.worker.process import sigterm
 from tasks.worker.process.job import Job, PhaseClock, Rank, read_spec
 from tasks.worker.process.machine import Machine
@@ -42,6 +42,7 @@ def main() -> int:
     os.environ.update(QUIET)
     name_user()
     collect_rarely()
+    speak_utf8()
     die_with_parent()
     _write_whole_lines()
     signal.signal(signal.SIGTERM, terminate)

@@ -266,7 +266,7 @@ def _dollars(value: float) -> str:
 
 def page() -> str:
     """Return the page with its tables."""
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     found = _TABLES.search(text)
     assert found is not None, f"{PAGE} lost the comment before its tables"
     return text[: found.end(1)] + tables() + text[found.end() :]

@@ -3,4 +3,4 @@
 from tests.docs.copies import COPIES
 
 for copy in COPIES:
-    copy.PAGE.write_text(copy.page())
+    copy.PAGE.write_text(copy.page(), encoding="utf-8")

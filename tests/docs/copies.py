@@ -18,6 +18,6 @@ from tests.docs import (
 from tests.nightly import ran
 
 COPIES = (
-    instances_in_settings, in_template, codes, configuration, editor_schema, folders, man_page, proof,
-    published, ran, refreshes, traps, weeks, workspace_table,
+    instances_in_settings, in_template, in_template.OnEks, codes, configuration, editor_schema, folders, man_page,
+    proof, published, ran, refreshes, traps, weeks, workspace_table,
 )  # fmt: skip

@@ -15,4 +15,4 @@ _LIST = re.compile(r"(## Folders and their order\n.*?^```text\n).*?(^```)", re.M
 def page() -> str:
     """Return the page with the table as it is now."""
     table = textwrap.dedent(ORDER).strip()
-    return _LIST.sub(lambda found: f"{found[1]}{table}\n{found[2]}", PAGE.read_text())
+    return _LIST.sub(lambda found: f"{found[1]}{table}\n{found[2]}", PAGE.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The parts of the template that are copies.
+"""The parts of the templates that are copies.
 
 Of configs/instances.yaml: mappings, conditions, values of parameters. Of infra/aws/orchestrator.sh: the orchestrator's
 user data.
@@ -26,7 +26,7 @@ CONDITIONS: dict[str, Callable[[Instance], bool]] = {
 
 def page() -> str:
     """Return the template with its machines as the table has them now, and with the script as it is."""
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     for stack, parameter in PARAMETERS.items():
         kinds = [name for name, row in instances().items() if row.stack == stack]
         values = ", ".join(kinds if stack == "accelerator" else ['""', *kinds])
@@ -47,12 +47,26 @@ def page() -> str:
         kinds = [name for name, row in started.items() if row.stack == "accelerator" and holds(row)]
         text = _put(text, rf"(\n  {condition}: )\S.*?(?= #)", _is_one_of(kinds))
     place = r"(\n +# Written by `make docs` from infra/aws/orchestrator\.sh.*\n +- \|\n)(?: {16}.*\n|\n)+"
-    return _put(text, place, textwrap.indent(SCRIPT.read_text(), " " * 16) + "\n")
+    return _put(text, place, textwrap.indent(SCRIPT.read_text(encoding="utf-8"), " " * 16) + "\n")
+
+
+class OnEks:
+    """The template for Amazon EKS, which has the machines with NVIDIA GPUs alone."""
+
+    PAGE = PAGE.with_name("eks.yaml")
+
+    @classmethod
+    def page(cls) -> str:
+        """Return the template with the machines as the table has them now."""
+        gpus = {name: row for name, row in instances().items() if row.stack == "gpu"}
+        machines = "".join(f"    {name}: {{{_machine(row)}}}\n" for name, row in gpus.items())
+        text = _put(cls.PAGE.read_text(encoding="utf-8"), r"(\n  Machines:.*\n)(?:    \S+: \{.*\}\n)+", machines)
+        return _put(text, r"(\n  GpuType:\n(?:    .*\n)*?    AllowedValues: )\[[^\]]*\]", f"[{', '.join(gpus)}]")
 
 
 def _put(text: str, pattern: str, new: str) -> str:
     changed, count = re.subn(pattern, lambda found: found[1] + new, text)
-    assert count == 1, f"{PAGE}: {count} places for {pattern}"
+    assert count == 1, f"{count} places for {pattern}"
     return changed
 
 

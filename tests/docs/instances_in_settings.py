@@ -14,7 +14,7 @@ _ROWS = re.compile(r"(\n  machines: .*\n)(?:    \S+: \{devices: .*\}\n)+")
 def page() -> str:
     """Return the settings with a row of limits for each type with Neuron devices."""
     rows = "".join(f"    {name}: {{{_limits(row)}}}\n" for name, row in instances().items() if row.on_neuron)
-    changed, count = _ROWS.subn(lambda found: found[1] + rows, Path(PAGE).read_text())
+    changed, count = _ROWS.subn(lambda found: found[1] + rows, Path(PAGE).read_text(encoding="utf-8"))
     assert count == 1, PAGE
     return changed
 

@@ -35,7 +35,7 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     commands = all_commands()
     yield r".\" Written by `make docs` from the help of the commands; change it there."
     yield f'.TH MILLRACE 1 "" "millrace {version}" "User Commands"'

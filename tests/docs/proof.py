@@ -104,14 +104,14 @@ def page() -> str:
             lines.append(f"- {STATEMENTS[name].sentence}{f': {links}' if links else ''}")
         parts.append("\n".join(lines))
     joined = "\n\n".join(parts)
-    return _LISTS.sub(lambda found: f"{found[1]}{joined}{found[2]}", PAGE.read_text())
+    return _LISTS.sub(lambda found: f"{found[1]}{joined}{found[2]}", PAGE.read_text(encoding="utf-8"))
 
 
 def shown_by() -> dict[str, list[tuple[Path, str]]]:
     """Each name that a mark has, with files and names of the tests that have it."""
     found: dict[str, list[tuple[Path, str]]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         for test, name in _marks(ast.parse(text)) if "mark.shows(" in text else ():
             found.setdefault(name, []).append((path.relative_to(ROOT), test))
     return found

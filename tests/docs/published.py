@@ -65,7 +65,7 @@ def rows() -> list[Predicted]:
 
 def page() -> str:
     """Return the page with its table."""
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     found = _TABLE.search(text)
     assert found is not None, f"{PAGE} lost the comment before its table"
     return text[: found.end(1)] + "\n".join(_table()) + text[found.end() :]

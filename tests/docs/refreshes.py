@@ -70,7 +70,7 @@ def on_accelerator(items: int) -> Refresh:
 
 def page() -> str:
     """Return the page with its table."""
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     found = _TABLE.search(text)
     assert found is not None, f"{PAGE} lost the comment before its table"
     lines = [

@@ -11,7 +11,7 @@ from tests.support.cloud.cli import Command, commands, complaints
 from tests.support.cloud.template import template
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/aws.md"
-FOUND = list(commands(PAGE.read_text()))
+FOUND = list(commands(PAGE.read_text(encoding="utf-8")))
 
 
 @pytest.mark.shows("template")
@@ -21,7 +21,7 @@ def test_the_cli_takes_the_command(command: Command) -> None:
 
 
 def test_all_commands_are_found() -> None:
-    assert len(FOUND) == len(re.findall(r"(?<![\w/.-])aws (?=[a-z0-9-]+ [a-z])", PAGE.read_text()))
+    assert len(FOUND) == len(re.findall(r"(?<![\w/.-])aws (?=[a-z0-9-]+ [a-z])", PAGE.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_wrong_command_is_found(wrong: str) -> None:
 
 
 def test_the_parameters_of_the_stack_are_there() -> None:
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     known = template()["Parameters"]
     named = dict(re.findall(r"\b([A-Z][a-z]+[A-Z][A-Za-z]+)=([\w.$-]+)", text))
     assert {"AcceleratorAmi", "ImageTag", "GpuType"} <= named.keys()

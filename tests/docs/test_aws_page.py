@@ -107,7 +107,7 @@ def _docker(world: World, words: list[str], folder: Path, read: str) -> str:
             given = [each.partition("=")[0] for each in more[1::2]]
             if more[::2] != ["--build-arg"] * len(given) or not (folder / file).is_file():
                 raise Refused(f"unknown option or no file {file}")
-            if unknown := [each for each in given if f"ARG {each}" not in (folder / file).read_text()]:
+            if unknown := [each for each in given if f"ARG {each}" not in (folder / file).read_text(encoding="utf-8")]:
                 raise Refused(f"the Dockerfile has no ARG {unknown}")
             world.images.add(tag)
         case ["push", tag]:
@@ -231,7 +231,7 @@ def executed(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_the_page_leads_from_an_empty_account_to_an_empty_account(world: World, tmp_path: Path) -> None:
     """Before the teardown there is something of each kind, and the page's last commands print it; then nothing."""
     before = world.account.contents()
-    whole = blocks(PAGE.read_text())
+    whole = blocks(PAGE.read_text(encoding="utf-8"))
     end, last = (
         whole.index("aws ec2 cancel-capacity-reservation"),
         whole.index("aws ec2 describe-capacity-reservations"),
@@ -268,7 +268,7 @@ def _control(tag: str) -> str:
 )
 def test_a_step_that_is_left_out_is_noticed(world: World, tmp_path: Path, left_out: str, said: str) -> None:
     """The check itself, of the steps that are easily forgotten."""
-    lines = [line for line in blocks(PAGE.read_text()).splitlines() if not re.search(left_out, line)]
+    lines = [line for line in blocks(PAGE.read_text(encoding="utf-8")).splitlines() if not re.search(left_out, line)]
     done = executed("\n".join(lines), tmp_path)
     assert done.returncode != 0
     assert re.search(said, done.stderr)

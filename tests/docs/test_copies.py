@@ -12,7 +12,7 @@ from tests.docs.copies import COPIES
 
 @pytest.mark.parametrize("copy", COPIES, ids=lambda copy: copy.__name__)
 def test_the_page_is_up_to_date(copy) -> None:
-    assert copy.PAGE.read_text() == copy.page(), "write it again: make docs"
+    assert copy.PAGE.read_text(encoding="utf-8") == copy.page(), "write it again: make docs"
 
 
 def test_every_key_of_the_configuration_has_a_meaning() -> None:

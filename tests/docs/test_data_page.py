@@ -12,7 +12,7 @@ import pytest
 from tests.docs.test_pages import ROOT, named_commands
 from tests.support.processes.command import call
 
-PAGE = (ROOT / "docs" / "data.md").read_text()
+PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
 
 
 def review(number: int, day: str, **changes: Any) -> dict[str, Any]:

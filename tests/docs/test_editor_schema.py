@@ -18,7 +18,7 @@ from tasks.laboratory.bakeoff_report import PUBLISHED
 from tests.docs.editor_schema import FIRST_LINE, PAGE
 
 FILES = sorted({*BASE.parent.glob("*.yaml")} - {INSTANCES, PRICES, PUBLISHED, published.PUBLISHED})
-SCHEMA = json.loads(PAGE.read_text())
+SCHEMA = json.loads(PAGE.read_text(encoding="utf-8"))
 
 
 def faults(settings: Any) -> list[str]:
@@ -32,7 +32,7 @@ def test_it_is_a_schema() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_every_configuration_file_is_valid_and_names_the_schema(path: Path) -> None:
     assert faults(read_yaml_file(path)) == []
-    assert path.read_text().splitlines()[0] == FIRST_LINE
+    assert path.read_text(encoding="utf-8").splitlines()[0] == FIRST_LINE
 
 
 @pytest.mark.parametrize(

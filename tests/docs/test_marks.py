@@ -56,7 +56,7 @@ def rows_with_here(body: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_section_says_what_was_proven_of_it(page: Path) -> None:
-    assert unmarked(page.read_text(), whole=page.name == "aws.md") == [], (
+    assert unmarked(page.read_text(encoding="utf-8"), whole=page.name == "aws.md") == [], (
         "begin the section with its marks: docs/accelerators.md#proofs"
     )
 

@@ -38,21 +38,23 @@ def named_commands(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_path_that_is_named_exists(page: Path) -> None:
-    paths = {path for path in PATH.findall(page.read_text()) if not re.search(r"[A-Z]{4}", path)} - YOURS
+    paths = {
+        path for path in PATH.findall(page.read_text(encoding="utf-8")) if not re.search(r"[A-Z]{4}", path)
+    } - YOURS
     assert sorted(path for path in paths if not (ROOT / path).exists()) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_make_target_that_is_named_exists(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    text = page.read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    text = page.read_text(encoding="utf-8")
     named = re.findall(r"`make ([a-z-]+)", text) + re.findall(r"^(?:\$ )?make ([a-z-]+)", blocks(text), re.M)
     assert set(named) <= targets
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_that_is_shown_is_understood(page: Path) -> None:
-    commands = named_commands(page.read_text())
+    commands = named_commands(page.read_text(encoding="utf-8"))
     assert commands or page != README
     known = all_commands()
     for words in commands:
@@ -67,13 +69,13 @@ def test_every_command_that_is_shown_is_understood(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files(page: Path) -> None:
-    targets = [a or b for a, b in LINK.findall(page.read_text())]
+    targets = [a or b for a, b in LINK.findall(page.read_text(encoding="utf-8"))]
     local = [target for target in targets if not re.match(r"[a-z]+:", target)]
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
 def test_every_pin_is_exact_and_the_chosen_ones_have_reasons() -> None:
-    chosen, resolved = (ROOT / "constraints.txt").read_text().split("\n\n", maxsplit=1)
+    chosen, resolved = (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n\n", maxsplit=1)
     pin = re.compile(r"[A-Za-z0-9._-]+==[^\s#;@]+( +# \S.*)?")
     for line in [*chosen.splitlines(), *resolved.splitlines()]:
         assert "://" not in line
@@ -83,6 +85,6 @@ def test_every_pin_is_exact_and_the_chosen_ones_have_reasons() -> None:
 
 
 def test_no_package_is_pinned_twice() -> None:
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     names = [re.sub(r"[._]", "-", line.partition("==")[0]).lower() for line in lines if "==" in line and line[0] != "#"]
     assert len(names) == len(set(names))

@@ -38,7 +38,7 @@ from tests.support.processes.services import FAKE_WORKERS, WORKER, running
 pytestmark = pytest.mark.pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.M | re.S)
 SECONDS = 240.0
 
@@ -157,7 +157,7 @@ def _worker(installed: Installation) -> Iterator[None]:
         with running(WORKER, log, environment):
             deadline = time.monotonic() + SECONDS
             while not client.read_workers_for_work_pool("millrace"):
-                assert time.monotonic() < deadline, log.read_text()
+                assert time.monotonic() < deadline, log.read_text(encoding="utf-8")
                 time.sleep(0.2)
             yield
 

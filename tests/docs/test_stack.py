@@ -16,18 +16,25 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def table() -> dict[str, list[str]]:
     """The cells of each row, by chip."""
-    page = (ROOT / "docs/accelerators.md").read_text().partition("## State of the stack")[2].partition("**Decide")[0]
+    page = (
+        (ROOT / "docs/accelerators.md")
+        .read_text(encoding="utf-8")
+        .partition("## State of the stack")[2]
+        .partition("**Decide")[0]
+    )
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:1] == "|"]
     return {chip: cells for chip, *cells in rows[2:]}
 
 
 def test_the_pinned_versions_are_those_of_the_image(table: dict[str, list[str]]) -> None:
     image = re.search(
-        r"^FROM \S+:(\d+\.\d+)\.\d+-\S+sdk([\d.]+)-", (ROOT / "infra/images/worker-neuron.Dockerfile").read_text(), re.M
+        r"^FROM \S+:(\d+\.\d+)\.\d+-\S+sdk([\d.]+)-",
+        (ROOT / "infra/images/worker-neuron.Dockerfile").read_text(encoding="utf-8"),
+        re.M,
     )
     assert image is not None
     assert f"torch-neuronx {image[1]}, Neuron SDK {image[2]}" in table["Trn1"][0]
-    assert f"torch-xla=={image[1]}." in (ROOT / "constraints.txt").read_text()
+    assert f"torch-xla=={image[1]}." in (ROOT / "constraints.txt").read_text(encoding="utf-8")
 
 
 def test_each_chip_is_there_as_the_page_says(table: dict[str, list[str]]) -> None:

@@ -89,7 +89,7 @@ def bash(command: str, folder: Path, environment: dict[str, str]) -> subprocess.
 @pytest.mark.proof
 def test_every_command_runs_and_prints_as_written(tmp_path: Path) -> None:
     with shop(tmp_path) as environment:
-        for step in steps(PAGE.read_text()):
+        for step in steps(PAGE.read_text(encoding="utf-8")):
             printed = ""
             for command in step.commands:
                 done = bash(command, tmp_path, environment)
@@ -104,7 +104,7 @@ def test_every_command_runs_and_prints_as_written(tmp_path: Path) -> None:
 
 
 def test_few_commands_lead_to_a_release() -> None:
-    commands = [command for step in steps(PAGE.read_text()) for command in step.commands]
+    commands = [command for step in steps(PAGE.read_text(encoding="utf-8")) for command in step.commands]
     search = next(place for place, command in enumerate(commands) if command.startswith("millrace search"))
     before = [command for command in commands[:search] if not command.startswith("millrace look")]
     assert len(before) == TO_A_RELEASE, before

@@ -21,7 +21,7 @@ def page() -> str:
         ends = [kind.complete] if kind.complete != EXISTS else []
         ends += [_KEPT[kind.kept]] if kind.kept in _KEPT else []
         lines.append(f"| `{key}` | {_holds(kind.name, kind.record)} | {kind.writer} | {'; '.join(ends)} |")
-    return _TABLE.sub(lambda _: "\n".join(lines) + "\n", PAGE.read_text(), count=1)
+    return _TABLE.sub(lambda _: "\n".join(lines) + "\n", PAGE.read_text(encoding="utf-8"), count=1)
 
 
 def _holds(name: str, record: str) -> str:

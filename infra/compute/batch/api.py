@@ -11,7 +11,7 @@ import contextlib
 import email.utils
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -177,6 +177,7 @@ LIVE = (
 )  # in this order no job is missed that changes its state meanwhile
 LOG_GROUP = "/aws/batch/job"  # the default of a job definition
 _LOG_DRIVER = "awslogs"
+UNNAMED_CONTAINER = "Default"  # name of a pod's container without one
 _NETWORK = Config(
     retries={"mode": "standard", "total_max_attempts": 1}, connect_timeout=5, read_timeout=15, max_pool_connections=4
 )
@@ -211,6 +212,7 @@ class Definition:
     revision: int
     multi_node: bool
     log_group: str | None
+    pod_container: str | None = None  # name of the worker's container in a pod on Amazon EKS; None: on Amazon ECS
 
 
 class Api:
@@ -375,16 +377,16 @@ def _queue(answer: Mapping[str, Any]) -> Queue:
 
 
 def _definition(answer: Mapping[str, Any]) -> Definition:
-    logging = next((one["logConfiguration"] for one in _containers(answer) if "logConfiguration" in one), {})
+    ranges = answer.get("nodeProperties", {}).get("nodeRangeProperties", ())
+    containers = [answer.get("containerProperties", {}), *(one.get("container", {}) for one in ranges)]
+    logging = next((one["logConfiguration"] for one in containers if "logConfiguration" in one), {})
     driver = logging.get("logDriver", _LOG_DRIVER)
+    group = logging.get("options", {}).get("awslogs-group", LOG_GROUP) if driver == _LOG_DRIVER else None
+    pods = [one["eksProperties"]["podProperties"] for one in (answer, *ranges) if "eksProperties" in one]
     return Definition(
         name=answer["jobDefinitionName"],
         revision=answer["revision"],
         multi_node=answer["type"] == "multinode",
-        log_group=logging.get("options", {}).get("awslogs-group", LOG_GROUP) if driver == _LOG_DRIVER else None,
+        log_group=None if pods else group,  # the cluster's own logging takes the lines of pods
+        pod_container=pods[0]["containers"][0].get("name", UNNAMED_CONTAINER) if pods else None,
     )
-
-
-def _containers(answer: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    ranges = answer.get("nodeProperties", {}).get("nodeRangeProperties", ())
-    return [answer.get("containerProperties", {}), *(one.get("container", {}) for one in ranges)]

@@ -18,9 +18,14 @@ from tasks.foundation.errors import POLICIES, FailureClass
 
 TIMED_OUT = "Job attempt duration exceeded timeout"
 EXITED = "Essential container in task exited"
-_NO_IMAGE = ("CannotPull", "ImagePull")
-_NO_START = ("CannotStartContainerError", "CannotCreateContainerError", "ResourceInitializationError")
-_NO_MEMORY = "OutOfMemoryError"
+# Reasons of Amazon ECS, then of Kubernetes.
+_NO_IMAGE = ("CannotPull", "ImagePull", "ErrImagePull", "InvalidImageName")
+_NO_START = (
+    *("CannotStartContainerError", "CannotCreateContainerError", "ResourceInitializationError"),
+    *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "ContainerCannotRun", "StartError"),
+)
+_NO_MEMORY = ("OutOfMemoryError", "OOMKilled")
+_SAYS_NOTHING = ("Error", "Completed")  # reasons of Kubernetes for any exit code
 
 
 class Cause(NamedTuple):
@@ -55,7 +60,7 @@ def cause_of(
         return Cause(ending.failure, ending.message)
     if by_batch is not None:
         return by_batch
-    said = run.reason or run.status_reason
+    said = run.status_reason if run.reason in _SAYS_NOTHING else run.reason or run.status_reason
     if run.exit_code is None:
         return Cause(FailureClass.HOST, f"{spec.stage}: the container was lost; AWS Batch says: {said or 'nothing'}")
     last = tail()
@@ -79,7 +84,7 @@ def _cause_by_batch(spec: JobSpec, run: Run, ended_for: str | None, image: str) 
             f"{spec.stage}: ran for longer than batch.attempt_seconds = {spec.config.batch.attempt_seconds} and was "
             "ended; raise it if the work needs longer",
         )
-    if _NO_MEMORY in run.reason:
+    if any(words in run.reason for words in _NO_MEMORY):
         return Cause(
             FailureClass.OOM,
             f"{spec.stage}: the container ran out of memory ({run.reason}); lower train.batch_rows or "

@@ -214,7 +214,7 @@ def submission(
     """Return the arguments of SubmitJob."""
     batch, layout = spec.config.batch, layout_of(spec)
     uri = address(workspace, f"{spec.job_prefix}/spec.json#{spec.sha256}")
-    container = {"command": ["python", "-m", "tasks.worker.launch", spec.stage.value, "--spec", uri]}
+    overrides = _with_command(definition, ["python", "-m", "tasks.worker.launch", spec.stage.value, "--spec", uri])
     request: dict[str, Any] = {
         "jobName": job_name(spec),
         "jobQueue": queue.name,
@@ -222,13 +222,21 @@ def submission(
         "retryStrategy": {"attempts": min(tries, MOST_ATTEMPTS), "evaluateOnExit": evaluate_on_exit()},
         "timeout": {"attemptDurationSeconds": batch.attempt_seconds},
         "tags": tags_of(spec, workspace, flow_run),
-        "propagateTags": True,
     }
+    if definition.pod_container is None:
+        request["propagateTags"] = True  # ECS tasks get the tags; pods can't
     if queue.fair_share:
         request |= {"shareIdentifier": batch.share, "schedulingPriorityOverride": batch.priority}
     if layout is Layout.nodes:
-        everywhere = {"targetNodes": "0:", "containerOverrides": container}
+        everywhere = {"targetNodes": "0:", **overrides}
         return request | {"nodeOverrides": {"numNodes": nodes_of(spec), "nodePropertyOverrides": [everywhere]}}
     if layout is Layout.array:
         request["arrayProperties"] = {"size": nodes_of(spec)}
-    return request | {"containerOverrides": container}
+    return request | overrides
+
+
+def _with_command(definition: Definition, command: list[str]) -> dict[str, Any]:
+    if definition.pod_container is None:
+        return {"containerOverrides": {"command": command}}
+    container = {"name": definition.pod_container, "command": command}
+    return {"eksPropertiesOverride": {"podProperties": {"containers": [container]}}}

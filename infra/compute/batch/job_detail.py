@@ -12,7 +12,7 @@ ON_MACHINE = ("STARTING", "RUNNING")
 
 @dataclass(frozen=True)
 class Run:
-    """A container of one attempt, finished or running. None or empty: not known."""
+    """A container of one attempt, finished or running, on Amazon ECS or EKS. None or empty: not known."""
 
     started_at: float | None = None
     stopped_at: float | None = None
@@ -49,9 +49,10 @@ class JobDetail:
 
 def detail_of(answer: Mapping[str, Any]) -> JobDetail:
     """Return the detail of one entry of `jobs`."""
-    container = answer.get("container", {})
+    container = answer.get("container") or _of_pod(answer.get("eksProperties", {}).get("podProperties", {}))
     over = answer["status"] in OVER
     runs = [_run(one.get("container", {}), one) for one in answer.get("attempts", ())]
+    runs += [_run(_of_pod(one), one) for one in answer.get("eksAttempts", ())]
     if not over:  # the running attempt may be listed already
         runs = [run for run in runs if run.stopped_at is not None]
     return JobDetail(
@@ -105,9 +106,17 @@ def _run(container: Mapping[str, Any], times: Mapping[str, Any]) -> Run:
     )
 
 
+def _of_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first container of a pod on Amazon EKS, with the members of one on Amazon ECS."""
+    return {**next(iter(pod.get("containers", ())), {}), "containerInstanceArn": pod.get("nodeName", "")}
+
+
 def _of_nodes(answer: Mapping[str, Any], name: str) -> str:
     ranges = answer.get("nodeProperties", {}).get("nodeRangeProperties", ())
-    return next((one["container"].get(name, "") for one in ranges if "container" in one), "")
+    containers = (
+        one.get("container") or _of_pod(one.get("eksProperties", {}).get("podProperties", {})) for one in ranges
+    )
+    return next((found for one in containers if (found := one.get(name, ""))), "")
 
 
 def _seconds(milliseconds: int | None) -> float | None:

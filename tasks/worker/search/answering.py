@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from tasks.foundation.errors import POLICIES, classify
-from tasks.foundation.process import collect_rarely
+from tasks.foundation.process import collect_rarely, speak_utf8
 from tasks.foundation.records import Record
 from tasks.worker.process.sigterm import die_with_parent
 from tasks.worker.process.threads import QUIET
@@ -21,6 +21,7 @@ def answer(work: Callable[[Answering], None]) -> NoReturn:
     """Call `work` with a function that prints a record, and end the process with 0 or the error's exit code."""
     os.environ.update(QUIET)
     collect_rarely()
+    speak_utf8()
     die_with_parent()
     answers, sys.stdout = sys.stdout, sys.stderr  # keep prints of libraries out of the answers
     code = 0

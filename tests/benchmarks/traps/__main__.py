@@ -72,7 +72,9 @@ def main() -> int:
         list(pool.map(run, left))
     if options.only:
         return 0
-    found = {name: Outcome.model_validate_json(_kept(options.folder, name).read_text()) for name in MONTHS}
+    found = {
+        name: Outcome.model_validate_json(_kept(options.folder, name).read_text(encoding="utf-8")) for name in MONTHS
+    }
     write(rows_of(found, (name for name, month in MONTHS.items() if month.wrong)))
     PAGE.write_text(page())
     return 0 if all(row.holds for row in read()) else 1

@@ -104,6 +104,7 @@ class Containers:
         process.close()
         self._cores.give_back(process.core)
         container.exit_code = None if container.host_lost else code
-        container.status_reason = container.status_reason or EXITED
+        if "pod" not in container.properties:
+            container.status_reason = container.status_reason or EXITED
         container.stopped_at = now_ms()
         container.live_until = time.time()

@@ -38,15 +38,52 @@ def nodes(request: Document, definition: Definition) -> int:
 
 
 def _defined(definition: Definition) -> Document:
-    if definition.multinode:
-        return definition.request["nodeProperties"]["nodeRangeProperties"][0]["container"]
-    return definition.request["containerProperties"]
+    if definition.pod is not None:
+        return _of_pod(definition.pod) | {"instanceType": definition.each_node.get("instanceTypes", [None])[0]}
+    return definition.each_node["container" if definition.multinode else "containerProperties"]
+
+
+def _of_pod(pod: Document) -> Document:
+    """The container of a pod as one on ECS would be described."""
+    (container,) = pod["containers"]
+    limits = container["resources"]["limits"]
+    return {
+        "pod": pod,
+        "image": container["image"],
+        "command": [*container.get("command", []), *container.get("args", [])],
+        "environment": container.get("env", []),
+        "resourceRequirements": [
+            {"type": "VCPU", "value": limits["cpu"]},
+            {"type": "MEMORY", "value": limits["memory"].removesuffix("Mi")},
+        ],
+    }
 
 
 def _overrides(request: Document, definition: Definition) -> Document:
     """Raises ServiceError: they change more than the command."""
     everywhere = request.get("nodeOverrides", {}).get("nodePropertyOverrides", [{}])[0]
-    overrides: Document = (everywhere if definition.multinode else request).get("containerOverrides", {})
+    given: Document = everywhere if definition.multinode else request
+    if definition.pod is None:
+        if "eksPropertiesOverride" in given:
+            raise ServiceError("eksPropertiesOverride can only be specified for jobs that run on Amazon EKS resources.")
+        return _only_command(given.get("containerOverrides", {}))
+    if "containerOverrides" in given:
+        raise ServiceError("containerOverrides can't be used with an Amazon EKS job definition.")
+    if "propagateTags" in request:
+        raise ServiceError("propagateTags must not be specified for a job that runs on Amazon EKS resources.")
+    pod = given.get("eksPropertiesOverride", {}).get("podProperties", {})
+    (name,) = (one.get("name", "Default") for one in definition.pod["containers"])
+    overrides: Document = {}
+    for one in pod.get("containers", []):
+        if one.get("name") != name:
+            raise ServiceError(
+                f"Container {one.get('name')!r} of the override is none of the job definition's: {name}."
+            )
+        overrides = _only_command({key: value for key, value in one.items() if key != "name"})
+    return overrides
+
+
+def _only_command(overrides: Document) -> Document:
     if overrides.keys() - {"command"}:
-        raise ServiceError(f"Of containerOverrides only command is emulated: {overrides}.")
+        raise ServiceError(f"Of overrides only command is emulated: {overrides}.")
     return overrides

@@ -85,6 +85,17 @@ class Definition:
     def multinode(self) -> bool:
         return self.request["type"] == "multinode"
 
+    @property
+    def each_node(self) -> Document:
+        """What says `containerProperties`, `container` or `eksProperties` of every node."""
+        return self.request["nodeProperties"]["nodeRangeProperties"][0] if self.multinode else self.request
+
+    @property
+    def pod(self) -> Document | None:
+        """The properties of its pods on Amazon EKS; None: its containers run on Amazon ECS."""
+        on_eks = self.each_node.get("eksProperties")
+        return on_eks["podProperties"] if on_eks else None
+
 
 @dataclass(frozen=True, order=True)
 class Host:

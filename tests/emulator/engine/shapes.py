@@ -17,14 +17,14 @@ def describe(job: Job) -> Document:
     """A job as a whole: for a multi-node one its attempts are those of the main node."""
     described = _common(job) | {
         "status": job.status,
-        "attempts": [_attempt(one, one.main) for one in job.attempts if one.over],
+        **_attempts(job, [(one, one.main) for one in job.attempts if one.over]),
         **_given(statusReason=job.status_reason, startedAt=job.started_at, stoppedAt=job.stopped_at),
     }
     if job.definition.multinode:
         described["nodeProperties"] = _node_properties(job)
     else:
         attempt = job.attempts[-1] if job.attempts else None
-        described["container"] = _container(job, attempt and attempt.main)
+        described |= _running(job, attempt and attempt.main)
     if job.children:
         counts = Counter(child.status for child in job.children)
         described["arrayProperties"] = {
@@ -41,13 +41,13 @@ def describe_node(job: Job, node: int) -> Document:
     """A node of a multi-node job, `<job id>#<node>`."""
     attempt = job.attempts[-1] if job.attempts else None
     container = attempt.containers[node] if attempt else None
-    attempts = [_attempt(one, one.containers[node]) for one in job.attempts if one.containers[node].over]
+    attempts = [(one, one.containers[node]) for one in job.attempts if one.containers[node].over]
     return _common(job) | {
         "jobId": job.container_id(node),
         "jobArn": arn("job", job.container_id(node)),
         "status": _node_status(job, node),
-        "attempts": attempts,
-        "container": _container(job, container),
+        **_attempts(job, attempts),
+        **_running(job, container),
         "nodeDetails": {"nodeIndex": node, "isMainNode": node == job.main},
         **(
             _given(statusReason=container.status_reason, startedAt=container.started_at, stoppedAt=container.stopped_at)
@@ -78,7 +78,7 @@ def summarize(job: Job) -> Document:
     if job.definition.multinode:
         summary["nodeProperties"] = {"numNodes": job.nodes}
     if job.attempts and not job.definition.multinode:
-        summary["container"] = _outcome(job.attempts[-1].main)
+        summary["container"] = _outcome(job.attempts[-1].main)  # of pods too
     return summary
 
 
@@ -92,7 +92,7 @@ def _common(job: Job) -> Document:
         "retryStrategy": {"attempts": 1, "evaluateOnExit": [], **_lower_actions(job.retry)},
         "jobDefinition": job.definition.arn,
         "tags": job.tags,
-        "platformCapabilities": ["EC2"],
+        **({"platformCapabilities": ["EC2"]} if job.definition.pod is None else {}),
         "propagateTags": job.request.get("propagateTags", False),
         **_flags(job),
         **({"timeout": job.timeout} if job.timeout else {}),
@@ -111,6 +111,55 @@ def _flags(job: Job) -> Document:
 def _lower_actions(strategy: Document) -> Document:
     rules = strategy.get("evaluateOnExit", [])
     return strategy | {"evaluateOnExit": [rule | {"action": rule["action"].lower()} for rule in rules]}
+
+
+def _running(job: Job, container: Container | None) -> Document:
+    if job.definition.pod is None:
+        return {"container": _container(job, container)}
+    return {"eksProperties": {"podProperties": _pod(job, container)}}
+
+
+def _attempts(job: Job, ended: list[tuple[Attempt, Container]]) -> Document:
+    if job.definition.pod is None:
+        return {"attempts": [_attempt(attempt, container) for attempt, container in ended]}
+    return {"eksAttempts": [_ended_pod(job, container) for _, container in ended]}
+
+
+def _pod(job: Job, container: Container | None) -> Document:
+    assert job.definition.pod is not None
+    (defined,) = job.definition.pod["containers"]
+    described = {"name": "Default", **defined, "command": plans.container_properties(job)["command"]}
+    if container is None:
+        return {**job.definition.pod, "containers": [described]}
+    return {**job.definition.pod, "containers": [described | _pod_outcome(container)], **_pod_place(container)}
+
+
+def _ended_pod(job: Job, container: Container) -> Document:
+    assert job.definition.pod is not None
+    (defined,) = job.definition.pod["containers"]
+    return {
+        "containers": [{"name": defined.get("name", "Default"), **_pod_outcome(container)}],
+        **_pod_place(container),
+        **_given(startedAt=container.started_at, stoppedAt=container.stopped_at),
+        **_given(statusReason=container.status_reason if container.host_lost else None),
+    }
+
+
+def _pod_place(container: Container) -> Document:
+    return {"podName": f"aws-batch.{container.task_arn.rsplit('/', 1)[-1]}", "nodeName": container.host.id}
+
+
+# As Kubernetes says it.
+_POD_REASONS = {"OutOfMemoryError": "OOMKilled", "CannotPullContainerError": "ErrImagePull"}
+
+
+def _pod_outcome(container: Container) -> Document:
+    said = (container.reason or "").partition(":")[0]
+    code = container.exit_code
+    ended = None if code is None else "Error" if code else "Completed"
+    return _given(
+        exitCode=code, reason=_POD_REASONS.get(said) or (f"StartError: {container.reason}" if said else ended)
+    )
 
 
 def _container(job: Job, container: Container | None) -> Document:
@@ -150,8 +199,14 @@ def _outcome(container: Container) -> Document:
 
 
 def _node_properties(job: Job) -> Document:
-    everywhere = {"targetNodes": "0:", "container": plans.container_properties(job)}
+    everywhere = {"targetNodes": "0:", **_planned(job)}
     return {"numNodes": job.nodes, "mainNode": job.main, "nodeRangeProperties": [everywhere]}
+
+
+def _planned(job: Job) -> Document:
+    if job.definition.pod is None:
+        return {"container": plans.container_properties(job)}
+    return {"eksProperties": {"podProperties": job.definition.pod}}
 
 
 def _node_status(job: Job, node: int) -> str:

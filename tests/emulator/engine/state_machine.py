@@ -103,8 +103,7 @@ class Engine:
             for container in (one for job in self._running for one in job.attempts[-1].containers):
                 if container.host.id == name:
                     self.hosts.lose(container.host)
-                    container.host_lost = True
-                    container.status_reason = HOST_LOST.format(host=name)
+                    _lost(container)
                     self.containers.ask_to_end(container)
         self.wake()
         return {}
@@ -251,8 +250,7 @@ class Engine:
 
     def _hit(self, strike: Strike, container: Container) -> None:
         if strike.kind == "host":
-            container.host_lost = True
-            container.status_reason = HOST_LOST.format(host=container.host.id)
+            _lost(container)
             self.hosts.lose(container.host)
         else:
             container.reason = OUT_OF_MEMORY
@@ -285,3 +283,9 @@ class Engine:
             failed = any(child.status == "FAILED" for child in parent.children)
             why = parent.ending.reason if parent.ending else CHILD_FAILED
             self._finish(parent, "FAILED" if failed else "SUCCEEDED", why if failed else None)
+
+
+def _lost(container: Container) -> None:
+    """Its machine is gone. What AWS Batch says of a pod's is not documented, so nothing is said."""
+    container.host_lost = True
+    container.status_reason = None if "pod" in container.properties else HOST_LOST.format(host=container.host.id)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support.cloud.requests import definitions, requests
-from tests.support.cloud.template import resources
+from tests.support.cloud.template import TEMPLATE, resources
 
 _ROOT = Path(__file__).resolve().parents[3]
 STAGES = (
@@ -93,21 +93,21 @@ class BatchServer:
             self._process.wait()
         self._process.stdout.close()
 
-    def register_all(self, stages: Iterable[str] = STAGES, **parameters: str) -> None:
-        """The machines, queues and job definitions of infra/aws/millrace.yaml, for a stack with these parameters."""
+    def register_all(self, stages: Iterable[str] = STAGES, of: Path = TEMPLATE, **parameters: str) -> None:
+        """The machines, queues and job definitions of a template, for a stack with these parameters."""
         without_machines = set[str]()
-        for name, environment in requests("AWS::Batch::ComputeEnvironment", **parameters).items():
+        for name, environment in requests("AWS::Batch::ComputeEnvironment", of, **parameters).items():
             if environment["computeResources"]["type"] == "FARGATE":  # not emulated
                 without_machines.add(name)
                 continue
             self.request("v1/createcomputeenvironment", environment | {"computeEnvironmentName": name})
-        for queue in requests("AWS::Batch::JobQueue", **parameters).values():
+        for queue in requests("AWS::Batch::JobQueue", of, **parameters).values():
             if queue["computeEnvironmentOrder"][0]["computeEnvironment"] in without_machines:
                 continue
             self.request("v1/createjobqueue", queue)
         for name in resources("AWS::Logs::LogGroup"):
             self.request("v1/createloggroup", {"logGroupName": name})
-        known = definitions(**parameters)
+        known = definitions(of, **parameters)
         for stage in stages:
             self.request("v1/registerjobdefinition", known[f"millrace-{stage}"])
 

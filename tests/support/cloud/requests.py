@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import botocore.session
 from botocore.validate import ParamValidator
 
-from tests.support.cloud.template import made
+from tests.support.cloud.template import TEMPLATE, made
 
 # How CloudFormation makes a resource: service, call, and what it adds by itself.
 CALLS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -34,13 +35,13 @@ def operation(service: str, call: str) -> Any:
     return botocore.session.get_session().get_service_model(service).operation_model(call)
 
 
-def requests(kind: str, **parameters: str) -> dict[str, dict[str, Any]]:
+def requests(kind: str, of: Path = TEMPLATE, **parameters: str) -> dict[str, dict[str, Any]]:
     """The call's parameters for each resource of a kind in a stack with these parameters, by the resource's name."""
     service, call, added = CALLS[kind]
     shape = operation(service, call).input_shape
     return {
         name: added | as_parameters({key: value for key, value in one.items() if key not in _ITS_OWN}, shape)
-        for name, one in made(kind, **parameters).items()
+        for name, one in made(kind, of, **parameters).items()
     }
 
 
@@ -52,15 +53,15 @@ def problems(kind: str, request: Mapping[str, Any]) -> list[str]:
     return [report.generate_report()] * report.has_errors() + not_listed(request, shape)
 
 
-def definitions(**parameters: str) -> dict[str, dict[str, Any]]:
+def definitions(of: Path = TEMPLATE, **parameters: str) -> dict[str, dict[str, Any]]:
     """The calls that register the job definitions, by name."""
-    found = requests("AWS::Batch::JobDefinition", **parameters).values()
+    found = requests("AWS::Batch::JobDefinition", of, **parameters).values()
     return {one["jobDefinitionName"]: one for one in found}
 
 
 def container(stage: str, prefix: str = "millrace", **parameters: str) -> dict[str, Any]:
     """The container of a stage's job definition."""
-    definition = definitions(**parameters)[f"{prefix}-{stage}"]
+    definition = definitions(TEMPLATE, **parameters)[f"{prefix}-{stage}"]
     if definition["type"] == "multinode":
         (nodes,) = definition["nodeProperties"]["nodeRangeProperties"]
         return nodes["container"]

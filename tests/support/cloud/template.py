@@ -16,6 +16,16 @@ from typing import Any
 import yaml
 
 TEMPLATE = Path(__file__).resolve().parents[3] / "infra/aws/millrace.yaml"
+ON_EKS = TEMPLATE.with_name("eks.yaml")
+STACK_ON_EKS = {
+    "ClusterArn": "arn:aws:eks:us-east-1:123456789012:cluster/shop",
+    "InstanceProfileArn": "arn:aws:iam::123456789012:instance-profile/node",
+    "SubnetIds": "subnet-0123456789abcdef0",
+    "SecurityGroupIds": "sg-0123456789abcdef0",
+    "WorkerImage": "cpu-image",
+    "GpuImage": "gpu-image",
+    "GpuMaxVcpus": "192",
+}
 REGION, ACCOUNT = "us-east-1", "123456789012"
 _LOOP = "Fn::ForEach::"
 _NOTHING = object()  # AWS::NoValue
@@ -41,9 +51,9 @@ _Loader.add_multi_constructor("!", _function)  # pyright: ignore[reportUnknownMe
 
 
 @cache
-def template() -> dict[str, Any]:
-    """The template with its loops unrolled, and all other functions as they are written."""
-    read = yaml.load(TEMPLATE.read_text(), _Loader)
+def template(of: Path = TEMPLATE) -> dict[str, Any]:
+    """A template with its loops unrolled, and all other functions as they are written."""
+    read = yaml.load(of.read_text(), _Loader)
     lists = {
         name: one["Default"].split(",")
         for name, one in read["Parameters"].items()
@@ -57,12 +67,12 @@ def resources(kind: str) -> dict[str, dict[str, Any]]:
     return {name: one["Properties"] for name, one in template()["Resources"].items() if one["Type"] == kind}
 
 
-def made(kind: str, **parameters: str) -> dict[str, dict[str, Any]]:
+def made(kind: str, of: Path = TEMPLATE, **parameters: str) -> dict[str, dict[str, Any]]:
     """The properties of the resources of a kind that a stack with these parameters has, with functions resolved."""
-    stack = _Stack(parameters)
+    stack = _Stack(parameters, of)
     return {
         name: stack.resolve(one["Properties"])
-        for name, one in template()["Resources"].items()
+        for name, one in template(of)["Resources"].items()
         if one["Type"] == kind and ("Condition" not in one or stack.condition(one["Condition"]))
     }
 
@@ -107,8 +117,9 @@ def _replaced(value: Any, variable: str, item: str) -> Any:
 
 
 class _Stack:
-    def __init__(self, parameters: Mapping[str, str]) -> None:
-        described = template()["Parameters"]
+    def __init__(self, parameters: Mapping[str, str], of: Path = TEMPLATE) -> None:
+        self._of = of
+        described = template(of)["Parameters"]
         assert set(parameters) <= set(described)
         self._values = {
             "AWS::Region": REGION,
@@ -118,11 +129,13 @@ class _Stack:
             **{name: str(one["Default"]) for name, one in described.items() if "Default" in one},
             **parameters,
         }
+        lists = (name for name, one in described.items() if one["Type"].startswith("List<") and name in parameters)
+        self._values |= {name: parameters[name].split(",") for name in lists}
         named = (name for name, one in described.items() if one["Type"].startswith("AWS::SSM::Parameter::Value"))
         self._values |= dict.fromkeys(named, _AMI)
 
     def condition(self, name: str) -> bool:
-        return bool(self.resolve(template()["Conditions"][name]))
+        return bool(self.resolve(template(self._of)["Conditions"][name]))
 
     def resolve(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -160,7 +173,7 @@ class _Stack:
         return self.resolve(argument[1] if self.condition(argument[0]) else argument[2])
 
     def _findinmap(self, argument: list[Any]) -> str:
-        found = template()["Mappings"]
+        found = template(self._of)["Mappings"]
         for key in argument:
             found = found[self.resolve(key)]
         return found
@@ -192,9 +205,8 @@ class _Stack:
     def _select(self, argument: list[Any]) -> str:
         return self.resolve(argument[1])[int(argument[0])]
 
-    @staticmethod
-    def _made_up(name: str, attribute: str = "") -> str:
-        kind = template()["Resources"][name]["Type"]
+    def _made_up(self, name: str, attribute: str = "") -> str:
+        kind = template(self._of)["Resources"][name]["Type"]
         if kind == "AWS::ECR::Repository" and attribute == "RepositoryUri":
             return f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/millrace/{name.lower()}"
         if kind == "AWS::EC2::SecurityGroup":

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 import psycopg
+import pytest
 
 with warnings.catch_warnings():  # it looks for a runtime folder, which a container has not
     warnings.simplefilter("ignore")
@@ -21,7 +22,9 @@ class Postgres:
         # Not pytest's folder, which is closed to other users.
         self._folder = Path(tempfile.mkdtemp(prefix="millrace-pgvector-"))
         self._server = PostgresServer(self._folder, cleanup_mode="delete")
-        self._server.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("LC_ALL", "C.UTF-8")  # initdb refuses UTF-8 in another locale
+            self._server.start()
         return self
 
     def empty_database(self) -> str:

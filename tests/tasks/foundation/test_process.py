@@ -1,7 +1,10 @@
-"""The version of the running code."""
+"""The version of the running code, and its streams."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from tasks.foundation.process import ROOT, code_version
@@ -16,6 +19,23 @@ def test_a_copy_has_the_same_version_until_a_line_of_it_changes(tmp_path: Path) 
     assert code_version(tmp_path) == code_version()
     (tmp_path / "tasks" / "release.py").write_text("")
     assert code_version(tmp_path) != code_version()
+
+
+ECHO = "from tasks.foundation.process import speak_utf8; speak_utf8(); print(input())"
+
+
+def test_a_locale_does_not_change_the_words_between_two_processes() -> None:
+    """In Latin-1 a question for the Japanese chair would end its search worker."""
+    for encoding in ("latin-1", "ascii"):
+        done = subprocess.run(
+            [sys.executable, "-c", ECHO],
+            input="緑の 椅子, übergroß\n".encode(),
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            cwd=ROOT,
+            check=True,
+        )
+        assert done.stdout.decode() == "緑の 椅子, übergroß\n"
 
 
 def test_the_images_of_workers_have_what_it_reads() -> None:

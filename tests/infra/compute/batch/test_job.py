@@ -26,6 +26,7 @@ from tests.support.workspace.specs import spec_of
 FIFO = Queue("q", enabled=True, status="VALID", status_reason="", fair_share=False)
 FAIR = Queue("q", enabled=True, status="VALID", status_reason="", fair_share=True)
 DEFINITION = Definition("d", 3, multi_node=True, log_group="g")
+ON_PODS = Definition("d", 3, multi_node=True, log_group=None, pod_container="worker")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,20 @@ def test_a_multi_node_job_gives_each_node_the_launchers_command() -> None:
     assert request["retryStrategy"] == {"attempts": 3, "evaluateOnExit": evaluate_on_exit()}
     assert request["timeout"] == {"attemptDurationSeconds": 86400}
     assert not {"arrayProperties", "containerOverrides"} & request.keys()
+
+
+def test_a_pods_command_goes_to_its_container_and_its_tags_stay_with_the_job() -> None:
+    spec = spec_of(Stage.health, 2)
+    request = submission(spec, "s3://b/w", "", 3, FIFO, ON_PODS)
+    (everywhere,) = request["nodeOverrides"]["nodePropertyOverrides"]
+    (container,) = everywhere["eksPropertiesOverride"]["podProperties"]["containers"]
+    assert (container["name"], container["command"][:4]) == (
+        "worker",
+        ["python", "-m", "tasks.worker.launch", "health"],
+    )
+    assert "containerOverrides" not in everywhere
+    assert "propagateTags" not in request
+    assert request["tags"]["millrace-stage"] == "health"
 
 
 def test_an_array_has_one_child_per_node_and_a_single_container_is_no_array() -> None:
