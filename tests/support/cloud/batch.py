@@ -93,7 +93,7 @@ class BatchServer:
             self._process.wait()
         self._process.stdout.close()
 
-    def register_all(self, stages: Iterable[str] = STAGES, of: Path = TEMPLATE, **parameters: str) -> None:
+    def register_all(self, stages: Iterable[str] = STAGES, of: Path = TEMPLATE, /, **parameters: str) -> None:
         """The machines, queues and job definitions of a template, for a stack with these parameters."""
         without_machines = set[str]()
         for name, environment in requests("AWS::Batch::ComputeEnvironment", of, **parameters).items():

@@ -35,7 +35,7 @@ def operation(service: str, call: str) -> Any:
     return botocore.session.get_session().get_service_model(service).operation_model(call)
 
 
-def requests(kind: str, of: Path = TEMPLATE, **parameters: str) -> dict[str, dict[str, Any]]:
+def requests(kind: str, of: Path = TEMPLATE, /, **parameters: str) -> dict[str, dict[str, Any]]:
     """The call's parameters for each resource of a kind in a stack with these parameters, by the resource's name."""
     service, call, added = CALLS[kind]
     shape = operation(service, call).input_shape
@@ -53,7 +53,7 @@ def problems(kind: str, request: Mapping[str, Any]) -> list[str]:
     return [report.generate_report()] * report.has_errors() + not_listed(request, shape)
 
 
-def definitions(of: Path = TEMPLATE, **parameters: str) -> dict[str, dict[str, Any]]:
+def definitions(of: Path = TEMPLATE, /, **parameters: str) -> dict[str, dict[str, Any]]:
     """The calls that register the job definitions, by name."""
     found = requests("AWS::Batch::JobDefinition", of, **parameters).values()
     return {one["jobDefinitionName"]: one for one in found}
@@ -61,7 +61,7 @@ def definitions(of: Path = TEMPLATE, **parameters: str) -> dict[str, dict[str, A
 
 def container(stage: str, prefix: str = "millrace", **parameters: str) -> dict[str, Any]:
     """The container of a stage's job definition."""
-    definition = definitions(TEMPLATE, **parameters)[f"{prefix}-{stage}"]
+    definition = definitions(**parameters)[f"{prefix}-{stage}"]
     if definition["type"] == "multinode":
         (nodes,) = definition["nodeProperties"]["nodeRangeProperties"]
         return nodes["container"]

@@ -67,7 +67,7 @@ def resources(kind: str) -> dict[str, dict[str, Any]]:
     return {name: one["Properties"] for name, one in template()["Resources"].items() if one["Type"] == kind}
 
 
-def made(kind: str, of: Path = TEMPLATE, **parameters: str) -> dict[str, dict[str, Any]]:
+def made(kind: str, of: Path = TEMPLATE, /, **parameters: str) -> dict[str, dict[str, Any]]:
     """The properties of the resources of a kind that a stack with these parameters has, with functions resolved."""
     stack = _Stack(parameters, of)
     return {

@@ -21,7 +21,7 @@ from tasks.foundation.errors import (
     OutOfMemoryError,
     StageError,
 )
-from tests.support.cloud.batch import BatchServer
+from tests.support.cloud.batch import STAGES, BatchServer
 from tests.support.cloud.containers import containers_do, stand_in_environment
 from tests.support.cloud.template import ON_EKS, STACK_ON_EKS
 from tests.support.cloud.waiters import Waiting, run, state_of
@@ -31,7 +31,7 @@ from tests.support.workspace.specs import written_spec
 @pytest.fixture(scope="module")
 def cluster_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BatchServer]:
     server = BatchServer(stand_in_environment(tmp_path_factory.mktemp("site")), grace_seconds=1.0)
-    server.register_all(of=ON_EKS, **STACK_ON_EKS)
+    server.register_all(STAGES, ON_EKS, **STACK_ON_EKS)
     yield server
     server.stop()
 
