@@ -10,8 +10,9 @@ from pydantic import Field
 
 from flows.cli.flow_runs import run_flow
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions
+from flows.presentation.model import Parts, table
 from flows.presentation.wording import moment
 from infra import prefect_server
 from infra.store.base import Store
@@ -101,8 +102,8 @@ class ControlOutput(Record):
     sentence: str
 
 
-def show_plan(output: BackfillPlanOutput) -> None:
-    """Print the output for people."""
+def plan_page(output: BackfillPlanOutput) -> Parts:
+    """Yield the spans with their stages, and the command that starts it."""
     rows = [
         [
             span.span.name,
@@ -113,30 +114,29 @@ def show_plan(output: BackfillPlanOutput) -> None:
         ]
         for span in output.spans
     ]
-    show_table(["span", "version", *BACKFILL_STAGES, ">expected", "~why"], rows)
-    for sentence in output.sentences:
-        say(sentence)
+    yield table("", ["span", "version", *BACKFILL_STAGES, ">expected", "~why"], rows)
+    yield from output.sentences
     if any(span.left for span in output.spans):
-        say(f"To start it: {output.command}")
+        yield f"To start it: {output.command}"
 
 
-def show(output: BackfillOutput | BackfillPlanOutput) -> None:
-    """Print the plan, or how each span ended."""
+def backfill_page(output: BackfillOutput | BackfillPlanOutput) -> Parts:
+    """Yield the plan, or how each span ended."""
     if isinstance(output, BackfillPlanOutput):
-        show_plan(output)
+        yield from plan_page(output)
         return
     state = output.backfill
     branch = f", branch {state.branch}" if state.branch else ""
-    say(f"backfill {state.id}{branch}" + (f": {output.run_url}" if output.run_url else ""))
+    yield f"backfill {state.id}{branch}" + (f": {output.run_url}" if output.run_url else "")
     rows = [
         [s.span.name, f"v{s.span.version}", *(_SIGNS.get(step, step) for step in s.steps), s.run_key or "", s.message]
         for s in state.spans
     ]
-    show_table(["span", "version", *BACKFILL_STAGES, "run", "failure"], rows)
-    say(f"{state.state}: {state.sentence}")
+    yield table("", ["span", "version", *BACKFILL_STAGES, "run", "failure"], rows)
+    yield f"{state.state}: {state.sentence}"
 
 
-@command(show)
+@command(backfill_page)
 def backfill(
     options: RunOptions,
     first: Annotated[str, typer.Option("--from", help="First span, for example 2021-Q1.")],
@@ -170,10 +170,10 @@ def backfill(
     return BackfillOutput(ui_url=ended.ui_url, run_url=ended.run_url, backfill=ended.value)
 
 
-def show_all(output: BackfillsOutput) -> None:
-    """Print the output for people."""
+def list_page(output: BackfillsOutput) -> Parts:
+    """Yield a row for each backfill."""
     if not output.backfills:
-        say("no backfill yet")
+        yield "no backfill yet"
         return
     rows = [
         [
@@ -189,33 +189,34 @@ def show_all(output: BackfillsOutput) -> None:
         ]
         for one in output.backfills
     ]
-    show_table(["backfill", "state", "spans", ">stages", "failed", ">attempt", "began", "updated", "~reason"], rows)
+    columns = ["backfill", "state", "spans", ">stages", "failed", ">attempt", "began", "updated", "~reason"]
+    yield table("", columns, rows)
 
 
-@command(show_all, name="backfill list")
+@command(list_page, name="backfill list")
 def list_backfills(store: Store) -> BackfillsOutput:
     """List all backfills with their progress and failures."""
     return BackfillsOutput(backfills=tuple(_line(store, state) for state in backfill_state.read_all(store)))
 
 
-def show_control(output: ControlOutput) -> None:
-    """Print the output for people."""
-    say(f"backfill {output.id}: {output.sentence}")
+def control_page(output: ControlOutput) -> Parts:
+    """Yield the effect on the backfill."""
+    yield f"backfill {output.id}: {output.sentence}"
 
 
-@command(show_control, name="backfill pause")
+@command(control_page, name="backfill pause")
 def pause(store: Store, name: BackfillId) -> ControlOutput:
     """Pause a running backfill: the stages that run are finished, no other starts."""
     return _control(store, name, "pause")
 
 
-@command(show_control, name="backfill resume")
+@command(control_page, name="backfill resume")
 def resume(store: Store, name: BackfillId) -> ControlOutput:
     """Let a paused backfill go on."""
     return _control(store, name, "resume")
 
 
-@command(show_control, name="backfill cancel")
+@command(control_page, name="backfill cancel")
 def cancel(store: Store, name: BackfillId) -> ControlOutput:
     """Cancel a running or paused backfill."""
     return _control(store, name, "cancel")

@@ -17,8 +17,9 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions
+from flows.presentation.model import Parts, table
 from infra import deployments, prefect_server
 from infra.deployments import Deployed, Source
 from infra.prefect_server import Server
@@ -65,21 +66,22 @@ class DeployOutput(Record):
     worker: str = Field(description="command that starts the worker for scheduled flow runs")
 
 
-def show_deployments(output: DeployOutput) -> None:
-    """Print the output for people."""
+def deploy_page(output: DeployOutput) -> Parts:
+    """Yield the deployments, their alerts, and the command that starts their worker."""
     rows = []
     for line in output.deployments:
         remark = f"takes {line.next_span}" if line.next_span else "" if line.active else "paused in the UI"
         then = (line.next_at or "")[:16].replace("T", " ")
         rows.append((line.name, line.cron or "by hand", line.timezone or "", then, remark))
-    show_table(("deployment", "cron", "time zone", "next run", "note"), rows)
+    yield table("", ("deployment", "cron", "time zone", "next run", "note"), rows)
     for name in output.left_over:
-        say(f"left over, and may still run: {name}; end it: prefect deployment delete {name}")
-    say(*(f"alert: {name}" for name in output.alerts))
-    say(f"Prefect UI: {output.ui_url}/deployments", f"start a worker: {output.worker}")
+        yield f"left over, and may still run: {name}; end it: prefect deployment delete {name}"
+    yield from (f"alert: {name}" for name in output.alerts)
+    yield f"Prefect UI: {output.ui_url}/deployments"
+    yield f"start a worker: {output.worker}"
 
 
-@command(show_deployments)
+@command(deploy_page)
 def deploy(
     options: RunOptions,
     name: Annotated[

@@ -1,19 +1,16 @@
 """`millrace doctor`: one line for each finding, with its remedy below."""
 
 import os
-from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from configs.load import load_config
-from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.options import HERE
 from flows.cli.terminal.progress_bars import display
-from flows.presentation.wording import visible
+from flows.presentation.model import Cell, Parts
 from infra.store.factory import open_store
 from tasks.doctor.checks import Finding
 from tasks.doctor.examine import DoctorReport, examine
@@ -21,16 +18,21 @@ from tasks.foundation.errors import POLICIES, FailureClass
 from tasks.running.context import override_context
 
 _NEEDED = ("configuration", "workspace", "store")  # without these no deep check can begin
-_STYLES = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
+_MOODS = {"ok": "good", "warn": "refused", "FAIL": "bad"}
 
 
-def show(report: DoctorReport) -> None:
-    """Print the output for people."""
-    console.show(_lines(report), soft_wrap=True)
+def doctor_page(report: DoctorReport) -> Parts:
+    """Yield a line for each finding, with its remedy below, and their sum."""
+    width = max(len(finding.name) for finding in report.findings)
+    for finding in report.findings:
+        found = f" {finding.name:<{width}}  {finding.found}"
+        yield Cell(found, f"{finding.outcome:<4}", _MOODS[finding.outcome])
+        if finding.mend:
+            yield f"{'':<{width + 8}}-> {finding.mend}"
     if report.failed:
-        console.say(f"{report.failed} of {len(report.findings)} checks failed")
+        yield f"{report.failed} of {len(report.findings)} checks failed"
     else:
-        console.say(f"nothing failed{f', {report.warned} to look at' * bool(report.warned)}")
+        yield f"nothing failed{f', {report.warned} to look at' * bool(report.warned)}"
 
 
 def _exit_code(report: DoctorReport) -> int:
@@ -38,7 +40,7 @@ def _exit_code(report: DoctorReport) -> int:
     return POLICIES[failures[-1]].exit_code if failures else 0  # the deep checks are the last
 
 
-@command(show, exit_code=_exit_code)
+@command(doctor_page, exit_code=_exit_code)
 def doctor(
     deep: Annotated[
         bool,
@@ -64,12 +66,3 @@ def doctor(
             listener.say(f"{finding.outcome:<4}  {finding.name}")
             found.append(finding)
     return DoctorReport.of((*report.findings, *found))
-
-
-def _lines(report: DoctorReport) -> Iterator[Text]:
-    width = max(len(finding.name) for finding in report.findings)
-    for finding in report.findings:
-        line = Text(f"{finding.outcome:<4}", style=_STYLES[finding.outcome])
-        yield line.append(f"  {finding.name:<{width}}  {visible(finding.found)}", style="default not bold")
-        if finding.mend:
-            yield Text(f"{'':<{width + 8}}-> {visible(finding.mend)}")

@@ -10,7 +10,8 @@ import typer
 from pydantic import Field
 
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say
+from flows.cli.terminal.console import note
+from flows.presentation.model import Parts
 from flows.presentation.wording import plural
 from infra import deployments, prefect_server
 from tasks.foundation import clock
@@ -33,16 +34,16 @@ class DrainOutput(Record):
     ended: tuple[str, ...] = Field(description="flow runs that were waited for")
 
 
-def show_drain(output: DrainOutput) -> None:
-    """Print the output for people."""
+def drain_page(output: DrainOutput) -> Parts:
+    """Yield the state of the work pool."""
     if not output.paused:
-        say(f"work pool {output.work_pool} starts runs again")
+        yield f"work pool {output.work_pool} starts runs again"
         return
     waited = f"{plural(len(output.ended), 'run')} ended, and " if output.ended else ""
-    say(f"{waited}no run of work pool {output.work_pool} is left; once its worker is back: millrace drain --off")
+    yield f"{waited}no run of work pool {output.work_pool} is left; once its worker is back: millrace drain --off"
 
 
-@command(show_drain)
+@command(drain_page)
 def drain(
     off: Annotated[bool, typer.Option("--off", help="Let runs start again.")] = False,
 ) -> DrainOutput:

@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from flows.cli.terminal.console import say
 from flows.cli.terminal.options import RunOptions
+from flows.presentation.model import Parts
 from flows.presentation.run.planned import memory
 from flows.presentation.wording import count, dollars, duration, plural, shortened
 from tasks.contracts.costs import RunCost
@@ -81,12 +81,13 @@ def planned(options: RunOptions, span: str | None) -> DryRunOutput:
         return DryRunOutput(config=config.tree(), plan=None, enough=None, cost=None, sentence=str(error))
 
 
-def show_dry_run(output: DryRunOutput, with_settings: bool) -> None:
-    """Print plan and amounts; with the settings, as comments below YAML that loads again."""
-    if with_settings:
-        say(yaml.safe_dump(output.config, sort_keys=False).rstrip())
-    for line in _lines(output):
-        say(f"# {line}".rstrip() if with_settings else line)
+def dry_run_page(output: DryRunOutput, with_settings: bool) -> Parts:
+    """Yield plan and amounts; with the settings, as comments below YAML that loads again."""
+    if not with_settings:
+        yield from _lines(output)
+        return
+    settings = yaml.safe_dump(output.config, sort_keys=False).rstrip()
+    yield "\n".join([settings, *(f"# {line}".rstrip() for line in _lines(output))])
 
 
 def _lines(output: DryRunOutput) -> Iterator[str]:

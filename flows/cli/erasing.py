@@ -7,7 +7,8 @@ import typer
 import tasks.erase.erase
 from flows.cli.serving.search_worker import answered_once
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.console import note
+from flows.presentation.model import Parts, table
 from flows.presentation.wording import plural
 from infra.store.base import Store
 from tasks.contracts.erasing import ErasedTables, EraseItem
@@ -17,30 +18,31 @@ from tasks.erase.records import Certificate
 from tasks.foundation.errors import ConfigError
 
 
-def show_erase(done: Certificate) -> None:
-    """Print the changed kinds of file, the tables, the models that have learnt it, and the places beyond it."""
+def erase_page(done: Certificate) -> Parts:
+    """Yield the changed kinds of file, the tables, the models that have learnt it, and the places beyond it."""
     if rows := [(k.kind, str(k.files), str(k.changed), str(k.rows), k.part) for k in done.kinds if k.changed]:
-        show_table(("kind of file", ">looked at", ">changed", ">rows", "~how"), rows)
+        yield table("", ("kind of file", ">looked at", ">changed", ">rows", "~how"), rows)
     verb, has = ("", "had") if done.erased else ("would be ", "has")
     files, gone = sum(kind.changed for kind in done.kinds), sum(kind.rows for kind in done.kinds)
-    say(f"{plural(files, 'file')} {verb}changed, {gone} rows gone")
+    yield f"{plural(files, 'file')} {verb}changed, {gone} rows gone"
     for span in done.spans:
-        say(f"span {span.name}: v{span.version} is without the rows")
-    for table in done.targets:
-        say(f"target {table.target} ({table.kind}): {table.table} {has} it{', and serves' if table.serving else ''}")
+        yield f"span {span.name}: v{span.version} is without the rows"
+    for each in done.targets:
+        yield f"target {each.target} ({each.kind}): {each.table} {has} it{', and serves' if each.serving else ''}"
     if done.copies:
-        say(f"kept copies on this machine: {done.copies}")
+        yield f"kept copies on this machine: {done.copies}"
     for model in done.trained:
         of = f", release {', '.join(map(str, model.releases))}" if model.releases else ""
-        say(f"trained on it: {model.version}{of}: {', '.join(model.spans) or 'its tokenizer'}")
+        yield f"trained on it: {model.version}{of}: {', '.join(model.spans) or 'its tokenizer'}"
     if done.backfill is not None:
-        say(f"To train these spans without it: {done.backfill}")
-    say("Beyond this command:", *(f"- {each}" for each in done.beyond))
+        yield f"To train these spans without it: {done.backfill}"
+    yield "Beyond this command:"
+    yield from (f"- {each}" for each in done.beyond)
     if done.erased:
-        say(f"Certificate: {CERTIFICATE.within(key=done.sha256[:16])}; no ingest takes it in again")
+        yield f"Certificate: {CERTIFICATE.within(key=done.sha256[:16])}; no ingest takes it in again"
 
 
-@command(show_erase)
+@command(erase_page)
 def erase(
     store: Store,
     item: Annotated[str | None, typer.Option(help="Erase the item with this id, its rows, texts and vectors.")] = None,

@@ -11,13 +11,12 @@ from pydantic import Field
 from configs.schema.config import Config
 from flows.cli.flow_runs import run_flow
 from flows.cli.report import RunReport, StageLine, report_of, stage_lines
-from flows.cli.running import show_stages
-from flows.cli.terminal import console
+from flows.cli.running import stages_table
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions, spans, write
-from flows.presentation import html, queries, terminal
-from flows.presentation.model import Section, ended_as, table
+from flows.presentation import html, queries
+from flows.presentation.model import Parts, Section, ended_as, table
 from flows.presentation.run.comparison import comparison_page, metrics_table
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import gate_name
@@ -71,16 +70,14 @@ class ExperimentsOutput(Record):
     experiments: tuple[ExperimentLine, ...] = Field(description="all experiments of the workspace")
 
 
-def show_tried(output: TryOutput) -> None:
-    """Print the settings, the stages, the verdicts, the champion's metrics, and the ways on."""
+def try_page(output: TryOutput) -> Parts:
+    """Yield the settings, the stages, the verdicts, the champion's metrics, and the ways on."""
     tried = output.experiment
-    say(f"experiment {tried.name}: run {tried.run_key} over {tried.span.name}, beside lineage {tried.lineage}")
+    yield f"experiment {tried.name}: run {tried.run_key} over {tried.span.name}, beside lineage {tried.lineage}"
     if tried.settings:
-        show_table(
-            ["setting", "~before", "~now"],
-            [[each.key, str(each.before), str(each.now)] for each in tried.settings],
-        )
-    show_stages(output.stages)
+        rows = [[each.key, str(each.before), str(each.now)] for each in tried.settings]
+        yield table("", ["setting", "~before", "~now"], rows)
+    yield stages_table(output.stages)
     gates = output.report.verdicts
     short = [(gate_name(each), evaluate.answered(each), each.severity) for each in gates]
     tables = [table("", ("gate", "verdict", "severity"), short)] if gates else []
@@ -92,16 +89,17 @@ def show_tried(output: TryOutput) -> None:
         tables += [queries.by_queries(of.by_queries, None, over)] if of.by_queries else []
         tables.append(evaluate.metrics(output.report.metrics, None, over))
     unsure = (*refusals(gates), *undecided(gates))
-    console.show(terminal.render(Section("Evaluate", unsure, tables=tuple(tables)), ""))
+    yield Section("Evaluate", unsure, tables=tuple(tables))
     verdict = "A critical gate refuses it" if output.refused else "No critical gate refuses it"
-    say(f"{verdict}. Nothing was released, and lineage {tried.lineage} is unchanged.")
-    say(f"page: {output.page}", f"to compare: {output.compare}")
+    yield f"{verdict}. Nothing was released, and lineage {tried.lineage} is unchanged."
+    yield f"page: {output.page}"
+    yield f"to compare: {output.compare}"
     if not output.refused:
-        say("to adopt it, put these settings into the file of your runs; the next span is trained with them")
-        say(f"to release from this span on with them at once: {output.adopt}")
+        yield "to adopt it, put these settings into the file of your runs; the next span is trained with them"
+        yield f"to release from this span on with them at once: {output.adopt}"
 
 
-@command(show_tried, name="try")
+@command(try_page, name="try")
 def try_(
     options: RunOptions,
     span: Annotated[
@@ -141,13 +139,13 @@ def try_(
     return _tried(options, experiment, url)
 
 
-def show_comparison(output: Comparison | ExperimentsOutput, store: Store) -> None:
-    """Print the comparison, or the list of experiments."""
+def compare_page(output: Comparison | ExperimentsOutput, store: Store) -> Parts:
+    """Yield the comparison, or the list of experiments."""
     if isinstance(output, Comparison):
-        console.show(terminal.page(comparison_page(output, store.uri)))
+        yield comparison_page(output, store.uri)
         return
     if not output.experiments:
-        say("no experiment yet; begin one: millrace try --set KEY=VALUE")
+        yield "no experiment yet; begin one: millrace try --set KEY=VALUE"
         return
     rows = [
         [
@@ -160,11 +158,11 @@ def show_comparison(output: Comparison | ExperimentsOutput, store: Store) -> Non
         ]
         for each in output.experiments
     ]
-    show_table(["experiment", "span", "run", "state", "~metric", "~settings"], rows)
-    say("to compare: millrace compare RUN EXPERIMENT")
+    yield table("", ["experiment", "span", "run", "state", "~metric", "~settings"], rows)
+    yield "to compare: millrace compare RUN EXPERIMENT"
 
 
-@command(show_comparison)
+@command(compare_page)
 def compare(
     store: Store,
     names: Annotated[

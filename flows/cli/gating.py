@@ -1,5 +1,6 @@
 """`millrace gate`: judge a run again in this process; only if it passes now, run the flow that releases it."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -7,10 +8,10 @@ from pydantic import Field
 
 from flows.cli.flow_runs import run_flow
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show, show_table
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions
-from flows.presentation import terminal, wording
-from flows.presentation.model import Cell, Section
+from flows.presentation import wording
+from flows.presentation.model import Cell, Parts, Section, table
 from flows.presentation.stages.evaluate import answered, by_human, gates
 from flows.presentation.wording import NONE
 from infra.store.base import Store
@@ -40,31 +41,29 @@ class GateOutput(Record):
     run_url: str | None = Field(description="address of the flow run that made the release; null: none was made now")
 
 
-def show_gate(output: GateOutput, explain: bool) -> None:
-    """Print the verdicts, or the arithmetic of each gate, and the run's outcome."""
+def gate_page(output: GateOutput, explain: bool) -> Parts:
+    """Yield the verdicts, or the arithmetic of each gate, and the run's outcome."""
     if explain:
-        show_arithmetic(output)
-        return
-    show(terminal.render(Section("Gates", by_human(output.overrides), tables=gates(output.verdicts)), ""))
-    say(output.sentence)
+        yield from _explained(output.verdicts)
+    else:
+        yield Section("Gates", by_human(output.overrides), tables=gates(output.verdicts))
+    yield output.sentence
 
 
-def show_arithmetic(output: GateOutput) -> None:
-    """Print the numbers behind each gate's answer, then the run's outcome."""
+def _explained(verdicts: Sequence[Verdict]) -> Parts:
+    """Yield the numbers behind each gate's answer."""
     columns = ("gate", ">rows", ">groups", ">value", ">baseline", ">difference", ">std. error", ">at least", ">at most",
                ">threshold", "answer")  # fmt: skip
-    show_table(columns, [_arithmetic(verdict) for verdict in output.verdicts])
-    for verdict in output.verdicts:
-        say(f"- {verdict.sentence}")
-    say(
+    yield table("", columns, map(_arithmetic, verdicts))
+    yield from (f"- {verdict.sentence}" for verdict in verdicts)
+    yield (
         "A group is the rows of one query; groups are drawn with replacement, challenger and baseline on one draw. "
         "At least and at most hold with the gate's confidence each. It passes if the whole interval is on the right "
-        "side of the threshold, fails if none of it is, and is undecided otherwise.",
-        output.sentence,
+        "side of the threshold, fails if none of it is, and is undecided otherwise."
     )
 
 
-@command(show_gate)
+@command(gate_page)
 def gate(
     options: RunOptions,
     run_key: Annotated[str, typer.Option("--run", help="Key of the run, from millrace history, or its beginning.")],

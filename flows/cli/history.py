@@ -1,7 +1,6 @@
 """`millrace history`: all runs, their ledger, and their numbers for Prometheus."""
 
 import datetime as dt
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,15 +8,13 @@ import typer
 from pydantic import Field
 
 from configs.prices import read_prices
-from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import write
-from flows.presentation import queries, terminal
+from flows.presentation import queries
 from flows.presentation.costs import priced
 from flows.presentation.history.ledger import run_ledger, whole_ledger
 from flows.presentation.history.page import history_html
-from flows.presentation.model import Cell, ended_as, state
+from flows.presentation.model import Cell, Parts, ended_as, state, table
 from flows.presentation.queries import CAPTION, forward_rows
 from flows.presentation.releases import published_as
 from flows.presentation.wording import ON_HOLDOUT, count, dollars, duration, moment, now, share
@@ -75,33 +72,37 @@ class HistoryOutput(Record):
     unreadable: tuple[str, ...] = Field(description="records that had to be left out, and why")
 
 
-def show(output: HistoryOutput | LedgerReport, run_key: str | None) -> None:
-    """Print the newest runs and the sums over all, or the ledger: of one run with its attempts, or of all runs."""
+def history_page(output: HistoryOutput | LedgerReport, run_key: str | None) -> Parts:
+    """Yield the newest runs and the sums over all, or the ledger: of one run with its attempts, or of all runs."""
     if isinstance(output, LedgerReport):
-        for section in run_ledger(output) if run_key is not None else whole_ledger(output):
-            console.show(terminal.render(section, output.workspace))
-        say(*(f"left out: {problem}" for problem in output.unreadable))
-        return
+        yield from run_ledger(output) if run_key is not None else whole_ledger(output)
+    else:
+        yield from _runs(output)
+    yield from (f"left out: {problem}" for problem in output.unreadable)
+
+
+def _runs(output: HistoryOutput) -> Parts:
     metric = queries.metric_of(run.by_queries for run in reversed(output.runs))
     columns = ("span", "run", "state", "began", ">time", ">goodput", ">attempts", ">cost", *queries.columns(metric))
-    show_table(columns, (_row(run, metric) for run in output.runs[-MOST_LINES:]))
+    yield table("", columns, (_row(run, metric) for run in output.runs[-MOST_LINES:]))
     if output.runs:
-        say(f"cost of all runs: {priced(output.totals.cost, output.totals.charges)}")
+        yield f"cost of all runs: {priced(output.totals.cost, output.totals.charges)}"
     if len(output.runs) > MOST_LINES:
-        say(f"the newest {MOST_LINES} of {len(output.runs)} runs")
-    _show_releases(output)
-    _show_forward(output.forward[-MOST_LINES:])
+        yield f"the newest {MOST_LINES} of {len(output.runs)} runs"
+    yield from _releases(output)
+    if scores := output.forward[-MOST_LINES:]:
+        yield f"{CAPTION}:"
+        yield table("", *forward_rows(scores))
     summed = output.totals
     ended = f"{summed.runs_succeeded} of {summed.runs_over} runs came to a result"
-    say(f"{ended}; goodput {share(summed.goodput)}")
+    yield f"{ended}; goodput {share(summed.goodput)}"
     if output.newest_data_seconds is not None and output.target_seconds is not None:
         standing = "beyond" if output.newest_data_seconds > output.target_seconds else "within"
         age, target = duration(output.newest_data_seconds), duration(output.target_seconds)
-        say(f"release {output.release} serves; its newest data is {age} old, {standing} the target of {target}")
-    say(*(f"left out: {problem}" for problem in output.unreadable))
+        yield f"release {output.release} serves; its newest data is {age} old, {standing} the target of {target}"
 
 
-@command(show)
+@command(history_page)
 def history(
     store: Store,
     html: Annotated[Path | None, typer.Option(help="Write one HTML file instead of printing.")] = None,
@@ -187,18 +188,11 @@ def _moment(text: str) -> str:
     return zoned.astimezone(dt.UTC).isoformat(timespec="microseconds")
 
 
-def _show_forward(scores: Sequence[ForwardScore]) -> None:
-    if scores:
-        say(f"{CAPTION}:")
-        columns, rows = forward_rows(scores)
-        show_table(columns, rows)
-
-
-def _show_releases(output: HistoryOutput) -> None:
-    """Print the newest releases if refreshes are among them; else the runs tell all."""
+def _releases(output: HistoryOutput) -> Parts:
+    """Yield the newest releases if refreshes are among them; else the runs tell all."""
     newest = output.releases[-MOST_LINES:]
     if any(each.refreshed is not None for each in newest):
-        say(f"Releases and refreshes; metrics {ON_HOLDOUT}:")
+        yield f"Releases and refreshes; metrics {ON_HOLDOUT}:"
         metric = queries.metric_of(each.by_queries for each in newest)
         columns = (">release", "", "span", "made at", ">vectors", *queries.columns(metric))
         rows = (
@@ -212,7 +206,7 @@ def _show_releases(output: HistoryOutput) -> None:
             )
             for each in newest
         )
-        show_table(columns, rows)
+        yield table("", columns, rows)
 
 
 def _row(run: HistoryLine, metric: str | None) -> tuple[Cell | str, ...]:

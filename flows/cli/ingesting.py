@@ -11,9 +11,9 @@ import tasks.data.adopt
 import tasks.data.ingest
 import tasks.data.look
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import DETECTED, Reading, RunOptions, spans, workspace_words
 from flows.cli.terminal.progress_bars import display
+from flows.presentation.model import Command, Parts, table
 from flows.presentation.wording import plural
 from infra.store.base import Store
 from infra.store.factory import require_fit
@@ -40,27 +40,29 @@ _MOST_SHOWN = 3  # values, and languages
 _SHOWN_CHARS = 24  # shown of a value
 
 
-def show_facts(output: SourceFacts) -> None:
-    """Print the columns, the problems, and the command to copy."""
+def look_page(output: SourceFacts) -> Parts:
+    """Yield the columns, the problems, and the command to copy."""
     form = f"{output.format}, {output.delimiter} between fields" if output.delimiter else output.format
     sample = f"; distinct values and shares of a sample of {output.sampled:,}" * (output.sampled < output.rows)
     times = f", {output.first[:10]} to {output.last[:10]}" if output.first and output.last else ""
     name = f", {output.export}" if output.export else ""
-    say(f"{output.source}{name}: {output.rows:,} rows{times}, {form}{sample}")
-    say(*([f"{plural(output.left_out, 'further row')} left out"] if output.left_out else []), "")
+    yield f"{output.source}{name}: {output.rows:,} rows{times}, {form}{sample}"
+    if output.left_out:
+        yield f"{plural(output.left_out, 'further row')} left out"
+    yield ""
     filled = [c for c in output.columns if c.common or c.role]
     rows = ([c.name, c.role or "", _type(c), f"{c.nulls:,}", f"{c.distinct:,}", _values(c)] for c in filled)
-    show_table(["column", "role", "~type", ">nulls", ">distinct", "~values"], rows)
-    empty = [c.name for c in output.columns if c not in filled]
-    say(*([f"without any value: {', '.join(empty)}"] if empty else []), "")
-    for problem in output.problems:
-        say(f"check: {problem.text}")
-    for remark in output.remarks:
-        say(f"note: {remark}")
-    say("", "To ingest it:", f"  {output.command}")
+    yield table("", ["column", "role", "~type", ">nulls", ">distinct", "~values"], rows)
+    if empty := [c.name for c in output.columns if c not in filled]:
+        yield f"without any value: {', '.join(empty)}"
+    yield ""
+    yield from (f"check: {problem.text}" for problem in output.problems)
+    yield from (f"note: {remark}" for remark in output.remarks)
+    yield ""
+    yield Command("To ingest it:", (output.command,))
 
 
-@command(show_facts, new=True)
+@command(look_page, new=True)
 def look(
     options: RunOptions,
     file: Annotated[
@@ -125,24 +127,22 @@ def _shared(each: Shared) -> str:
 _MOST_COLUMNS = 30  # shown
 
 
-def show_ingested(output: IngestSummary) -> None:
-    """Print the output for people."""
+def ingest_page(output: IngestSummary) -> Parts:
+    """Yield the spans, the columns and likely mistakes."""
     rows = ([s.name, f"v{s.version}", f"{s.rows:,}", _what(s)] for s in output.spans)
-    show_table(["span", "version", ">rows", ""], rows)
-    say(f"{plural(output.rows, 'row')} in {plural(len(output.spans), 'span')}, from {plural(output.files, 'file')}")
+    yield table("", ["span", "version", ">rows", ""], rows)
+    yield f"{plural(output.rows, 'row')} in {plural(len(output.spans), 'span')}, from {plural(output.files, 'file')}"
     first = sorted(output.columns, key=lambda each: each.role is None)[:_MOST_COLUMNS]
     more = len(output.columns) - len(first)
     shown = first if more else output.columns  # in the order of the source
-    say(f"columns: {', '.join(map(_column, shown))}{f' and {more:,} more' if more else ''}")
-    for problem in output.problems:
-        say(f"check: {problem.text}")
+    yield f"columns: {', '.join(map(_column, shown))}{f' and {more:,} more' if more else ''}"
+    yield from (f"check: {problem.text}" for problem in output.problems)
     if not output.problems:
-        say("check: no likely mistake is seen in a sample of the rows; millrace look FILE shows more")
-    for note in output.notes:
-        say(f"note: {note}")
+        yield "check: no likely mistake is seen in a sample of the rows; millrace look FILE shows more"
+    yield from (f"note: {note}" for note in output.notes)
 
 
-@command(show_ingested, new=True)
+@command(ingest_page, new=True)
 def ingest(
     store: Store,
     span: Annotated[SpanKind, typer.Option(help="Length of a span.")],
@@ -211,18 +211,18 @@ def ingest(
         )
 
 
-def show_adopted(output: AdoptedSpan) -> None:
-    """Print the output for people."""
+def adopt_page(output: AdoptedSpan) -> Parts:
+    """Yield the rows and the columns."""
     of_span = output.kind == SPAN_KIND
     rows = plural(output.rows, "row") if of_span else plural(output.rows, "record of items", "records of items")
-    say(f"{output.name} v{output.version}: {rows} in {plural(output.files, 'file')}, as they lie")
+    yield f"{output.name} v{output.version}: {rows} in {plural(output.files, 'file')}, as they lie"
     labels = f"; rows with a label: {output.labels:,}" if of_span else ""
-    say(f"further columns: {', '.join(output.columns) or 'none'}{labels}")
+    yield f"further columns: {', '.join(output.columns) or 'none'}{labels}"
     if output.ids_alone:
-        say("note: rows name their items by id alone: validate takes each text from the item feed")
+        yield "note: rows name their items by id alone: validate takes each text from the item feed"
 
 
-@command(show_adopted, new=True)
+@command(adopt_page, new=True)
 def adopt(
     store: Store,
     place: Annotated[
@@ -237,12 +237,13 @@ def adopt(
     return tasks.data.adopt.adopt(store, place)
 
 
-def show_skipped(made: Skip) -> None:
-    """Print the recorded skip, and how it ends."""
-    say(f"{made.span.name} v{made.span.version} is skipped: {made.reason}", "A corrected version of it is not.")
+def skip_page(made: Skip) -> Parts:
+    """Yield the recorded skip, and how it ends."""
+    yield f"{made.span.name} v{made.span.version} is skipped: {made.reason}"
+    yield "A corrected version of it is not."
 
 
-@command(show_skipped)
+@command(skip_page)
 def skip(
     options: RunOptions,
     span: Annotated[

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import show
 from flows.cli.terminal.options import RunOptions, spans
-from flows.presentation import terminal
 from flows.presentation.run.planned import costs
 from tasks.contracts.costs import CostPlan
 from tasks.costs.run_cost import plan_costs
@@ -18,13 +16,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.planning.next_run import plan_run
 
 
-def show_plan(output: CostPlan) -> None:
-    """Print the choices, then each figure of the cheapest with its source."""
-    for section in costs(output):
-        show(terminal.render(section, ""))
-
-
-@command(show_plan)
+@command(costs)
 def plan(
     options: RunOptions,
     span: Annotated[

@@ -5,7 +5,7 @@ import functools
 import logging
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -18,10 +18,11 @@ from configs.schema.config import Config
 from configs.schema.operations import Charge
 from configs.schema.stages import narrowing
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
 from flows.presentation import queries
+from flows.presentation.model import Command, Parts, table
 from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import BY_NARROW, OF_INDEX, WITHOUT_INDEX, dollars, moment, plural
 from infra import prefect_server
@@ -47,17 +48,17 @@ class PublishOutput(Record):
     targets: tuple[Served, ...] = Field(description="state of each target now")
 
 
-def show(output: PublishOutput) -> None:
-    """Print the targets for people."""
-    show_targets(output.targets, output.release)
+def publish_page(output: PublishOutput) -> Parts:
+    """Return the targets."""
+    return target_lines(output.targets, output.release)
 
 
-def show_targets(targets: tuple[Served, ...], current: int | None) -> None:
-    """Print a line for each target; one that serves another release than the current one says so."""
+def target_lines(targets: tuple[Served, ...], current: int | None) -> Iterator[str]:
+    """Yield a line for each target; one that serves another release than the current one says so."""
     for each in targets:
         differs = f"; NOT THE CURRENT RELEASE, {current}: millrace publish" if current != each.release else ""
         of = OF_INDEX if each.index is not None else WITHOUT_INDEX
-        say(
+        yield (
             f"target {each.target.name} ({each.target.kind}): release {each.release} in {each.table}, "
             f"{plural(each.vectors, 'vector')}, recall@10 {each.recall:.4f} {of}{_narrow(each)}{differs}"
         )
@@ -71,7 +72,7 @@ def _narrow(of: Served) -> str:
     return f"; {recall:.4f} {BY_NARROW} ({narrowing(of.target)}), {whole:.4f} by the release's"
 
 
-@command(show)
+@command(publish_page)
 def publish(
     options: RunOptions,
     number: Annotated[
@@ -187,14 +188,15 @@ class HoldOutput(Record):
     waiting: tuple[Release, ...] = Field(description="releases made during the lifted hold; the next run decides them")
 
 
-def show_releases(output: ReleasesOutput) -> None:
-    """Print a line for each release."""
+def releases_page(output: ReleasesOutput) -> Parts:
+    """Yield a line for each release."""
     if not output.releases and not output.unreadable:
-        say("no release yet")
+        yield "no release yet"
         return
-    say(*(f"release {each.number} can't be shown: {each.trouble}" for each in output.unreadable))
+    yield from (f"release {each.number} can't be shown: {each.trouble}" for each in output.unreadable)
     priced = any(cost is not None for cost in output.costs.values())
-    show_table(
+    yield table(
+        "",
         [">release", "", "span", "made at", "model", ">vectors", *([">cost"] if priced else ()),
          *queries.columns(MAIN), "~let pass by"],
         (
@@ -213,10 +215,10 @@ def show_releases(output: ReleasesOutput) -> None:
         ),
     )  # fmt: skip
     if priced:
-        say(f"cost: the run or refresh that made it, {output.cost_basis}")
+        yield f"cost: the run or refresh that made it, {output.cost_basis}"
 
 
-@command(show_releases)
+@command(releases_page)
 def releases(store: Store) -> ReleasesOutput:
     """List all releases and mark the current one."""
     # An unreadable release must not hide the others.
@@ -248,19 +250,19 @@ def _charges(store: Store, made: Sequence[Release]) -> dict[int, Sequence[Charge
     return {each.number: found.get(each.run_key, ()) for each in made}
 
 
-def show_rollback(output: RollbackOutput) -> None:
-    """Print the release that serves now, and the one before."""
-    say(f"current release: {_by_model(output.release)}")
+def rollback_page(output: RollbackOutput) -> Parts:
+    """Yield the release that serves now, and the one before."""
+    yield f"current release: {_by_model(output.release)}"
     if output.before is not None:
-        say(f"before: {_by_model(output.before)}")
+        yield f"before: {_by_model(output.before)}"
     if output.hold is None:
-        say('The next run or refresh may release again. To prevent that: millrace hold --reason "why"')
+        yield 'The next run or refresh may release again. To prevent that: millrace hold --reason "why"'
     else:
-        say(output.hold.sentence)
-    show_targets(output.targets, output.release.number)
+        yield output.hold.sentence
+    yield from target_lines(output.targets, output.release.number)
 
 
-@command(show_rollback)
+@command(rollback_page)
 def rollback(
     options: RunOptions,
     to: Annotated[int | None, typer.Option(help="Release to go back to; default: the previous model's newest.")] = None,
@@ -278,22 +280,23 @@ def rollback(
     return RollbackOutput(before=serving, release=release, hold=hold, targets=follow(options, release))
 
 
-def show_hold(output: HoldOutput) -> None:
-    """Print the hold, or the releases that wait after it, and how to go on."""
+def hold_page(output: HoldOutput) -> Parts:
+    """Yield the hold, or the releases that wait after it, and how to go on."""
     if output.held:
-        say(output.hold.sentence, "Runs end as Held and keep their models; refreshes end at once. Lift it with:")
-        say("  millrace hold --off")
+        yield output.hold.sentence
+        ends = "Runs end as Held and keep their models; refreshes end at once. Lift it with:"
+        yield Command(ends, ("millrace hold --off",))
         return
-    say("releases are not held any more")
+    yield "releases are not held any more"
     for release in output.waiting:
-        say(
+        yield (
             f"release {release.number} of {release.span.name}, by model {release.model.version}, was made meanwhile: "
             f"the next run or refresh makes it current, unless a later span serves; at once: "
             f"millrace rollback --to {release.number}"
         )
 
 
-@command(show_hold)
+@command(hold_page)
 def hold(
     store: Store,
     reason: Annotated[str | None, typer.Option(help="Reason, shown with the release.")] = None,

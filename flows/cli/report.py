@@ -9,10 +9,9 @@ from pydantic import Field
 
 from configs.prices import read_prices
 from configs.schema.operations import PriceList
-from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.options import spans, write
-from flows.presentation import terminal
+from flows.presentation.model import Page, Parts
 from flows.presentation.run.report import run_html, run_page, shortened_page
 from infra.store.base import Store
 from tasks.contracts.evaluation import ByQueries, Override, Role, SliceMetrics, Verdict
@@ -164,7 +163,12 @@ def report_of(run: Run, cached: tuple[Stage, ...]) -> RunReport:
     )
 
 
-@command()
+def report_page(page: Page) -> Parts:
+    """Return the page, which is shown whole."""
+    return (page,)
+
+
+@command(report_page)
 def report(
     store: Store,
     span: Annotated[str | None, typer.Option(autocompletion=spans, help="Show the last run over this span.")] = None,
@@ -184,7 +188,7 @@ def report(
         Path | None, typer.Option(help="A YAML file of price lists; shows the cost at these prices too.")
     ] = None,
     as_json: bool = False,
-) -> ReportOutput | None:
+) -> ReportOutput | Page | None:
     """Show one run: its end, gates, stages and what to do; with --full everything."""
     if span is not None and run_key is not None:
         raise ConfigError("report: give --span or --run, not both")
@@ -199,10 +203,10 @@ def report(
         write(html, run_html(store, key, lists))
     if as_json:
         return of_run(store, key, lists)
-    if html is None:
-        page = run_page(store, key, lists)
-        console.show(terminal.page(page if full else shortened_page(read_run(Snapshot(store), key), page, bool(lists))))
-    return None
+    if html is not None:
+        return None
+    page = run_page(store, key, lists)
+    return page if full else shortened_page(read_run(Snapshot(store), key), page, bool(lists))
 
 
 def _write_timeline(store: Store, run_key: str, file: Path) -> None:

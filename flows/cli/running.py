@@ -8,15 +8,14 @@ import typer
 from pydantic import Field
 
 from configs.schema.config import Config
-from flows.cli.dry_run import DryRunOutput, planned, show_dry_run
+from flows.cli.dry_run import DryRunOutput, dry_run_page, planned
 from flows.cli.flow_runs import run_flow
 from flows.cli.report import RunReport, StageLine, report_of, stage_lines
-from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions, spans, workspace_words
-from flows.presentation import queries, terminal
-from flows.presentation.model import Section
+from flows.presentation import queries
+from flows.presentation.model import Command, Parts, Section, Table, table
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import NONE, count, plural, seconds
 from infra.store.base import Store
@@ -63,23 +62,24 @@ class RefreshOutput(Record):
     embedded: int | None = Field(description="items that got a new vector")
 
 
-def show_run(output: RunOutput | DryRunOutput, with_settings: bool, options: RunOptions) -> None:
-    """Print the stages, the verdicts, how the run ended, and the commands to go on with."""
+def run_page(output: RunOutput | DryRunOutput, with_settings: bool, options: RunOptions) -> Parts:
+    """Yield the stages, the verdicts, how the run ended, and the commands to go on with."""
     if isinstance(output, DryRunOutput):
-        show_dry_run(output, with_settings)
+        yield from dry_run_page(output, with_settings)
         return
     if output.report is None:
-        say(output.sentence)
+        yield output.sentence
         return
-    say(f"run {output.report.run_key} over {output.report.span}, lineage {output.report.lineage}: {output.run_url}")
-    show_stages(output.stages)
-    _verdict(output.report)
+    of = output.report
+    yield f"run {of.run_key} over {of.span}, lineage {of.lineage}: {output.run_url}"
+    yield stages_table(output.stages)
+    yield from _verdict(of)
     if output.sentence:
-        say(output.sentence)
-    _next(output.report, workspace_words(options.store))
+        yield output.sentence
+    yield from _next(of, workspace_words(options.store))
 
 
-@command(show_run)
+@command(run_page)
 def run(
     options: RunOptions,
     span: Annotated[
@@ -128,12 +128,12 @@ def run(
     )
 
 
-def show_refresh(output: RefreshOutput) -> None:
-    """Print the result for people."""
-    say(output.sentence)
+def refresh_page(output: RefreshOutput) -> Parts:
+    """Yield the result."""
+    yield output.sentence
 
 
-@command(show_refresh)
+@command(refresh_page)
 def refresh(
     options: RunOptions,
     verify: Annotated[
@@ -183,8 +183,8 @@ def refresh(
     )
 
 
-def _next(run: RunReport, words: list[str]) -> None:
-    """Print the commands that people type after a run. `words`: the options of the workspace."""
+def _next(run: RunReport, words: list[str]) -> Parts:
+    """Yield the commands that people type after a run. `words`: the options of the workspace."""
     if run.state == "Rejected":
         steps = {
             "millrace report": "the gates, the drift of the data, what to do",
@@ -200,7 +200,7 @@ def _next(run: RunReport, words: list[str]) -> None:
         return
     commands = {" ".join([step, *map(shlex.quote, words)]): about for step, about in steps.items()}
     width = max(map(len, commands))
-    say("next:", *(f"  {command:<{width}}  {about}" for command, about in commands.items()))
+    yield Command("next:", tuple(f"{command:<{width}}  {about}" for command, about in commands.items()))
 
 
 def _decided(store: Store, served: Release | None) -> str:
@@ -220,25 +220,25 @@ def _sentence(store: Store, config: Config, run: Run) -> str:
     return ""
 
 
-def show_stages(stages: Iterable[StageLine]) -> None:
-    """Print a line for each stage."""
+def stages_table(stages: Iterable[StageLine]) -> Table:
+    """Return a row for each stage."""
     rows = (
         [s.stage.value, "cached" if s.cached else "done" if s.done else NONE, str(s.attempts), seconds(s.seconds)]
         for s in stages
     )
-    show_table(["stage", "", ">attempts", ">seconds"], rows)
+    return table("", ["stage", "", ">attempts", ">seconds"], rows)
 
 
-def _verdict(run: RunReport) -> None:
-    """Print the metrics, the verdicts of the gates, and how the run ended."""
+def _verdict(run: RunReport) -> Parts:
+    """Yield the metrics, the verdicts of the gates, and how the run ended."""
     if run.metrics is not None:
         over = evaluate.over(run.holdout_rows or 0, run.items or 0, run.sampled_from, run.pairs or 0)
         apart = [queries.by_queries(run.by_queries, run.champion_by_queries, over)] if run.by_queries else []
         tables = (*apart, evaluate.metrics(run.metrics, run.champion, over), *evaluate.gates(run.verdicts))
-        console.show(terminal.render(Section("Evaluate", evaluate.by_human(run.overrides), tables=tables), ""))
+        yield Section("Evaluate", evaluate.by_human(run.overrides), tables=tables)
     if run.release is not None:
-        say(f"{run.state} as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors")
+        yield f"{run.state} as {run.release}: model {run.model_version}, {count(run.vectors or 0)} vectors"
     elif run.state == "Rejected":
-        say("Rejected: the champion stays, nothing was released")
+        yield "Rejected: the champion stays, nothing was released"
     else:
-        say("Unfinished: run the span again, and it continues from here")
+        yield "Unfinished: run the span again, and it continues from here"

@@ -2,18 +2,16 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import typer
 from pydantic import Field
 
 from flows.cli.serving.search_worker import ANSWER_SECONDS, answered_once, searcher
-from flows.cli.terminal import console
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say, show_table
-from flows.presentation import terminal
 from flows.presentation.changes import changes_section
+from flows.presentation.model import Parts, table
 from flows.presentation.wording import count, shortened
 from infra.store.base import Store
 from tasks.contracts.runs import Release
@@ -38,16 +36,14 @@ class SearchOutput(Record):
     seconds: float = Field(description="seconds to embed the query and to compare, without the worker's start")
 
 
-def show_hits(output: SearchOutput) -> None:
-    """Print the hits for people."""
-    rows: list[list[Any]] = [
-        [f"{hit.score:.3f}", shortened(hit.item_id, _SHOWN), shortened(hit.text, _SHOWN)] for hit in output.hits
-    ]
-    show_table((">cosine", "item", "~text"), rows)
-    say(f"the nearest of {count(output.vectors)} items in release {output.release}, in {output.seconds:.2f} s")
+def search_page(output: SearchOutput) -> Parts:
+    """Yield the hits."""
+    rows = [[f"{hit.score:.3f}", shortened(hit.item_id, _SHOWN), shortened(hit.text, _SHOWN)] for hit in output.hits]
+    yield table("", (">cosine", "item", "~text"), rows)
+    yield f"the nearest of {count(output.vectors)} items in release {output.release}, in {output.seconds:.2f} s"
 
 
-@command(show_hits)
+@command(search_page)
 def search(
     store: Store,
     text: Annotated[str, typer.Argument(help="Query, as a user would write it.")],
@@ -113,12 +109,12 @@ def _ask_server(address: str, token: str | None, release: Release, question: Que
     return Answer(hits=hits, seconds=round(time.monotonic() - began, 3))
 
 
-def show_changes(changes: Changes) -> None:
-    """Print the comparison for people."""
-    console.show(terminal.render(changes_section(changes), ""))
+def diff_page(changes: Changes) -> Parts:
+    """Yield the comparison."""
+    yield changes_section(changes)
 
 
-@command(show_changes)
+@command(diff_page)
 def diff(
     store: Store,
     before: Annotated[

@@ -14,22 +14,23 @@ import typer
 from flows.cli.serving import background_pages, server
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note, say
+from flows.presentation.model import Parts
 from infra import prefect_server
 from infra.prefect_server import Server
 from infra.store.base import Store
 from tasks.foundation.errors import ConfigError
 
 
-def show_server(output: Server) -> None:
-    """Print the address of its pages, and the file with their password."""
+def up_page(output: Server) -> Parts:
+    """Yield the address of its pages, and the file with their password."""
     how = "started" if output.started else "runs already"
     whose = f"process {output.pid}, {output.home}/server.log" if output.pid is not None else "PREFECT_API_URL"
-    say(f"Prefect UI: {output.ui_url} ({how}; {whose})")
+    yield f"Prefect UI: {output.ui_url} ({how}; {whose})"
     if output.password_file is not None:
-        say(f"Its pages ask for a password: cat {shlex.quote(output.password_file)}")
+        yield f"Its pages ask for a password: cat {shlex.quote(output.password_file)}"
 
 
-@command(show_server)
+@command(up_page)
 def up() -> Server:
     """Start the Prefect server in the background, or find the running one."""
     return prefect_server.up(prefect_server.state_home(), note)

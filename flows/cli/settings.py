@@ -11,8 +11,9 @@ from pydantic import Field
 from configs.keys import EACH, NAME, NO_DEFAULT, Key, all_keys
 from configs.load import BASE, InForce, check_key, in_force, load_config
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import setting_keys
+from flows.presentation.model import Parts
 from flows.presentation.wording import NONE
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
@@ -46,16 +47,17 @@ class ConfigOutput(Record):
     settings: tuple[Setting, ...] = Field(description="keys in the order of the schema")
 
 
-def show_settings(output: ConfigOutput) -> None:
-    """Print each key with its value and origin, and below them its meaning, type and default."""
-    note(f"settings: {BASE.name}{f', then {output.config_file}' if output.config_file else ' alone'}, then each --set")
+def config_page(output: ConfigOutput) -> Parts:
+    """Yield each key with its value and origin, and below them its meaning, type and default."""
     for each in output.settings:
         value = f"{_text(each.value)}  # {each.origin}" if each.origin else NONE
         effect = "decides the result" if each.decides else "does not change the result"
-        say(f"{each.key}: {value}", f"    {each.meaning}", f"    {each.type}; {_default(each)}; {effect}")
+        yield f"{each.key}: {value}"
+        yield f"    {each.meaning}"
+        yield f"    {each.type}; {_default(each)}; {effect}"
 
 
-@command(show_settings)
+@command(config_page)
 def config(
     key: Annotated[
         str | None,
@@ -75,6 +77,7 @@ def config(
     if not found:
         raise ConfigError(f"millrace config: no key {key!r}; millrace config prints all")
     file = str(config_file) if config_file else None
+    note(f"settings: {BASE.name}{f', then {file}' if file else ' alone'}, then each --set")
     return ConfigOutput(config_file=file, settings=tuple(_setting(each, force) for each in found))
 
 

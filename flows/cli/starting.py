@@ -13,9 +13,10 @@ from pydantic import Field
 import tasks.data.look
 from configs.load import load_config
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import DETECTED, Reading, workspace_words, write_all
 from flows.cli.terminal.progress_bars import display
+from flows.presentation.model import Command, Parts
 from infra.store.base import Store
 from infra.store.factory import require_fit
 from tasks.contracts.spans import SpanKind, kind_of, last_over
@@ -64,16 +65,19 @@ class _Sources(NamedTuple):
     span: SpanKind
 
 
-def show_init(output: InitOutput) -> None:
-    """Print the sources, likely mistakes, and the commands that follow."""
-    say(output.log, *([output.feed] if output.feed else []))
-    say(*(f"check: {problem}" for problem in output.problems))
+def init_page(output: InitOutput) -> Parts:
+    """Yield the sources, likely mistakes, and the commands that follow."""
+    yield output.log
+    if output.feed:
+        yield output.feed
+    yield from (f"check: {problem}" for problem in output.problems)
     count = f"{len(output.settings)} settings, each with its reason"
-    say(f"wrote {SETTINGS} ({count}) and {COMMANDS} (all commands)", "", "Next:")
-    say(*(f"  {each}" for each in output.commands))
+    yield f"wrote {SETTINGS} ({count}) and {COMMANDS} (all commands)"
+    yield ""
+    yield Command("Next:", output.commands)
 
 
-@command(show_init, new=True)
+@command(init_page, new=True)
 def init(
     store: Store,
     file: Annotated[

@@ -8,12 +8,11 @@ from pydantic import Field
 import tasks.monitoring.freshness
 from configs.load import with_overrides
 from configs.schema.config import Config
-from flows.cli.releases import show_targets
+from flows.cli.releases import target_lines
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say, show_table
 from flows.cli.terminal.options import RunOptions
 from flows.presentation.costs import priced
-from flows.presentation.model import ended_as
+from flows.presentation.model import Parts, ended_as, table
 from flows.presentation.wording import dollars, seconds, share
 from infra.store.base import Store
 from infra.store.manifest import MANIFEST, Manifest, read_fact
@@ -89,8 +88,8 @@ class StatusOutput(Record):
     totals: Sums = Field(description="sums over all attempts that have ended")
 
 
-def show_status(output: StatusOutput) -> None:
-    """Print the spans, the lineages, the current release, the targets, and the sums."""
+def status_page(output: StatusOutput) -> Parts:
+    """Yield the spans, the lineages, the current release, the targets, and the sums."""
     rows = (
         [
             span.name,
@@ -101,31 +100,31 @@ def show_status(output: StatusOutput) -> None:
         ]
         for span in output.spans
     )
-    show_table(["span", "version", ">rows", "trained in", "runs"], rows)
+    yield table("", ["span", "version", ">rows", "trained in", "runs"], rows)
     for line in output.lineages:
         trained = f"trained up to {line.span}" if line.span is not None else "imported weights, not trained on yet"
-        say(f"lineage {line.name}: {trained}, step {line.step}, {line.checkpoint}")
+        yield f"lineage {line.name}: {trained}, step {line.step}, {line.checkpoint}"
     for tried in output.experiments:
-        say(
-            f"experiment {tried.name}: run {tried.run_key}; to compare: millrace compare {tried.span.name} {tried.name}"
-        )
-    say(f"current release: {_release(output.release) if output.release else 'none yet'}")
+        compare = f"millrace compare {tried.span.name} {tried.name}"
+        yield f"experiment {tried.name}: run {tried.run_key}; to compare: {compare}"
+    yield f"current release: {_release(output.release) if output.release else 'none yet'}"
     if output.hold is not None:
-        say(f"{output.hold.sentence} Lift it with: millrace hold --off")
-    show_targets(output.targets, output.release.number if output.release else None)
+        yield f"{output.hold.sentence} Lift it with: millrace hold --off"
+    yield from target_lines(output.targets, output.release.number if output.release else None)
     totals = output.totals
     per_million = totals.dollars_per_million_vectors
     cost = f"cost {priced(totals.cost, totals.charges)}"
-    say(
+    yield (
         f"ledger: {totals.runs} runs, {totals.attempts} attempts, {share(totals.success_rate)} succeeded"
         + (f", {totals.running} running or lost" if totals.running else "")
         + f"; goodput {share(totals.goodput)}; {cost}"
         + (f", {dollars(per_million)} per million vectors" if per_million is not None else "")
     )
-    say(*(f"budget: {each.sentence}" for each in output.budgets))
-    say(f"seconds: {_phases(totals.seconds)}")
+    yield from (f"budget: {each.sentence}" for each in output.budgets)
+    yield f"seconds: {_phases(totals.seconds)}"
     if totals.attempts_by_class:
-        show_table(
+        yield table(
+            "",
             ["failures", ">attempts", ">seconds"],
             (
                 [failure.value, str(attempts), seconds(totals.seconds_by_class[failure])]
@@ -134,7 +133,7 @@ def show_status(output: StatusOutput) -> None:
         )
 
 
-@command(show_status)
+@command(status_page)
 def status(store: Store) -> StatusOutput:
     """Show spans, lineages, the current release, and the cost of all attempts."""
     snapshot = Snapshot(store, strict=True)
@@ -237,30 +236,29 @@ ROWS = 31  # newest spans only
 _TIMES = ("arrived_at", "validated_at", "trained_at", "evaluated_at", "embedded_at", "released_at")
 
 
-def show_freshness(report: FreshnessReport) -> None:
-    """Print the report; times are in UTC."""
-    say(f"lineage {report.lineage}{f', on branch {report.continues}' * (report.continues != report.lineage)}")
-    say(_age(report))
+def freshness_page(report: FreshnessReport) -> Parts:
+    """Yield the report; times are in UTC."""
+    yield f"lineage {report.lineage}{f', on branch {report.continues}' * (report.continues != report.lineage)}"
+    yield _age(report)
     if report.hold is not None:
-        say(report.hold.sentence)
+        yield report.hold.sentence
     if report.catalogue is not None:
-        say(_catalogue(report.catalogue, report))
+        yield _catalogue(report.catalogue, report)
     if report.spans:
         columns = ("span", "state", "arrived", "validated", "trained", "evaluated", "embedded", "released")
         rows = [(row.span, row.state, *(_minute(getattr(row, name)) for name in _TIMES)) for row in report.spans]
-        show_table(columns, rows[-ROWS:])
+        yield table("", columns, rows[-ROWS:])
     if older := report.older + max(0, len(report.spans) - ROWS):
-        say(f"and {older} older")
-    for clock in report.clocks:
-        say(_clock(clock))
+        yield f"and {older} older"
+    yield from map(_clock, report.clocks)
     for problem in report.problems:
-        say(f"{'!' if problem.urgent else '-'} {problem.sentence}")
-        say(f"  {problem.way_out}")
+        yield f"{'!' if problem.urgent else '-'} {problem.sentence}"
+        yield f"  {problem.way_out}"
     if not report.problems:
-        say("nothing is wrong")
+        yield "nothing is wrong"
 
 
-@command(show_freshness)
+@command(freshness_page)
 def freshness(options: RunOptions) -> FreshnessReport:
     """Show the age of the released data, the progress of each span, and everything missing, missed or late.
 

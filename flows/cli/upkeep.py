@@ -13,9 +13,9 @@ import tasks.prune.prune
 import tasks.runs.host_records
 from configs.schema.operations import PruneConfig
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import note, say, show, show_table
+from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions
-from flows.presentation import terminal
+from flows.presentation.model import Parts, table
 from flows.presentation.pruning import section
 from flows.presentation.wording import moment
 from infra import prefect_server
@@ -50,18 +50,18 @@ class HostsOutput(Record):
     hosts: tuple[HostLine, ...]
 
 
-def show_hosts(output: HostsOutput) -> None:
-    """Print the output for people."""
+def hosts_page(output: HostsOutput) -> Parts:
+    """Yield a row for each host."""
     if output.forgiven is not None:
-        say(f"forgiven: {output.forgiven}")
+        yield f"forgiven: {output.forgiven}"
     if not output.hosts:
-        say("no host is excluded or suspected")
+        yield "no host is excluded or suspected"
         return
     rows = [(h.host, h.state, str(len(h.strikes)), moment(h.until), h.run_key, h.reason) for h in output.hosts]
-    show_table(("host", "state", ">strikes", "until", "run", "~why"), rows)
+    yield table("", ("host", "state", ">strikes", "until", "run", "~why"), rows)
 
 
-@command(show_hosts)
+@command(hosts_page)
 def hosts(
     store: Store,
     forgive: Annotated[str | None, typer.Option(help="Forget the record of this host, after a repair.")] = None,
@@ -74,18 +74,17 @@ def hosts(
     return HostsOutput(forgiven=forgive, hosts=tuple(line for record in live if (line := _line(record)) is not None))
 
 
-def show_reap(report: ReapReport) -> None:
-    """Print the output for people."""
+def reap_page(report: ReapReport) -> Parts:
+    """Yield a row for each job."""
     if not report.jobs:
         queues = " and ".join(report.queues)
-        none = f"no job on {queues}" if queues else "no job: with these settings no stage runs on AWS Batch"
-        say(none)
+        yield f"no job on {queues}" if queues else "no job: with these settings no stage runs on AWS Batch"
         return
     rows = [(job.job, job.name, job.status, job.action, job.why) for job in report.jobs]
-    show_table(("job", "name", "status", "action", "~why"), rows)
+    yield table("", ("job", "name", "status", "action", "~why"), rows)
 
 
-@command(show_reap, new=True)
+@command(reap_page, new=True)
 def reap(
     options: RunOptions,
     grace_minutes: Annotated[float, typer.Option(help="End jobs after this time without a waiting process.")] = 15.0,
@@ -100,14 +99,13 @@ def reap(
     )
 
 
-def show_prune(plan: PrunePlan) -> None:
-    """Print the folders, largest first, the total by kind, and which releases can still serve."""
+def prune_page(plan: PrunePlan) -> Parts:
+    """Return the folders, largest first, the total by kind, and which releases can still serve."""
     made = section(plan)
-    show(terminal.Columns(each) for each in made.tables)
-    say(*made.lines)
+    return (*made.tables, *made.lines)
 
 
-@command(show_prune)
+@command(prune_page)
 def prune(
     options: RunOptions,
     keep: Annotated[

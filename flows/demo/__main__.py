@@ -19,7 +19,7 @@ from flows.cli.terminal import console
 from flows.cli.terminal.ending import explain
 from flows.cli.terminal.options import RunOptions
 from flows.demo.search_log import month_start, write_shop
-from flows.presentation.model import Cell, state
+from flows.presentation.model import Cell, state, table
 from flows.presentation.queries import OF_QUERIES, truly_seen
 from flows.presentation.wording import NONE, count, now, number
 from infra import prefect_server
@@ -150,7 +150,7 @@ def _print_table(reports: Sequence[RunReport]) -> None:
             )
         )
     console.say("Recall@10 of held-out queries: unseen, of which training has no row, and seen; beside the champion's.")
-    console.show_table(columns, rows)
+    console.show([table("", columns, rows)])
     console.say(
         "",
         *(truly_seen(last) if (last := reports[-1].by_queries) else ()),

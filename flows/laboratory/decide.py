@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say, show
 from flows.cli.terminal.options import RunOptions
-from flows.presentation import terminal
+from flows.presentation.model import Parts
 from flows.presentation.run.planned import decision_section
 from tasks.foundation.errors import ConfigError
 from tasks.laboratory import weekly
@@ -19,16 +18,15 @@ from tasks.planning.decisions import Action, Decision, overrule
 ANSWERS = {"train": Action.train, "longer": Action.longer, "refresh": Action.refresh, "skip": Action.skip}
 
 
-def show_decision(output: Decision) -> None:
-    """Print the answer, its arithmetic and its evidence."""
-    show(terminal.render(decision_section(output), ""))
+def decide_page(output: Decision) -> Parts:
+    """Yield the answer, its arithmetic and its evidence."""
+    yield decision_section(output)
     if output.overruled is not None:
-        say(
-            f"recorded: scheduled runs with decide.scheduled follow it; by hand: millrace run --span {output.span.name}"
-        )
+        by_hand = f"millrace run --span {output.span.name}"
+        yield f"recorded: scheduled runs with decide.scheduled follow it; by hand: {by_hand}"
 
 
-@command(show_decision)
+@command(decide_page)
 def decide(
     options: RunOptions,
     span: Annotated[

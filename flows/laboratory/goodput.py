@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import show
 from flows.cli.terminal.options import RunOptions
-from flows.presentation import terminal
 from flows.presentation.figures import line_styles
-from flows.presentation.model import Figure, Section, facts, table
+from flows.presentation.model import Figure, Parts, Section, facts, table
 from flows.presentation.wording import NONE, dollars, duration, share
 from tasks.laboratory.goodput import NODES, AtNodes, Goodput, expect_goodput, failure_model, price_of_node
 
@@ -88,12 +86,12 @@ def _figure(found: Goodput) -> Figure:
     )  # fmt: skip
 
 
-def show_goodput(output: Goodput) -> None:
-    """Print the expectation for each number of nodes, and the numbers that it rests on."""
-    show(terminal.render(goodput_section(output), ""))
+def goodput_page(output: Goodput) -> Parts:
+    """Yield the expectation for each number of nodes, and the numbers that it rests on."""
+    yield goodput_section(output)
 
 
-@command(show_goodput)
+@command(goodput_page)
 def goodput(
     options: RunOptions,
     hours: Annotated[float, typer.Option(min=0.01, help="Hours of the training without failures.")] = 24.0,

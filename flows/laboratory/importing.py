@@ -11,9 +11,9 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from flows.cli.terminal.command import command
-from flows.cli.terminal.console import say
 from flows.cli.terminal.options import RunOptions
 from flows.cli.terminal.progress_bars import display
+from flows.presentation.model import Parts
 from tasks.contracts.references import SpanRef
 from tasks.foundation.records import Record
 from tasks.running.context import override_context
@@ -39,19 +39,16 @@ class ImportOutput(Record):
     next: str = Field(description="command that trains on from here")
 
 
-def show(output: ImportOutput) -> None:
-    """Print the output for people."""
-    lines = [
-        f"lineage {output.lineage} begins with {output.mapped} tensors of {output.file}: {output.checkpoint}",
-        *_names("LEFT OUT: not in the model", output.ignored),
-        *_names("new: not in the file", output.new),
-        f"tokenizer: {output.tokenizer}; weights trained with another tokenizer are useless",
-        f"next: {output.next}",
-    ]
-    say(*lines)
+def import_page(output: ImportOutput) -> Parts:
+    """Yield the imported tensors, the others, and the command to continue."""
+    yield f"lineage {output.lineage} begins with {output.mapped} tensors of {output.file}: {output.checkpoint}"
+    yield from _names("LEFT OUT: not in the model", output.ignored)
+    yield from _names("new: not in the file", output.new)
+    yield f"tokenizer: {output.tokenizer}; weights trained with another tokenizer are useless"
+    yield f"next: {output.next}"
 
 
-@command(show, new=True)
+@command(import_page, new=True)
 def import_checkpoint(
     options: RunOptions,
     file: Annotated[Path, typer.Argument(help="Made by torch.save(model.state_dict(), FILE), or safetensors.")],

@@ -7,11 +7,10 @@ import typer
 from pydantic import Field
 
 from flows.cli.flow_runs import run_flow
-from flows.cli.terminal import console
 from flows.cli.terminal.command import command
 from flows.cli.terminal.options import RunOptions, spans
 from flows.laboratory import bakeoff_page, parity_page
-from flows.presentation import terminal
+from flows.presentation.model import Parts
 from tasks.foundation.records import Record
 from tasks.laboratory.bakeoff_report import BakeoffReport
 from tasks.laboratory.parity_report import ParityReport
@@ -28,15 +27,13 @@ class BakeoffOutput(Record):
     report: BakeoffReport
 
 
-def show_bakeoff(output: BakeoffOutput) -> None:
-    """Print the result, the tables, and the address of the page with the curves."""
-    report, workspace = output.report, output.page.removesuffix(f"/{output.report.page}")
-    shown = bakeoff_page.bakeoff_page(report, workspace)
-    console.show(terminal.page(shown))
-    console.say(f"page: {output.page}")
+def bakeoff_parts(output: BakeoffOutput) -> Parts:
+    """Yield the result, the tables, and the address of the page with the curves."""
+    yield bakeoff_page.bakeoff_page(output.report, output.page.removesuffix(f"/{output.report.page}"))
+    yield f"page: {output.page}"
 
 
-@command(show_bakeoff)
+@command(bakeoff_parts)
 def bakeoff(
     options: RunOptions,
     span: Annotated[str, typer.Option(autocompletion=spans, help="For example 2022-Q4; may be trained already.")],
@@ -87,14 +84,14 @@ class ParityOutput(Record):
     report: ParityReport
 
 
-def show_parity(output: ParityOutput) -> None:
-    """Print where each metric differs most, and the verdict."""
+def parity_parts(output: ParityOutput) -> Parts:
+    """Yield where each metric differs most, and the verdict."""
     report = output.report
-    console.say(f"parity {report.key} over {report.span.name}, lineage {report.lineage}: {output.run_url}")
-    console.show(terminal.render(parity_page.section(report), output.plot.removesuffix(f"/{report.plot}")))
+    yield f"parity {report.key} over {report.span.name}, lineage {report.lineage}: {output.run_url}"
+    yield parity_page.section(report)
 
 
-@command(show_parity)
+@command(parity_parts)
 def parity(
     options: RunOptions,
     span: Annotated[str, typer.Option(autocompletion=spans, help="For example 2022-Q4; may be trained already.")],

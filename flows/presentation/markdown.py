@@ -1,4 +1,4 @@
-"""Sections as Markdown for the Prefect UI. All words are escaped: a message may hold anything.
+"""Sections as Markdown, for the Prefect UI and for tickets. All words are escaped: a message may hold anything.
 
 `Markup` is text that was escaped here already.
 """
@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from flows.presentation.figures import data_uri, svg
-from flows.presentation.model import Cell, Column, Section, Table, thinned
+from flows.presentation.model import Cell, Column, Command, Page, Part, Parts, Section, Table, facts, thinned
 from flows.presentation.wording import uri
 from infra.store.factory import console_page
 
@@ -17,6 +17,8 @@ MOST_LETTERS, MOST_LINES = 70, 12  # in one cell of a table
 FEW_LETTERS = 54  # with more than three columns, so that a window of 1280 pixels shows the last one
 SHARED_LETTERS = 30  # in one of several columns of texts
 ROW_LETTERS = 96  # visible part of a row
+
+_LOUD = ("bad", "refused")  # moods in bold
 
 _SPACE = re.compile(r"\s+")
 _SPECIAL = re.compile(r"([\\`*_\[\]|~])")
@@ -60,6 +62,11 @@ def link(words: str, address: str) -> Markup:
     return Markup(f"[{text(words)}]({sound})")
 
 
+def answer(parts: Parts, workspace: str) -> str:
+    """Return a command's answer, for a chat or a ticket; figures are left out, their tables show the numbers."""
+    return "\n".join(line for part in parts for line in _part_lines(part, workspace))
+
+
 def page(section: Section, workspace: str) -> str:
     """Return a section as a page of its own."""
     return "\n".join(section_lines(section, workspace))
@@ -74,17 +81,39 @@ def section_lines(section: Section, workspace: str, level: int = 1) -> list[str]
         lines += commands(*section.quote.splitlines())
     if section.figures:
         lines += [*(image(figure.alt, svg(figure)) for figure in section.figures), ""]
-    for each in section.tables:
-        rows = thinned(each.rows, MOST_ROWS) if each.folded else each.rows
-        cut = f" ({len(rows)} of {len(each.rows)} rows)" * (len(rows) < len(each.rows))
-        lines += [text(each.caption) + cut, ""] if each.caption else []
-        shown = [[cell(one, workspace) for one in row] for row in rows]
-        lines += [line for part in _parts(each, shown) for line in table(*part)]
-    for command in section.commands:
-        lines += [text(command.does), "", *commands(*command.lines)]
+    for each in (*section.tables, *section.commands):
+        lines += _part_lines(each, workspace)
     for part in section.parts:
         lines += section_lines(part, workspace, level + 1)
     return lines
+
+
+def _part_lines(part: Part, workspace: str) -> list[str]:
+    if isinstance(part, Page):
+        tiles = facts(tile.noted for tile in part.tiles)
+        heading = f"{part.heading}: {part.state.text}" if part.state else part.heading
+        sections = (*part.boxes, *part.sections)
+        part = Section(heading, (part.summary, *part.about), tables=(tiles,) * bool(part.tiles), parts=sections)
+    if isinstance(part, Section):
+        return section_lines(_without_figures(part), workspace)
+    if isinstance(part, Command):
+        return [text(part.does), "", *commands(*part.lines)]
+    if isinstance(part, Table):
+        rows = thinned(part.rows, MOST_ROWS) if part.folded else part.rows
+        cut = f" ({len(rows)} of {len(part.rows)} rows)" * (len(rows) < len(part.rows))
+        shown = [[cell(one, workspace) for one in row] for row in rows]
+        lines = [text(part.caption) + cut, ""] if part.caption else []
+        return [*lines, *(line for each in _parts(part, shown) for line in table(*each))]
+    if isinstance(part, Cell):
+        sign = f"**{text(part.sign)}**" if part.mood in _LOUD else text(part.sign)
+        return [f"{sign} {text(part.text)}", ""]
+    if "\n" in part:
+        return commands(*part.splitlines())
+    return [text(part), ""] if part else []
+
+
+def _without_figures(section: Section) -> Section:
+    return section._replace(figures=(), parts=tuple(map(_without_figures, section.parts)))
 
 
 def cell(content: Cell, workspace: str = "") -> str:
@@ -99,7 +128,7 @@ def cell(content: Cell, workspace: str = "") -> str:
     if content.code:
         return code(content.text)
     signed = f"{content.sign} {content.text}".lstrip()
-    return Markup(f"**{text(signed)}**") if content.mood in ("bad", "refused") else signed
+    return Markup(f"**{text(signed)}**") if content.mood in _LOUD else signed
 
 
 def image(alt: str, drawn: bytes) -> Markup:

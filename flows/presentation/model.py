@@ -130,6 +130,10 @@ class Page(NamedTuple):
     near: tuple[Cell, ...] = ()  # pages to go to from here
 
 
+Part = str | Cell | Command | Table | Section | Page
+Parts = Iterable[Part]  # of a command's answer; a text is shown as it is, and of a cell the sign alone is coloured
+
+
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]], folded: bool = False) -> Table:
     """Make a table; `>` before a column's name sets its numbers to the right, `~` lets its text take several lines.
 

@@ -8,13 +8,31 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from flows.presentation.model import Cell, Column, Page, Section, Table, facts, thinned
+from flows.presentation.model import Cell, Column, Command, Page, Parts, Section, Table, facts, thinned
 from flows.presentation.wording import NONE, uri, visible
 
 MOST_ROWS = 10  # per table; a report folds longer ones
 NARROWEST = 24  # letters of a column whose text may take several lines
 GAP = 2
 _STYLES = {"good": "green", "bad": "bold red", "refused": "yellow", "going": "cyan"}
+
+
+def answer(parts: Parts, workspace: str = "") -> Iterator[RenderableType]:
+    """Yield a command's answer; its own lines are not broken."""
+    for part in parts:
+        if isinstance(part, str):
+            yield Unbroken(visible(part))
+        elif isinstance(part, Cell):
+            yield Unbroken((part.sign, _STYLES.get(part.mood, "")), f" {visible(part.text)}")
+        elif isinstance(part, Command):
+            yield Unbroken(visible(part.does))
+            yield _to_copy(part)
+        elif isinstance(part, Table):
+            yield Columns(part, workspace)
+        elif isinstance(part, Section):
+            yield from render(part, workspace)
+        else:
+            yield from page(part)
 
 
 def page(content: Page) -> Iterator[RenderableType]:
@@ -33,7 +51,7 @@ def render(section: Section, workspace: str) -> Iterator[RenderableType]:
     yield _plain(section.title, style="bold")
     yield from map(_plain, section.lines)
     if section.quote:
-        yield _unbroken(section.quote)
+        yield Unbroken(visible(section.quote))
     for table in section.tables:
         rows = thinned(table.rows, MOST_ROWS) if table.folded else table.rows
         cut = f" ({len(rows)} of {len(table.rows)} rows)" * (len(rows) < len(table.rows))
@@ -42,7 +60,7 @@ def render(section: Section, workspace: str) -> Iterator[RenderableType]:
         yield Columns(table._replace(rows=tuple(rows)), workspace)
     for command in section.commands:
         yield _plain(command.does)
-        yield _unbroken("\n".join(f"  {line}" for line in command.lines))
+        yield _to_copy(command)
     for part in section.parts:
         yield from render(part, workspace)
 
@@ -116,14 +134,23 @@ class Columns:
         return min(wanted, NARROWEST) if column.long else wanted
 
 
+class Unbroken:
+    """Lines that are not broken, so that they can be copied. A bare text loses that when it is printed."""
+
+    def __init__(self, *parts: str | tuple[str, str]) -> None:
+        self._text = Text.assemble(*parts, no_wrap=True, overflow="ignore")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        yield self._text
+
+
 def _headline(heading: str, state: Cell | None) -> Text:
     line = _plain(heading, style="bold")
     return line.append("  ").append_text(_text(state)) if state else line
 
 
-def _unbroken(words: str) -> Text:
-    """Return lines that are not broken, so that they can be copied."""
-    return Text(visible(words), no_wrap=True, overflow="ignore")
+def _to_copy(command: Command) -> Unbroken:
+    return Unbroken(visible("\n".join(f"  {line}" for line in command.lines)))
 
 
 def _plain(words: str, style: str = "") -> Text:

@@ -13,7 +13,7 @@ from tasks.foundation.errors import POLICIES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "millrace.1"
-_SHARED = ("--workspace", "--config", "--set", "--json", "--json-schema")  # described once
+_SHARED = ("--workspace", "--config", "--set", "--json", "--markdown", "--json-schema")  # described once
 _ABOUT = """Results go to standard output, progress, warnings and errors to standard error. Settings are
 configs/base.yaml, then one file, then each --set. The file is that of --config, else of MILLRACE_CONFIG, else
 millrace.yaml in the working directory, else none. "millrace config" shows each key, and "millrace COMMAND --help" the

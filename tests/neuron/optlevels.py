@@ -17,9 +17,11 @@ from pydantic import Field
 
 from configs.load import load_config
 from configs.schema.config import Config
-from flows.cli.terminal.console import say, show_table
+from flows.cli.terminal import console
+from flows.cli.terminal.console import say
 from flows.cli.terminal.ending import explain
 from flows.cli.terminal.progress_bars import display
+from flows.presentation.model import table
 from infra.store.base import Store
 from infra.store.factory import open_store
 from tasks.contracts.jobs import WarmupInputs
@@ -123,7 +125,7 @@ def show(report: LevelReport) -> None:
         )
         for line in report.levels
     ]
-    show_table(columns, rows)
+    console.show([table("", columns, rows)])
     say("Choose with --set compiler.optlevel=N, or in your config file")
 
 

@@ -16,9 +16,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, ge
 import typer
 from pydantic import TypeAdapter
 
+from flows.cli.terminal import console
 from flows.cli.terminal.options import HERE, Reading, RunOptions, assignments, existing, found_config
+from flows.presentation.model import Parts
 from infra.store.base import Store
 from infra.store.factory import open_store
+from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.foundation.s3_path import local_or_s3
 
@@ -193,6 +196,7 @@ _SHARED = {
             help="Override one setting, e.g. train.epochs=2.",
         ),
         _shared("as_json", bool, False, "--json", help="Print JSON for scripts; see --json-schema."),
+        _shared("as_markdown", bool, False, "--markdown", help="Print Markdown, for a chat or a ticket."),
     )
 }
 _NEEDS = {Store: ("workspace",), RunOptions: ("workspace", "config_file", "settings")}
@@ -209,7 +213,7 @@ COMMANDS: dict[str, Command] = {}  # by name, of all modules that were imported
 
 
 def command(
-    show: Callable[..., None] | None = None,
+    page: Callable[..., Parts] | None = None,
     *,
     name: str | None = None,
     new: bool = False,
@@ -218,18 +222,18 @@ def command(
     """Register a function, which itself stays as it is, as a command with its name or `name`, as in `backfill list`.
 
     A first parameter of type `Store` brings `--workspace`, one of type `RunOptions` also `--config` and `--set`; a
-    function that returns a record has `--json`. It may name one of the shared options itself to get its value. A
-    parameter of type `Reading` brings the options about the spelling of a source.
+    function that returns a record has `--json` and `--markdown`. It may name one of the shared options itself to get
+    its value. A parameter of type `Reading` brings the options about the spelling of a source.
 
     Args:
-        show: prints the record for people; its parameters after the record are options of the command, by name.
+        page: shows the record to people; its parameters after the record are options of the command, by name.
         new: the workspace may hold no span yet.
         exit_code: of a record that was printed.
     """
 
     def register(function: F) -> F:
         title = name or function.__name__.replace("_", "-")
-        COMMANDS[title] = _command(function, show, open_store if new else existing, exit_code)
+        COMMANDS[title] = _command(function, page, open_store if new else existing, exit_code)
         return function
 
     return register
@@ -237,7 +241,7 @@ def command(
 
 def _command(
     function: Callable[..., Any],
-    show: Callable[..., None] | None,
+    page: Callable[..., Parts] | None,
     opened: Callable[[str], Store],
     exit_code: Callable[[Any], int],
 ) -> Command:
@@ -247,17 +251,21 @@ def _command(
     needs = _NEEDS.get(own[0].annotation, ()) if own else ()
     first = own.pop(0).name if needs else None
     prints = tuple(kind for kind in _kinds(signature.return_annotation) if issubclass(kind, Record))
-    shared = {*needs, *(["as_json"] if prints else []), *(each.name for each in own if _is_shared(each))}
+    shared = {*needs, *(["as_json", "as_markdown"] if prints else []), *(each.name for each in own if _is_shared(each))}
 
     @functools.wraps(function)
     def call(**given: Any) -> None:
+        if given.get("as_json") and given.get("as_markdown"):
+            raise ConfigError("give --json or --markdown, not both")
         named = False
         if "config_file" in shared:
             named = given["config_file"] is not None
             given["config_file"] = given["config_file"] or found_config()
         arguments = {each.name: given[each.name] for each in own}
+        workspace = ""
         if first is not None:
             store = opened(given["workspace"])
+            workspace = store.uri
             with_settings = "settings" in needs
             arguments[first] = (
                 RunOptions(store, given["config_file"], given["settings"] or (), named) if with_settings else store
@@ -268,8 +276,9 @@ def _command(
             return
         if given.get("as_json"):
             typer.echo(output.to_json(), nl=False)
-        elif show is not None:
-            show(output, **_asked(show, arguments))
+        elif page is not None:
+            show = console.show_markdown if given.get("as_markdown") else console.show
+            show(page(output, **_asked(page, arguments)), workspace)
         if code := exit_code(output):
             raise typer.Exit(code)
 
@@ -306,6 +315,6 @@ def _kinds(annotation: Any) -> tuple[type, ...]:
     return tuple(kind for kind in (get_args(annotation) or (annotation,)) if isinstance(kind, type))
 
 
-def _asked(show: Callable[..., None], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    names = list(inspect.signature(show).parameters)[1:]
+def _asked(page: Callable[..., Parts], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    names = list(inspect.signature(page).parameters)[1:]
     return {name: arguments[name] for name in names}

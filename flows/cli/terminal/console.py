@@ -4,42 +4,35 @@ Alone, so that a command without bars loads no progress bars.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from flows.presentation import terminal
-from flows.presentation.model import Cell, table
+from flows.presentation.model import Parts
 from flows.presentation.wording import visible
 
 COLUMNS = 160  # width for a file or a pipe
 
 
-def say(*lines: str) -> None:
-    """Print lines without markup and without wrapping, so that they can be copied.
+def show(parts: Parts, workspace: str = "") -> None:
+    """Print an answer. `workspace`: address before the keys of files."""
+    console = Console(width=None if sys.stdout.isatty() else COLUMNS)
+    for each in terminal.answer(parts, workspace):
+        console.print(each, highlight=False, crop=False)
 
-    Control characters are escaped.
-    """
-    for line in lines:
-        _console().print(visible(line), markup=False, highlight=False, soft_wrap=True)
+
+def show_markdown(parts: Parts, workspace: str = "") -> None:
+    """Print an answer as Markdown."""
+    from flows.presentation import markdown  # with its figures, which nothing else needs
+
+    print(visible(markdown.answer(parts, workspace)), end="", flush=True)
+
+
+def say(*lines: str) -> None:
+    """Print lines as they are, but for control characters, which are escaped."""
+    show(lines)
 
 
 def note(line: str) -> None:
     """Print a line about the work that goes on, on standard error."""
     print(visible(line), file=sys.stderr, flush=True)
-
-
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell | str]]) -> None:
-    """Print a table; `>` before a column's name sets its numbers to the right, `~` lets its text run over lines."""
-    show([terminal.Columns(table("", columns, rows))])
-
-
-def show(content: Iterable[RenderableType], soft_wrap: bool = False) -> None:
-    """Print sections and tables that `flows.presentation.terminal` rendered; with `soft_wrap` without wrapping."""
-    console = _console()
-    for each in content:
-        console.print(each, highlight=False, soft_wrap=soft_wrap)
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else COLUMNS)

@@ -15,7 +15,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from flows.cli.terminal.console import note, say, show_table
+from flows.cli.terminal import console
+from flows.cli.terminal.console import note, say
+from flows.presentation.model import table
 from flows.presentation.wording import plural
 from infra.store.directory import DirectoryStore
 from tests.benchmarks.chaos import page
@@ -84,7 +86,7 @@ def _key(name: str, seed: int, crowded: bool) -> str:
 def show(report: Report, crowded: bool) -> None:
     """Print the ends of the runs by act and stage, and how to repeat those with violations."""
     columns = ("act", "stage", ">runs", ">by itself", ">one rerun", ">not", ">violations", ">seconds lost")
-    show_table(columns, [tuple(map(str, row)) for row in counts(report.runs, "act", "stage")])
+    console.show([table("", columns, [tuple(map(str, row)) for row in counts(report.runs, "act", "stage")])])
     whole, ended = len(report.runs) - report.wrong, "as required" if crowded else "as if undisturbed, bit for bit"
     say(
         f"{report.place}, seed {report.seed}: {whole} of {plural(len(report.runs), 'run')} ended {ended}; "

@@ -73,6 +73,17 @@ def test_markdown_shows_tables_commands_figures_and_parts() -> None:
     assert "`/data/w/models/m`" in markdown.page(SECTION, "/data/w")
 
 
+def test_an_answer_in_markdown_has_its_pages_and_no_pictures() -> None:
+    shown = markdown.answer(("a line", PAGE, Command("Copy *this*:", ("echo d",)), SECTION.tables[1]), "/data/w")
+    assert shown.startswith("a line\n\n# 2026-W01: Failed\n")
+    assert "\n## Title \\*x\\*\n" in shown
+    assert "data:image" not in shown
+    tiles, facts, *_, long = tables(shown)
+    assert (tiles[1:], facts[1][0]) == ([["Cost", "$1.00; no prices"]], HOSTILE)
+    assert (long[0], len(long)) == (["step", "loss"], 11)
+    assert blocks(shown)[-1] == "echo d\n"
+
+
 def test_long_cells_take_several_lines_and_no_more_than_can_be_read() -> None:
     lines = markdown.wrapped("word " * 4000).split("<br>")
     assert len(lines) == markdown.MOST_LINES
@@ -146,7 +157,16 @@ def test_the_terminal_shows_everything_within_its_width(width: int) -> None:
     text = written(printed(width))
     for words in (HOSTILE, "1,204", "✕ refused", "(10 of 25 rows)", "/data/w/runs/k/train/attempt-1/ledger.json"):
         assert written(words) in text
-    assert "  echo 'a | b'" in lines  # commands are not broken
+    assert "  echo 'a | b'" in lines
+
+
+def test_lines_to_copy_are_not_broken_in_the_terminal() -> None:
+    long = "word " * 40 + "end"
+    console = Console(file=io.StringIO(), width=80)
+    for each in terminal.render(Section("t", quote=long, commands=(Command("do", (long,)),)), ""):
+        console.print(each, crop=False)
+    assert isinstance(console.file, io.StringIO)
+    assert {long, f"  {long}"} <= set(console.file.getvalue().splitlines())
 
 
 def test_a_table_that_is_too_wide_is_cut_and_repeats_its_names() -> None:

@@ -14,7 +14,6 @@ from flows.cli.searching import SearchOutput
 from flows.cli.terminal import console, ending
 from flows.cli.terminal.progress_bars import Bars, display
 from flows.presentation.model import Section, table
-from flows.presentation.terminal import render
 from tasks.contracts.search import Hit
 from tasks.foundation.errors import DataError
 
@@ -31,16 +30,17 @@ def _noted() -> None:
 
 
 def _in_a_table() -> None:
-    console.show_table(("item", EVIL), [[EVIL, "1"]])
+    console.show([table("", ("item", EVIL), [[EVIL, "1"]])])
 
 
 def _in_a_section() -> None:
-    console.show(render(Section(EVIL, lines=(EVIL,), tables=(table(EVIL, ("a",), [(EVIL,)]),), quote=EVIL), ""))
+    console.show([Section(EVIL, lines=(EVIL,), tables=(table(EVIL, ("a",), [(EVIL,)]),), quote=EVIL)])
 
 
 def _found() -> None:
     hit = Hit(score=0.5, item_id=EVIL, text=EVIL)
-    searching.show_hits(SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1))
+    found = SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1)
+    console.show(searching.search_page(found))
 
 
 def _failed() -> None:
@@ -67,7 +67,8 @@ def test_what_is_printed_steers_no_terminal(printed, capsys: pytest.CaptureFixtu
 
 def test_an_id_over_several_lines_makes_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     hit = Hit(score=0.5, item_id="a\n\n0 rows", text="lamp")
-    searching.show_hits(SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1))
+    found = SearchOutput(release=1, model_version="m", vectors=9, query="q", hits=(hit,), seconds=0.1)
+    console.show(searching.search_page(found))
     assert "a 0 rows" in capsys.readouterr().out
 
 

@@ -99,7 +99,7 @@ def _texts() -> Iterator[tuple[str, str]]:
         ("config schedule.", {"schedule.cron", "schedule.timezone"}),
         ("backfill pau", {"pause"}),
         ("backfill --from", {"--from"}),
-        ("hold --", {"--off", "--reason", "--workspace", "--json", "--json-schema", "--help"}),
+        ("hold --", {"--off", "--reason", "--workspace", "--json", "--markdown", "--json-schema", "--help"}),
     ],
 )
 def test_a_shell_completes_commands_options_spans_and_settings(
