@@ -131,7 +131,7 @@ class Page(NamedTuple):
 
 
 Part = str | Cell | Command | Table | Section | Page
-Parts = Iterable[Part]  # of a command's answer; a text is shown as it is, and of a cell the sign alone is coloured
+Parts = Iterable[Part]  # a command's answer; a text is shown as it is, and of a cell the sign alone is coloured
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell | str]], folded: bool = False) -> Table:

@@ -3,6 +3,7 @@
 import pytest
 
 from flows.cli import history as command
+from flows.cli.terminal import console
 from flows.presentation.figures import svg
 from flows.presentation.history.quality import forward_figures, forward_section
 from flows.presentation.run.pages import stage_page
@@ -121,7 +122,7 @@ def test_the_history_has_each_release_on_the_span_after_it_also_where_that_was_r
     output = command.history(store)
     assert isinstance(output, command.HistoryOutput)
     assert [(score.release, score.span) for score in output.forward] == found
-    command.show(output, None)
+    console.show(command.history_page(output, None))
     assert "which it had not seen" in capsys.readouterr().out
 
     none = history._replace(runs=history.runs[:1])
