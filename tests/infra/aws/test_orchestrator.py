@@ -120,6 +120,16 @@ def test_the_volume_outlives_the_machine_and_the_stack() -> None:
     assert "UpdatePolicy" not in template()["Resources"]["OrchestratorGroup"], "a deploy must not replace the machine"
 
 
+def test_a_new_stack_goes_on_with_the_volume_of_one_that_is_gone() -> None:
+    kept = {**ON, "KeptVolumeId": "vol-0fedcba9876543210"}
+    assert "OrchestratorVolume" not in made(KINDS[1], **kept)
+    data = made("AWS::EC2::LaunchTemplate", **kept)["OrchestratorTemplate"]["LaunchTemplateData"]["UserData"]
+    assert "export VOLUME='vol-0fedcba9876543210' STATE=/srv/millrace\n" in base64.b64decode(data).decode()
+    (attach, *_) = made("AWS::IAM::ManagedPolicy", **kept)["OrchestratorPolicy"]["PolicyDocument"]["Statement"]
+    assert attach["Resource"][0].endswith(":volume/vol-0fedcba9876543210")
+    assert flat(**kept)["Outputs"]["OrchestratorVolumeId"]["Value"] == "vol-0fedcba9876543210"
+
+
 def test_an_own_subnet_needs_its_zone_and_an_own_database_a_password_and_addresses() -> None:
     told = {
         name: [one["AssertDescription"] for one in rule["Assertions"]] for name, rule in template()["Rules"].items()

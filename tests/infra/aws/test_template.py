@@ -92,6 +92,7 @@ NEVER = ["spans/2026-01/v1/part-00000.parquet", "releases/1.json", "releases/CUR
 def plain(value: Any) -> str:
     """A name or an ARN as it reads with the parameters' defaults; what only AWS knows is left as ${...}."""
     text = value if isinstance(value, str) else value.get("Sub") or f"${{{value.get('GetAtt') or value.get('Ref')}}}"
+    text = text[0] if isinstance(text, list) else text  # with names of its own
     defaults = {name: str(one["Default"]) for name, one in template()["Parameters"].items() if "Default" in one}
     return re.sub(r"\$\{(\w+)\}", lambda found: defaults.get(found[1], found[0]), text)
 
