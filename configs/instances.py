@@ -87,3 +87,8 @@ def instances() -> dict[str, Instance]:
         return _TABLE.validate_python(read_yaml_file(INSTANCES))
     except ValidationError as error:
         raise ConfigError(f"{INSTANCES}: {explain(error, dict[str, Instance])}") from error
+
+
+def machine_of(instance: str | None) -> Instance | None:
+    """Return the node of an instance type; None if the table does not list it, as for a local worker."""
+    return instances().get(instance) if instance is not None else None

@@ -28,7 +28,7 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
         "report": "report",
     },
     "Work": {
-        "plan": "planning",
+        "plan": "flows.laboratory.plan",
         "adopt": "ingesting",
         "skip": "ingesting",
         "refresh": "running",
@@ -70,7 +70,10 @@ MODULES = {  # by panel of the help page: command -> the module that has it, of 
 }
 
 if not laboratory_is_here():
-    del MODULES["Laboratory"]
+    MODULES = {
+        panel: {name: module for name, module in modules.items() if not module.startswith("flows.laboratory.")}
+        for panel, modules in MODULES.items()
+    }
 
 RUN = "run"  # the word of a group for the command with its bare name
 

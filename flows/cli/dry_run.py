@@ -8,18 +8,19 @@ from pydantic import Field
 
 from flows.cli.terminal.options import RunOptions
 from flows.presentation.model import Parts
-from flows.presentation.run.planned import memory
 from flows.presentation.wording import count, dollars, duration, plural, shortened
 from tasks.contracts.costs import RunCost
 from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import RunPlan
-from tasks.costs.run_cost import run_cost
+from tasks.foundation.process import laboratory_is_here
 from tasks.foundation.records import Record
 from tasks.monitoring.deadlines import next_fire
+from tasks.monitoring.estimates import run_cost
 from tasks.monitoring.spending import require_budget
 from tasks.planning.next_run import plan_run
 from tasks.preflight.checks import check_idle, check_plan, unread_settings
 from tasks.preflight.enough import Enough, enough
+from tasks.preflight.memory import TrainMemory, train_memory
 from tasks.quality.expectations import check_arguments
 from tasks.quality.verdicts import Sight
 from tasks.runs.plan import NothingToDo
@@ -48,7 +49,10 @@ class DryRunOutput(Record):
     config: dict[str, Any] = Field(description="resolved settings, with their keys in YAML")
     plan: PlanOutput | None = Field(description="plan of the run; null: nothing to do")
     enough: Enough | None = Field(description="expected amounts of the run, and the sight of its gates")
-    cost: RunCost | None = Field(description="expected time, cost and memory of the run; null: nothing to do")
+    cost: RunCost | None = Field(description="expected time and cost of the run; null: nothing to do")
+    memory: TrainMemory | None = Field(
+        default=None, description="memory of a training worker; null: no training, or no encoder on this machine"
+    )
     sentence: str = Field(description="reason of nothing to do; else empty")
     unread: tuple[str, ...] = Field(default=(), description="settings that nothing reads in this run, with the reason")
 
@@ -67,12 +71,12 @@ def planned(options: RunOptions, span: str | None) -> DryRunOutput:
         check_plan(store, plan)
         require_budget(store, plan)
         amounts = enough(store, plan)
-        cost = run_cost(store, plan, amounts)
         return DryRunOutput(
             config=config.tree(),
             plan=_plan_output(plan),
             enough=amounts,
-            cost=cost,
+            cost=run_cost(store, plan),
+            memory=train_memory(store, plan, amounts.tokens_a_row),
             sentence="",
             unread=tuple(unread_settings(store, plan)),
         )
@@ -105,7 +109,7 @@ def _lines(output: DryRunOutput) -> Iterator[str]:
     yield f"run key: {plan.run_key}"
     yield from (f"unread:  {each}" for each in output.unread)
     yield ""
-    yield from _amounts(output.enough, output.cost, output.config)
+    yield from _amounts(output.enough, output.cost, output.memory, output.config)
     yield ""
     yield from _sights(output.enough.gates)
 
@@ -120,7 +124,7 @@ def _sights(gates: Sequence[Sight]) -> Iterator[str]:
         yield "More held-out queries see smaller losses: longer spans, evaluate.holdout_share, evaluate.golden."
 
 
-def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator[str]:
+def _amounts(amounts: Enough, cost: RunCost, memory: TrainMemory | None, config: dict[str, Any]) -> Iterator[str]:
     lacking = "a text or a known event" if config["validate"]["events"] else "a text"
     without = f", {count(amounts.rows_unusable)} without {lacking}" if amounts.rows_unusable else ""
     read = f"; counted on the first {count(amounts.rows_read)}" if amounts.rows_read < amounts.rows else ""
@@ -135,9 +139,9 @@ def _amounts(amounts: Enough, cost: RunCost, config: dict[str, Any]) -> Iterator
     yield f"steps:   about {count(amounts.steps)}, of {train['batch_rows']} rows, {plural(train['epochs'], 'epoch')}"
     time = "not known before a first run" if cost.seconds is None else f"about {duration(cost.seconds)}"
     price = f", {dollars(cost.dollars)}" if cost.dollars is not None else ""
-    yield f"time:    {time}{price}; by stage: millrace plan"
-    if cost.memory is not None:
-        yield f"memory:  {memory(cost.memory)}"
+    yield f"time:    {time}{price}{'; by stage: millrace plan' if laboratory_is_here() else ''}"
+    if memory is not None:
+        yield f"memory:  {memory.sentence}"
     yield from _little(amounts, train["batch_rows"], config["evaluate"]["holdout_share"])
     earlier = f", and about {count(amounts.earlier_queries)} of earlier spans" if amounts.earlier_queries else ""
     alone = f"{count(amounts.unseen_queries)} of them unseen: none of their rows is trained on"

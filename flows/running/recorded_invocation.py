@@ -19,8 +19,8 @@ from flows.presentation.run.report import write_run_report
 from infra.store.base import Store
 from tasks.contracts.runs import RunPlan, RunState
 from tasks.contracts.workspace import REPORT
-from tasks.costs.run_cost import run_cost
 from tasks.foundation.errors import FailureClass, StoreError, classify
+from tasks.monitoring.estimates import run_cost
 from tasks.monitoring.work_sums import sum_up
 from tasks.running import json_logs
 from tasks.running.context import override_context

@@ -16,9 +16,8 @@ from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import BackfillPhase, stages_in
 from tasks.contracts.workspace import RESULT
-from tasks.costs.run_cost import work_cost
-from tasks.costs.stage_time import Past
 from tasks.foundation.records import Record
+from tasks.monitoring.estimates import Past, work_cost
 from tasks.runs.plan import listed, rows_of
 
 # The stages to choose from, in order. SpanPlan and SpanState have a field for each.

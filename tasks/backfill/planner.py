@@ -17,10 +17,10 @@ from tasks.contracts.references import CheckpointRef, CheckpointState, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
-from tasks.costs.stage_time import past
 from tasks.data import span_versions
 from tasks.data.holdout import with_rule_of
 from tasks.foundation.errors import ConfigError
+from tasks.monitoring.estimates import past
 from tasks.planning.decisions import spans_to_train
 from tasks.planning.next_run import position
 from tasks.planning.start import consumed, is_rejected

@@ -6,7 +6,7 @@ A new stage begins here; `python -m tests.planes.recipes` then names the missing
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from configs.schema.compute import Compute
 from configs.schema.config import Config
@@ -26,14 +26,6 @@ class Layout(enum.StrEnum):
     single = "single"  # one job on one machine
     array = "array"  # independent workers: each machine is a job of its own, and each worker has its own outcome
     nodes = "nodes"  # communicating workers: the machines are the nodes of one job
-
-
-class Rows(enum.StrEnum):
-    """The rows that a stage's time grows with."""
-
-    window = "window"  # rows of all spans that the run trains on
-    span = "span"  # rows of the run's own span
-    none = "none"
 
 
 class Libraries(enum.StrEnum):
@@ -60,7 +52,7 @@ class Traits:
     queue: Queue = Queue.cpu
     layout: Layout = Layout.single
     workers: Callable[[Config], int] = lambda config: 1
-    time_grows_with: Rows = Rows.none
+    time_grows_with_rows: bool = False  # of all spans that the run trains on
     backfill: BackfillPhase | None = None
     shown_by_span: bool = False  # its end is a column of the span table
     shows_speed: bool = False  # in the history of the pipeline
@@ -91,7 +83,7 @@ class Stage(_WithTraits):
         "validate",
         libraries=Libraries.rows,
         compute=lambda config: config.validate_.compute,
-        time_grows_with=Rows.window,
+        time_grows_with_rows=True,
         backfill=BackfillPhase.training,
         shown_by_span=True,
     )
@@ -121,7 +113,7 @@ class Stage(_WithTraits):
         layout=Layout.nodes,
         workers=lambda config: config.train.workers,
         compute=lambda config: config.train.compute,
-        time_grows_with=Rows.window,
+        time_grows_with_rows=True,
         backfill=BackfillPhase.training,
         shown_by_span=True,
         shows_speed=True,
@@ -143,7 +135,6 @@ class Stage(_WithTraits):
         layout=Layout.array,
         workers=lambda config: config.infer.workers,
         compute=lambda config: config.infer.compute,
-        time_grows_with=Rows.span,
         backfill=BackfillPhase.judging,
         shown_by_span=True,
         shows_speed=True,
@@ -202,6 +193,24 @@ def instance_of(config: Config, work: Work) -> str | None:
     if work is Stage.infer and batch.infer is not None:
         return batch.infer.instance
     return batch.cpu_instance if work.traits.queue is Queue.cpu else batch.accelerator_instance
+
+
+class Place(NamedTuple):
+    """The machines of a stage."""
+
+    instance: str | None  # instance type, or LOCAL_WORKER; None: the configuration names none
+    machines: int  # a local worker counts as one
+    workers: int
+
+    @property
+    def is_local(self) -> bool:
+        return self.instance == LOCAL_WORKER
+
+
+def place_of(config: Config, work: Work) -> Place:
+    """Return the machines of a stage."""
+    workers = workers_of(config, work)
+    return Place(instance_of(config, work), machines_of(config, work, workers), workers)
 
 
 def stages_in(phase: BackfillPhase) -> tuple[Stage, ...]:

@@ -12,10 +12,9 @@ from infra.store.base import Store
 from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import after as span_after
 from tasks.contracts.stages import Stage
-from tasks.costs.run_cost import stage_cost
-from tasks.costs.stage_time import Load, Past, past
 from tasks.foundation.clock import now
 from tasks.laboratory.worth import gain_of_training, new_items, newest_runs, points_of_more_steps, worth_of_trainings
+from tasks.monitoring.estimates import Past, past, stage_cost
 from tasks.planning.decisions import LONGER, Action, Decision, Finding, Gain, Option, Worth, find, spans_to_train
 from tasks.planning.next_run import after, plan_run, position
 from tasks.planning.start import Origin, consumed, find_start, on_active
@@ -240,7 +239,7 @@ def _cost(
     known: Past, config: Config, work: dict[Stage, float], rows: Sequence[int] | None
 ) -> tuple[float | None, float | None]:
     """Return seconds and dollars of stages, each times its number; None if a stage was never done, or has no price."""
-    each = [(stage_cost(known, config, stage, Load(rows=rows)), times) for stage, times in work.items()]
+    each = [(stage_cost(known, config, stage, rows), times) for stage, times in work.items()]
     seconds = _sum(None if one.seconds is None else one.seconds * times for one, times in each)
     return seconds, _sum(None if one.dollars is None else one.dollars * times for one, times in each)
 

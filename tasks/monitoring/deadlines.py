@@ -14,10 +14,9 @@ from pydantic import Field
 
 from tasks.contracts.runs import RunState
 from tasks.contracts.stages import Stage
-from tasks.costs.run_cost import stage_cost, work_cost
-from tasks.costs.stage_time import Load, past
 from tasks.foundation.errors import ConfigError, FailureClass
 from tasks.foundation.records import Record
+from tasks.monitoring.estimates import past, stage_cost, work_cost
 from tasks.runs.invocations import Invocation
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.plan import rows_of
@@ -78,7 +77,7 @@ def expected_end(run: Run, one: Invocation, at: dt.datetime) -> dt.datetime | No
             spent = 0.0
             for record in running[-1:]:
                 stage = Stage(record.stage)
-                whole = stage_cost(known, plan.config, stage, Load(rows=rows)).seconds
+                whole = stage_cost(known, plan.config, stage, rows).seconds
                 had = (at - dt.datetime.fromisoformat(record.started_at)).total_seconds()
                 spent = min(max(had, 0.0), whole or 0.0)
             return at + dt.timedelta(seconds=work.seconds - spent)

@@ -19,9 +19,9 @@ from tasks.contracts.kinds import is_refresh
 from tasks.contracts.outcomes import InferOutcome, Phases, TrainOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage, instance_of
-from tasks.costs.run_cost import planned_dollars, stages_left
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
+from tasks.monitoring.estimates import run_cost, stages_left
 from tasks.monitoring.work_sums import WorkSums, begun_in
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.run import Run, read_runs
@@ -234,7 +234,7 @@ def budgets_of(
     snapshot = Snapshot(store)
     runs = read_runs(snapshot, ()) if cost.budget_dollars_per_week is not None else []
     run = Run(snapshot, plan.run_key)
-    planned = planned_dollars(store, plan, stages)
+    planned = run_cost(store, plan, stages).dollars
     missing = _without_price(plan.config, stages_left(run, stages))
     seen = _seen(store, plan.config, runs, run, now or dt.datetime.now(dt.UTC))
     return tuple(

@@ -1,16 +1,10 @@
-"""Find and check the pretrained folder from which a lineage begins; sizes of the encoder and of a step's vectors.
-
-Those vectors are the ones that every worker needs: the bytes that one all-gather of each kind brings.
-"""
+"""Find and check the pretrained folder from which a lineage begins, without loading it."""
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from configs.schema.config import Config
-from configs.schema.training import ContrastiveHead
 from tasks.data.encoder_weights import check_weights
 from tasks.data.pretrained import (
     Described,
@@ -22,9 +16,7 @@ from tasks.data.pretrained import (
     read_settings,
     text_shape,
 )
-from tasks.data.weight_files import count_numbers
 from tasks.foundation.errors import ConfigError, not_utf8
-from tasks.foundation.records import Record
 
 _FILES = ("config.json", "tokenizer.json")
 
@@ -109,79 +101,3 @@ def check_widths(config: Config, width: int) -> None:
         config.check_widths(width)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-_NAMES = {  # names of a setting in config.json; the second ones are DistilBERT's
-    "hidden": ("hidden_size", "dim"),
-    "layers": ("num_hidden_layers", "n_layers"),
-    "heads": ("num_attention_heads", "n_heads"),
-    "intermediate": ("intermediate_size", "hidden_dim"),
-}
-
-
-class EncoderSize(Record):
-    """The widths of an encoder, and its weights."""
-
-    parameters: int
-    hidden: int
-    layers: int
-    heads: int
-    intermediate: int
-
-
-def encoder_size(config: Config) -> EncoderSize | None:
-    """Return the size of the configured encoder; None if its folder can't be read on this machine."""
-    scratch = config.model.from_scratch
-    if scratch is not None:
-        hidden, wide = scratch.hidden_size, scratch.intermediate_size
-        embeddings = (scratch.vocab_size + scratch.max_tokens + 2) * hidden + 2 * hidden
-        layer = 4 * (hidden**2 + hidden) + 2 * hidden * wide + wide + hidden + 4 * hidden
-        pooler = hidden**2 + hidden
-        weights = embeddings + scratch.layers * layer + pooler
-        return EncoderSize(
-            parameters=weights,
-            hidden=hidden,
-            layers=scratch.layers,
-            heads=scratch.attention_heads,
-            intermediate=wide,
-        )
-    assert config.model.pretrained is not None
-    try:
-        folder = describe(pretrained_folder(config.model.pretrained)).encoder
-        facts = read_settings(folder / "config.json")
-        widths = {name: _setting(facts, names) for name, names in _NAMES.items()}
-        return EncoderSize(parameters=_stored_weights(folder, facts), **widths)
-    except (ConfigError, OSError, ValueError, KeyError, TypeError):  # preflight refuses it, if it is needed here
-        return None
-
-
-def _setting(facts: Mapping[str, Any], names: tuple[str, str]) -> int:
-    return int(facts[names[0] if names[0] in facts else names[1]])
-
-
-def _stored_weights(folder: Path, facts: Mapping[str, Any]) -> int:
-    """Return the number of weights in a folder, by the headers of its files, or by their size without headers."""
-    numbers = count_numbers(folder)
-    if numbers is not None:
-        return numbers
-    each = 2 if str(facts.get("torch_dtype", facts.get("dtype"))) in ("float16", "bfloat16") else 4
-    return sum(file.stat().st_size for file in folder.glob("pytorch_model*.bin")) // each
-
-
-NUMBER_BYTES = 4  # vectors and losses are float32 in every precision
-
-
-def gathered_bytes(head: ContrastiveHead | None, rows: int, negatives: int, width: int) -> int:
-    """Return the bytes of the global batch's vectors that a step gathers; as many gradients are scattered back.
-
-    The contrastive loss gathers all items, their hard negatives and, if symmetric, all queries; again at each
-    narrower width.
-
-    Args:
-        rows: pairs of the global batch.
-        negatives: hard negatives of each pair; 0 while a lineage has no release.
-        width: numbers of an embedding.
-    """
-    if head is None:
-        return 0
-    return rows * (1 + negatives + head.symmetric) * (width + sum(head.matryoshka)) * NUMBER_BYTES

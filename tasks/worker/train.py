@@ -19,7 +19,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef, HeadSolved, HoldoutRule, LabelHeadSolved
 from tasks.contracts.usage import RateUse, TokenUse
 from tasks.contracts.workspace import ANSWERS
-from tasks.preflight.encoder import gathered_bytes
+from tasks.preflight.encoder_size import gathered_bytes
 from tasks.worker.checks.known_answers import prove_exchange
 from tasks.worker.devices.accelerators import Accelerator, open_accelerator
 from tasks.worker.devices.base import Precision

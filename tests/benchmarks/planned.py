@@ -28,12 +28,12 @@ from tasks.contracts.costs import Against
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.spans import SpanKind
 from tasks.contracts.stages import Stage
-from tasks.costs.device_memory import train_memory
 from tasks.data.files.formats import Format
 from tasks.data.ingest import ingest
 from tasks.data.span_versions import list_spans
 from tasks.planning.next_run import plan_run
 from tasks.preflight.enough import enough
+from tasks.preflight.memory import train_memory
 from tasks.runs.run import Run, against
 from tasks.runs.snapshot import Snapshot
 from tests.support.cloud.batch_demo import SETTINGS

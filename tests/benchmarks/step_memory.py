@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
-from tasks.contracts.costs import TrainMemory
+from tasks.preflight.memory import TrainMemory
 
 LIMIT, STEPS = 0.05, 2
 SMALL = (
@@ -114,8 +114,8 @@ def measured(name: str) -> tuple[float, float]:
 
 def planned(case: Case, tokens_a_row: float) -> TrainMemory:
     """Return the plan's memory of a worker."""
-    from tasks.costs.device_memory import train_memory
     from tasks.planning.next_run import plan_run
+    from tasks.preflight.memory import train_memory
     from tests.support.fakes.fake_runner import ingest
 
     with tempfile.TemporaryDirectory() as folder:

@@ -18,10 +18,11 @@ from configs.load import load_config
 from configs.schema.config import Config
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
-from tasks.costs.host_time import MODELS, PAIR_BYTES, RELEASES
-from tasks.costs.published import published
-from tasks.costs.run_cost import stage_costs
-from tasks.costs.stage_time import Load, Past
+from tasks.laboratory.encoding_time import Known, Load
+from tasks.laboratory.host_time import MODELS, PAIR_BYTES, RELEASES
+from tasks.laboratory.machine_plan import stage_costs
+from tasks.laboratory.published import published
+from tasks.monitoring.estimates import Past
 from tests.docs.refreshes import BERT_BASE, TOKENS, on_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +129,7 @@ def week(size: Size, number: int) -> list[Line]:
         rows=(size.rows,), tokens=steps * config.train.sequences * config.train.sequence_tokens, steps=steps,
         items=size.items, text_tokens=TOKENS, earlier=earlier,
     )  # fmt: skip
-    lines = [_stage(config, cost, load, size, number) for cost in stage_costs(Past((), {}), config, Stage, load)]
+    lines = [_stage(config, cost, load, size, number) for cost in stage_costs(Known(Past((), {})), config, Stage, load)]
     refresh, changed = on_cpu(round(size.items * CHANGED_AN_HOUR)), size.items * CHANGED_AN_HOUR
     hours = 24 * 7
     requests = hours * REQUESTS_OF_A_REFRESH

@@ -11,8 +11,8 @@ from configs.instances import instances
 from configs.load import load_config
 from configs.prices import find_price, published
 from tasks.contracts.stages import Stage
-from tasks.costs.stage_time import Asked, place_of
 from tasks.foundation.errors import ConfigError
+from tasks.laboratory.machine_plan import Asked, place_for
 from tests.docs import in_template
 
 KINDS = list(instances())
@@ -30,9 +30,9 @@ def test_each_type_has_its_price_by_the_basis_that_it_names(kind: str):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plan_for_each_type_has_its_workers_and_their_memory(kind: str):
     row, config = instances()[kind], load_config(None, ["compute=batch"])
-    place = place_of(config, Stage.train, Asked(instance=kind, nodes=2))
+    place = place_for(config, Stage.train, Asked(instance=kind, nodes=2))
     assert (place.instance, place.machines, place.workers) == (kind, 2, 2 * row.workers)
-    assert place.machine is row
+    assert table.machine_of(place.instance) is row
     assert row.worker_bytes * row.workers == row.memory_gib * 2**30
 
 

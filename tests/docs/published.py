@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.costs.published import PublishedRow, published
-from tasks.costs.step_time import predicted, published_points
+from tasks.laboratory.published import PublishedRow, published
+from tasks.laboratory.step_time import predicted, published_points
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cost.md"
 _TABLE = re.compile(r"(<!-- Published rows, written by `make docs`[^>]*-->\n\n).*?(?=\n\n)", re.S)

@@ -10,10 +10,11 @@ from configs.load import load_config
 from configs.prices import price_of
 from configs.schema.config import Config
 from tasks.contracts.stages import REFRESHING, Stage, instance_of
-from tasks.costs.published import published
-from tasks.costs.run_cost import stage_cost, stage_costs
-from tasks.costs.stage_time import Load, Past
-from tasks.costs.step_time import operations
+from tasks.laboratory.encoding_time import Known, Load
+from tasks.laboratory.machine_plan import stage_cost, stage_costs
+from tasks.laboratory.published import published
+from tasks.monitoring.estimates import Past
+from tasks.preflight.encoder_size import operations
 from tasks.runs.catalogues import on_cpu_queue
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,8 @@ class Refresh(NamedTuple):
 
 def refresh(config: Config, infer_seconds: float) -> Refresh:
     """Return a refresh with the given seconds of machines for infer; other stages as `millrace plan` assumes them."""
-    others = [one for one in stage_costs(Past((), {}), config, REFRESHING, Load()) if one.stage is not Stage.infer]
+    every = stage_costs(Known(Past((), {})), config, REFRESHING, Load())
+    others = [one for one in every if one.stage is not Stage.infer]
     price = price_of(instance_of(config, Stage.infer), config.cost)
     assert price is not None
     seconds = [one.seconds or 0.0 for one in others]
@@ -63,7 +65,7 @@ def on_cpu(items: int) -> Refresh:
 def on_accelerator(items: int) -> Refresh:
     """Return a refresh on the machines of runs, which compile the embedding first: a refresh has no warmup."""
     config = load_config(ROOT / "configs/trainium.yaml", BERT_BASE)
-    infer = stage_cost(Past((), {}), config, Stage.infer, Load(items=items, text_tokens=TOKENS))
+    infer = stage_cost(Known(Past((), {})), config, Stage.infer, Load(items=items, text_tokens=TOKENS))
     assert infer.seconds is not None
     return refresh(config, infer.seconds + published().fixed["compile"].seconds)
 

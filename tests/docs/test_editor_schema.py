@@ -13,7 +13,7 @@ from configs.instances import INSTANCES
 from configs.load import BASE
 from configs.prices import PRICES
 from configs.yaml_files import read_yaml, read_yaml_file
-from tasks.costs import published
+from tasks.laboratory import published
 from tasks.laboratory.bakeoff_report import PUBLISHED
 from tests.docs.editor_schema import FIRST_LINE, PAGE
 

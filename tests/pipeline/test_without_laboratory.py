@@ -105,7 +105,7 @@ def test_the_rest_is_whole_without_it(tmp_path: Path) -> None:
     assert said["refused"][:2] == ["configuration:", "decide.scheduled:"]
     assert said["release"] == ["1"]
     assert {"run", "backfill", "compare"} < set(said["commands"])
-    assert {"decide", "goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(said["commands"])
+    assert {"plan", "decide", "goodput", "bakeoff", "parity", "import-checkpoint"}.isdisjoint(said["commands"])
     listed = {word for line in ran(HELP) for word in line}
     assert {"run", "backfill", "compare"} < listed
-    assert {"Laboratory", "goodput", "import-checkpoint"}.isdisjoint(listed)
+    assert {"Laboratory", "plan", "goodput", "import-checkpoint"}.isdisjoint(listed)

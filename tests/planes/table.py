@@ -33,7 +33,6 @@ def rows() -> Iterator[tuple[str, str]]:
         ["flows.pipeline", *_pages(), "tasks.worker.__main__", *(f"tasks.worker.{stage}" for stage in Stage)]
     )
     loaded = [name for name in _loaded() if name in MODULES]
-    costs = [name for name in loaded if name.startswith("tasks.costs")]
     total = sum(lines.values())
     yield "source lines", f"{total:,}"
     yield "files, and the median of lines without `__init__`", f"{len(MODULES)}, {statistics.median(held):.0f}"
@@ -42,7 +41,6 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "longest function", f"{_length(longest)} lines, {longest.name}"
     yield "a run's path: files, lines", f"{len(path)}, {sum(lines[name] for name in path):,}"
     yield "loaded by `import flows.pipeline`: files, lines", f"{len(loaded)}, {sum(lines[name] for name in loaded):,}"
-    yield "of them tasks.costs: lines", f"{sum(lines[name] for name in costs):,}"
 
 
 def closure(start: Iterable[str]) -> set[str]:

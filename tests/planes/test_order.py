@@ -15,8 +15,8 @@ MOST_EDGES = 433
 
 # Each folder may import from the folders below it in this table, and from no other.
 ORDER = """
-    flows.laboratory              what no run needs and a team may delete: `decide`, `parity`, map, lineages
-    tasks.laboratory              their work: trainings weighed, failures simulated, sides compared, lineages read
+    flows.laboratory              what no run needs and a team may delete: `plan`, `decide`, `parity`, map, lineages
+    tasks.laboratory              their work: machines planned, trainings weighed, failures simulated, sides compared
     tasks.worker.laboratory       its workers: a map made, weights from elsewhere read
     flows.demo                    the demo: an invented shop through the same doors as a user
     flows.cli                     the command `millrace`: a file for each group of commands, which runs them and shows
@@ -32,7 +32,7 @@ ORDER = """
     tasks.erase                   an item or a person's rows: found in every file, taken out for good
     tasks.prune                   what nothing needs: found and deleted
     tasks.backfill                backfills: planned, timed, recorded
-    tasks.monitoring              the past and the freshness of a lineage
+    tasks.monitoring              the past of a lineage, the time expected of its runs, its freshness
     tasks                         the seven stages, control side
     tasks.running                 how one stage runs: attempts, retries, output
     tasks.worker                  the seven stages, worker side
@@ -44,7 +44,6 @@ ORDER = """
     tasks.worker.rows             the rows of a span: profiled, compared, judged; its holdout and its duplicates
     tasks.worker.catalogue        every live item, partition by partition, and its vectors, shard by shard
     tasks.worker.training         batches, losses, steps, checkpoints, forgetting; graphs compiled ahead of time
-    tasks.costs                   what runs cost: memory, seconds and dollars, by own runs and published figures
     tasks.first_hour              settings and files that fit a first log
     tasks.planning                what the next run trains, and from where
     tasks.preflight               what fails before a run begins, and whether its rows are enough

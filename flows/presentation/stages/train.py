@@ -1,7 +1,10 @@
 """Train: losses and holdout metrics over the steps, speed, precision, graphs."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from configs.instances import machine_of
+from configs.schema.config import Config
 from configs.schema.gates import Family, names_of
 from configs.schema.training import AUTO
 from flows.presentation.figures import curves
@@ -9,11 +12,11 @@ from flows.presentation.model import Cell, Figure, Section, Table, facts, table
 from flows.presentation.stages import warmup
 from flows.presentation.stages.facts import StageFacts
 from flows.presentation.wording import count, difference, number, plural, share
-from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.outcomes import HealthOutcome, TrainOutcome
 from tasks.contracts.references import CurvePoint
-from tasks.contracts.stages import Stage, compute_of
+from tasks.contracts.stages import Stage, compute_of, place_of
 from tasks.contracts.usage import CheckpointUse, Communication, DeviceUse, EfaUse, MinedNegatives, RateUse, TokenUse
-from tasks.costs.stage_time import ArithmeticUse, training_use
+from tasks.preflight.encoder_size import arithmetic_of, encoder_operations, encoder_size
 
 # Groups of holdout metrics that share a figure.
 ON_THE_HOLDOUT = {
@@ -75,6 +78,31 @@ def _rate(use: RateUse | None) -> Iterator[tuple[str, str | Cell]]:
     if use is not None:
         said = f"{use.rate:.3g}, {share(use.share)} of its peak"
         yield "learning rate at the last step", Cell(said, "!", "refused") if use.warning else said
+
+
+class ArithmeticUse(NamedTuple):
+    """The encoder's operations a second of all workers, and their share of two limits."""
+
+    operations_per_second: float
+    peak_share: float | None  # share of the published peak; None: none is published, as for a local worker
+    bare_share: float | None  # share of the bare matrix products that health timed on the workers; None: not timed
+
+
+def training_use(config: Config, outcome: TrainOutcome, health: HealthOutcome | None) -> ArithmeticUse | None:
+    """Return the use of the devices by a training, padding included; None if its time or encoder is not known.
+
+    Args:
+        health: outcome of the same run's health; None: not known.
+    """
+    size, tokens, took = encoder_size(config), outcome.tokens, outcome.checkpoints
+    if size is None or tokens is None or took is None or not took.training_seconds:
+        return None
+    speed = encoder_operations(config, Stage.train, size, tokens.computed, 0) / took.training_seconds
+    place = place_of(config, Stage.train)
+    machine = machine_of(place.instance)
+    peak = machine.peak(arithmetic_of(config, "train", place)) * place.machines if machine is not None else None
+    bare = 1e9 * sum(health.matmul_gflops) if health is not None else 0.0
+    return ArithmeticUse(speed, speed / peak if peak else None, speed / bare if bare else None)
 
 
 def _arithmetic(use: ArithmeticUse | None, size: int) -> Iterator[tuple[str, str]]:

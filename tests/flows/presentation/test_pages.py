@@ -18,11 +18,11 @@ from tasks.contracts.outcomes import Check
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import FINDINGS
-from tasks.costs.run_cost import run_cost
 from tasks.evaluate import evaluate
 from tasks.foundation.errors import CancelledError, DataError, HostError
 from tasks.health import health
 from tasks.infer import infer
+from tasks.monitoring.estimates import run_cost
 from tasks.planning.next_run import plan_run
 from tasks.release import release
 from tasks.running.context import override_context

@@ -20,8 +20,8 @@ from tasks.contracts.references import CheckpointState
 from tasks.contracts.runs import Hold
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import REPORT
-from tasks.costs.run_cost import run_cost
 from tasks.foundation.errors import ConfigError, FailureClass, StoreError
+from tasks.monitoring.estimates import run_cost
 from tasks.runs import invocations
 from tasks.runs.plan import read_plan
 from tasks.runs.releases import CURRENT, Pointer

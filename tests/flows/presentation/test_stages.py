@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from flows.cli.app import app
 from flows.presentation.run.pages import stage_page
 from flows.presentation.stages.facts import StageFacts, section_of
+from flows.presentation.stages.train import training_use
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Check, HealthOutcome, ReleaseOutcome
 from tasks.contracts.references import CompileRef, CurvePoint, FeedRef
@@ -37,6 +38,7 @@ from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.pages.shown import commands, part, parts, row, rows
 from tests.support.workspace.specs import MADE_BY
+from tests.support.workspace.trainings import side
 
 PRICE = "cost.dollars_per_worker_hour=3600"  # a dollar a second
 
@@ -371,3 +373,31 @@ def test_a_failure_says_what_it_means_and_where_to_read_more(done: Done, failure
     assert policy.meaning.rstrip(".")[1:] in made.lines[0]
     assert row(made, "class") == [f"{failure}, exit code {policy.exit_code}"]
     assert row(made, "more") == [f"docs/runbook.md, {failure}"]
+
+
+def test_a_training_uses_a_share_of_the_published_peak_and_of_healths_bare_products():
+    # BERT-large at the 3,826.6 sequences of 128 a second that AWS publishes for one trn1.32xlarge: 29.8 % of its peak.
+    width = "hidden_size: 1024, layers: 24, attention_heads: 16, intermediate_size: 4096"
+    large = f"{{vocab_size: 30522, max_tokens: 512, {width}}}"
+    on_aws = ("compute=batch", "batch.accelerator_instance=trn1.32xlarge", "batch.processes_per_node=32")
+    rows = ("train.workers=32", "train.sequence_tokens=128", "train.batch_rows=64", "train.precision=bf16")
+    config = small_config(f"model.scratch={large}", "accelerator=xla", *on_aws, *rows)
+    use = CheckpointUse(
+        every="auto", written=0, stalled_seconds=0.0, training_seconds=10.0, seconds=None, write_seconds=None,
+        seconds_between_failures=None, failures=None, attempts=None,
+    )  # fmt: skip
+    tokens = TokenUse(real=4_000_000, cut=0, computed=38_266 * 128)
+    outcome = side("xla").outcome.model_copy(update={"tokens": tokens, "checkpoints": use})
+    found = training_use(config, outcome, None)
+    assert found is not None
+    assert found.peak_share == pytest.approx(0.298, abs=0.001)
+    assert found.bare_share is None
+    timed = HealthOutcome(
+        device="cpu", matmul_gflops=(300.0, 200.0), slowest_to_median=1.2, free_memory_gib=(8.0, 8.0),
+        free_disk_gib=8.0, collectives={}, checks=(),
+    )  # fmt: skip
+    here = training_use(small_config(), outcome, timed)
+    assert here is not None
+    assert here.peak_share is None
+    assert here.bare_share == pytest.approx(here.operations_per_second / 500e9)
+    assert training_use(config, side("xla").outcome, timed) is None

@@ -9,8 +9,8 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
-from tasks.costs.run_cost import planned_dollars
 from tasks.foundation.errors import ConfigError
+from tasks.monitoring.estimates import run_cost
 from tasks.monitoring.spending import Budget, budgets_of, require_budget
 from tasks.runs.plan import read_plan
 from tasks.runs.run import read_run
@@ -40,7 +40,7 @@ def next_run(store: DirectoryStore, *overrides: str) -> RunPlan:
 def test_a_run_that_is_planned_to_cost_more_than_its_budget_does_not_start(store: DirectoryStore) -> None:
     cost = spent_by_first_run(store)
     plan = next_run(store, f"cost.budget_dollars_per_run={cost / 2}")
-    planned = planned_dollars(store, plan)
+    planned = run_cost(store, plan).dollars
     assert planned is not None
     assert planned == pytest.approx(cost, rel=0.1)
     with pytest.raises(ConfigError, match=rf"\$0.00 spent and \${planned:.2f} planned of the budget") as refused:

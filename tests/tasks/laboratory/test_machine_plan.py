@@ -10,9 +10,9 @@ import infra.compute.factory
 from infra.store.directory import DirectoryStore
 from tasks.contracts.costs import StageCost
 from tasks.contracts.stages import Stage
-from tasks.costs.run_cost import plan_costs, planned_dollars, run_cost
-from tasks.costs.stage_time import Asked
 from tasks.foundation.errors import ConfigError
+from tasks.laboratory.machine_plan import Asked, plan_costs, planned_cost
+from tasks.monitoring.estimates import run_cost
 from tasks.planning.next_run import plan_run
 from tasks.preflight.enough import enough
 from tasks.runs.run import WHOLE, Run, against, error_of, record_plan
@@ -39,15 +39,15 @@ def by_stage(stages: tuple[StageCost, ...]) -> dict[Stage, StageCost]:
 
 
 def test_nothing_is_known_of_a_first_run_on_this_machine(store: DirectoryStore) -> None:
-    cost = run_cost(store, plan_run(store, small_config()))
+    plan = plan_run(store, small_config())
+    cost = planned_cost(store, plan, enough(store, plan))
     assert (cost.seconds, cost.dollars, cost.training) == (None, None, None)
     assert any("no attempt of train on this machine" in sentence for sentence in cost.unknown)
-    assert planned_dollars(store, plan_run(store, small_config())) is None
 
 
 def test_a_first_run_on_aws_is_planned_by_published_figures(store: DirectoryStore) -> None:
     plan = plan_run(store, small_config(*ON_BATCH))
-    cost = run_cost(store, plan, enough(store, plan))
+    cost = planned_cost(store, plan, enough(store, plan))
     found = by_stage(cost.stages)
     boots = {each.stage: each.phases.booting for each in cost.stages if each.phases is not None}
     assert boots == {stage: 300 if stage in (Stage.validate, Stage.health, Stage.release) else 60 for stage in Stage}
@@ -64,7 +64,7 @@ def test_a_first_run_on_aws_is_planned_by_published_figures(store: DirectoryStor
 
 def test_a_machine_without_a_price_is_named_and_its_cost_unknown(store: DirectoryStore) -> None:
     plan = plan_run(store, small_config(*ON_BATCH))
-    cost = run_cost(store, plan, enough(store, plan), Asked("trn2.48xlarge"))
+    cost = planned_cost(store, plan, enough(store, plan), Asked("trn2.48xlarge"))
     assert cost.seconds is not None
     assert cost.dollars is None
     assert any("trn2.48xlarge has no price" in sentence for sentence in cost.unknown)
@@ -96,10 +96,10 @@ def test_nodes_of_this_machine_and_unknown_instances_are_refused(store: Director
 def test_a_measured_peak_replaces_the_estimate_for_the_same_settings_alone(store: DirectoryStore) -> None:
     config = small_config()
     first = plan_run(store, config, "2026-01")
-    before = run_cost(store, first, enough(store, first)).memory
+    before = planned_cost(store, first, enough(store, first)).memory
     carry_out(first)
     second, other = plan_run(store, config), plan_run(store, small_config("train.batch_rows=32"))
-    after, changed = (run_cost(store, plan, enough(store, plan)).memory for plan in (second, other))
+    after, changed = (planned_cost(store, plan, enough(store, plan)).memory for plan in (second, other))
     assert before is not None
     assert after is not None
     assert changed is not None
@@ -124,7 +124,7 @@ def test_a_run_is_compared_with_its_first_plan(store: DirectoryStore) -> None:
 
 def test_a_stage_on_other_machines_or_more_of_them_boots_its_own(store: DirectoryStore) -> None:
     plan = plan_run(store, small_config(*ON_BATCH, "infer.workers=64"))
-    found = by_stage(run_cost(store, plan, enough(store, plan)).stages)
+    found = by_stage(planned_cost(store, plan, enough(store, plan)).stages)
     phases = found[Stage.infer].phases
     assert phases is not None
     assert phases.booting == 300, "one of its two machines is new"

@@ -9,8 +9,9 @@ import pytest
 import configs
 from configs.load import load_config
 from tasks.contracts.stages import Stage
-from tasks.costs.run_cost import stage_cost
-from tasks.costs.stage_time import Asked, Load, Past
+from tasks.laboratory.encoding_time import Known, Load
+from tasks.laboratory.machine_plan import Asked, stage_cost
+from tasks.monitoring.estimates import Past
 
 ROOT = Path(configs.__file__).parent
 CONFIG = load_config(ROOT / "trainium.yaml", ["model.scratch.hidden_size=768", "model.scratch.attention_heads=12"])
@@ -18,7 +19,7 @@ USUAL = Load(rows=(1_000_000,), tokens=96e6, steps=488, items=1_000_000, earlier
 
 
 def seconds(stage: Stage, load: Load, nodes: int = 1) -> float:
-    found = stage_cost(Past((), {}), CONFIG, stage, load, Asked(nodes=nodes)).seconds
+    found = stage_cost(Known(Past((), {})), CONFIG, stage, load, Asked(nodes=nodes)).seconds
     assert found is not None
     return found
 

@@ -4,8 +4,10 @@ import datetime as dt
 
 import pytest
 
-from tasks.costs.published import Published, machine_of, published
-from tasks.costs.step_time import Point, Wanted, efficiency, exchange, operations, predicted, published_points, speed_of
+from configs.instances import machine_of
+from tasks.laboratory.published import Published, published
+from tasks.laboratory.step_time import Point, Wanted, efficiency, exchange, predicted, published_points, speed_of
+from tasks.preflight.encoder_size import operations
 from tests.docs.published import FITTED, REASONS, rows
 
 LARGE = published().models["bert-large"]

@@ -8,17 +8,13 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 import configs
-from configs.instances import Instance, instances
 from configs.keys import explain
 from configs.yaml_files import read_yaml_file
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.preflight.encoder import EncoderSize
+from tasks.preflight.encoder_size import Arithmetic, EncoderSize, Work
 
 PUBLISHED = Path(configs.__file__).with_name("published.yaml")
-
-Work = Literal["train", "embed"]
-Arithmetic = Literal["bf16", "fp32"]
 
 
 class PublishedRow(Record):
@@ -102,8 +98,3 @@ def published() -> Published:
         return Published.model_validate(read_yaml_file(PUBLISHED))
     except ValidationError as error:
         raise ConfigError(f"{PUBLISHED}: {explain(error, Published)}") from error
-
-
-def machine_of(instance: str | None) -> Instance | None:
-    """Return the node of an instance type; None if configs/instances.yaml does not list it."""
-    return instances().get(instance or "")

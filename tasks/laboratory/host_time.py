@@ -6,11 +6,12 @@ rows so far; evaluate and release with the items of the catalogue, whose vectors
 
 import re
 
+from configs.instances import machine_of
 from configs.schema.config import Config
-from tasks.contracts.stages import Stage
-from tasks.costs.published import published
-from tasks.costs.stage_time import Load, Place
-from tasks.preflight.encoder import NUMBER_BYTES, EncoderSize
+from tasks.contracts.stages import Place, Stage
+from tasks.laboratory.encoding_time import Load
+from tasks.laboratory.published import published
+from tasks.preflight.encoder_size import NUMBER_BYTES, EncoderSize
 
 MODELS = 4  # most models that an evaluation ranks among all items
 RELEASES = 2  # a release searches its own vectors and the last release's
@@ -43,14 +44,14 @@ def _search(config: Config, load: Load, place: Place, size: EncoderSize | None, 
     """Return the seconds in which one machine reads the vectors of all items and ranks them for some queries."""
     width = config.model.embedding_width or (size.hidden if size is not None else 0)
     figures, items = published().host, load.items or 0
-    disk = figures.accelerator_disk if place.machine is not None else figures.cpu_disk
+    disk = figures.accelerator_disk if machine_of(place.instance) is not None else figures.cpu_disk
     products = 2 * queries * width / (figures.products.value * _vcpus(place))
     return items * (width * NUMBER_BYTES / disk.value + products)
 
 
 def _vcpus(place: Place) -> int:
     """Return the vCPUs of a machine: as listed, else by its name, since N.xlarge has 4 N; 1 if neither tells."""
-    if place.machine is not None:
-        return place.machine.vcpus
+    if (machine := machine_of(place.instance)) is not None:
+        return machine.vcpus
     found = re.search(r"[.](\d*)xlarge$", place.instance or "")
     return 4 * int(found[1] or 1) if found else 1

