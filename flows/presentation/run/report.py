@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from configs.prices import basis_of
 from configs.schema.operations import PriceList
-from flows.presentation import html, releases
+from flows.presentation import html, publications
 from flows.presentation.changes import changes_section
 from flows.presentation.costs import budget_boxes, cost_section
 from flows.presentation.model import (
@@ -193,8 +193,8 @@ def _publications(store: Store, run: Run) -> tuple[tuple[Section, ...], tuple[Se
     except StoreError as error:
         return (), (), (str(error),)
     return (
-        releases.publications_section(found, run.release),
-        releases.failed_publications(found, store.uri, run.release),
+        publications.publications_section(found, run.release),
+        publications.failed_publications(found, store.uri, run.release),
         (),
     )
 

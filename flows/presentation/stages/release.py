@@ -2,7 +2,7 @@
 
 import shlex
 
-from flows.presentation import releases
+from flows.presentation import publications
 from flows.presentation.changes import changes_section
 from flows.presentation.model import Cell, Command, Section, Table, facts, table
 from flows.presentation.stages.evaluate import by_human, gates
@@ -29,8 +29,8 @@ def section(of: StageFacts) -> Section:
             tables=(*judged, *searched, facts(probed), *exported),
             files=(("model", export.model),),
         )
-    published = releases.publications_section(of.publications, release)
-    unpublished = releases.failed_publications(of.publications, of.workspace, release)
+    published = publications.publications_section(of.publications, release)
+    unpublished = publications.failed_publications(of.publications, of.workspace, release)
     rows: list[tuple[str, str | Cell]] = [
         ("release", str(release.number)),
         ("model", Cell(release.model.version, code=True)),
