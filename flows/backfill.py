@@ -3,11 +3,12 @@
 Call it like a function (a Prefect server must answer, see infra/prefect_server.py), or deploy it.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
 from prefect.runtime import flow_run
 from prefect.states import Completed
+from pydantic import Field
 
 from configs.load import load_config
 from flows.presentation.run.pages import make_stage_page
@@ -16,14 +17,16 @@ from flows.running.backfill_execution import conclude, executing
 from flows.running.backfill_page import announce
 from flows.running.cancelling import cancellable, end_jobs
 from flows.running.child_runs import end_jobs_of_children
-from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Stages, Workspace
+from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, SpanName, Workspace
 from flows.running.run_end import show_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan
+from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, BackfillStage
 from tasks.backfill.backfill_state import BackfillState
 from tasks.backfill.planner import plan_backfill
 from tasks.running.context import override_context
+
+Stages = Annotated[tuple[BackfillStage, ...], Field(min_length=1)]
 
 
 def _range() -> str:

@@ -10,8 +10,6 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from tasks.backfill.backfill_plan import BackfillStage
-
 _SPAN = r"\d{4}(-\d{2}-\d{2}|-W\d{2}|-\d{2}|-Q[1-4])?"
 
 Workspace = Annotated[str, Field(min_length=1)]
@@ -26,7 +24,6 @@ TimeZone = Annotated[str | None, WithJsonSchema({"type": "string"})]
 Overrides = tuple[Annotated[str, Field(pattern=r"^[^=\s]+=")], ...]
 Sides = Annotated[tuple[str, ...], Field(min_length=1, max_length=8)]
 Seeds = Annotated[int, Field(ge=1, le=20)]
-Stages = Annotated[tuple[BackfillStage, ...], Field(min_length=1)]
 Parallel = Annotated[int, Field(ge=1, le=16)]
 Reason = Annotated[str, Field(max_length=500)]
 GraceMinutes = Annotated[float, Field(ge=0)]
