@@ -5,10 +5,8 @@ its own pages. If PREFECT_API_URL is set, that server is used and none is starte
 PREFECT_API_AUTH_STRING. The server's database is only for display; results are in the workspace.
 """
 
-import base64
 import contextlib
 import fcntl
-import json
 import os
 import re
 import secrets
@@ -16,70 +14,20 @@ import socket
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, ValidationError
 
 from infra import background
+from infra.prefect_health import HOST, PASSWORD_OF_CLIENT, TIMEOUT_SECONDS, get_json
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import HostError, ServerError
 from tasks.foundation.passwords import holds_password, masked
 from tasks.foundation.records import Record
 
-HOST = "127.0.0.1"
-_TIMEOUT_SECONDS = 5.0
-
-
-def answers(url: str) -> bool:
-    """Return True if the Prefect API at `url`, which ends in /api, answers and can use its database."""
-    try:
-        return get_json(f"{url}/health") is True
-    except urllib.error.HTTPError as error:  # it answers, even if it refuses a request without credentials
-        return error.code in (401, 403)
-    except (OSError, ValueError):
-        return False
-
-
-def is_open(url: str) -> bool:
-    """Return True if the Prefect API at `url` shows its settings to anyone, without a password."""
-    try:
-        return "home" in get_json(f"{url}/admin/settings")
-    except (OSError, ValueError, TypeError):
-        return False
-
-
-def allowed_origin(url: str, origin: str) -> str | None:
-    """Return the allowed CORS origin of the API at `url`, as it answers a page of `origin`; `*` is any.
-
-    Raises OSError.
-    """
-    headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-    try:
-        with _opened(urllib.request.Request(f"{url}/flows/filter", headers=headers, method="OPTIONS")) as answer:
-            return answer.headers["Access-Control-Allow-Origin"]
-    except urllib.error.HTTPError as error:
-        return error.headers["Access-Control-Allow-Origin"]
-
-
-def get_json(url: str, password: str | None = None) -> Any:
-    """Return the JSON at a URL; uses no proxy for the loopback. Raises OSError, ValueError."""
-    token = base64.b64encode((password or "").encode()).decode()
-    request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"} if password else {})
-    with _opened(request) as answer:
-        return json.load(answer)
-
-
-def _opened(request: urllib.request.Request) -> Any:
-    direct = [urllib.request.ProxyHandler({})] if f"//{HOST}:" in request.full_url else []
-    return urllib.request.build_opener(*direct).open(request, timeout=_TIMEOUT_SECONDS)
-
-
 PASSWORD_FILE = "server.password"
 PASSWORD_OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
-PASSWORD_OF_CLIENT = "PREFECT_API_AUTH_STRING"
 
 
 def file_of_password(home: Path) -> Path:
@@ -111,7 +59,7 @@ def made_password(home: Path) -> str:
 USUAL_PORT = 4200
 START_SECONDS = 120.0  # the first start migrates its database: 10 to 15 s on an idle machine
 BUSY_SECONDS = 30.0  # a running server that doesn't answer within this time is replaced, or given up if it's elsewhere
-_SLOW = f"no answer within {_TIMEOUT_SECONDS:.0f} s"
+_SLOW = f"no answer within {TIMEOUT_SECONDS:.0f} s"
 _BUSY = (_SLOW, "HTTP 503")  # Prefect's answer while another process holds its database
 OWNER = "MILLRACE_SERVER_OF"  # in the environment of a server: its state directory
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from infra import prefect_server
+from infra.prefect_health import PASSWORD_OF_CLIENT
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -25,7 +25,7 @@ def worker_command(server: Server, pool: str) -> str:
     # Without an address Prefect would start a worker of an empty server of its own.
     words = [f"PREFECT_API_URL={shlex.quote(server.url)}", f"prefect worker start --pool {pool} --limit {WORKER}"]
     if server.password_file is not None:
-        words.insert(0, f'{prefect_server.PASSWORD_OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
+        words.insert(0, f'{PASSWORD_OF_CLIENT}="$(cat {shlex.quote(server.password_file)})"')
     return " ".join(words)
 
 

@@ -26,6 +26,7 @@ from flows.presentation.model import Command, Parts, table
 from flows.presentation.run.report import write_run_report
 from flows.presentation.wording import BY_NARROW, OF_INDEX, WITHOUT_INDEX, dollars, moment, plural
 from infra import prefect_server
+from infra.prefect_health import PASSWORD_OF_CLIENT
 from infra.store.base import Store
 from tasks.contracts.evaluation import MAIN
 from tasks.contracts.runs import Hold, Release
@@ -327,7 +328,7 @@ def _announce(store: Store, release: Release, before: Release | None) -> None:
 
     from flows.running.announcing import announce_rollback
 
-    password = os.environ.get(prefect_server.PASSWORD_OF_CLIENT)
+    password = os.environ.get(PASSWORD_OF_CLIENT)
     # In case Prefect was imported before.
     with temporary_settings({PREFECT_API_URL: server.url, PREFECT_API_AUTH_STRING: password}):
         announce_rollback(store, release, before)

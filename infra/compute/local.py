@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from configs.schema.config import Config
-from infra import prefect_server
+from infra.prefect_health import PASSWORD_OF_CLIENT
 from infra.root_cause import LogTail, root_cause
 from infra.store.base import Store
 from infra.store.temporary import ATTEMPT, scratch_folder
@@ -306,7 +306,7 @@ def _environments(workers: int, scratch: Path | None = None) -> list[dict[str, s
     The password of the Prefect server is left out: a worker never needs it, and it runs the code of models.
     """
     shared = {
-        **{name: value for name, value in os.environ.items() if name != prefect_server.PASSWORD_OF_CLIENT},
+        **{name: value for name, value in os.environ.items() if name != PASSWORD_OF_CLIENT},
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",  # as -P, for child processes

@@ -17,11 +17,12 @@ from botocore.exceptions import ClientError
 
 from configs.load import load_config
 from configs.schema.config import Config
-from infra import prefect_server
+from infra import prefect_health, prefect_server
 from infra.compute.batch.api import NOT_ACCEPTED, Api, WaitPolicy
 from infra.compute.batch.job import check_queue, definition_of
 from infra.deployments import Source
-from infra.prefect_server import HOST, Server
+from infra.prefect_health import HOST
+from infra.prefect_server import Server
 from infra.store.aws import NO_CREDENTIALS, code_of
 from infra.store.base import Store
 from infra.store.directory import DirectoryStore
@@ -91,10 +92,10 @@ _ELSEWHERE = "set a password and its origins on that server: docs/operations.md#
 def access(server: Server) -> CheckResult:
     """Warn of a server without a password, with access for pages of other sites, or with a readable password file."""
     mend = _OWN if server.pid is not None else _ELSEWHERE
-    if prefect_server.is_open(server.url):
+    if prefect_health.is_open(server.url):
         return CheckResult("warn", f"{server.url} asks for no password: whoever reaches it can run commands here", mend)
     try:
-        if prefect_server.allowed_origin(server.url, _STRANGER) is not None:
+        if prefect_health.allowed_origin(server.url, _STRANGER) is not None:
             return CheckResult("warn", f"{server.url} lets the pages of any site in a browser ask it", mend)
     except OSError as error:
         return CheckResult("warn", f"{server.url} did not say whose pages may ask it: {error}", "")

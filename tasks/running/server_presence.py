@@ -12,7 +12,7 @@ import httpx
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
 
-from infra import prefect_server
+from infra import prefect_health
 from tasks.foundation.errors import HostError, ServerError, one_line
 from tasks.running.context import stage_context
 from tasks.running.stage_output import logger
@@ -26,7 +26,7 @@ LONGEST_PAUSE_SECONDS = 10.0
 def server_answers() -> bool:
     """Return True if the flow run's server answers, or outside of a flow run, which needs none."""
     url = PREFECT_API_URL.value()
-    return not flow_run.id or not url or prefect_server.answers(url)
+    return not flow_run.id or not url or prefect_health.answers(url)
 
 
 def await_server(

@@ -23,7 +23,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run, task_run
 from prefect.settings import PREFECT_API_URL
 
-from infra import prefect_server
+from infra import prefect_health
 from infra.store.base import Store
 from tasks.contracts.jobs import BatchAttempt, Listener, Progress
 from tasks.contracts.runs import RunPlan
@@ -299,7 +299,7 @@ def state_of(flow_run: UUID) -> State[Any] | None:
 
     Prefect's client would block for 20 s if the server is away.
     """
-    if not prefect_server.answers(PREFECT_API_URL.value() or ""):
+    if not prefect_health.answers(PREFECT_API_URL.value() or ""):
         return None
     try:
         with get_client(sync_client=True) as client:

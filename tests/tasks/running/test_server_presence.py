@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra import prefect_server
+from infra import prefect_health
 from tasks.foundation.errors import HostError, ServerError
 from tasks.running import server_presence
 from tasks.running.context import override_context
@@ -46,7 +46,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Machine]:
     def make(*arguments: Any) -> Machine:
         made = Machine(*arguments)
-        monkeypatch.setattr(prefect_server, "answers", made.answers)
+        monkeypatch.setattr(prefect_health, "answers", made.answers)
         return made
 
     monkeypatch.setattr(server_presence.flow_run, "id", "a-run", raising=False)

@@ -7,7 +7,7 @@ import uuid
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from infra import prefect_server
+from infra import prefect_health
 from infra.store.directory import DirectoryStore
 from tasks.contracts.jobs import Progress
 from tasks.contracts.stages import Stage
@@ -20,7 +20,7 @@ from tests.support.workspace.specs import spec_of
 
 def test_prefects_patient_client_is_not_asked_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr(prefect_server, "answers", lambda url: False)
+    monkeypatch.setattr(prefect_health, "answers", lambda url: False)
     monkeypatch.setattr(stage_output, "get_client", lambda **_: asked.append(True))
     assert state_of(uuid.uuid4()) is None
     assert asked == []
