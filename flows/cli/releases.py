@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
+import tasks.runs.holds
 import tasks.runs.releases
 import tasks.runs.rollback
 from configs.prices import basis_of, cost_of
@@ -307,9 +308,9 @@ def hold(
     if off and reason is not None:
         raise ConfigError("hold: give --reason or --off, not both")
     if off:
-        lifted, waiting = tasks.runs.rollback.lift(store)
+        lifted, waiting = tasks.runs.holds.lift(store)
         return HoldOutput(held=False, hold=lifted, waiting=waiting)
-    return HoldOutput(held=True, hold=tasks.runs.rollback.hold(store, reason or ""), waiting=())
+    return HoldOutput(held=True, hold=tasks.runs.holds.hold(store, reason or ""), waiting=())
 
 
 def _announce(store: Store, release: Release, before: Release | None) -> None:

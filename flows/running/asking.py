@@ -27,8 +27,8 @@ from tasks.foundation.errors import CancelledError
 from tasks.running.stage_output import StageOutput, logger, state_of
 from tasks.runs import releases
 from tasks.runs.answers import NOBODY, ask, decide, overdue
+from tasks.runs.holds import hold
 from tasks.runs.results import Judgement, read_judgement
-from tasks.runs.rollback import hold
 
 POLL_SECONDS = 2.0
 _SPARE_SECONDS = 86400  # the server gives up this long after us, so that the flow run still ends by itself

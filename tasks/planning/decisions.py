@@ -21,7 +21,7 @@ from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.planning.start import consumed, find_start, on_active
 from tasks.runs import branches
-from tasks.runs.rollback import me
+from tasks.runs.holds import me
 
 _WAY_OUT = "delete it: the span is then decided again"
 

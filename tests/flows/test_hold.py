@@ -17,7 +17,7 @@ from tasks.contracts.stages import Chore, Stage
 from tasks.contracts.workspace import REPORT
 from tasks.monitoring.freshness import freshness
 from tasks.runs import releases, served_targets
-from tasks.runs.rollback import hold, lift
+from tasks.runs.holds import hold, lift
 from tasks.runs.run import read_runs
 from tasks.runs.snapshot import Snapshot
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed

@@ -12,8 +12,9 @@ from tasks.contracts.workspace import PRUNED_RUN
 from tasks.prune import prune
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import adding_releases, releases
+from tasks.runs.holds import hold, lift
 from tasks.runs.plan import NothingToDo
-from tasks.runs.rollback import hold, lift, rollback
+from tasks.runs.rollback import rollback
 from tests.simulation import targets
 from tests.simulation.objects import Objects
 from tests.simulation.scheduler import Machine, Process, Scheduler

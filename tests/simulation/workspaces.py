@@ -20,7 +20,8 @@ from tasks.planning.next_run import plan_run
 from tasks.running.context import override_context
 from tasks.runs import adding_releases, releases
 from tasks.runs.adding_releases import add
-from tasks.runs.rollback import hold, rollback
+from tasks.runs.holds import hold
+from tasks.runs.rollback import rollback
 from tests.simulation.objects import Objects
 from tests.simulation.stores import RULES, etag
 from tests.support.fakes.fake_runner import FakeRunner, ingest, ingest_feed, small_config

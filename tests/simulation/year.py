@@ -30,7 +30,8 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.runs import Release
 from tasks.prune import prune
 from tasks.runs import adding_releases, releases
-from tasks.runs.rollback import hold, lift, rollback
+from tasks.runs.holds import hold, lift
+from tasks.runs.rollback import rollback
 from tests.simulation import actors, targets, watching
 from tests.simulation.actors import World
 from tests.simulation.invariants import Invariants, begin_of

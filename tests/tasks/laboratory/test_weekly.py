@@ -11,8 +11,8 @@ from tasks.foundation.errors import ConfigError
 from tasks.laboratory import weekly
 from tasks.planning.decisions import Action, Decision, Finding, keep, overrule
 from tasks.planning.next_run import missed, plan_run
+from tasks.runs.holds import hold
 from tasks.runs.plan import NothingToDo
-from tasks.runs.rollback import hold
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace.states import trained_only

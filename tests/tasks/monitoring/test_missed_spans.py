@@ -6,7 +6,7 @@ from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import FailureClass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches
-from tasks.runs.rollback import hold
+from tasks.runs.holds import hold
 from tests.support.fakes.fake_runner import FakeRunner, ingest, small_config
 from tests.support.fakes.stages import carry_out
 from tests.support.workspace.invocations import write_invocation

@@ -10,7 +10,8 @@ from infra.store.manifest import MissingFolder
 from tasks.contracts.workspace import CLOSED_NUMBER
 from tasks.foundation.errors import SupersededError
 from tasks.runs import adding_releases, releases
-from tasks.runs.rollback import hold, lift, rollback
+from tasks.runs.holds import hold, lift
+from tasks.runs.rollback import rollback
 from tests.support.workspace.adding import Killed, Rival, add, die, serving, write_outputs
 from tests.support.workspace.stores import count_requests
 

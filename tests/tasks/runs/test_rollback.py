@@ -16,7 +16,8 @@ from tasks.foundation.errors import ConfigError, StoreError
 from tasks.prune.reach import find_reach
 from tasks.runs import releases
 from tasks.runs.adding_releases import settle
-from tasks.runs.rollback import hold, lift, rollback
+from tasks.runs.holds import hold, lift
+from tasks.runs.rollback import rollback
 from tasks.runs.snapshot import Snapshot
 from tests.support.workspace.adding import Killed, Rival, add, die, serving
 from tests.support.workspace.stores import count_requests
