@@ -30,11 +30,12 @@ from tasks.contracts.spans import SpanKind, last_day
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout, UnknownFlag
 from tasks.data.erased import read_erased
 from tasks.data.files.csv_rows import CsvOptions, Quote, name_of
-from tasks.data.files.facts import ColumnFacts, Problem, Survey, cell
+from tasks.data.files.facts import ColumnFacts, Problem
 from tasks.data.files.formats import Format
 from tasks.data.files.roles import flags_of
 from tasks.data.files.shaping import AS_IT_STANDS, Shaper, Shaping
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.files.values import PLAIN, Spelling, is_missing_word
 from tasks.data.join import Join, join_of, join_problem

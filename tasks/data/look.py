@@ -14,14 +14,16 @@ from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
 from tasks.data.encoder_weights import check_weights
 from tasks.data.files.csv_rows import CsvOptions, name_of
 from tasks.data.files.exports import Found, find_export
-from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts, Survey
+from tasks.data.files.facts import ColumnFacts, Problem, SourceFacts
 from tasks.data.files.formats import Format, format_of_name
+from tasks.data.files.names import TIME
 from tasks.data.files.nested import flat, likely_lists
 from tasks.data.files.problems import find_problems, free_columns, suggested_spelling
 from tasks.data.files.readers import SourceRow
-from tasks.data.files.roles import TIME, likely_roles
+from tasks.data.files.roles import likely_roles
 from tasks.data.files.shaping import AS_IT_STANDS, Lookup, Shaper, Shaping, find_beside
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
 from tasks.data.files.values import Spelling
 from tasks.data.label_columns import zeros_as_hits

@@ -21,10 +21,10 @@ from tasks.contracts.jobs import Progress
 from tasks.contracts.spans import in_order
 from tasks.data.canonical import Canonicaliser
 from tasks.data.erased import Erasures
-from tasks.data.files.facts import Survey
 from tasks.data.files.readers import Unreadable
 from tasks.data.files.shaping import Shaper
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.survey import Survey
 from tasks.data.files.times import Seen
 from tasks.data.files.values import as_bool, as_code, as_float, as_text
 from tasks.data.mapping import require_columns, require_seen

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
-from tasks.data.files.facts import Survey, cell
-from tasks.data.files.roles import named_like
+from tasks.data.files.names import named_like
+from tasks.data.files.survey import Survey, cell
 from tasks.data.join import FEED_ROWS
 from tasks.data.rows import BATCH_ROWS, FEED_KIND, ITEM, ITEM_ID, QUERY, normal_text
 from tasks.data.source_spans import BuiltSpan, ItemTexts

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tasks.data.files.facts import FALSE_WORDS, TRUE_WORDS, ColumnFacts, SourceFacts
-from tasks.data.files.roles import named_like
+from tasks.data.files.names import named_like
 
 _SHOWN = frozenset(["impression", "impressions", "shown", "show", "seen", "display", "exposure", "anzeige", "gezeigt"])
 _VIEW = frozenset(["view", "viewed", "pageview", "ansicht"])  # shown, or opened in a log without clicks

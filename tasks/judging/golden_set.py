@@ -23,8 +23,8 @@ from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
 from tasks.data.erased import read_erased
 from tasks.data.files.formats import SUFFIXES, Format, format_of_name
+from tasks.data.files.names import named_like
 from tasks.data.files.readers import SourceRow
-from tasks.data.files.roles import named_like
 from tasks.data.files.sources import SourceReader, source_path
 from tasks.data.files.values import NUMBER, as_text, scalar
 from tasks.data.ids import hash_of, id_of

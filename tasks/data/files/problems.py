@@ -13,11 +13,11 @@ from tasks.data.files.facts import (
     ColumnFacts,
     Problem,
     Shape,
-    Survey,
-    cell,
 )
+from tasks.data.files.names import TIME, named_like
 from tasks.data.files.nested import looks_like_a_list
-from tasks.data.files.roles import TIME, column_flags, flags_of, is_named_as_state, named_like
+from tasks.data.files.roles import column_flags, flags_of, is_named_as_state
+from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import way_to_write
 from tasks.data.files.values import SCIENTIFIC, Spelling, is_missing_word
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tasks.data.files.facts import FALSE_WORDS, TRUE_WORDS, ColumnFacts, Shape
+from tasks.data.files.names import TIME, named_like, score
 from tasks.data.files.times import is_epoch
 
 _LIVE = (
@@ -82,23 +83,6 @@ def column_flags(column: ColumnFacts) -> Flags | None:
     return found if named and found.live and not found.others else None
 
 
-TIME = "time"
-_NAMES = {
-    TIME: "time timestamp date datetime ts at when created created_at updated_at modified_at event_time "
-    "event_timestamp unixtime unix_time epoch datum zeit zeitpunkt tag fecha heure",
-    "item_id": "item_id itemid product_id productid clicked_id sku asin doc_id docid document_id passage_id article_id "
-    "artikel artikelnummer artikel_nr artikel_id produkt_id produktid ean gtin",
-    "id": "id row_id rowid event_id log_id review_id interaction_id uuid key",
-    "label": "label click clicked clicks rating stars score grade gain relevance relevant judgement judgment "
-    "klick "
-    "bewertung purchased bought gekauft kauf",
-    "query": "query q search search_term search_query searchterm keyword keywords question query_text suchbegriff "
-    "suche suchanfrage anfrage frage requete requête consulta",
-    "item": "item title product product_title product_name item_title item_text name answer document passage doc titel "
-    "bezeichnung produktname produkt produkttitel artikelname artikelbezeichnung titre produit titulo",
-    "deleted": "deleted removed is_deleted gelöscht geloescht entfernt",
-    "text": "text title product_title item product name description titel bezeichnung produktname titre",
-}
 _ROWS = (TIME, "item_id", "id", "label", "query", "item")
 _FEED = (TIME, "id", "deleted", "text")
 _TIMES = (Shape.time, Shape.day_first, Shape.month_first, Shape.short_year)
@@ -119,7 +103,7 @@ def likely_roles(
     for role in (each for each in (_FEED if feed else _ROWS) if each not in known):
         words = role if role != "id" or not feed else "item_id"
         free = [each for each in columns if each.common and each.name not in roles.values() and _FITS[role](each)]
-        named = {each.name: max(_score(each.name, words), feed * _score(each.name, role)) for each in free}
+        named = {each.name: max(score(each.name, words), feed * score(each.name, role)) for each in free}
         best = max(free, key=lambda each: named[each.name], default=None)
         if best and named[best.name]:
             roles[role] = best.name
@@ -131,22 +115,6 @@ def likely_roles(
         _by_ids(columns, roles)
     _by_text(columns, roles, ("text",) if feed else ("query", "item"))
     return roles
-
-
-def named_like(column: str, role: str) -> bool:
-    """Return True if a column has a name of the role."""
-    return _score(column, role) > 0
-
-
-def _score(name: str, role: str) -> int:
-    """Return 2 for a name of the role, 1 for a word in the name that is one, else 0."""
-    words = _NAMES[role].split()
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2])  # `productId`
-    plain = re.sub(r"[^\w]+", "_", parted).strip("_").casefold()
-    if plain in words:
-        return 2
-    ends_in_id = plain.endswith(("_id", "_nr")) and role in ("query", "item", "text", "label")
-    return int(not ends_in_id and bool({*plain.split("_")} & {*words} - {"at", "id", "key", "tag", "name"}))
 
 
 def _is_text(column: ColumnFacts) -> bool:

@@ -1,0 +1,40 @@
+"""Names of columns, and the roles that they suggest.
+
+Alone, since a golden set is read by them.
+"""
+
+import re
+
+TIME = "time"
+_NAMES = {
+    TIME: "time timestamp date datetime ts at when created created_at updated_at modified_at event_time "
+    "event_timestamp unixtime unix_time epoch datum zeit zeitpunkt tag fecha heure",
+    "item_id": "item_id itemid product_id productid clicked_id sku asin doc_id docid document_id passage_id article_id "
+    "artikel artikelnummer artikel_nr artikel_id produkt_id produktid ean gtin",
+    "id": "id row_id rowid event_id log_id review_id interaction_id uuid key",
+    "label": "label click clicked clicks rating stars score grade gain relevance relevant judgement judgment "
+    "klick "
+    "bewertung purchased bought gekauft kauf",
+    "query": "query q search search_term search_query searchterm keyword keywords question query_text suchbegriff "
+    "suche suchanfrage anfrage frage requete requête consulta",
+    "item": "item title product product_title product_name item_title item_text name answer document passage doc titel "
+    "bezeichnung produktname produkt produkttitel artikelname artikelbezeichnung titre produit titulo",
+    "deleted": "deleted removed is_deleted gelöscht geloescht entfernt",
+    "text": "text title product_title item product name description titel bezeichnung produktname titre",
+}
+
+
+def named_like(column: str, role: str) -> bool:
+    """Return True if a column has a name of the role."""
+    return score(column, role) > 0
+
+
+def score(name: str, role: str) -> int:
+    """Return 2 for a name of the role, 1 for a word in the name that is one, else 0."""
+    words = _NAMES[role].split()
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2])  # `productId`
+    plain = re.sub(r"[^\w]+", "_", parted).strip("_").casefold()
+    if plain in words:
+        return 2
+    ends_in_id = plain.endswith(("_id", "_nr")) and role in ("query", "item", "text", "label")
+    return int(not ends_in_id and bool({*plain.split("_")} & {*words} - {"at", "id", "key", "tag", "name"}))
