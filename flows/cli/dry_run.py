@@ -22,7 +22,7 @@ from tasks.preflight.checks import check_idle, check_plan, unread_settings
 from tasks.preflight.enough import Enough, enough
 from tasks.preflight.memory import TrainMemory, train_memory
 from tasks.quality.expectations import check_arguments
-from tasks.quality.verdicts import Sight
+from tasks.quality.sight import Sight
 from tasks.runs.plan import NothingToDo
 
 _MOST_HELD = 0.5  # share held out, beyond which less is trained on than measured

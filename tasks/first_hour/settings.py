@@ -16,7 +16,7 @@ from configs.schema.config import Config
 from tasks.contracts.spans import SpanKind, first_day, span_of
 from tasks.data.files.facts import ColumnFacts, Shape, SourceFacts
 from tasks.first_hour.labels import Labels
-from tasks.quality.verdicts import of_parts, sight
+from tasks.quality.sight import of_parts, sight
 
 _CRONS = {
     SpanKind.day: "0 6 * * *",

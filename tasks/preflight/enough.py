@@ -40,7 +40,7 @@ from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.judging.golden_set import GoldenRow, read_golden_set, unknown_items
 from tasks.preflight.checks import window_join
-from tasks.quality.verdicts import Sight, of_parts, sight
+from tasks.quality.sight import Sight, of_parts, sight
 from tasks.runs.results import Judgement
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot

@@ -10,7 +10,7 @@ import pytest
 from configs.schema.gates import GateConfig
 from tasks.contracts.evaluation import Verdict
 from tasks.quality.intervals import student
-from tasks.quality.verdicts import sight
+from tasks.quality.sight import sight
 
 Z = 1.6449 + 0.8416  # of 95 % confidence, and of seeing it four times out of five
 
