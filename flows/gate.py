@@ -13,7 +13,7 @@ from tasks.contracts.runs import Release
 from tasks.evaluate import evaluate
 from tasks.health import health
 from tasks.infer import infer, infer_to_judge
-from tasks.judging.judge_run import plan_again
+from tasks.judging.judge_again import plan_again
 from tasks.publish import publish_release
 from tasks.release import release
 from tasks.runs import branches

@@ -20,7 +20,7 @@ from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.runs import RunState
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
-from tasks.judging.judge_run import judge_again, let_pass, plan_again
+from tasks.judging.judge_again import judge_again, let_pass, plan_again
 from tasks.running.lineage_lock import hold_lineage
 from tasks.runs import branches, releases
 from tasks.runs.results import Judgement

@@ -22,7 +22,7 @@ from tasks.backfill.backfill_state import BackfillState
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError, DataError, FailureClass, OutOfMemoryError
-from tasks.judging.judge_run import let_pass, plan_again
+from tasks.judging.judge_again import let_pass, plan_again
 from tasks.runs import branches, ledger, lineage, releases
 from tasks.runs.results import read_judgement
 from tests.flows.backfill.failing import Failing, children, done, expected_jobs, jobs, planned, started, workers

@@ -27,7 +27,7 @@ from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.runs import RunState
 from tasks.contracts.workspace import REPORT
 from tasks.foundation.errors import ConfigError
-from tasks.judging.judge_run import let_pass, plan_again
+from tasks.judging.judge_again import let_pass, plan_again
 from tasks.runs import answers, releases
 from tasks.runs.results import Judgement, read_judgement
 from tasks.runs.run import Run, read_runs

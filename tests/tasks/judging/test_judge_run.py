@@ -30,7 +30,8 @@ from tasks.contracts.outcomes import EvaluateOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import OLD_VERDICTS
 from tasks.foundation.errors import ConfigError
-from tasks.judging.judge_run import judge_again, judge_evaluation, let_pass, plan_again
+from tasks.judging.judge_again import judge_again, let_pass, plan_again
+from tasks.judging.judge_run import judge_evaluation
 from tasks.planning.next_run import plan_run
 from tasks.runs import releases
 from tasks.runs.plan import save_plan

@@ -6,7 +6,7 @@ from infra.store.manifest import mark_of
 from tasks.contracts.runs import Release
 from tasks.contracts.stages import Stage, instance_of
 from tasks.contracts.workspace import VERDICTS
-from tasks.judging.judge_run import let_pass
+from tasks.judging.judge_again import let_pass
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, releases
 from tasks.runs.catalogues import plan_refresh
