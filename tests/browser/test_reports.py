@@ -11,8 +11,9 @@ from flows.cli.serving.search_page import SearchPages
 from flows.laboratory.lineages_page import lineages_html
 from flows.laboratory.map_page import Shown, map_html
 from flows.presentation.history.page import history_html
-from flows.presentation.run.data_page import data_html, rows_html
+from flows.presentation.run.data_page import data_html
 from flows.presentation.run.report import run_html
+from flows.presentation.run.rows_page import rows_html
 from flows.presentation.search import Asked, SearchedRelease, search_html
 from infra.store.directory import DirectoryStore
 from tasks.contracts.search import Answer

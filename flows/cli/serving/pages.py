@@ -143,7 +143,7 @@ class Pages:
 
     def _rows(self, run_key: str) -> Page | None:
         """Return the rows that were set apart. It is not kept, so that it never shows deleted rows."""
-        from flows.presentation.run.data_page import rows_html
+        from flows.presentation.run.rows_page import rows_html
 
         if not self._store.exists(PLAN.key(run=run_key)):
             return None

@@ -13,9 +13,10 @@ import pytest
 from flows.cli.serving.pages import Pages
 from flows.presentation.history.page import history_html
 from flows.presentation.model import Cell, Section
-from flows.presentation.run.data_page import OTHERWISE, data_html, rows_html, way_out
+from flows.presentation.run.data_page import data_html
 from flows.presentation.run.pages import stage_page
 from flows.presentation.run.report import run_html, run_page, shortened_page, write_run_report
+from flows.presentation.run.rows_page import OTHERWISE, rows_html, way_out
 from flows.presentation.stages.columns import drift_figures
 from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Check, StageResult, ValidateOutcome
