@@ -13,22 +13,18 @@ from tasks.contracts.spans import SpanKind, span_of
 from tasks.data.files.facts import FALSE_WORDS, TRUE_WORDS
 from tasks.data.files.formats import Format
 from tasks.data.files.readers import SourceRow
-from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time, way_to_write
-from tasks.data.files.values import (
+from tasks.data.files.spelling import (
     COMMA_NUMBER,
     DAY_FIRST,
     PLAIN,
-    Scalar,
     Spelling,
     as_bool,
     as_float,
-    as_text,
-    is_missing_word,
     kind_of,
-    scalar,
-    short,
     type_of_kinds,
 )
+from tasks.data.files.times import ANY_TIME, TimeRange, microseconds, parse_time, way_to_write
+from tasks.data.files.values import Scalar, as_text, is_missing_word, scalar, short
 from tasks.data.ids import NUL, hash_of, id_of, unpublishable
 from tasks.data.rows import CORE, DELETED, FEED_KIND, ITEM, ITEM_ID, LABEL, LIVE, QUERY, ROW_ID, SPAN_KIND, natural_id
 from tasks.foundation.errors import DataError

@@ -35,9 +35,10 @@ from tasks.data.files.formats import Format
 from tasks.data.files.roles import flags_of
 from tasks.data.files.shaping import AS_IT_STANDS, Shaper, Shaping
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.spelling import PLAIN, Spelling
 from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import believed, refuse_far_spans
-from tasks.data.files.values import PLAIN, Spelling, is_missing_word
+from tasks.data.files.values import is_missing_word
 from tasks.data.join import Join, join_of, join_problem
 from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map, taken_apart

@@ -23,9 +23,9 @@ from tasks.data.files.readers import SourceRow
 from tasks.data.files.roles import likely_roles
 from tasks.data.files.shaping import AS_IT_STANDS, Lookup, Shaper, Shaping, find_beside
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
-from tasks.data.files.values import Spelling
 from tasks.data.label_columns import zeros_as_hits
 from tasks.data.pretrained import MODULES, describe, read_settings
 from tasks.data.rows import ITEM_ID, LABEL, ROW_ID

@@ -10,14 +10,16 @@ from pathlib import PurePath
 from typing import Any
 
 from tasks.data.canonical import ITEMS, ROWS, Layout
-from tasks.data.files.csv_rows import looks_like_a_row
 from tasks.data.files.formats import Format
 from tasks.data.files.nested import fields_of, flat
 from tasks.data.files.readers import SourceRow
+from tasks.data.files.times import parse_time
+from tasks.data.files.values import NUMBER
 from tasks.foundation.errors import ConfigError, DataError
 
 Values = dict[str, Any]
 _MOST_NAMED = 20  # columns
+_LONGEST_NAME = 64  # characters of a column name; a longer one is a text
 
 _SYNTAX = {
     ROWS.root: "--map query=COLUMN,item=COLUMN[,id=COLUMN][,item_id=COLUMN][,label=COLUMN], or without item=COLUMN if "
@@ -92,6 +94,22 @@ def require_columns(
         )
     for column in missing:
         raise _missing(record.file, column, wanted[column], record.values.keys())
+
+
+def looks_like_a_row(header: Sequence[str]) -> bool:
+    """Return True if a header has an unlikely column name: a number, a time, a long, empty or repeated text."""
+    return len(set(header)) < len(header) or any(_is_a_value(name) for name in header)
+
+
+def _is_a_value(name: str) -> bool:
+    text = name.strip()
+    if not text or len(text) > _LONGEST_NAME or NUMBER.fullmatch(text):
+        return True
+    try:
+        parse_time(text)
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def require_seen(file: PurePath, mapping: Mapping[str, str], seen: Set[str]) -> None:

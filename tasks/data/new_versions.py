@@ -34,7 +34,7 @@ from infra.store.manifest import (
 from infra.store.records import holds, place
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.canonical import ITEMS, ROWS, Canonicaliser, Layout
-from tasks.data.files.values import PLAIN, Spelling
+from tasks.data.files.spelling import PLAIN, Spelling
 from tasks.data.rows import CORE, ITEM_ID, OF_FEED, ROW_ID, TEXTS, TIME
 from tasks.data.source_spans import BuiltSpan, Columns, ItemTexts, Spools, build_span, open_tables, row_of
 from tasks.data.span_versions import latest_version

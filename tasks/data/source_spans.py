@@ -24,9 +24,10 @@ from tasks.data.erased import Erasures
 from tasks.data.files.readers import Unreadable
 from tasks.data.files.shaping import Shaper
 from tasks.data.files.sources import SourceReader
+from tasks.data.files.spelling import as_bool, as_code, as_float
 from tasks.data.files.survey import Survey
 from tasks.data.files.times import Seen
-from tasks.data.files.values import as_bool, as_code, as_float, as_text
+from tasks.data.files.values import as_text
 from tasks.data.mapping import require_columns, require_seen
 from tasks.data.rows import CORE, ITEM_ID, LABEL, number_alike
 from tasks.foundation.errors import ConfigError, DataError, DiskError

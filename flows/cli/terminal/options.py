@@ -24,7 +24,7 @@ from tasks.data.files.formats import Format
 from tasks.data.files.nested import parse_explode
 from tasks.data.files.shaping import Lookup, Shaping, parse_only
 from tasks.data.files.sources import source_path
-from tasks.data.files.values import Spelling, parse_spelling
+from tasks.data.files.spelling import Spelling, parse_spelling
 from tasks.foundation.errors import ConfigError, StoreError
 from tasks.foundation.passwords import masked
 

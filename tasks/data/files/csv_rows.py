@@ -11,14 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tasks.data.files.readers import MAX_ROW_BYTES, Cursor, twice
-from tasks.data.files.times import parse_time
-from tasks.data.files.values import NUMBER, is_missing, is_missing_word
+from tasks.data.files.values import is_missing, is_missing_word
 from tasks.foundation.errors import ConfigError, DataError
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _SAMPLE_RECORDS = 50
 _SEPARATOR_LINE = re.compile(rb'(?:\xef\xbb\xbf)?"?sep=([^"\r\n])"?\r?\n')  # Excel's own hint, before the header
-_LONGEST_NAME = 64  # characters of a column name; a longer one is a text
 _ESCAPED = re.compile(r'\\(["\\])')
 
 
@@ -139,22 +137,6 @@ def parse_delimiter(text: str) -> str:
 def name_of(delimiter: str) -> str:
     """Return the name of a delimiter."""
     return next((name for name, each in DELIMITERS.items() if each == delimiter), repr(delimiter))
-
-
-def looks_like_a_row(header: Sequence[str]) -> bool:
-    """Return True if a header has an unlikely column name: a number, a time, a long, empty or repeated text."""
-    return len(set(header)) < len(header) or any(_is_a_value(name) for name in header)
-
-
-def _is_a_value(name: str) -> bool:
-    text = name.strip()
-    if not text or len(text) > _LONGEST_NAME or NUMBER.fullmatch(text):
-        return True
-    try:
-        parse_time(text)
-    except (ValueError, OverflowError):
-        return False
-    return True
 
 
 class _Split:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tasks.data.files.facts import ColumnFacts
 from tasks.data.files.formats import Format
 from tasks.data.files.shaping import Only
-from tasks.data.files.values import Spelling
+from tasks.data.files.spelling import Spelling
 
 _DUMPED = "_source."  # prefix of a record in the hits that elasticdump writes
 _CHOSEN_GA4 = ("select_item", "view_item", "add_to_cart", "add_to_wishlist", "begin_checkout", "purchase")

@@ -17,9 +17,10 @@ from tasks.data.files.facts import (
 from tasks.data.files.names import TIME, named_like
 from tasks.data.files.nested import looks_like_a_list
 from tasks.data.files.roles import column_flags, flags_of, is_named_as_state
+from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import way_to_write
-from tasks.data.files.values import SCIENTIFIC, Spelling, is_missing_word
+from tasks.data.files.values import SCIENTIFIC, is_missing_word
 
 _NEEDED = {False: ("query", "item", TIME), True: ("id", "text", TIME)}
 _FAULTY = 0.02  # share of texts with HTML, or in a wrong encoding

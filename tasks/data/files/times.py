@@ -11,7 +11,8 @@ from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 from tasks.contracts.spans import SpanKind, after, first_day, in_order, last_day
-from tasks.data.files.values import DAY_FIRST, NUMBER, SCIENTIFIC, parse_day_first
+from tasks.data.files.spelling import DAY_FIRST, parse_day_first
+from tasks.data.files.values import NUMBER, SCIENTIFIC
 from tasks.foundation.errors import DataError
 
 FIRST_YEAR = 1990  # earlier times are mostly 0 or -1 for "unknown"

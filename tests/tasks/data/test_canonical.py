@@ -13,7 +13,7 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import Canonicaliser, CanonicalRow
 from tasks.data.files.formats import Format
 from tasks.data.files.readers import SourceRow
-from tasks.data.files.values import as_bool, as_float
+from tasks.data.files.spelling import as_bool, as_float
 from tasks.foundation.errors import DataError
 
 FILE = Path("in/reviews.jsonl")

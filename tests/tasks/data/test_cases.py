@@ -18,7 +18,7 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.formats import Format
 from tasks.data.files.shaping import Only, Shaping
-from tasks.data.files.values import Spelling
+from tasks.data.files.spelling import Spelling
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.foundation.errors import StageError
 from tests.support.workspace.inputs import encoded

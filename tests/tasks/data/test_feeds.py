@@ -14,7 +14,7 @@ from tasks.contracts.references import FeedRef
 from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS
 from tasks.data.files.formats import Format
-from tasks.data.files.values import parse_spelling
+from tasks.data.files.spelling import parse_spelling
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.look import LookOptions, look
 from tasks.data.mapping import parse_map

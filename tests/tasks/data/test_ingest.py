@@ -13,7 +13,7 @@ from tasks.contracts.references import SpanRef
 from tasks.contracts.spans import SpanKind
 from tasks.data import source_spans
 from tasks.data.files.formats import Format
-from tasks.data.files.values import Spelling
+from tasks.data.files.spelling import Spelling
 from tasks.data.ingest import ingest
 from tasks.data.mapping import parse_map
 from tasks.data.rows import CORE, SPAN_KIND

@@ -15,7 +15,7 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ITEMS, ROWS
 from tasks.data.files.facts import ColumnFacts, SourceFacts
 from tasks.data.files.formats import Format
-from tasks.data.files.values import parse_spelling
+from tasks.data.files.spelling import parse_spelling
 from tasks.data.ingest import IngestOptions, ingest
 from tasks.data.label_columns import unread_label
 from tasks.data.look import LookOptions, look

@@ -1,6 +1,7 @@
 import pytest
 
-from tasks.data.files.csv_rows import CsvForm, Quote, find_form, looks_like_a_row, parse_delimiter
+from tasks.data.files.csv_rows import CsvForm, Quote, find_form, parse_delimiter
+from tasks.data.mapping import looks_like_a_row
 from tasks.foundation.errors import ConfigError
 
 

@@ -2,7 +2,7 @@ import datetime as dt
 
 import pytest
 
-from tasks.data.files.values import PLAIN, Spelling, day_comes_first, parse_day_first, parse_spelling
+from tasks.data.files.spelling import PLAIN, Spelling, day_comes_first, parse_day_first, parse_spelling
 from tasks.foundation.errors import ConfigError
 
 COMMA = Spelling(decimal=",")
