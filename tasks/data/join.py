@@ -15,7 +15,7 @@ from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.files.facts import Problem
-from tasks.data.files.nested import members
+from tasks.data.files.lists import members
 from tasks.data.rows import (
     BATCH_ROWS,
     DELETED,

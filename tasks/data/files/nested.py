@@ -1,22 +1,17 @@
-"""Nested values: records in records, lists of keys and values, which are records too, and cells with several values.
+"""Nested values: records in records, lists of keys and values, which are records too, and rows taken apart by lists."""
 
-Several values are a list of a typed format, a text of JSON or Python, or ids with a sign between them.
-"""
-
-import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from tasks.data.files.values import as_text, is_missing, is_missing_word, scalar
+from tasks.data.files.lists import has_brackets, looks_like_a_list, members
+from tasks.data.files.values import as_text, is_missing, scalar
 from tasks.foundation.errors import ConfigError, DataError
 
 _KEY, _VALUE = "key", "value"
 EVENT = "event"  # column with the name of the column that a value came from, if several are taken apart
-_SIGNS = ("|", ";", ",")  # the first that a text has parts it; else white space does
-_BRACKETS = ("[]", "()", "{}")  # the last in PostgreSQL
 _SOME = 0.05  # cells with several ids, as a share of a column's; most searches have one click
 # Words in names of columns: bought, in the cart, clicked, shown.
 _NAMES = (
@@ -27,7 +22,6 @@ _NAMES = (
 )
 # Names of columns that mostly have one id; their lists are told by brackets, since an id may have a `|`.
 _ITEMS = frozenset(f"{name}{end}" for name in ("item", "product", "doc", "article") for end in ("_id", "_ids", "s"))
-_WITHOUT_COMMAS = re.compile(r"""(['"])\s+\1""")  # numpy's list of texts, which Python would join
 
 
 def fields_of(value: object) -> Mapping[str, Any] | None:
@@ -70,21 +64,6 @@ def _pair(entry: object) -> tuple[str, Any] | None:
             return key, value
         case _:
             return None
-
-
-def members(value: object) -> list[Any]:
-    """Return the values of a cell in their order, each once and without missing ones; one value is a list of one.
-
-    Text is read as JSON (`["a", "b"]`), as Python (`['a', 'b']`, also numpy's without commas), as PostgreSQL (`{a,b}`),
-    or parted by `|`, `;`, `,` or white space.
-    """
-    found = _list_of(value)
-    kept: dict[str, Any] = {}
-    for each in found:
-        each = each.strip() if isinstance(each, str) else each
-        if not is_missing(each) and not is_missing_word(each):
-            kept.setdefault(json.dumps(each, sort_keys=True, default=str), each)
-    return [*kept.values()]
 
 
 def exploded(
@@ -154,7 +133,7 @@ def likely_lists(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         words = {*re.split(r"[^\w]+|_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).casefold())}
         rank = next((rank for rank, kind in enumerate(_NAMES) if words & kind), None)
         cells = [value for record in records if not is_missing(value := record.get(name))]
-        if name.rpartition(".")[2].casefold() in _ITEMS and cells and all(map(_has_brackets, cells)):
+        if name.rpartition(".")[2].casefold() in _ITEMS and cells and all(map(has_brackets, cells)):
             found[name] = len(_NAMES) - 2
             continue
         if rank is None or not all(looks_like_a_list(value) or len(str(value).split()) == 1 for value in cells):
@@ -174,42 +153,3 @@ def _all_within(records: Sequence[Mapping[str, Any]], name: str, lists: Sequence
     return bool(some) and all(
         any(found <= {*map(str, members(record.get(each)))} for each in lists) for found, record in some
     )
-
-
-def _has_brackets(value: object) -> bool:
-    return looks_like_a_list(value) and (
-        not isinstance(value, str) or value.strip()[:1] + value.strip()[-1:] in _BRACKETS
-    )
-
-
-def looks_like_a_list(value: object) -> bool:
-    """Return True for a list, and for a text that is one or has several ids with a sign between them."""
-    if isinstance(value, list | tuple):
-        return True
-    if not isinstance(value, str):
-        return False
-    text = value.strip()
-    return text[:1] + text[-1:] in _BRACKETS or ("|" in text.strip("|") and " " not in text)
-
-
-def _list_of(value: object) -> Sequence[Any]:
-    if isinstance(value, list | tuple):
-        return value
-    if not isinstance(value, str):
-        return [value]
-    text = value.strip()
-    if text[:1] + text[-1:] not in _BRACKETS:
-        return _parted(text)
-    for read in (json.loads, ast.literal_eval):
-        try:
-            found = None if _WITHOUT_COMMAS.search(text) else read(text)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, list | tuple):
-            return found
-    return [each.strip().strip("'\"") for each in _parted(text[1:-1].strip())]
-
-
-def _parted(text: str) -> list[str]:
-    sign = next((sign for sign in _SIGNS if sign in text), None)
-    return text.split(sign) if sign else text.split()

@@ -14,8 +14,8 @@ from tasks.data.files.facts import (
     Problem,
     Shape,
 )
+from tasks.data.files.lists import looks_like_a_list
 from tasks.data.files.names import TIME, named_like
-from tasks.data.files.nested import looks_like_a_list
 from tasks.data.files.roles import column_flags, flags_of, is_named_as_state
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey, cell

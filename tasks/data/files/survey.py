@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.contracts.profiles import Shared
 from tasks.data.files.facts import FALSE_WORDS, TRUE_WORDS, ColumnFacts, Shape
-from tasks.data.files.nested import looks_like_a_list, members
+from tasks.data.files.lists import looks_like_a_list, members
 from tasks.data.files.spelling import COMMA_NUMBER, DAY_FIRST, Spelling, day_comes_first, kind_of, type_of_kinds
 from tasks.data.files.times import RFC_822, parse_time, year_comes_first
 from tasks.data.files.values import as_text, is_missing, is_missing_word, scalar, short

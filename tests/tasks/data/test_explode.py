@@ -14,7 +14,8 @@ from tasks.contracts.spans import SpanKind
 from tasks.data.canonical import ROWS
 from tasks.data.files.facts import SourceFacts
 from tasks.data.files.formats import Format
-from tasks.data.files.nested import members, parse_explode
+from tasks.data.files.lists import members
+from tasks.data.files.nested import parse_explode
 from tasks.data.files.shaping import Shaping
 from tasks.data.ingest import IngestOptions, IngestSummary, ingest
 from tasks.data.look import LookOptions, look
