@@ -25,7 +25,7 @@ from tasks.data.files.facts import ColumnFacts, SourceFacts
 from tasks.data.files.sources import source_path
 from tasks.data.files.times import believed, parse_time
 from tasks.data.ingest import IngestOptions, IngestSummary
-from tasks.data.label_columns import unread_label
+from tasks.data.likely_mistakes import unread_label
 from tasks.data.look import LookOptions, with_problems
 from tasks.data.mapping import parse_map
 from tasks.data.new_versions import IngestedSpan, Known

@@ -39,7 +39,8 @@ from tasks.data.files.spelling import PLAIN, Spelling
 from tasks.data.files.survey import Survey, cell
 from tasks.data.files.times import believed, refuse_far_spans
 from tasks.data.files.values import is_missing_word
-from tasks.data.join import Join, join_of, join_problem
+from tasks.data.join import Join, join_of
+from tasks.data.likely_mistakes import join_problem
 from tasks.data.look import problems_of, surveyed
 from tasks.data.mapping import check_map, taken_apart
 from tasks.data.new_versions import IngestedSpan, Known, VersionContext, choose_versions, commit_version

@@ -14,7 +14,6 @@ from pydantic import Field
 from infra.store.base import Store
 from infra.store.manifest import open_file, open_manifest
 from tasks.contracts.references import FeedRef, SpanRef
-from tasks.data.files.facts import Problem
 from tasks.data.files.lists import members
 from tasks.data.rows import (
     BATCH_ROWS,
@@ -173,21 +172,6 @@ def _percent(share: float) -> str:
     percent = round(100 * share, 1)
     percent = min(percent, 99.9) if share < 1 else percent
     return f"{max(percent, 0.1) if share > 0 else 0:g} %"
-
-
-def join_problem(join: Join, column: str, ids_alone: bool) -> Problem | None:
-    """Return the likely mistake in the ids of a log; None if nearly all rows are about items of the feed.
-
-    Args:
-        column: the source's column of the ids.
-        ids_alone: the rows have no texts, so that rows of unknown items are set apart.
-    """
-    if join.unknown_share <= LIKELY_MISTAKE or not (ids_alone or join.near):
-        return None
-    effect = "validate sets rows of unknown items apart" if ids_alone else "an item would be in releases under two ids"
-    way_out = "" if join.near else "; ingest the missing items, or correct the ids in one of the exports"
-    text = f"column {column!r}, mapped as item_id: {join.sentence}; {effect}{way_out}"
-    return Problem(kind="join", column=column, text=text)
 
 
 class NearForm(NamedTuple):

@@ -10,11 +10,8 @@ from configs.schema.config import Config
 from configs.schema.model import LabelHead, class_name, number_of
 from configs.schema.training import HeadsConfig
 from configs.schema.validation import EVENT_WEIGHT, EventsConfig
-from tasks.data.files.facts import FALSE_WORDS, ColumnFacts, Problem
 from tasks.data.rows import CORE, LABEL, ROW_ID
 from tasks.foundation.errors import DataError
-
-_ZEROS = FALSE_WORDS | {"0", "0.0", "0,0", "false"}
 
 
 def label_classes(rows: pa.Table, heads: HeadsConfig) -> np.ndarray:
@@ -50,35 +47,6 @@ def label_columns(config: Config) -> dict[str, str]:
 def own_label_columns(config: Config) -> list[str]:
     """Return the training columns that are not core columns."""
     return list(dict.fromkeys(column for column in label_columns(config).values() if column not in CORE))
-
-
-def unread_label(config: Config, column: ColumnFacts) -> Problem | None:
-    """Return the problem of a label that no setting of the configuration reads; None: a setting reads it."""
-    if config.heads.classification is not None or LABEL in label_columns(config).values():
-        return None
-    zeros = _zeros(column)
-    some = f"it is 0 in {zeros:.0%} of the rows, which are trained as hits too" if zeros else "every row is a pair"
-    return Problem(
-        kind="unread",
-        column=column.name,
-        text=f"no head reads the label {column.name!r} with this configuration: {some}. Set heads.classification, and "
-        "heads.contrastive.positives_only to learn good pairs alone, as configs/demo.yaml does; or leave label out",
-    )
-
-
-def zeros_as_hits(column: ColumnFacts) -> Problem | None:
-    """Return the problem of a label with zeros that settings, unknown here, may not read; None without zeros."""
-    if not (zeros := _zeros(column)):
-        return None
-    text = (
-        f"the label {column.name!r} is 0 in {zeros:.0%} of the rows, which are trained as hits unless a head reads it; "
-        "millrace run --dry-run says if one does"
-    )
-    return Problem(kind="unread", column=column.name, text=text)
-
-
-def _zeros(column: ColumnFacts) -> float:
-    return sum(each.share for each in column.common if each.value.casefold() in _ZEROS)
 
 
 def label_values(rows: pa.Table, head: LabelHead) -> np.ndarray:

@@ -26,7 +26,7 @@ from tasks.data.files.sources import SourceReader
 from tasks.data.files.spelling import Spelling
 from tasks.data.files.survey import Survey
 from tasks.data.files.times import parse_time
-from tasks.data.label_columns import zeros_as_hits
+from tasks.data.likely_mistakes import zeros_as_hits
 from tasks.data.pretrained import MODULES, describe, read_settings
 from tasks.data.rows import ITEM_ID, LABEL, ROW_ID
 from tasks.data.source_spans import open_tables

@@ -4,16 +4,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from tasks.data.files.facts import (
-    FALSE_WORDS,
-    MARKUP,
-    MISREAD,
-    PLACEHOLDERS,
-    TRUE_WORDS,
-    ColumnFacts,
-    Problem,
-    Shape,
-)
+from tasks.data.files.facts import FALSE_WORDS, PLACEHOLDERS, TRUE_WORDS, ColumnFacts, Problem, Shape
+from tasks.data.files.faulty_texts import MARKUP, MISREAD
 from tasks.data.files.lists import looks_like_a_list
 from tasks.data.files.names import TIME, named_like
 from tasks.data.files.roles import column_flags, flags_of, is_named_as_state

@@ -14,7 +14,7 @@ import pyarrow.compute
 from configs.schema.stages import Bounds
 from configs.schema.validation import SignsConfig
 from tasks.contracts.outcomes import Check
-from tasks.data.files.facts import MARKUP, MISREAD
+from tasks.data.files.faulty_texts import MARKUP, MISREAD
 from tasks.data.rows import ITEM, ITEM_ID, LABEL, QUERY, TIME, normal_text
 from tasks.worker.catalogue.wrong_joins import SharedWords, shared_words
 from tasks.worker.checks.verdicts import check_share, not_judged

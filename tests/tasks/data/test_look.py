@@ -17,7 +17,7 @@ from tasks.data.files.facts import ColumnFacts, SourceFacts
 from tasks.data.files.formats import Format
 from tasks.data.files.spelling import parse_spelling
 from tasks.data.ingest import IngestOptions, ingest
-from tasks.data.label_columns import unread_label
+from tasks.data.likely_mistakes import unread_label
 from tasks.data.look import LookOptions, look
 from tasks.data.mapping import parse_map
 from tasks.foundation.errors import ConfigError
