@@ -8,7 +8,7 @@ import hashlib
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -17,9 +17,7 @@ import pyarrow.compute
 import pyarrow.parquet as pq
 
 from infra.store.base import Store
-from infra.store.manifest import open_file, open_manifest
 from infra.store.records import settle
-from tasks.contracts.runs import RunPlan
 from tasks.contracts.workspace import GOLDEN
 from tasks.data.erased import read_erased
 from tasks.data.files.formats import SUFFIXES, Format, format_of_name
@@ -29,20 +27,13 @@ from tasks.data.files.sources import SourceReader, source_path
 from tasks.data.files.values import NUMBER, as_text, scalar
 from tasks.data.ids import hash_of, id_of
 from tasks.data.rows import (
-    BATCH_ROWS,
-    CATALOGUE_KIND,
-    FEED_KIND,
     ITEM,
     ITEM_ID,
     LABEL,
     QUERY,
     ROW_ID,
-    SPAN_KIND,
-    is_deleted_name,
 )
-from tasks.data.span_versions import list_feeds
 from tasks.foundation.errors import ConfigError, DataError
-from tasks.runs.catalogues import bases
 
 MOST_ROWS = 10_000  # all its items are in memory, next to the holdout's items
 
@@ -94,40 +85,6 @@ def read_golden_set(file: PurePath) -> list[GoldenRow]:
         if texts.setdefault(row.item_id, row.item) != row.item:
             raise DataError(f"{file}: item {row.item_id!r} has two texts, {texts[row.item_id]!r} and {row.item!r}")
     return rows
-
-
-def unknown_items(store: Store, plan: RunPlan, rows: Iterable[GoldenRow]) -> list[str]:
-    """Return the texts of items, by id, that no span of the run, no catalogue before it and no item feed has.
-
-    Such an item is still measured, with the text of the file. Sources are read until all items are found.
-
-    Raises:
-        StoreError: the release, a catalogue, a span or a feed is not readable.
-    """
-    left = {row.item_id: row.item for row in rows}
-    catalogues = bases(store, plan)
-    spans = plan.window if catalogues else (*(ref.span for ref in plan.history), *plan.window)
-    folders = itertools.chain(
-        ((span.prefix, SPAN_KIND) for span in reversed(spans)),
-        ((catalogue.prefix, CATALOGUE_KIND) for catalogue in catalogues),
-        ((feed.prefix, FEED_KIND) for feed in list_feeds(store)),
-    )
-    for ids in itertools.chain.from_iterable(_ids_in(store, prefix, kind) for prefix, kind in folders):
-        for found in ids.filter(pc.is_in(ids, value_set=pa.array(left, pa.string()))).unique().to_pylist():
-            del left[found]
-        if not left:
-            break
-    return list(left.values())
-
-
-def _ids_in(store: Store, prefix: str, kind: str) -> Iterator[pa.Array]:
-    """Yield the item ids of a folder, string."""
-    manifest = open_manifest(store, prefix, kind)
-    for entry in manifest.files:
-        if entry.name.endswith(".parquet") and not is_deleted_name(entry.name):
-            with pq.ParquetFile(open_file(store, prefix, manifest, entry.name), pre_buffer=False) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=[ITEM_ID]):
-                    yield batch.column(0).cast(pa.string())
 
 
 def _rows(reader: SourceReader) -> Iterator[GoldenRow]:

@@ -3,8 +3,9 @@
 Rows are counted as ingested, before validate leaves out bad rows and near-duplicates, so all numbers are approximate.
 """
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ from tasks.data.join import Join
 from tasks.data.label_columns import label_classes, pair_mask, with_labels
 from tasks.data.rows import (
     BATCH_ROWS,
+    CATALOGUE_KIND,
+    FEED_KIND,
     ITEM,
     ITEM_ID,
     LABEL,
@@ -34,13 +37,16 @@ from tasks.data.rows import (
     SPAN_KIND,
     group_columns,
     has_ids_alone,
+    is_deleted_name,
     normal_text,
 )
+from tasks.data.span_versions import list_feeds
 from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
-from tasks.judging.golden_set import GoldenRow, read_golden_set, unknown_items
+from tasks.judging.golden_set import GoldenRow, read_golden_set
 from tasks.preflight.checks import window_join
 from tasks.quality.sight import Sight, of_parts, sight
+from tasks.runs.catalogues import bases
 from tasks.runs.results import Judgement
 from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
@@ -256,9 +262,43 @@ def _last_judgement(store: Store, history: Sequence[RowsRef]) -> Judgement | Non
 def _unknown_items(store: Store, plan: RunPlan, golden: Sequence[GoldenRow]) -> list[str] | None:
     """Return the unknown items of the golden set; None if a catalogue or a feed is damaged."""
     try:
-        return unknown_items(store, plan, golden) if golden else []
+        return _found_nowhere(store, plan, golden) if golden else []
     except StoreError:
         return None
+
+
+def _found_nowhere(store: Store, plan: RunPlan, rows: Iterable[GoldenRow]) -> list[str]:
+    """Return the texts of items, by id, that no span of the run, no catalogue before it and no item feed has.
+
+    Such an item is still measured, with the text of the file. Sources are read until all items are found.
+
+    Raises:
+        StoreError: the release, a catalogue, a span or a feed is not readable.
+    """
+    left = {row.item_id: row.item for row in rows}
+    catalogues = bases(store, plan)
+    spans = plan.window if catalogues else (*(ref.span for ref in plan.history), *plan.window)
+    folders = itertools.chain(
+        ((span.prefix, SPAN_KIND) for span in reversed(spans)),
+        ((catalogue.prefix, CATALOGUE_KIND) for catalogue in catalogues),
+        ((feed.prefix, FEED_KIND) for feed in list_feeds(store)),
+    )
+    for ids in itertools.chain.from_iterable(_ids_in(store, prefix, kind) for prefix, kind in folders):
+        for found in ids.filter(pc.is_in(ids, value_set=pa.array(left, pa.string()))).unique().to_pylist():
+            del left[found]
+        if not left:
+            break
+    return list(left.values())
+
+
+def _ids_in(store: Store, prefix: str, kind: str) -> Iterator[pa.Array]:
+    """Yield the item ids of a folder, string."""
+    manifest = open_manifest(store, prefix, kind)
+    for entry in manifest.files:
+        if entry.name.endswith(".parquet") and not is_deleted_name(entry.name):
+            with pq.ParquetFile(open_file(store, prefix, manifest, entry.name), pre_buffer=False) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=[ITEM_ID]):
+                    yield batch.column(0).cast(pa.string())
 
 
 def _sight(
