@@ -25,7 +25,7 @@ from tasks.data.rows import QUERY, TEXT
 from tasks.foundation.errors import ConfigError, HostError
 from tasks.worker.export.onnx_graph import write_exports
 from tasks.worker.model.features import FeatureTable
-from tasks.worker.online.exported import FOLDER, GRAPH
+from tasks.worker.online.export_folder import FOLDER, GRAPH
 from tasks.worker.process.threads import QUIET
 from tasks.worker.search.consumer import Searched, search
 from tasks.worker.training.checkpoint import ModelParts

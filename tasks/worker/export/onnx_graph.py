@@ -21,7 +21,17 @@ from configs.schema.stages import ExportKind
 from tasks.foundation.errors import ConfigError
 from tasks.worker.model import tokens
 from tasks.worker.model.embedding_model import MASKED, EmbeddingModel
-from tasks.worker.online.exported import ABOUT, CATEGORICAL, FOLDER, GRAPH, IDS, MASK, NUMERIC, VECTORS, ExportAbout
+from tasks.worker.online.export_folder import (
+    ABOUT,
+    CATEGORICAL,
+    FOLDER,
+    GRAPH,
+    IDS,
+    MASK,
+    NUMERIC,
+    VECTORS,
+    ExportAbout,
+)
 from tasks.worker.training.checkpoint import ModelParts
 
 PACKAGES = ("onnx", "onnxruntime", "onnxscript")  # the extra `export`

@@ -9,41 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
-from configs.schema.model import Prompts
 from configs.schema.stages import ExportKind
 from infra.store.manifest import CorruptFolder
 from tasks.data.rows import TEXT
 from tasks.foundation.errors import ConfigError
-from tasks.foundation.records import Record
 from tasks.worker.model.features import FeatureTable, Side, encode_features
 from tasks.worker.model.tokens import TokenLists, load_tokenizer, prompts_of, tokenize
+from tasks.worker.online.export_folder import ABOUT, CATEGORICAL, GRAPH, IDS, MASK, NUMERIC, VECTORS, ExportAbout
 
-FOLDER, GRAPH, ABOUT = "exports", "model.onnx", "export.json"
-IDS, MASK, NUMERIC, CATEGORICAL, VECTORS = "input_ids", "attention_mask", "numeric", "categorical", "vectors"
 KINDS: tuple[ExportKind, ...] = get_args(ExportKind)
 BATCH_TEXTS = 32  # padded to the longest of them
 
 Entry = str | Mapping[str, Any]  # a text, or `text` with features: {"text": "lamp", "price": 9.5, "locale": "de"}
-
-
-class ExportAbout(Record):
-    """`export.json`: the model of a graph, and the treatment of texts and features before it."""
-
-    version: Literal[1] = 1
-    kind: ExportKind
-    model_version: str
-    width: int = Field(description="numbers of a vector")
-    widths: tuple[int, ...] = Field(description="trained Matryoshka widths below it")
-    max_tokens: int = Field(description="tokens after which a text is cut")
-    pad: int = Field(description="token id of padding")
-    prompts: Prompts
-    features: FeatureTable = Field(description="features, and the column that selects a text's prompt")
 
 
 class Exported:

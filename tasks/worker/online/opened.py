@@ -17,7 +17,8 @@ from tasks.contracts.references import ReleasedRef
 from tasks.data.rows import TEXT
 from tasks.worker.model.features import FILE, Side
 from tasks.worker.model.released_code import MODEL_KIND, needs_trust
-from tasks.worker.online.exported import FOLDER, KINDS, Entry, Exported
+from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.online.exported import KINDS, Entry, Exported
 from tasks.worker.online.nearest import Vectors, fits
 
 # Several lengths: a runtime prepares itself at the first texts of a shape, which should not be in a request.

@@ -16,7 +16,8 @@ import numpy as np
 
 from infra.store.directory import DirectoryStore
 from tasks.runs import releases
-from tasks.worker.online.exported import FOLDER, Exported
+from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.online.exported import Exported
 from tests.support.processes.online_server import SECONDS
 
 TEXTS = ("want a red shoe 3 please", "lamp", "a blue bag and one more word about it")

@@ -23,7 +23,8 @@ from tasks.worker import release
 from tasks.worker.catalogue.records import Catalogue
 from tasks.worker.export import export_proof, onnx_graph
 from tasks.worker.online import encode_exported
-from tasks.worker.online.exported import FOLDER, Exported
+from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.online.exported import Exported
 from tasks.worker.online.opened import ReleasedModel
 from tasks.worker.search.index import Index
 from tests.support.fakes.own_process import encode_here

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer
 from tasks.publish import publish_to_all
 from tasks.runs import releases
 from tasks.worker.export.targets import open_target
-from tasks.worker.online.exported import FOLDER, Exported
+from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.online.exported import Exported
 from tests.support.fakes.fake_runner import small_config
 from tests.support.processes.online_consumer import PAGE, code_below, consumer
 from tests.support.processes.online_server import running

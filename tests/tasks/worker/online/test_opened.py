@@ -12,7 +12,8 @@ from infra.store.manifest import CorruptFolder
 from tasks.foundation.errors import ConfigError
 from tasks.runs import releases
 from tasks.worker.online import nearest, opened
-from tasks.worker.online.exported import FOLDER, Exported
+from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.online.exported import Exported
 from tasks.worker.online.follower import Follower
 from tasks.worker.online.opened import ReleasedModel, open_release
 from tasks.worker.search.index import Index

@@ -23,7 +23,8 @@ from tasks.worker.model.features import Side
 from tasks.worker.online import batches, nearest, requests, server
 from tasks.worker.online import follower as follower_module
 from tasks.worker.online.batches import Answered, Batcher, OtherModel, Question, QueueFull
-from tasks.worker.online.exported import FOLDER, Entry, Exported
+from tasks.worker.online.export_folder import FOLDER
+from tasks.worker.online.exported import Entry, Exported
 from tasks.worker.online.follower import Follower
 from tasks.worker.online.opened import Opened
 from tasks.worker.online.server import Online
