@@ -52,7 +52,7 @@ class Traits:
     queue: Queue = Queue.cpu
     layout: Layout = Layout.single
     workers: Callable[[Config], int] = lambda config: 1
-    time_grows_with_rows: bool = False  # of all spans that the run trains on
+    time_grows_with_rows: bool = False  # rows of all spans that the run trains on
     backfill: BackfillPhase | None = None
     shown_by_span: bool = False  # its end is a column of the span table
     shows_speed: bool = False  # in the history of the pipeline

@@ -73,7 +73,7 @@ class Past(NamedTuple):
 def past(snapshot: Snapshot, history: Sequence[RowsRef], refreshes: bool = False) -> Past:
     """Return the attempts and facts of the last runs in `history`, the spans that a lineage has consumed.
 
-    If none of those did a stage, the runs of the last releases are read too. Runs that can't be read are left out. The
+    If none of them did a stage, the runs of the last releases are read too. Runs that can't be read are left out. The
     number of runs that are read is limited, however long the history is.
 
     Args:
@@ -116,7 +116,7 @@ def _released(store: Store, refreshes: bool = False) -> list[str]:
 def attempts_of(known: Past, config: Config, stage: Stage, place: Place | None = None) -> list[LedgerRecord]:
     """Return the last successful attempts of a stage, oldest first.
 
-    Those of runs that trained the same sides go before others, then those on as many machines.
+    Attempts of runs that trained the same sides go before others, then attempts on as many machines.
 
     Args:
         place: machines, of which attempts on others of their kind count too; None: any.
@@ -129,7 +129,7 @@ def attempts_of(known: Past, config: Config, stage: Stage, place: Place | None =
 
 
 def growth(known: Past, record: LedgerRecord, config: Config, stage: Stage, rows: Sequence[int] | None) -> float:
-    """Return the rows that a stage reads now over those of an attempt; 1 if unknown, or if its time has other reasons.
+    """Return the rows that a stage reads now over an attempt's; 1 if unknown, or if its time has other reasons.
 
     Args:
         rows: ingested rows of each span of the window; None: not known.
