@@ -3,6 +3,7 @@
 It is apart because every command imports it at its start: it needs the standard library alone.
 """
 
+import codecs
 import gc
 import hashlib
 import importlib.util
@@ -51,7 +52,9 @@ def free_host_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
 def speak_utf8() -> None:
     """Read and write the standard streams as UTF-8 in any locale: so does the process at their other end."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None, if it is closed
+        # None, if it is closed. One that speaks it stays as it is: in a forked worker it may have become a pipe, and
+        # can't be changed any more.
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
             stream.reconfigure(encoding="utf-8")
 
 

@@ -38,6 +38,22 @@ def test_a_locale_does_not_change_the_words_between_two_processes() -> None:
         assert done.stdout.decode() == "緑の 椅子, übergroß\n"
 
 
+def test_a_stream_that_has_become_another_file_is_left_as_it_is(tmp_path: Path) -> None:
+    """A forked worker's standard output is a pipe in the place of the file that its parent had."""
+    swap = "import os; read, write = os.pipe(); os.dup2(write, 1); " + ECHO
+    with (tmp_path / "out").open("wb") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", swap],
+            input=b"a\n",
+            stdout=file,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+            cwd=ROOT,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_the_images_of_workers_have_what_it_reads() -> None:
     for image in ("worker", "worker-neuron"):
         text = (ROOT / "infra" / "images" / f"{image}.Dockerfile").read_text()
