@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
+from configs.in_force import InForce, in_force
 from configs.keys import EACH, NAME, NO_DEFAULT, Key, all_keys
-from configs.load import BASE, InForce, check_key, in_force, load_config
+from configs.load import BASE, check_key, load_config
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note
 from flows.cli.terminal.options import setting_keys

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs.load import config_hash, in_force, load_config
+from configs.in_force import in_force
+from configs.load import config_hash, load_config
 from configs.prices import price_of
 from infra.prefect_server import Server
 from infra.store.directory import DirectoryStore

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from configs.in_force import in_force
 from configs.keys import NO_DEFAULT, Key, all_keys
-from configs.load import in_force, leaves, load_config
+from configs.load import leaves, load_config
 from configs.yaml_files import read_yaml
 from tasks.foundation.errors import ConfigError
 
