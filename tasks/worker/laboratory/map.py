@@ -19,8 +19,8 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from infra.store.factory import open_store
 from infra.store.manifest import expect_manifest, open_entry, read_manifest
+from tasks.contracts.maps import MappedItem, Mover, Moves, ReleaseMap
 from tasks.contracts.runs import Release
-from tasks.contracts.search import MappedItem, Mover, Moves, ReleaseMap
 from tasks.data.layers import Layers, layers_of
 from tasks.data.rows import CONTENT, ITEM_ID, TEXT, VECTOR, partition_of
 from tasks.worker.catalogue.records import Catalogue

@@ -6,17 +6,8 @@ last, and movers since release 1.
 
 from __future__ import annotations
 
-from tasks.contracts.search import (
-    Changes,
-    Hit,
-    ListedItem,
-    MappedItem,
-    Mover,
-    Moves,
-    QueryChange,
-    ReleaseMap,
-    SharedSearch,
-)
+from tasks.contracts.maps import MappedItem, Mover, Moves, ReleaseMap
+from tasks.contracts.search import Changes, Hit, ListedItem, QueryChange, SharedSearch
 
 
 def hits(*texts: str) -> tuple[Hit, ...]:

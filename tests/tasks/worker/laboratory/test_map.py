@@ -11,8 +11,8 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import commit
+from tasks.contracts.maps import ReleaseMap
 from tasks.contracts.runs import Release
-from tasks.contracts.search import ReleaseMap
 from tasks.data.rows import CATALOGUE_KIND, part_name, partition_of
 from tasks.worker.laboratory.geometry import kept, neighbours, on_a_map, separation, turned
 from tasks.worker.laboratory.map import MOST_ITEMS, map_of, read_sample, sampling
