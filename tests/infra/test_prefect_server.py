@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra import background, prefect_server
+from infra import background, prefect_health, prefect_server
 from infra.prefect_server import Server, client_environment, down, state_home, up
 from tasks.doctor import examine
 from tasks.foundation.errors import HostError, ServerError
@@ -204,7 +204,7 @@ def test_a_server_elsewhere_that_is_busy_is_asked_again(tmp_path: Path, monkeypa
             else:
                 closed.wait()
 
-    monkeypatch.setattr(prefect_server, "_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(prefect_health, "TIMEOUT_SECONDS", 0.5)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{web.server_port}/api")

@@ -226,7 +226,6 @@ MEASURE = """
 import re, sys
 from pathlib import Path
 from infra.store.factory import open_store
-from tasks.data.files.values import Spelling
 from tasks.data.ingest import ingest
 from tasks.data.files.formats import Format
 from tasks.contracts.spans import SpanKind

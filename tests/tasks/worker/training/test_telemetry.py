@@ -20,7 +20,7 @@ from tasks.contracts.stages import Stage
 from tasks.contracts.usage import DeviceUse
 from tasks.contracts.workspace import RESULT
 from tasks.foundation.errors import HostError
-from tasks.preflight.encoder import gathered_bytes
+from tasks.preflight.encoder_size import gathered_bytes
 from tasks.worker.devices import neuron_node
 from tasks.worker.devices.accelerators import open_accelerator
 from tasks.worker.devices.base import Accelerator
