@@ -15,11 +15,16 @@ from flows.cli.terminal.options import RunOptions
 from flows.presentation.wording import moment
 from infra import prefect_server
 from infra.store.base import Store
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
-from tasks.backfill.backfill_state import BackfillState, State, is_lost, planned
-from tasks.backfill.planner import plan_backfill
-from tasks.contracts.references import SpanRef
+from tasks.campaigns.campaign import (
+    BACKFILL_STAGES,
+    BackfillPlan,
+    Campaign,
+    CampaignSummary,
+    State,
+    duration,
+)
+from tasks.campaigns.planner import plan_backfill
+from tasks.campaigns.stored import is_lost, read_all
 from tasks.foundation.errors import ConfigError, HostError
 from tasks.foundation.records import Record
 from tasks.runs.plan import begun_with
@@ -35,55 +40,26 @@ class BackfillOutput(Record):
 
     ui_url: str | None = Field(description="address of the Prefect server; null: none was needed")
     run_url: str | None = Field(description="address of the flow run's page")
-    backfill: BackfillState
+    backfill: Campaign
 
 
-class BackfillPlanOutput(Record):
+class BackfillPlanOutput(Campaign):
     """`millrace backfill --dry-run`."""
 
-    id: str
-    lineage: str
-    on: str = Field(description="lineage that runs of this name continue now: itself, or a branch adopted before")
-    branch: str | None = Field(description="branch on which spans are trained; null: no training")
     base: str | None = Field(description="key of the checkpoint that the branch starts from; null: from nothing")
-    stages: tuple[str, ...]
-    parallel: int = Field(description="spans evaluated and embedded at once")
-    reason: str
-    spans: tuple[SpanPlan, ...]
-    invalidated: tuple[SpanRef, ...] = Field(description="spans beyond the range, to be trained again after it")
-    expected_seconds: float | None = Field(
-        description="expected wall time of the rest, in seconds; null: a stage was never done"
-    )
-    expected_dollars: float | None = Field(
-        description="expected cost of the rest, in dollars; null: a stage was never done"
-    )
-    attempts_seen: int = Field(description="earlier attempts behind the estimate")
     sentences: tuple[str, ...]
     command: str = Field(description="command that starts it")
 
 
-class BackfillLine(Record):
+class BackfillLine(CampaignSummary):
     """One backfill of `millrace backfill list`."""
 
-    id: str
     state: State | Literal["Lost"] = Field(
         description="state of the backfill; Lost: its process is gone and recorded no end"
     )
-    sentence: str
-    lineage: str
-    branch: str | None
-    first: str
-    last: str
-    stages: tuple[str, ...]
-    reason: str
-    attempt: int
     done: int = Field(description="stages of spans that are done")
     total: int = Field(description="stages of spans in all")
     failed: tuple[str, ...] = Field(description="spans with a failed stage in the last attempt")
-    began_at: str
-    updated_at: str
-    ended_at: str | None
-    page: str
 
 
 class BackfillsOutput(Record):
@@ -107,8 +83,8 @@ def show_plan(output: BackfillPlanOutput) -> None:
         [
             span.span.name,
             f"v{span.span.version}",
-            *(_SIGNS.get(span.action(stage), span.action(stage)) for stage in BACKFILL_STAGES),
-            duration(span.expected_seconds) if span.left and span.expected_seconds is not None else "",
+            *(_SIGNS.get(span.step(stage), span.step(stage)) for stage in BACKFILL_STAGES),
+            duration(span.expected_seconds) if span.expected_seconds else "",
             span.why,
         ]
         for span in output.spans
@@ -158,15 +134,13 @@ def backfill(
     if dry_run:
         return _planned(options, plan)
     if not plan.to_do:
-        state: State = "Rejected" if plan.refused else "Done"
-        done = planned(plan).model_copy(update={"state": state, "sentence": " ".join(plan.sentences)})
-        return BackfillOutput(ui_url=None, run_url=None, backfill=done)
+        return BackfillOutput(ui_url=None, run_url=None, backfill=plan.without_work)
     for sentence in plan.sentences:
         note(sentence)
     ended = run_flow(
         "backfill", verbose, options.store.uri, first, last, names, parallel, reason, False, *options.flow_settings()
     )
-    assert isinstance(ended.value, BackfillState)
+    assert isinstance(ended.value, Campaign)
     return BackfillOutput(ui_url=ended.ui_url, run_url=ended.run_url, backfill=ended.value)
 
 
@@ -195,7 +169,7 @@ def show_all(output: BackfillsOutput) -> None:
 @command(show_all, name="backfill list")
 def list_backfills(store: Store) -> BackfillsOutput:
     """List all backfills with their progress and failures."""
-    return BackfillsOutput(backfills=tuple(_line(store, state) for state in backfill_state.read_all(store)))
+    return BackfillsOutput(backfills=tuple(_line(store, state) for state in read_all(store)))
 
 
 def show_control(output: ControlOutput) -> None:
@@ -223,12 +197,9 @@ def cancel(store: Store, name: BackfillId) -> ControlOutput:
 
 def _planned(options: RunOptions, plan: BackfillPlan) -> BackfillPlanOutput:
     """Return the plan as it is printed."""
-    shared = {
-        name: getattr(plan, name) for name in BackfillPlanOutput.model_fields if name in BackfillPlan.model_fields
-    }
     base = plan.base.prefix if plan.base else None
     more = {"base": base, "sentences": plan.sentences, "command": _command(plan, options)}
-    return BackfillPlanOutput(**{**shared, **more})
+    return BackfillPlanOutput(**plan.only(Campaign), **more)
 
 
 def _control(store: Store, name: str, action: Action) -> ControlOutput:
@@ -261,16 +232,15 @@ def _command(plan: BackfillPlan, options: RunOptions) -> str:
     return shlex.join([*parts, *options.arguments()])
 
 
-def _line(store: Store, state: BackfillState) -> BackfillLine:
-    shared = {name: getattr(state, name) for name in BackfillLine.model_fields if name in BackfillState.model_fields}
+def _line(store: Store, state: Campaign) -> BackfillLine:
     done, total = state.steps
     failed = tuple(span.span.name for span in state.spans if span.failure is not None)
     lost = {"state": "Lost"} if is_lost(store, state) else {}
-    return BackfillLine(**{**shared, **lost, "done": done, "total": total, "failed": failed})
+    return BackfillLine(**{**state.only(CampaignSummary), **lost}, done=done, total=total, failed=failed)
 
 
-def _named(store: Store, name: str) -> BackfillState:
-    known = backfill_state.read_all(store)
+def _named(store: Store, name: str) -> Campaign:
+    known = read_all(store)
     found = begun_with([state.id for state in known], name, "backfill")
     if found is None:
         there = ", ".join(state.id for state in known) or "none"

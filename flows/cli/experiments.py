@@ -22,8 +22,8 @@ from flows.presentation.run.comparison import comparison_page, metrics_table
 from flows.presentation.stages import evaluate
 from flows.presentation.wording import gate_name
 from infra.store.base import Conflict, Store
-from tasks.backfill import trying
-from tasks.backfill.backfill_state import BackfillState
+from tasks.campaigns import trying
+from tasks.campaigns.campaign import Campaign
 from tasks.contracts.comparison import Comparison
 from tasks.contracts.evaluation import ByQueries, refusals, undecided
 from tasks.contracts.runs import RunState
@@ -136,7 +136,7 @@ def try_(
             done = run_flow("backfill", verbose, store.uri, span, span, plan.stages, 1, plan.reason, False, *settings)
         except Conflict as error:
             raise Conflict(f"experiment {experiment.name} is carried out by another process: {error}") from error
-        assert isinstance(done.value, BackfillState)
+        assert isinstance(done.value, Campaign)
         url = done.run_url
     return _tried(options, experiment, url)
 
@@ -257,7 +257,8 @@ def _state(state: RunState | None) -> str:
 def _named(snapshot: Snapshot, name: str) -> tuple[str, str]:
     """Return a run in words and its key, by the name of an experiment, a span, a release, or the begin of its key.
 
-    A span means its released run, else its last one; experiments do not count.
+    The key may be that of a side of a bake-off or of parity. A span means its released run, else its last one;
+    experiments do not count.
 
     Raises:
         ConfigError: the name means no run, or several; names the possible ones.
@@ -275,7 +276,7 @@ def _named(snapshot: Snapshot, name: str) -> tuple[str, str]:
         made_by = releases.origin(store, releases.read(store, int(name)).model.version)
         if made_by is not None:
             return f"release {name}", made_by.run_key
-    if (key := begun_with([run.run_key for run in runs], name, "run")) is not None:
+    if (key := begun_with([*snapshot.runs], name, "run")) is not None:
         return name, key
     there = ", ".join(each.name for each in experiments.read_all(store)) or "none yet"
     raise ConfigError(

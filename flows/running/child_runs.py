@@ -28,7 +28,7 @@ from prefect.states import Pending, Scheduled, to_state_create
 
 from flows.running.backfill_page import StatusPage
 from flows.running.cancelling import end_jobs
-from tasks.backfill.backfill_plan import SpanPlan
+from tasks.campaigns.campaign import Cell
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import CancelledError
 from tasks.running.context import override_context
@@ -95,7 +95,7 @@ POLL_SECONDS = 0.1
 class SpanRun:
     """One running span, shared by the main thread and the span's thread."""
 
-    def __init__(self, pool: SpanRunPool, span: SpanPlan, plan: RunPlan) -> None:
+    def __init__(self, pool: SpanRunPool, span: Cell, plan: RunPlan) -> None:
         self.span, self.plan = span, plan
         self.trained = threading.Event()
         self.waits_for_release, self.may_release = threading.Event(), threading.Event()
@@ -200,7 +200,7 @@ class SpanRunPool:
         self._threads.shutdown(wait=True)
         self._page.flush()
 
-    def start(self, span: SpanPlan, plan: RunPlan, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
+    def start(self, span: Cell, plan: RunPlan, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
         """Start a span's flow run in a free thread. If the span needs training, wait for the end of its training."""
         self._wait_until(lambda: self._free.acquire(blocking=False))
         run = SpanRun(self, span, plan)
@@ -211,7 +211,7 @@ class SpanRunPool:
         if span.train == "run":
             self._wait_until(lambda: run.trained.is_set() or future.done())
 
-    def trained(self, span: SpanPlan) -> bool:
+    def trained(self, span: Cell) -> bool:
         """Return True if a started span was trained."""
         return any(run.span == span and run.trained.is_set() for run, _ in self._running)
 
@@ -219,7 +219,7 @@ class SpanRunPool:
         """Wait until each started span is done or waits for its release."""
         self._wait_until(lambda: all(run.waits_for_release.is_set() or future.done() for run, future in self._running))
 
-    def release(self, span: SpanPlan) -> None:
+    def release(self, span: Cell) -> None:
         """Allow the release of the last span, and wait for it."""
         for run, future in self._running:
             if run.span == span:

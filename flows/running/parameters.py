@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from tasks.backfill.backfill_plan import BackfillStage
+from tasks.campaigns.campaign import BackfillStage
 
 _SPAN = r"\d{4}(-\d{2}-\d{2}|-W\d{2}|-\d{2}|-Q[1-4])?"
 

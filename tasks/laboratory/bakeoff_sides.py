@@ -12,7 +12,7 @@ from configs.prices import price_of
 from configs.schema.config import Config
 from configs.schema.gates import METRICS
 from infra.store.base import Store
-from tasks.backfill.trying import own_run
+from tasks.campaigns.trying import own_run
 from tasks.contracts.evaluation import main_metric
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
