@@ -1,5 +1,7 @@
 """`millrace bakeoff` and `parity`: one span trained on several machines, or with several settings, and compared."""
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,18 +14,25 @@ from flows.cli.terminal.command import command
 from flows.cli.terminal.options import RunOptions, spans
 from flows.laboratory import bakeoff_page, parity_page
 from flows.presentation import terminal
+from infra.store.base import Store
 from tasks.foundation.records import Record
 from tasks.laboratory.bakeoff_report import BakeoffReport
 from tasks.laboratory.parity_report import ParityReport
 from tasks.laboratory.sides import plan_sides
 
 
-class BakeoffOutput(Record):
+class SidesOutput(Record):
+    """Sides that were trained and compared."""
+
+    run_url: str = Field(description="address of the flow run's page, with its log")
+    compare: str = Field(description="command that compares the sides query by query")
+
+
+class BakeoffOutput(SidesOutput):
     """`millrace bakeoff`."""
 
     sentences: tuple[str, ...] = Field(description="the winner, then the quality of each other side against the first")
     winner: str | None = Field(description="side with the fewest dollars to the target, or seconds without prices")
-    run_url: str = Field(description="address of the flow run's page, with its log")
     page: str = Field(description="address of the page with the table and the curves")
     report: BakeoffReport
 
@@ -33,7 +42,7 @@ def show_bakeoff(output: BakeoffOutput) -> None:
     report, workspace = output.report, output.page.removesuffix(f"/{output.report.page}")
     shown = bakeoff_page.bakeoff_page(report, workspace)
     console.show(terminal.page(shown))
-    console.say(f"page: {output.page}")
+    console.say(f"page: {output.page}", f"to compare by query: {output.compare}")
 
 
 @command(show_bakeoff)
@@ -68,12 +77,17 @@ def bakeoff(
         sentences=report.sentences,
         winner=report.winner.name if report.winner is not None else None,
         run_url=done.run_url,
+        compare=_compare(options.store, [side.trainings[0].run_key for side in report.sides]),
         page=f"{options.store.uri}/{report.page}",
         report=report,
     )
 
 
-class ParityOutput(Record):
+def _compare(store: Store, run_keys: Sequence[str]) -> str:
+    return shlex.join(["millrace", "compare", *run_keys, "--workspace", store.uri])
+
+
+class ParityOutput(SidesOutput):
     """`millrace parity`. Every state is a normal result."""
 
     state: Literal["Agreed", "Rejected", "Undecided"] = Field(
@@ -82,7 +96,6 @@ class ParityOutput(Record):
     )
     sentence: str
     ui_url: str
-    run_url: str = Field(description="address of the flow run's page, with its log and artifacts")
     plot: str = Field(description="key of the plot of the curves, an SVG")
     report: ParityReport
 
@@ -92,6 +105,7 @@ def show_parity(output: ParityOutput) -> None:
     report = output.report
     console.say(f"parity {report.key} over {report.span.name}, lineage {report.lineage}: {output.run_url}")
     console.show(terminal.render(parity_page.section(report), output.plot.removesuffix(f"/{report.plot}")))
+    console.say(f"to compare by query: {output.compare}")
 
 
 @command(show_parity)
@@ -112,6 +126,7 @@ def parity(
         sentence=report.sentence,
         ui_url=done.ui_url,
         run_url=done.run_url,
+        compare=_compare(options.store, [report.left.run_key, report.right.run_key]),
         plot=f"{options.store.uri}/{report.plot}",
         report=report,
     )

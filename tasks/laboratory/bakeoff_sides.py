@@ -25,7 +25,7 @@ from tasks.laboratory.bakeoff_report import (
     PublishedLine,
     SideTraining,
 )
-from tasks.laboratory.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers, read_answers
+from tasks.laboratory.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers
 from tasks.laboratory.parity_report import paired
 from tasks.laboratory.sides import SideRuns, Trained
 from tasks.runs import branches, ledger
@@ -250,7 +250,7 @@ def _pair(store: Store, first: Sequence[Trained], other: Sequence[Trained], metr
     pairs = list(zip(first, other, strict=True))
     mine, theirs = ([_last(each, metric) for each in side] for side in (first, other))
     differences = [b - a for a, b in zip(mine, theirs, strict=True)]
-    rows = paired_answers(*([read_answers(store, each) for each in side] for side in (first, other)))
+    rows = paired_answers(store, first, other)
     try:
         points = [point for a, b in pairs for point in paired(a.outcome.curve, b.outcome.curve, "holdout evaluation")]
     except CodeError:  # a compiler or a precision may evaluate elsewhere; the last step is compared in any case

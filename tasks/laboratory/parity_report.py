@@ -23,7 +23,6 @@ from tasks.laboratory.equivalence import (
     equivalence,
     paired_answers,
     percent,
-    read_answers,
     relative_difference,
 )
 from tasks.laboratory.sides import Trained
@@ -148,7 +147,7 @@ def compare(store: Store, lineage: str, left: Trained, right: Trained) -> Parity
 
 
 def _qualities(store: Store, left: Trained, right: Trained) -> tuple[Equivalence, ...]:
-    rows = paired_answers([read_answers(store, left)], [read_answers(store, right)])
+    rows = paired_answers(store, [left], [right])
     ours, theirs = (each.outcome.curve[-1].metrics for each in (left, right))
     return tuple(equivalence(name, [value], [theirs[name]], rows, tests=len(ours)) for name, value in ours.items())
 

@@ -110,7 +110,7 @@ def _runs(runs: Sequence[ComparedRun]) -> Table:
         (
             run.label,
             run.name,
-            Cell(run.run_key, key=REPORT.key(run=run.run_key)),
+            Cell(run.run_key, key=REPORT.key(run=run.run_key) if run.metrics else ""),
             run.span,
             _ended(run),
         )
