@@ -15,16 +15,10 @@ from flows.cli.terminal.options import RunOptions
 from flows.presentation.wording import moment
 from infra import prefect_server
 from infra.store.base import Store
-from tasks.campaigns.campaign import (
-    BACKFILL_STAGES,
-    BackfillPlan,
-    Campaign,
-    CampaignSummary,
-    State,
-    duration,
-)
+from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Campaign, CampaignSummary
 from tasks.campaigns.planner import plan_backfill
 from tasks.campaigns.stored import is_lost, read_all
+from tasks.foundation.clock import duration
 from tasks.foundation.errors import ConfigError, HostError
 from tasks.foundation.records import Record
 from tasks.runs.plan import begun_with
@@ -54,9 +48,6 @@ class BackfillPlanOutput(Campaign):
 class BackfillLine(CampaignSummary):
     """One backfill of `millrace backfill list`."""
 
-    state: State | Literal["Lost"] = Field(
-        description="state of the backfill; Lost: its process is gone and recorded no end"
-    )
     done: int = Field(description="stages of spans that are done")
     total: int = Field(description="stages of spans in all")
     failed: tuple[str, ...] = Field(description="spans with a failed stage in the last attempt")

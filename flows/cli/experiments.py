@@ -18,13 +18,13 @@ from flows.cli.terminal.console import note, say, show_table
 from flows.cli.terminal.options import RunOptions, spans, write
 from flows.presentation import html, queries, terminal
 from flows.presentation.model import Section, ended_as, table
-from flows.presentation.run.comparison import comparison_page, metrics_table
+from flows.presentation.run.comparison import comparison_page, cost_tables, metrics_table
 from flows.presentation.stages import evaluate
-from flows.presentation.wording import gate_name
+from flows.presentation.wording import NONE, dollars, gate_name
 from infra.store.base import Conflict, Store
 from tasks.campaigns import trying
 from tasks.campaigns.campaign import Campaign
-from tasks.contracts.comparison import Comparison
+from tasks.contracts.comparison import Comparison, CostPoint
 from tasks.contracts.evaluation import ByQueries, refusals, undecided
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
@@ -35,6 +35,7 @@ from tasks.judging.compare_runs import LABELS, compare_runs
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, experiments, releases
 from tasks.runs.experiments import Experiment
+from tasks.runs.metric_by_cost import costs_to_target
 from tasks.runs.plan import begun_with
 from tasks.runs.run import Run, read_run, read_runs
 from tasks.runs.snapshot import Snapshot
@@ -63,6 +64,10 @@ class ExperimentLine(Record):
     state: RunState | None = Field(description="state of its run; null: not begun")
     metrics: dict[str, float] = Field(description="metrics on its whole holdout; empty: not evaluated yet")
     by_queries: ByQueries | None = Field(description="the same for unseen and seen queries apart; null: not evaluated")
+    target: CostPoint | None = Field(
+        description="first evaluation within the training that is as good as the lineage's own run at its end, with "
+        "seconds and dollars until then; null: not reached, or not known"
+    )
 
 
 class ExperimentsOutput(Record):
@@ -86,6 +91,7 @@ def show_tried(output: TryOutput) -> None:
     tables = [table("", ("gate", "verdict", "severity"), short)] if gates else []
     for compared in output.comparisons:
         tables += [metrics_table(pair, compared.runs[0].name, "this") for pair in compared.pairs]
+        tables += cost_tables(compared)
     if not output.comparisons and output.report.metrics is not None:
         of = output.report
         over = evaluate.over(of.holdout_rows or 0, of.items or 0, of.sampled_from, of.pairs or 0)
@@ -156,11 +162,13 @@ def show_comparison(output: Comparison | ExperimentsOutput, store: Store) -> Non
             each.experiment.run_key,
             _state(each.state),
             queries.sentence(each.by_queries),
+            f"{each.target.seconds:,.0f}" if each.target else NONE,
+            dollars(each.target.dollars) if each.target else NONE,
             ", ".join(f"{one.key}={one.now}" for one in each.experiment.settings),
         ]
         for each in output.experiments
     ]
-    show_table(["experiment", "span", "run", "state", "~metric", "~settings"], rows)
+    show_table(["experiment", "span", "run", "state", "~metric", ">s to target", ">$ to target", "~settings"], rows)
     say("to compare: millrace compare RUN EXPERIMENT")
 
 
@@ -244,9 +252,13 @@ def _others(snapshot: Snapshot, run: Run, experiment: Experiment) -> list[tuple[
 
 def _line(snapshot: Snapshot, experiment: Experiment) -> ExperimentLine:
     run = Run(snapshot, experiment.run_key)
-    begun = run.plan is not None
+    both = [Run(snapshot, experiment.beside), run] if experiment.beside is not None else []
     return ExperimentLine(
-        experiment=experiment, state=run.state if begun else None, metrics=run.metrics, by_queries=run.by_queries
+        experiment=experiment,
+        state=run.state if run.plan is not None else None,
+        metrics=run.metrics,
+        by_queries=run.by_queries,
+        target=costs_to_target(both)[1][-1].target if both else None,
     )
 
 

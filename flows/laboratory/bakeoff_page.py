@@ -31,7 +31,6 @@ def render_page(report: BakeoffReport, workspace: str) -> bytes:
 
 def bakeoff_page(report: BakeoffReport, workspace: str) -> Page:
     """Return the page; its first sentence is the result."""
-    start = f"{report.parent.prefix}, step {report.parent.step}" if report.parent else "nothing"
     won, *_ = report.sentences
     return Page(
         title=f"Bake-off over {report.span.name}",
@@ -40,7 +39,7 @@ def bakeoff_page(report: BakeoffReport, workspace: str) -> Page:
         heading=f"Bake-off over {report.span.name}: {', '.join(side.name for side in report.sides)}",
         summary=won,
         about=(
-            f"All sides trained span {report.span.name} of lineage {report.lineage} from {start}, steps "
+            f"All sides trained span {report.span.name} of lineage {report.lineage} from {report.start}, steps "
             f"{report.first_step:,} to {report.last_step:,}, with seeds {', '.join(map(str, report.seeds))}.",
             f"The target is {report.goal}: {report.target_is}.",
         ),

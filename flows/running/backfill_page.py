@@ -22,9 +22,10 @@ from prefect.states import Cancelling, Paused
 
 from flows.presentation.markdown import text
 from infra.store.base import Store
-from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Campaign, Cell, duration
+from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Campaign, Cell
 from tasks.campaigns.stored import save
 from tasks.contracts.jobs import Progress
+from tasks.foundation.clock import duration
 from tasks.foundation.errors import ConfigError, classify
 from tasks.running.context import stage_context
 from tasks.running.stage_output import logger

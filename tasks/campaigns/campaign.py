@@ -10,6 +10,7 @@ from pydantic import Field
 from configs.schema.config import Config
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.spans import first_day
+from tasks.foundation.clock import duration
 from tasks.foundation.errors import FailureClass
 from tasks.foundation.records import Record
 from tasks.runs.plan import listed
@@ -18,7 +19,8 @@ from tasks.runs.plan import listed
 BackfillStage = Literal["train", "evaluate", "infer", "release"]
 BACKFILL_STAGES: tuple[BackfillStage, ...] = get_args(BackfillStage)
 
-State = Literal["Planned", "Running", "Paused", "Done", "Released", "Rejected", "Failed", "Cancelled"]
+# Lost: its process is gone and recorded no end; in the list alone
+State = Literal["Planned", "Running", "Paused", "Done", "Released", "Rejected", "Failed", "Cancelled", "Lost"]
 # run: to do, even if it is never reached; not asked: the stage was not requested; refused: the gates refused the model,
 # so the stage is not run
 Step = Literal["done", "run", "running", "failed", "not asked", "refused"]
@@ -194,11 +196,3 @@ class BackfillPlan(Campaign):
             f"{trained}: once the branch is adopted, the next scheduled runs train them again, one by one. "
             f"To include them now: --to {names[-1]}."
         )
-
-
-def duration(seconds: float) -> str:
-    """Format seconds, as in `2 h 05 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"

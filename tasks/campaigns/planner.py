@@ -7,7 +7,7 @@ accepted checkpoint, after the kept runs.
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from configs.load import config_hash, differences
 from configs.schema.config import Config
@@ -345,7 +345,7 @@ def _cell(
         done = key is not None and store.exists(RESULT.key(run=key, stage=stage))
         return "done" if done and (stage is not Stage.evaluate or _judged(store, key) is not None) else "run"
 
-    actions: dict[str, Step] = {stage: action(Stage(stage)) for stage in BACKFILL_STAGES}
+    actions: dict[str, Any] = {stage: action(Stage(stage)) for stage in BACKFILL_STAGES}
     return Cell(
         span=window[-1],
         window=window,

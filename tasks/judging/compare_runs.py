@@ -24,9 +24,8 @@ from tasks.contracts.comparison import (
     ComparedSetting,
     ComparedSlice,
     Comparison,
-    CostPoint,
 )
-from tasks.contracts.evaluation import Role, main_metric
+from tasks.contracts.evaluation import Role
 from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome
 from tasks.contracts.references import CurvePoint
@@ -39,7 +38,7 @@ from tasks.quality.intervals import Term, error_of
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.quality.selection import Answers, counting, measure, row_values, slices_of, truths
 from tasks.runs import catalogues
-from tasks.runs.metric_by_cost import COUNTED, cost_points, reached, seconds_of
+from tasks.runs.metric_by_cost import RunCosts, costs_to_target
 from tasks.runs.run import Run
 
 
@@ -192,11 +191,10 @@ def compare_runs(store: Store, named: Sequence[tuple[str, Run]]) -> Comparison:
     evaluated = {label: read_evaluated(store, label, run) for label, _, run in labelled}
     trained = {label: read_trained(store, label, run) for label, _, run in labelled if None in evaluated.values()}
     first, *others = labelled
-    metric = _metric_of_target([run for _, run in named])
-    target = _curve(first[2], metric)[-1][1] if metric is not None else None  # its value after training
+    metric, costs = costs_to_target([run for _, run in named])
     return Comparison(
         metric=metric,
-        runs=tuple(_shown(label, name, run, metric, target) for label, name, run in labelled),
+        runs=tuple(_shown(*one, of_run) for one, of_run in zip(labelled, costs, strict=True)),
         settings=tuple(_settings([run for _, run in named])),
         pairs=tuple(
             _pair(store, (first[0], label), (first[2], run), _same_way(evaluated, trained, (first[0], label)))
@@ -214,37 +212,10 @@ def _same_way(
     return within if None in (a, b) and None not in within else (a, b)
 
 
-def _metric_of_target(runs: Sequence[Run]) -> str | None:
-    """Return the first run's main metric; None unless all trained one span from one step, and measured it meanwhile."""
-    trained = [outcome for run in runs if isinstance(outcome := run.outcome(Stage.train), TrainOutcome)]
-    begun = {(run.span, each.first_step) for run, each in zip(runs, trained, strict=False)}
-    if len(trained) < len(runs) or len(begun) > 1 or not trained[0].curve:
-        return None
-    metric = main_metric(trained[0].curve[-1].metrics)
-    return metric if metric is not None and all(_curve(run, metric) for run in runs) else None
-
-
-def _curve(run: Run, metric: str) -> list[tuple[int, float]]:
-    """Return a holdout metric within the training, by global step."""
-    trained = run.outcome(Stage.train)
-    curve = trained.curve if isinstance(trained, TrainOutcome) else ()
-    return [(point.step, point.metrics[metric]) for point in curve if metric in point.metrics]
-
-
-def _costs(run: Run, trained: TrainOutcome, metric: str) -> tuple[CostPoint, ...]:
-    attempts = [attempt for stage in COUNTED for attempt in run.stage(stage).attempts]
-    if not attempts:  # their records are gone
-        return ()
-    last = attempts[-1]
-    steps = trained.first_step, trained.last_step
-    return cost_points(_curve(run, metric), steps, seconds_of(attempts), last.price, last.machines)
-
-
-def _shown(label: str, name: str, run: Run, metric: str | None, target: float | None) -> ComparedRun:
+def _shown(label: str, name: str, run: Run, costs: RunCosts) -> ComparedRun:
     trained, measured = run.outcome(Stage.train), run.outcome(Stage.evaluate)
     trained = trained if isinstance(trained, TrainOutcome) else None
     measured = measured if isinstance(measured, EvaluateOutcome) else None
-    costs = _costs(run, trained, metric) if trained and metric is not None else ()
     return ComparedRun(
         label=label,
         name=name,
@@ -262,8 +233,8 @@ def _shown(label: str, name: str, run: Run, metric: str | None, target: float | 
         losses=trained.losses if trained else (),
         rates=tuple(_rates(run.config.train, trained)) if trained and run.config is not None else (),
         curve=trained.curve if trained else (),
-        costs=costs,
-        target=reached(costs, metric, target) if metric is not None and target is not None else None,
+        costs=costs.points,
+        target=costs.target,
     )
 
 

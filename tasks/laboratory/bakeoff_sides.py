@@ -3,7 +3,6 @@
 Measurements come from results and ledger. Prices are looked up anew, so an old bake-off is priced as of today.
 """
 
-import hashlib
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -27,7 +26,7 @@ from tasks.laboratory.bakeoff_report import (
 )
 from tasks.laboratory.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers
 from tasks.laboratory.parity_report import paired
-from tasks.laboratory.sides import SideRuns, Trained
+from tasks.laboratory.sides import SideRuns, Trained, work_of
 from tasks.runs import branches, ledger
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.metric_by_cost import clock_seconds, cost_points, reached, seconds_of
@@ -64,10 +63,7 @@ def report_bakeoff(
     sides = tuple(_side(store, name, found, metric, target) for name, found in by_side.items())
     first, *others = by_side
     return BakeoffReport(
-        key=hashlib.sha256(" ".join(run.plan.run_key for run in runs.runs).encode()).hexdigest()[:16],
-        span=one.plan.span,
-        lineage=runs.lineage,
-        parent=one.plan.parent,
+        **work_of(runs.lineage, [run.plan for run in runs.runs]),
         metric=metric,
         first_step=one.outcome.first_step,
         last_step=_last_step(by_side),

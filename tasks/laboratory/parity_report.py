@@ -3,7 +3,6 @@
 It compares the curves of two finished trainings, which `sides.py` plans.
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,7 +10,7 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.references import CheckpointRef, CurvePoint, SpanRef
+from tasks.contracts.references import CurvePoint
 from tasks.contracts.workspace import PARITY, PARITY_PLOT
 from tasks.foundation.errors import CodeError, DataError
 from tasks.foundation.records import Record
@@ -25,7 +24,7 @@ from tasks.laboratory.equivalence import (
     percent,
     relative_difference,
 )
-from tasks.laboratory.sides import Trained
+from tasks.laboratory.sides import Side, SidesReport, Trained, work_of
 
 
 class ParityPoint(Record):
@@ -38,24 +37,15 @@ class ParityPoint(Record):
     relative_difference: float
 
 
-class ParitySide(Record):
+class ParitySide(Side):
     """The accelerator and run of one side."""
 
-    accelerator: str
     run_key: str
-    device: str
-    precision: str
-    workers: int
 
 
-class ParityReport(Record):
+class ParityReport(SidesReport):
     """`parity/<key>/report.json`. Holdout metrics after the last step decide; the curves and losses are shown only."""
 
-    version: Literal[1] = 1
-    key: str = Field(description="key of the comparison")
-    span: SpanRef
-    lineage: str
-    parent: CheckpointRef | None = Field(description="checkpoint that both sides started from; null: none")
     left: ParitySide
     right: ParitySide
     finding: Finding = Field(description="equal if every metric is, different if one is")
@@ -130,10 +120,7 @@ def compare(store: Store, lineage: str, left: Trained, right: Trained) -> Parity
     largest = _largest(points)
     qualities = _qualities(store, left, right)
     return ParityReport(
-        key=hashlib.sha256(f"{left.plan.run_key} {right.plan.run_key}".encode()).hexdigest()[:16],
-        span=left.plan.span,
-        lineage=lineage,
-        parent=left.plan.parent,
+        **work_of(lineage, (left.plan, right.plan)),
         left=_side(left),
         right=_side(right),
         finding=all_equal(qualities),

@@ -263,10 +263,21 @@ def _curves(runs: Sequence[ComparedRun]) -> Iterator[Section]:
 
 def _costs(compared: Comparison) -> Iterator[Section]:
     """Yield the section of time and money until each run is as good as the first one."""
+    for made in cost_tables(compared):
+        yield Section(
+            "Cost",
+            ("Seconds by the clock of health, warmup and train without lost work, and dollars of their machines.",),
+            id="cost",
+            figures=(_by_dollars(compared.metric or "", compared.runs),),
+            tables=(made,),
+        )
+
+
+def cost_tables(compared: Comparison) -> tuple[Table, ...]:
+    """Return a table of the time and money until each run is as good as the first one; none without all attempts."""
     metric, runs = compared.metric, compared.runs
     if metric is None or not all(run.costs for run in runs):
-        return
-    goal = f"{metric} {number(runs[0].costs[-1].value)}"
+        return ()
     rows = [
         (
             f"{run.label}: {run.name}",
@@ -280,16 +291,8 @@ def _costs(compared: Comparison) -> Iterator[Section]:
         for run in runs
     ]
     columns = ("", f">{metric}", ">seconds", ">dollars", ">at step", ">seconds to it", ">dollars to it")
-    yield Section(
-        "Cost",
-        (
-            f"Time and money until each run reaches {goal}, the value of {runs[0].label} after its training: seconds "
-            "by the clock of health, warmup and train without lost work, and dollars of their machines.",
-        ),
-        id="cost",
-        figures=(_by_dollars(metric, runs),),
-        tables=(table("", columns, rows),),
-    )
+    goal = f"{metric} {number(runs[0].costs[-1].value)}, the value of {runs[0].label} after its training"
+    return (table(f"Time and money until each run reaches {goal}", columns, rows),)
 
 
 def _by_dollars(metric: str, runs: Sequence[ComparedRun]) -> Figure:
