@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Callable
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from flows.cli.terminal.options import RunOptions
 from flows.presentation.wording import moment
 from infra import prefect_server
 from infra.store.base import Store
-from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Campaign, CampaignSummary
+from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Campaign, CampaignSummary, Cell
 from tasks.campaigns.planner import plan_backfill
 from tasks.campaigns.stored import is_lost, read_all
 from tasks.foundation.clock import duration
@@ -26,7 +27,7 @@ from tasks.runs.plan import begun_with
 Action = Literal["pause", "resume", "cancel"]
 
 BackfillId = Annotated[str, typer.Argument(metavar="ID", help="ID of the backfill; its first characters are enough.")]
-_SIGNS = {"not asked": "-", "run": "to do", "refused": "refused"}
+_SIGNS = {"not asked": "-", "run": "to do"}
 
 
 class BackfillOutput(Record):
@@ -68,39 +69,37 @@ class ControlOutput(Record):
     sentence: str
 
 
-def show_plan(output: BackfillPlanOutput) -> None:
-    """Print the output for people."""
-    rows = [
-        [
-            span.span.name,
-            f"v{span.span.version}",
-            *(_SIGNS.get(span.step(stage), span.step(stage)) for stage in BACKFILL_STAGES),
-            duration(span.expected_seconds) if span.expected_seconds else "",
-            span.why,
-        ]
-        for span in output.spans
-    ]
-    show_table(["span", "version", *BACKFILL_STAGES, ">expected", "~why"], rows)
-    for sentence in output.sentences:
-        say(sentence)
-    if any(span.left for span in output.spans):
-        say(f"To start it: {output.command}")
-
-
 def show(output: BackfillOutput | BackfillPlanOutput) -> None:
     """Print the plan, or how each span ended."""
     if isinstance(output, BackfillPlanOutput):
-        show_plan(output)
+        _show_cells(output, {">expected": _expected, "~why": lambda cell: cell.why})
+        for sentence in output.sentences:
+            say(sentence)
+        if any(span.left for span in output.spans):
+            say(f"To start it: {output.command}")
         return
     state = output.backfill
     branch = f", branch {state.branch}" if state.branch else ""
     say(f"backfill {state.id}{branch}" + (f": {output.run_url}" if output.run_url else ""))
-    rows = [
-        [s.span.name, f"v{s.span.version}", *(_SIGNS.get(step, step) for step in s.steps), s.run_key or "", s.message]
-        for s in state.spans
-    ]
-    show_table(["span", "version", *BACKFILL_STAGES, "run", "failure"], rows)
+    _show_cells(state, {"run": lambda cell: cell.run_key or "", "failure": lambda cell: cell.message})
     say(f"{state.state}: {state.sentence}")
+
+
+def _show_cells(campaign: Campaign, more: dict[str, Callable[[Cell], str]]) -> None:
+    rows = [
+        [
+            cell.span.name,
+            f"v{cell.span.version}",
+            *(_SIGNS.get(step, step) for step in cell.steps),
+            *(column(cell) for column in more.values()),
+        ]
+        for cell in campaign.spans
+    ]
+    show_table(["span", "version", *BACKFILL_STAGES, *more], rows)
+
+
+def _expected(cell: Cell) -> str:
+    return duration(cell.expected_seconds) if cell.expected_seconds else ""
 
 
 @command(show)

@@ -114,7 +114,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from tasks.laboratory.parity_report import ParityPoint, ParityReport, ParitySide
+    from tasks.laboratory.parity_report import ParitySide
 
 WIDTH_PX = 800
 MOST_COLUMNS = 4

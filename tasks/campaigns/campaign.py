@@ -40,9 +40,10 @@ class Cell(Record):
     release: Step = Field(description="state of release")
     why: str = Field(description="reason in words")
     expected_seconds: float | None = Field(
-        description="expected time of the stages left at the start, in sequence, in seconds; null: unknown"
+        default=None,
+        description="expected time of the stages left at the start, in sequence, in seconds; null: unknown",
     )
-    expected_dollars: float | None
+    expected_dollars: float | None = None
     failure: FailureClass | None = None
     message: str = ""
     flow_run: str = Field(default="", description="id of its flow run since the last start; empty: none")

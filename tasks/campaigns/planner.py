@@ -354,8 +354,6 @@ def _cell(
         trained=key is not None and store.exists(RESULT.key(run=key, stage=Stage.train)),
         **actions,
         why=reason,
-        expected_seconds=None,
-        expected_dollars=None,
     )
 
 
