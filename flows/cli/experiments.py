@@ -190,7 +190,7 @@ def compare(
     if not 2 <= len(names) <= len(LABELS):
         raise ConfigError(f"compare: name two to {len(LABELS)} runs, or none to list the experiments")
     named = [_named(snapshot, name) for name in names]
-    compared = compare_runs(store, [(shown, read_run(snapshot, key)) for shown, key in named])
+    compared = compare_runs(store, [(shown, Run(snapshot, key)) for shown, key in named])
     if page is not None:
         write(page, html.render(comparison_page(compared, store.uri)))
     return compared

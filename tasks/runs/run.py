@@ -292,14 +292,14 @@ def read_runs(snapshot: Snapshot, stages: Sequence[Stage]) -> list[Run]:
 
 
 def read_run(snapshot: Snapshot, run_key: str) -> Run:
-    """Return a run, or a side of a comparison, with all of its records.
+    """Return a run with all of its records.
 
     Raises:
         ConfigError: there is no such run.
         StoreError: the workspace could not be read.
     """
     keys = snapshot.keys(run_key)
-    if not keys:
+    if PLAN.key(run=run_key) not in keys:
         raise ConfigError(f"{snapshot.store.uri} holds no run {run_key}; list the runs with: millrace history")
     snapshot.fetch(_records(run_key, keys, tuple(Stage)))
     snapshot.fetch_releases([run_key])

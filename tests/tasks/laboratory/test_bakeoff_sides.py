@@ -27,7 +27,7 @@ from tasks.laboratory.sides import SideRuns, Trained, plan_sides
 from tasks.planning.next_run import plan_run
 from tasks.runs import ledger
 from tasks.runs.results import read_result
-from tasks.runs.run import read_run
+from tasks.runs.run import Run
 from tasks.runs.snapshot import Snapshot
 from tasks.validate import validate
 from tasks.warmup import warmup
@@ -87,7 +87,7 @@ def test_two_sides_are_compared_row_by_row_as_runs_are(store):
     runs = plan_sides(store, small_config(DOLLAR_A_SECOND), "2021-Q1", ("cpu", "xla"))
     trained(store, runs, {"cpu": (0.5,), "xla": (0.75,)})
     snapshot = Snapshot(store)
-    found = compare_runs(store, [(run.side, read_run(snapshot, run.plan.run_key)) for run in runs.runs])
+    found = compare_runs(store, [(run.side, Run(snapshot, run.plan.run_key)) for run in runs.runs])
     assert [each.key for each in found.settings] == ["accelerator"]
     (pair,) = found.pairs
     assert pair.notes == ("They are compared by their answers within the training, after its last step.",)
