@@ -47,11 +47,11 @@ class Evaluated(NamedTuple):
 
     label: str
     run: Run
-    outcome: EvaluateOutcome | None  # None: the answers are those of the training
+    outcome: EvaluateOutcome | None  # None: the training gave the answers
     rows: RowResults
     roles: dict[str, Role]  # by model version
-    metrics: Mapping[str, float]  # of the challenger
-    items: int  # that the challenger's ranks without a baseline are among
+    metrics: Mapping[str, float]  # the challenger's
+    items: int  # candidates for the challenger's ranks without a baseline
 
     @property
     def version(self) -> str | None:

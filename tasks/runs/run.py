@@ -111,7 +111,7 @@ class Run:
 
     @functools.cached_property
     def config(self) -> Config | None:
-        """The settings of its plan; of a side of a comparison, which has none, those of its training."""
+        """The settings of its plan; a side of a comparison has none, but its training has."""
         if self.plan is not None:
             return self.plan.config
         spec = self.stage(Stage.train).last_spec()
