@@ -122,7 +122,12 @@ def backfill(
     names = tuple(name.strip() for name in stages.split(",") if name.strip())
     plan = plan_backfill(options.store, options.config(), first, last, names, reason, parallel)
     if dry_run:
-        return _planned(options, plan)
+        return BackfillPlanOutput(
+            **plan.only(Campaign),
+            base=plan.base.prefix if plan.base else None,
+            sentences=plan.sentences,
+            command=_command(plan, options),
+        )
     if not plan.to_do:
         return BackfillOutput(ui_url=None, run_url=None, backfill=plan.without_work)
     for sentence in plan.sentences:
@@ -183,13 +188,6 @@ def resume(store: Store, name: BackfillId) -> ControlOutput:
 def cancel(store: Store, name: BackfillId) -> ControlOutput:
     """Cancel a running or paused backfill."""
     return _control(store, name, "cancel")
-
-
-def _planned(options: RunOptions, plan: BackfillPlan) -> BackfillPlanOutput:
-    """Return the plan as it is printed."""
-    base = plan.base.prefix if plan.base else None
-    more = {"base": base, "sentences": plan.sentences, "command": _command(plan, options)}
-    return BackfillPlanOutput(**plan.only(Campaign), **more)
 
 
 def _control(store: Store, name: str, action: Action) -> ControlOutput:

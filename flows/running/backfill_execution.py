@@ -47,8 +47,8 @@ class BackfillExecution:
             "stages": list(span.left),
         }
         key = f"backfill:{self.store.uri}:{self.plan.id}:{span.span.name}"
-        self._pool.start(span, run, key, parameters, [f"backfill:{self.plan.id}", started_by_tag(str(flow_run.id))])
-        return span.train != "run" or self._pool.trained(span)
+        tags = [f"backfill:{self.plan.id}", started_by_tag(str(flow_run.id))]
+        return self._pool.start(span, run, key, parameters, tags)
 
     def finish(self) -> None:
         """Wait for all started spans, except for the release."""

@@ -200,20 +200,18 @@ class SpanRunPool:
         self._threads.shutdown(wait=True)
         self._page.flush()
 
-    def start(self, span: Cell, plan: RunPlan, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
-        """Start a span's flow run in a free thread. If the span needs training, wait for the end of its training."""
+    def start(self, span: Cell, plan: RunPlan, key: str, parameters: dict[str, Any], tags: list[str]) -> bool:
+        """Start a span's flow run in a free thread. If it trains, wait for that; return False if it failed."""
         self._wait_until(lambda: self._free.acquire(blocking=False))
         run = SpanRun(self, span, plan)
         context = contextvars.copy_context()
         future = self._threads.submit(context.run, self._run, run, key, parameters, tags)
         future.add_done_callback(lambda _: self._free.release())
         self._running.append((run, future))
-        if span.train == "run":
-            self._wait_until(lambda: run.trained.is_set() or future.done())
-
-    def trained(self, span: Cell) -> bool:
-        """Return True if a started span was trained."""
-        return any(run.span == span and run.trained.is_set() for run, _ in self._running)
+        if span.train != "run":
+            return True
+        self._wait_until(lambda: run.trained.is_set() or future.done())
+        return run.trained.is_set()
 
     def wait(self) -> None:
         """Wait until each started span is done or waits for its release."""

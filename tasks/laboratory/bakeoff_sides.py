@@ -16,7 +16,7 @@ from tasks.contracts.evaluation import main_metric
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.workspace import BAKEOFF
-from tasks.foundation.errors import CodeError, DataError
+from tasks.foundation.errors import CodeError
 from tasks.laboratory.bakeoff_report import (
     BakeoffPair,
     BakeoffReport,
@@ -26,7 +26,7 @@ from tasks.laboratory.bakeoff_report import (
 )
 from tasks.laboratory.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers
 from tasks.laboratory.parity_report import paired
-from tasks.laboratory.sides import SideRuns, Trained, work_of
+from tasks.laboratory.sides import SideRuns, Trained, no_holdout, work_of
 from tasks.runs import branches, ledger
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.metric_by_cost import clock_seconds, cost_points, reached, seconds_of
@@ -102,10 +102,7 @@ def _metric(one: Trained) -> str:
     curve = one.outcome.curve
     metric = main_metric(curve[-1].metrics) if curve else None
     if metric is None:
-        raise DataError(
-            f"span {one.plan.span.name}: no row is held out, so there is no metric to compare; compare "
-            "on a larger span, or in a new lineage with a higher evaluate.holdout_share"
-        )
+        raise no_holdout(one.plan.span)
     return metric
 
 

@@ -12,7 +12,7 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.workspace import PARITY, PARITY_PLOT
-from tasks.foundation.errors import CodeError, DataError
+from tasks.foundation.errors import CodeError
 from tasks.foundation.records import Record
 from tasks.laboratory.equivalence import (
     MARGIN,
@@ -24,7 +24,7 @@ from tasks.laboratory.equivalence import (
     percent,
     relative_difference,
 )
-from tasks.laboratory.sides import Side, SidesReport, Trained, work_of
+from tasks.laboratory.sides import Side, SidesReport, Trained, no_holdout, work_of
 
 
 class ParityPoint(Record):
@@ -112,10 +112,7 @@ def compare(store: Store, lineage: str, left: Trained, right: Trained) -> Parity
     """
     points = paired(left.outcome.curve, right.outcome.curve, "holdout evaluation")
     if not points:
-        raise DataError(
-            f"span {left.plan.span.name}: no row is held out, so there is no metric to compare; compare "
-            "on a larger span, or in a new lineage with a higher evaluate.holdout_share"
-        )
+        raise no_holdout(left.plan.span)
     losses = paired(left.outcome.losses, right.outcome.losses, "loss")
     largest = _largest(points)
     qualities = _qualities(store, left, right)

@@ -20,7 +20,7 @@ from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage, compute_of
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, DataError
 from tasks.foundation.records import Record
 from tasks.planning.next_run import plan_work
 from tasks.runs.plan import run_key, with_settings
@@ -82,6 +82,14 @@ class SidesReport(Record):
     def start(self) -> str:
         """The checkpoint in words."""
         return f"{self.parent.prefix}, step {self.parent.step}" if self.parent else "nothing"
+
+
+def no_holdout(span: SpanRef) -> DataError:
+    """Return the error of sides that have no metric to compare."""
+    return DataError(
+        f"span {span.name}: no row is held out, so there is no metric to compare; compare on a larger span, or in a "
+        "new lineage with a higher evaluate.holdout_share"
+    )
 
 
 def work_of(lineage: str, plans: Sequence[RunPlan]) -> dict[str, Any]:
