@@ -21,9 +21,8 @@ from flows.running.parameters import ConfigFile, Overrides, Parallel, Reason, Sp
 from flows.running.run_end import show_rejection
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, BackfillStage
-from tasks.backfill.backfill_state import BackfillState
-from tasks.backfill.planner import plan_backfill
+from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, BackfillStage, Campaign
+from tasks.campaigns.planner import plan_backfill
 from tasks.running.context import override_context
 
 Stages = Annotated[tuple[BackfillStage, ...], Field(min_length=1)]
@@ -51,7 +50,7 @@ def backfill(
     dry_run: bool = False,
     config_file: ConfigFile = "",
     overrides: Overrides = (),
-) -> BackfillState:
+) -> Campaign:
     """Bring a range of spans up to date: train corrected or changed spans again, and run missing stages.
 
     Spans are trained on a branch, so the lineage stays as it is. When all is done and the gates pass, the last span is
@@ -90,7 +89,7 @@ def backfill(
     return _result(store, plan, conclude(execution))
 
 
-def _result(store: Store, plan: BackfillPlan, state: BackfillState) -> BackfillState:
+def _result(store: Store, plan: BackfillPlan, state: Campaign) -> Campaign:
     """Return the flow run's state; its data, which the caller gets, is the backfill's state.
 
     If the model was refused, the champion first embeds the items of its rows.

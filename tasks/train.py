@@ -1,7 +1,7 @@
 """Stage train, control side: the lineage's next completed checkpoint."""
 
 from infra.store.factory import open_store
-from tasks.contracts.jobs import TrainInputs
+from tasks.contracts.jobs import MinedRelease, TrainInputs
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.references import ModelRef
 from tasks.contracts.runs import RunPlan
@@ -16,21 +16,27 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
 
     Each attempt resumes from the last checkpoint of the attempt before it.
     """
-    store = open_store(plan.workspace)
-    inputs = TrainInputs(
-        rows=validated.rows,
-        history=plan.history,
-        parent=plan.parent,
-        compiled=warm.compiled,
-        mined=mined_release(store, plan),
-        golden=validated.golden,
-        items=item_side(store, plan),
-    )
-    outcome = run_stage(plan, inputs, TrainOutcome)
+    mined = mined_release(open_store(plan.workspace), plan)
+    outcome = run_stage(plan, inputs_of(plan, validated, warm, mined), TrainOutcome)
     for use in (outcome.communication, outcome.learning_rate):
         if use is not None and use.warning:
             logger().warning("%s", use.warning)
     return outcome
+
+
+def inputs_of(
+    plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome, mined: MinedRelease | None = None
+) -> TrainInputs:
+    """Return the inputs of a run's training, which mines no hard negatives without `mined`."""
+    return TrainInputs(
+        rows=validated.rows,
+        history=plan.history,
+        parent=plan.parent,
+        compiled=warm.compiled,
+        mined=mined,
+        golden=validated.golden,
+        items=item_side(open_store(plan.workspace), plan),
+    )
 
 
 def model_of(trained: TrainOutcome) -> ModelRef:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Callable
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -12,15 +13,14 @@ from flows.cli.flow_runs import run_flow
 from flows.cli.terminal.command import command
 from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions
-from flows.presentation.model import Parts, table
+from flows.presentation.model import Parts, Table, table
 from flows.presentation.wording import moment
 from infra import prefect_server
 from infra.store.base import Store
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
-from tasks.backfill.backfill_state import BackfillState, State, is_lost, planned
-from tasks.backfill.planner import plan_backfill
-from tasks.contracts.references import SpanRef
+from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Campaign, CampaignSummary, Cell
+from tasks.campaigns.planner import plan_backfill
+from tasks.campaigns.stored import is_lost, read_all
+from tasks.foundation.clock import duration
 from tasks.foundation.errors import ConfigError, HostError
 from tasks.foundation.records import Record
 from tasks.runs.plan import begun_with
@@ -28,7 +28,7 @@ from tasks.runs.plan import begun_with
 Action = Literal["pause", "resume", "cancel"]
 
 BackfillId = Annotated[str, typer.Argument(metavar="ID", help="ID of the backfill; its first characters are enough.")]
-_SIGNS = {"not asked": "-", "run": "to do", "refused": "refused"}
+_SIGNS = {"not asked": "-", "run": "to do"}
 
 
 class BackfillOutput(Record):
@@ -36,55 +36,23 @@ class BackfillOutput(Record):
 
     ui_url: str | None = Field(description="address of the Prefect server; null: none was needed")
     run_url: str | None = Field(description="address of the flow run's page")
-    backfill: BackfillState
+    backfill: Campaign
 
 
-class BackfillPlanOutput(Record):
+class BackfillPlanOutput(Campaign):
     """`millrace backfill --dry-run`."""
 
-    id: str
-    lineage: str
-    on: str = Field(description="lineage that runs of this name continue now: itself, or a branch adopted before")
-    branch: str | None = Field(description="branch on which spans are trained; null: no training")
     base: str | None = Field(description="key of the checkpoint that the branch starts from; null: from nothing")
-    stages: tuple[str, ...]
-    parallel: int = Field(description="spans evaluated and embedded at once")
-    reason: str
-    spans: tuple[SpanPlan, ...]
-    invalidated: tuple[SpanRef, ...] = Field(description="spans beyond the range, to be trained again after it")
-    expected_seconds: float | None = Field(
-        description="expected wall time of the rest, in seconds; null: a stage was never done"
-    )
-    expected_dollars: float | None = Field(
-        description="expected cost of the rest, in dollars; null: a stage was never done"
-    )
-    attempts_seen: int = Field(description="earlier attempts behind the estimate")
     sentences: tuple[str, ...]
     command: str = Field(description="command that starts it")
 
 
-class BackfillLine(Record):
+class BackfillLine(CampaignSummary):
     """One backfill of `millrace backfill list`."""
 
-    id: str
-    state: State | Literal["Lost"] = Field(
-        description="state of the backfill; Lost: its process is gone and recorded no end"
-    )
-    sentence: str
-    lineage: str
-    branch: str | None
-    first: str
-    last: str
-    stages: tuple[str, ...]
-    reason: str
-    attempt: int
     done: int = Field(description="stages of spans that are done")
     total: int = Field(description="stages of spans in all")
     failed: tuple[str, ...] = Field(description="spans with a failed stage in the last attempt")
-    began_at: str
-    updated_at: str
-    ended_at: str | None
-    page: str
 
 
 class BackfillsOutput(Record):
@@ -102,38 +70,36 @@ class ControlOutput(Record):
     sentence: str
 
 
-def plan_page(output: BackfillPlanOutput) -> Parts:
-    """Yield the spans with their stages, and the command that starts it."""
-    rows = [
-        [
-            span.span.name,
-            f"v{span.span.version}",
-            *(_SIGNS.get(span.action(stage), span.action(stage)) for stage in BACKFILL_STAGES),
-            duration(span.expected_seconds) if span.left and span.expected_seconds is not None else "",
-            span.why,
-        ]
-        for span in output.spans
-    ]
-    yield table("", ["span", "version", *BACKFILL_STAGES, ">expected", "~why"], rows)
-    yield from output.sentences
-    if any(span.left for span in output.spans):
-        yield f"To start it: {output.command}"
-
-
 def backfill_page(output: BackfillOutput | BackfillPlanOutput) -> Parts:
     """Yield the plan, or how each span ended."""
     if isinstance(output, BackfillPlanOutput):
-        yield from plan_page(output)
+        yield _cells(output, {">expected": _expected, "~why": lambda cell: cell.why})
+        yield from output.sentences
+        if any(span.left for span in output.spans):
+            yield f"To start it: {output.command}"
         return
     state = output.backfill
     branch = f", branch {state.branch}" if state.branch else ""
     yield f"backfill {state.id}{branch}" + (f": {output.run_url}" if output.run_url else "")
-    rows = [
-        [s.span.name, f"v{s.span.version}", *(_SIGNS.get(step, step) for step in s.steps), s.run_key or "", s.message]
-        for s in state.spans
-    ]
-    yield table("", ["span", "version", *BACKFILL_STAGES, "run", "failure"], rows)
+    yield _cells(state, {"run": lambda cell: cell.run_key or "", "failure": lambda cell: cell.message})
     yield f"{state.state}: {state.sentence}"
+
+
+def _cells(campaign: Campaign, more: dict[str, Callable[[Cell], str]]) -> Table:
+    rows = [
+        [
+            cell.span.name,
+            f"v{cell.span.version}",
+            *(_SIGNS.get(step, step) for step in cell.steps),
+            *(column(cell) for column in more.values()),
+        ]
+        for cell in campaign.spans
+    ]
+    return table("", ["span", "version", *BACKFILL_STAGES, *more], rows)
+
+
+def _expected(cell: Cell) -> str:
+    return duration(cell.expected_seconds) if cell.expected_seconds else ""
 
 
 @command(backfill_page)
@@ -156,17 +122,20 @@ def backfill(
     names = tuple(name.strip() for name in stages.split(",") if name.strip())
     plan = plan_backfill(options.store, options.config(), first, last, names, reason, parallel)
     if dry_run:
-        return _planned(options, plan)
+        return BackfillPlanOutput(
+            **plan.only(Campaign),
+            base=plan.base.prefix if plan.base else None,
+            sentences=plan.sentences,
+            command=_command(plan, options),
+        )
     if not plan.to_do:
-        state: State = "Rejected" if plan.refused else "Done"
-        done = planned(plan).model_copy(update={"state": state, "sentence": " ".join(plan.sentences)})
-        return BackfillOutput(ui_url=None, run_url=None, backfill=done)
+        return BackfillOutput(ui_url=None, run_url=None, backfill=plan.without_work)
     for sentence in plan.sentences:
         note(sentence)
     ended = run_flow(
         "backfill", verbose, options.store.uri, first, last, names, parallel, reason, False, *options.flow_settings()
     )
-    assert isinstance(ended.value, BackfillState)
+    assert isinstance(ended.value, Campaign)
     return BackfillOutput(ui_url=ended.ui_url, run_url=ended.run_url, backfill=ended.value)
 
 
@@ -196,7 +165,7 @@ def list_page(output: BackfillsOutput) -> Parts:
 @command(list_page, name="backfill list")
 def list_backfills(store: Store) -> BackfillsOutput:
     """List all backfills with their progress and failures."""
-    return BackfillsOutput(backfills=tuple(_line(store, state) for state in backfill_state.read_all(store)))
+    return BackfillsOutput(backfills=tuple(_line(store, state) for state in read_all(store)))
 
 
 def control_page(output: ControlOutput) -> Parts:
@@ -220,16 +189,6 @@ def resume(store: Store, name: BackfillId) -> ControlOutput:
 def cancel(store: Store, name: BackfillId) -> ControlOutput:
     """Cancel a running or paused backfill."""
     return _control(store, name, "cancel")
-
-
-def _planned(options: RunOptions, plan: BackfillPlan) -> BackfillPlanOutput:
-    """Return the plan as it is printed."""
-    shared = {
-        name: getattr(plan, name) for name in BackfillPlanOutput.model_fields if name in BackfillPlan.model_fields
-    }
-    base = plan.base.prefix if plan.base else None
-    more = {"base": base, "sentences": plan.sentences, "command": _command(plan, options)}
-    return BackfillPlanOutput(**{**shared, **more})
 
 
 def _control(store: Store, name: str, action: Action) -> ControlOutput:
@@ -262,16 +221,15 @@ def _command(plan: BackfillPlan, options: RunOptions) -> str:
     return shlex.join([*parts, *options.arguments()])
 
 
-def _line(store: Store, state: BackfillState) -> BackfillLine:
-    shared = {name: getattr(state, name) for name in BackfillLine.model_fields if name in BackfillState.model_fields}
+def _line(store: Store, state: Campaign) -> BackfillLine:
     done, total = state.steps
     failed = tuple(span.span.name for span in state.spans if span.failure is not None)
     lost = {"state": "Lost"} if is_lost(store, state) else {}
-    return BackfillLine(**{**shared, **lost, "done": done, "total": total, "failed": failed})
+    return BackfillLine(**{**state.only(CampaignSummary), **lost}, done=done, total=total, failed=failed)
 
 
-def _named(store: Store, name: str) -> BackfillState:
-    known = backfill_state.read_all(store)
+def _named(store: Store, name: str) -> Campaign:
+    known = read_all(store)
     found = begun_with([state.id for state in known], name, "backfill")
     if found is None:
         there = ", ".join(state.id for state in known) or "none"

@@ -17,13 +17,13 @@ from flows.cli.terminal.console import note
 from flows.cli.terminal.options import RunOptions, spans, write
 from flows.presentation import html, queries
 from flows.presentation.model import Parts, Section, ended_as, table
-from flows.presentation.run.comparison import comparison_page, metrics_table
+from flows.presentation.run.comparison import comparison_page, cost_tables, metrics_table
 from flows.presentation.stages import evaluate
-from flows.presentation.wording import gate_name
+from flows.presentation.wording import NONE, dollars, gate_name
 from infra.store.base import Conflict, Store
-from tasks.backfill import trying
-from tasks.backfill.backfill_state import BackfillState
-from tasks.contracts.comparison import Comparison
+from tasks.campaigns import trying
+from tasks.campaigns.campaign import Campaign
+from tasks.contracts.comparison import Comparison, CostPoint
 from tasks.contracts.evaluation import ByQueries, refusals, undecided
 from tasks.contracts.runs import RunState
 from tasks.contracts.spans import first_day
@@ -34,6 +34,7 @@ from tasks.judging.compare_runs import LABELS, compare_runs
 from tasks.planning.next_run import plan_run
 from tasks.runs import branches, experiments, releases
 from tasks.runs.experiments import Experiment
+from tasks.runs.metric_by_cost import costs_to_target
 from tasks.runs.plan import begun_with
 from tasks.runs.run import Run, read_run, read_runs
 from tasks.runs.snapshot import Snapshot
@@ -62,6 +63,10 @@ class ExperimentLine(Record):
     state: RunState | None = Field(description="state of its run; null: not begun")
     metrics: dict[str, float] = Field(description="metrics on its whole holdout; empty: not evaluated yet")
     by_queries: ByQueries | None = Field(description="the same for unseen and seen queries apart; null: not evaluated")
+    target: CostPoint | None = Field(
+        description="first evaluation within the training that is as good as the lineage's own run at its end, with "
+        "seconds and dollars until then; null: not reached, or not known"
+    )
 
 
 class ExperimentsOutput(Record):
@@ -83,6 +88,7 @@ def try_page(output: TryOutput) -> Parts:
     tables = [table("", ("gate", "verdict", "severity"), short)] if gates else []
     for compared in output.comparisons:
         tables += [metrics_table(pair, compared.runs[0].name, "this") for pair in compared.pairs]
+        tables += cost_tables(compared)
     if not output.comparisons and output.report.metrics is not None:
         of = output.report
         over = evaluate.over(of.holdout_rows or 0, of.items or 0, of.sampled_from, of.pairs or 0)
@@ -134,7 +140,7 @@ def try_(
             done = run_flow("backfill", verbose, store.uri, span, span, plan.stages, 1, plan.reason, False, *settings)
         except Conflict as error:
             raise Conflict(f"experiment {experiment.name} is carried out by another process: {error}") from error
-        assert isinstance(done.value, BackfillState)
+        assert isinstance(done.value, Campaign)
         url = done.run_url
     return _tried(options, experiment, url)
 
@@ -154,11 +160,14 @@ def compare_page(output: Comparison | ExperimentsOutput, store: Store) -> Parts:
             each.experiment.run_key,
             _state(each.state),
             queries.sentence(each.by_queries),
+            f"{each.target.seconds:,.0f}" if each.target else NONE,
+            dollars(each.target.dollars) if each.target else NONE,
             ", ".join(f"{one.key}={one.now}" for one in each.experiment.settings),
         ]
         for each in output.experiments
     ]
-    yield table("", ["experiment", "span", "run", "state", "~metric", "~settings"], rows)
+    columns = ["experiment", "span", "run", "state", "~metric", ">s to target", ">$ to target", "~settings"]
+    yield table("", columns, rows)
     yield "to compare: millrace compare RUN EXPERIMENT"
 
 
@@ -180,7 +189,7 @@ def compare(
     if not 2 <= len(names) <= len(LABELS):
         raise ConfigError(f"compare: name two to {len(LABELS)} runs, or none to list the experiments")
     named = [_named(snapshot, name) for name in names]
-    compared = compare_runs(store, [(shown, read_run(snapshot, key)) for shown, key in named])
+    compared = compare_runs(store, [(shown, Run(snapshot, key)) for shown, key in named])
     if page is not None:
         write(page, html.render(comparison_page(compared, store.uri)))
     return compared
@@ -242,9 +251,13 @@ def _others(snapshot: Snapshot, run: Run, experiment: Experiment) -> list[tuple[
 
 def _line(snapshot: Snapshot, experiment: Experiment) -> ExperimentLine:
     run = Run(snapshot, experiment.run_key)
-    begun = run.plan is not None
+    both = [Run(snapshot, experiment.beside), run] if experiment.beside is not None else []
     return ExperimentLine(
-        experiment=experiment, state=run.state if begun else None, metrics=run.metrics, by_queries=run.by_queries
+        experiment=experiment,
+        state=run.state if run.plan is not None else None,
+        metrics=run.metrics,
+        by_queries=run.by_queries,
+        target=costs_to_target(both)[1][-1].target if both else None,
     )
 
 
@@ -255,7 +268,8 @@ def _state(state: RunState | None) -> str:
 def _named(snapshot: Snapshot, name: str) -> tuple[str, str]:
     """Return a run in words and its key, by the name of an experiment, a span, a release, or the begin of its key.
 
-    A span means its released run, else its last one; experiments do not count.
+    The key may be that of a side of a bake-off or of parity. A span means its released run, else its last one;
+    experiments do not count.
 
     Raises:
         ConfigError: the name means no run, or several; names the possible ones.
@@ -273,7 +287,7 @@ def _named(snapshot: Snapshot, name: str) -> tuple[str, str]:
         made_by = releases.origin(store, releases.read(store, int(name)).model.version)
         if made_by is not None:
             return f"release {name}", made_by.run_key
-    if (key := begun_with([run.run_key for run in runs], name, "run")) is not None:
+    if (key := begun_with([*snapshot.runs], name, "run")) is not None:
         return name, key
     there = ", ".join(each.name for each in experiments.read_all(store)) or "none yet"
     raise ConfigError(

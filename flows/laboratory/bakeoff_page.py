@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from flows.laboratory.parity_page import BOUNDS, MARKS, bounds, needed
 from flows.presentation import html
-from flows.presentation.figures import over
+from flows.presentation.figures import cost_figures
 from flows.presentation.markdown import section_lines
 from flows.presentation.model import Figure, Page, Section, Table, table
 from flows.presentation.wording import NONE, count, dollars, duration, number
-from tasks.contracts.comparison import CostPoint
 from tasks.laboratory.bakeoff_report import BakeoffReport
 from tasks.laboratory.equivalence import percent
 
@@ -31,7 +30,6 @@ def render_page(report: BakeoffReport, workspace: str) -> bytes:
 
 def bakeoff_page(report: BakeoffReport, workspace: str) -> Page:
     """Return the page; its first sentence is the result."""
-    start = f"{report.parent.prefix}, step {report.parent.step}" if report.parent else "nothing"
     won, *_ = report.sentences
     return Page(
         title=f"Bake-off over {report.span.name}",
@@ -40,7 +38,7 @@ def bakeoff_page(report: BakeoffReport, workspace: str) -> Page:
         heading=f"Bake-off over {report.span.name}: {', '.join(side.name for side in report.sides)}",
         summary=won,
         about=(
-            f"All sides trained span {report.span.name} of lineage {report.lineage} from {start}, steps "
+            f"All sides trained span {report.span.name} of lineage {report.lineage} from {report.start}, steps "
             f"{report.first_step:,} to {report.last_step:,}, with seeds {', '.join(map(str, report.seeds))}.",
             f"The target is {report.goal}: {report.target_is}.",
         ),
@@ -57,7 +55,7 @@ def sections(report: BakeoffReport) -> tuple[Section, ...]:
         Section("Speed and quality", report.sentences[1:], id="quality", tables=tuple(_quality(report))),
         Section("Time and dollars", tuple(_notes(report)), id="dollars", tables=(_dollars(report), _prices(report))),
         *_published(report),
-        Section("Curves", id="curves", figures=tuple(_figures(report)), tables=(_points(report),)),
+        Section("Curves", id="curves", figures=_figures(report), tables=(_points(report),)),
     )
 
 
@@ -151,17 +149,10 @@ def _notes(report: BakeoffReport) -> Iterator[str]:
             yield f"{side.name} lost {duration(side.lost_seconds)} to failed or killed attempts, which do not count."
 
 
-def _figures(report: BakeoffReport) -> Iterator[Figure]:
-    yield _figure(report, "step", lambda point: point.step)
-    yield _figure(report, "seconds", lambda point: point.seconds)
-    if report.priced:
-        yield _figure(report, "dollars", lambda point: point.dollars or 0.0)
-
-
-def _figure(report: BakeoffReport, axis: str, place: Callable[[CostPoint], float]) -> Figure:
-    lines = {side.name: [(place(point), point.value) for point in side.points] for side in report.sides}
+def _figures(report: BakeoffReport) -> tuple[Figure, ...]:
+    lines = {side.name: side.points for side in report.sides}
     about = f"mean of {len(report.seeds)} seeds; grey line: the target" if len(report.seeds) > 1 else "grey: the target"
-    return over(axis, report.metric, lines, report.target, about)
+    return cost_figures(report.metric, lines, report.target, about)
 
 
 def _points(report: BakeoffReport) -> Table:

@@ -54,8 +54,7 @@ def markdown(report: ParityReport, workspace: str, plot: bytes) -> str:
 
 def section(report: ParityReport) -> Section:
     """Return the verdict, the largest difference of each metric, and the setup of both sides."""
-    start = f"{report.parent.prefix}, step {report.parent.step}" if report.parent else "nothing"
-    both = f"Both trained span {report.span.name} of lineage {report.lineage} from {start}."
+    both = f"Both trained span {report.span.name} of lineage {report.lineage} from {report.start}."
     sides = [
         (name, side.accelerator, side.precision, str(side.workers), Cell(side.run_key, code=True))
         for name, side in (("left", report.left), ("right", report.right))
@@ -115,7 +114,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-    from tasks.laboratory.parity_report import ParityPoint, ParityReport, ParitySide
+    from tasks.laboratory.parity_report import ParitySide
 
 WIDTH_PX = 800
 MOST_COLUMNS = 4

@@ -1,5 +1,7 @@
 """`millrace bakeoff` and `parity`: one span trained on several machines, or with several settings, and compared."""
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,18 +13,25 @@ from flows.cli.terminal.command import command
 from flows.cli.terminal.options import RunOptions, spans
 from flows.laboratory import bakeoff_page, parity_page
 from flows.presentation.model import Parts
+from infra.store.base import Store
 from tasks.foundation.records import Record
 from tasks.laboratory.bakeoff_report import BakeoffReport
 from tasks.laboratory.parity_report import ParityReport
 from tasks.laboratory.sides import plan_sides
 
 
-class BakeoffOutput(Record):
+class SidesOutput(Record):
+    """Sides that were trained and compared."""
+
+    run_url: str = Field(description="address of the flow run's page, with its log")
+    compare: str = Field(description="command that compares the sides query by query")
+
+
+class BakeoffOutput(SidesOutput):
     """`millrace bakeoff`."""
 
     sentences: tuple[str, ...] = Field(description="the winner, then the quality of each other side against the first")
     winner: str | None = Field(description="side with the fewest dollars to the target, or seconds without prices")
-    run_url: str = Field(description="address of the flow run's page, with its log")
     page: str = Field(description="address of the page with the table and the curves")
     report: BakeoffReport
 
@@ -31,6 +40,7 @@ def bakeoff_parts(output: BakeoffOutput) -> Parts:
     """Yield the result, the tables, and the address of the page with the curves."""
     yield bakeoff_page.bakeoff_page(output.report, output.page.removesuffix(f"/{output.report.page}"))
     yield f"page: {output.page}"
+    yield f"to compare by query: {output.compare}"
 
 
 @command(bakeoff_parts)
@@ -65,12 +75,17 @@ def bakeoff(
         sentences=report.sentences,
         winner=report.winner.name if report.winner is not None else None,
         run_url=done.run_url,
+        compare=_compare(options.store, [side.trainings[0].run_key for side in report.sides]),
         page=f"{options.store.uri}/{report.page}",
         report=report,
     )
 
 
-class ParityOutput(Record):
+def _compare(store: Store, run_keys: Sequence[str]) -> str:
+    return shlex.join(["millrace", "compare", *run_keys, "--workspace", store.uri])
+
+
+class ParityOutput(SidesOutput):
     """`millrace parity`. Every state is a normal result."""
 
     state: Literal["Agreed", "Rejected", "Undecided"] = Field(
@@ -79,7 +94,6 @@ class ParityOutput(Record):
     )
     sentence: str
     ui_url: str
-    run_url: str = Field(description="address of the flow run's page, with its log and artifacts")
     plot: str = Field(description="key of the plot of the curves, an SVG")
     report: ParityReport
 
@@ -89,6 +103,7 @@ def parity_parts(output: ParityOutput) -> Parts:
     report = output.report
     yield f"parity {report.key} over {report.span.name}, lineage {report.lineage}: {output.run_url}"
     yield parity_page.section(report)
+    yield f"to compare by query: {output.compare}"
 
 
 @command(parity_parts)
@@ -109,6 +124,7 @@ def parity(
         sentence=report.sentence,
         ui_url=done.ui_url,
         run_url=done.run_url,
+        compare=_compare(options.store, [report.left.run_key, report.right.run_key]),
         plot=f"{options.store.uri}/{report.plot}",
         report=report,
     )

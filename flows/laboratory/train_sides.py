@@ -8,14 +8,13 @@ from typing import ParamSpec, TypeVar
 
 from infra.store.base import Store
 from infra.store.factory import open_store
-from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.kinds import lineage_folder
 from tasks.contracts.outcomes import TrainOutcome, ValidateOutcome, WarmupOutcome
 from tasks.contracts.runs import RunPlan
 from tasks.health import health
 from tasks.laboratory.sides import SideRun, SideRuns, Trained
-from tasks.planning.start import item_side
 from tasks.running.stage import StageTask, run_stage, stage_task
+from tasks.train import inputs_of
 from tasks.validate import validate
 from tasks.warmup import warmup
 
@@ -27,17 +26,8 @@ def train(plan: RunPlan, validated: ValidateOutcome, warm: WarmupOutcome) -> Tra
     No run continues from the checkpoint, which is three times the size of the model. It is deleted as soon as the
     result is recorded, so only one side at a time needs disk. A side with a result is not trained again.
     """
-    store = open_store(plan.workspace)
-    inputs = TrainInputs(
-        rows=validated.rows,
-        history=plan.history,
-        parent=plan.parent,
-        compiled=warm.compiled,
-        golden=validated.golden,
-        items=item_side(store, plan),
-    )
-    outcome = run_stage(plan, inputs, TrainOutcome, outputs_stay=False)
-    drop_checkpoints(store, plan)
+    outcome = run_stage(plan, inputs_of(plan, validated, warm), TrainOutcome, outputs_stay=False)
+    drop_checkpoints(open_store(plan.workspace), plan)
     return outcome
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.presentation.model import Figure, thinned
 from flows.presentation.wording import number
+from tasks.contracts.comparison import CostPoint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,15 +129,21 @@ def curves(
     return Figure(title, f"{about}, {steps}" if about else steps, f"Line chart over {steps}: {ends}.", draw)
 
 
-def over(
-    axis: str, metric: str, lines: Mapping[str, Sequence[tuple[float, float]]], target: float | None, about: str
-) -> Figure:
-    """Return a figure of a metric over seconds, dollars or steps.
+def cost_figures(
+    metric: str, lines: Mapping[str, Sequence[CostPoint]], target: float | None, about: str
+) -> tuple[Figure, ...]:
+    """Return figures of a metric over steps and seconds and, if all prices are known, dollars.
 
     Args:
-        lines: places on the axis and values by name, at least one each.
+        lines: evaluations by name, at least one each.
         target: value of a grey line; None: no line.
     """
+    priced = all(point.dollars is not None for line in lines.values() for point in line)
+    axes = ("step", "seconds", "dollars") if priced else ("step", "seconds")
+    return tuple(_over(axis, metric, lines, target, about) for axis in axes)
+
+
+def _over(axis: str, metric: str, lines: Mapping[str, Sequence[CostPoint]], target: float | None, about: str) -> Figure:
 
     def draw(canvas: Canvas) -> None:
         from matplotlib.ticker import MaxNLocator
@@ -145,14 +152,17 @@ def over(
         if target is not None:
             axes.axhline(target, color=GREY, linewidth=1)
         for style, (name, line) in zip(line_styles(len(lines)), lines.items(), strict=True):
-            axes.plot([place for place, _ in line], [value for _, value in line], **style, label=name)
+            places, values = [getattr(point, axis) for point in line], [point.value for point in line]
+            axes.plot(places, values, **style, label=name)
         axes.set_xlabel(axis)
         whole_ticks(axes, y=5)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.margins(x=0.03, y=0.08)
         legend(axes, columns=3)
 
-    ends = "; ".join(f"{name} {number(line[-1][1])} at {line[-1][0]:.4g}" for name, line in lines.items())
+    ends = "; ".join(
+        f"{name} {number(line[-1].value)} at {getattr(line[-1], axis):.4g}" for name, line in lines.items()
+    )
     return Figure(f"{metric} over {axis}", about, f"Line chart over {axis}: {ends}.", draw)
 
 

@@ -12,9 +12,9 @@ from flows.running.lineage_queue import lineage_turn
 from flows.running.recorded_invocation import page_of
 from flows.running.span_flow import backfill_span
 from infra.store.base import Conflict, Store
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_plan import BackfillPlan, SpanPlan
-from tasks.backfill.backfill_state import BackfillState, State, adopt, check_not_overtaken, locks, run_of
+from tasks.campaigns import stored
+from tasks.campaigns.campaign import BackfillPlan, Campaign, Cell, State
+from tasks.campaigns.stored import adopt, check_not_overtaken, locks, run_of
 from tasks.contracts.kinds import lineage_lock
 from tasks.foundation.clock import now
 from tasks.foundation.errors import ERRORS, FailureClass, classify
@@ -34,7 +34,7 @@ class BackfillExecution:
     def __init__(self, store: Store, plan: BackfillPlan, page: StatusPage, pool: SpanRunPool) -> None:
         self.store, self.plan, self.page, self._pool = store, plan, page, pool
 
-    def start(self, span: SpanPlan) -> bool:
+    def start(self, span: Cell) -> bool:
         """Start a span's flow run. If it trains, wait for the training; return False if that failed."""
         run = run_of(self.store, self.plan, span)
         save_plan(self.store, run)
@@ -47,8 +47,8 @@ class BackfillExecution:
             "stages": list(span.left),
         }
         key = f"backfill:{self.store.uri}:{self.plan.id}:{span.span.name}"
-        self._pool.start(span, run, key, parameters, [f"backfill:{self.plan.id}", started_by_tag(str(flow_run.id))])
-        return span.train != "run" or self._pool.trained(span)
+        tags = [f"backfill:{self.plan.id}", started_by_tag(str(flow_run.id))]
+        return self._pool.start(span, run, key, parameters, tags)
 
     def finish(self) -> None:
         """Wait for all started spans, except for the release."""
@@ -102,7 +102,7 @@ def executing(store: Store, plan: BackfillPlan) -> Iterator[BackfillExecution]:
             begin(store, plan.branch, plan.on, plan.base)
         for sentence in plan.sentences:
             logger().info("%s", sentence)
-        page = StatusPage(store, plan, backfill_state.begin(store, plan, flow_run.id or "", page_of(flow_run.id)))
+        page = StatusPage(store, plan, stored.begin(store, plan, flow_run.id or "", page_of(flow_run.id)))
         try:
             with SpanRunPool(backfill_span, plan.parallel, page) as pool:
                 yield BackfillExecution(store, plan, page, pool)
@@ -111,7 +111,7 @@ def executing(store: Store, plan: BackfillPlan) -> Iterator[BackfillExecution]:
             raise
 
 
-def conclude(execution: BackfillExecution) -> BackfillState:
+def conclude(execution: BackfillExecution) -> Campaign:
     """Close the record of a backfill at its end.
 
     Raises:
@@ -158,5 +158,5 @@ def _end_early(page: StatusPage, error: BaseException) -> None:
         _close(page, "Failed", f"{classify(error)}: {error}")
 
 
-def _close(page: StatusPage, state: State, sentence: str) -> BackfillState:
+def _close(page: StatusPage, state: State, sentence: str) -> Campaign:
     return page.update(state=state, sentence=sentence, ended_at=now())

@@ -22,10 +22,10 @@ from prefect.states import Cancelling, Paused
 
 from flows.presentation.markdown import text
 from infra.store.base import Store
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_plan import BACKFILL_STAGES, BackfillPlan, SpanPlan, duration
-from tasks.backfill.backfill_state import BackfillState, planned
+from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Campaign, Cell
+from tasks.campaigns.stored import save
 from tasks.contracts.jobs import Progress
+from tasks.foundation.clock import duration
 from tasks.foundation.errors import ConfigError, classify
 from tasks.running.context import stage_context
 from tasks.running.stage_output import logger
@@ -38,17 +38,17 @@ _SIGNS: Mapping[str, str] = {"run": "to do", "not asked": "\N{EN DASH}"}  # the 
 class StatusPage:
     """The state of a running backfill, and the pages that show it."""
 
-    def __init__(self, store: Store, plan: BackfillPlan, state: BackfillState) -> None:
+    def __init__(self, store: Store, plan: BackfillPlan, state: BackfillPlan) -> None:
         self.state = state
         self._store, self._plan, self._listener = store, plan, stage_context().listener
         self._guard = threading.Lock()
         self._changed, self._shown_at = True, 0.0
         self._latest = ""
         _tag(plan)
-        self._table = cast(UUID, create_table_artifact(rows(plan, state), _key(plan), description(plan, state)))
+        self._table = cast(UUID, create_table_artifact(rows(state), _key(plan), description(plan, state)))
         self._bar = cast(UUID, create_progress_artifact(0.0, f"{_key(plan)}-progress", self._summary()))
 
-    def record(self, span: SpanPlan, what: str, step: str, error: BaseException | None) -> None:
+    def record(self, span: Cell, what: str, step: str, error: BaseException | None) -> None:
         """Record, from a span's thread, the state of a stage, or the id of its flow run under the name `flow_run`."""
         changes: dict[str, Any] = {what: step}
         if step == "failed" and error is not None:
@@ -57,7 +57,7 @@ class StatusPage:
         if what != "flow_run":
             self._latest = f"{span.span.name} {what} {step}"
 
-    def update_span(self, span: SpanPlan, **changes: object) -> None:
+    def update_span(self, span: Cell, **changes: object) -> None:
         """Change fields of one span; the next `flush` shows them."""
         with self._guard:
             spans = tuple(
@@ -66,7 +66,7 @@ class StatusPage:
             self.state = self.state.model_copy(update={"spans": spans})
             self._changed = True
 
-    def update(self, **changes: object) -> BackfillState:
+    def update(self, **changes: object) -> Campaign:
         """Change fields of the backfill, and show them at once."""
         with self._guard:
             self.state = self.state.model_copy(update=changes)
@@ -83,15 +83,13 @@ class StatusPage:
         if not changed:
             return
         self._shown_at = time.monotonic()
-        backfill_state.save(self._store, state)
+        save(self._store, state)
         done, total = state.steps
         if self._listener is not None:
             self._listener.progress(Progress(what="backfill", done=done, total=total, note=self._latest))
         try:
             with get_client(sync_client=True) as client:
-                table = ArtifactUpdate(
-                    data=json.dumps(rows(self._plan, state)), description=description(self._plan, state)
-                )
+                table = ArtifactUpdate(data=json.dumps(rows(state)), description=description(self._plan, state))
                 client.update_artifact(self._table, table)
                 bar = ArtifactUpdate(data=round(100 * done / total, 1) if total else 100.0, description=self._summary())
                 client.update_artifact(self._bar, bar)
@@ -105,39 +103,35 @@ class StatusPage:
         return f"{self.state.state}: {', '.join(filter(None, parts))}"
 
 
-def announce(plan: BackfillPlan, dry_run: bool) -> BackfillState:
+def announce(plan: BackfillPlan, dry_run: bool) -> Campaign:
     """Show a plan without executing it; return the state of its backfill."""
-    state = planned(plan)
     _tag(plan)
-    create_table_artifact(rows(plan, state), _key(plan), description(plan, state))
-    if dry_run:
-        return state
-    ended = {"state": "Rejected" if plan.refused else "Done", "sentence": " ".join(plan.sentences)}
-    return state.model_copy(update=ended)
+    create_table_artifact(rows(plan), _key(plan), description(plan, plan))
+    return plan if dry_run else plan.without_work
 
 
-def rows(plan: BackfillPlan, state: BackfillState) -> list[dict[str, Any]]:
+def rows(campaign: Campaign) -> list[dict[str, Any]]:
     """Return one row for each span: its stages, the reason, the expected time and the failure."""
     return [
         {
             "span": f"{span.span.name} v{span.span.version}",
-            **{stage: _SIGNS.get(now.step(stage), now.step(stage)) for stage in BACKFILL_STAGES},
+            **{stage: _SIGNS.get(span.step(stage), span.step(stage)) for stage in BACKFILL_STAGES},
             "why": span.why,
-            "expected": "" if span.expected_seconds is None or not span.left else duration(span.expected_seconds),
-            "failure": f"{now.failure}: {now.message}" if now.failure else "",
+            "expected": duration(span.expected_seconds) if span.expected_seconds else "",
+            "failure": f"{span.failure}: {span.message}" if span.failure else "",
         }
-        for span, now in zip(plan.spans, state.spans, strict=True)
+        for span in campaign.spans
     ]
 
 
-def description(plan: BackfillPlan, state: BackfillState) -> str:
+def description(plan: BackfillPlan, state: Campaign) -> str:
     """Return the plan in sentences, as Markdown; after the end, the result."""
     reason = f"Reason: {plan.reason}" if plan.reason else ""
     sentences = plan.sentences if state.ended_at is None else (_result(plan, state), text(state.sentence))
     return "\n\n".join(filter(None, (f"Backfill `{plan.id}`", reason, *sentences)))
 
 
-def _result(plan: BackfillPlan, state: BackfillState) -> str:
+def _result(plan: BackfillPlan, state: Campaign) -> str:
     """Return the result, as in `Failed: 2 spans from 2021-Q3 to 2021-Q4; this attempt did train 1, evaluate 1.`"""
     spans = list(zip(plan.spans, state.spans, strict=True))
     counts = [

@@ -21,8 +21,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.states import Crashed
 
 from infra.store.base import Store
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_state import is_lost
+from tasks.campaigns.stored import is_lost, read_all
 from tasks.contracts.workspace import INVOCATION
 from tasks.monitoring import restarts
 from tasks.monitoring.deadlines import START_MINUTES
@@ -80,7 +79,7 @@ def _lost(store: Store) -> Iterator[str]:
     snapshot.fetch(key for files in snapshot.runs.values() for key in files if INVOCATION.match(key))
     for run_key in snapshot.runs:
         yield from (one.flow_run for one in Run(snapshot, run_key).lost_invocations)
-    for backfill in backfill_state.read_all(store):
+    for backfill in read_all(store):
         if is_lost(store, backfill):
             yield backfill.flow_run
             yield from (span.flow_run for span in backfill.spans if "running" in span.steps)

@@ -28,7 +28,7 @@ from prefect.states import Pending, Scheduled, to_state_create
 
 from flows.running.backfill_page import StatusPage
 from flows.running.cancelling import end_jobs
-from tasks.backfill.backfill_plan import SpanPlan
+from tasks.campaigns.campaign import Cell
 from tasks.contracts.runs import RunPlan
 from tasks.foundation.errors import CancelledError
 from tasks.running.context import override_context
@@ -95,7 +95,7 @@ POLL_SECONDS = 0.1
 class SpanRun:
     """One running span, shared by the main thread and the span's thread."""
 
-    def __init__(self, pool: SpanRunPool, span: SpanPlan, plan: RunPlan) -> None:
+    def __init__(self, pool: SpanRunPool, span: Cell, plan: RunPlan) -> None:
         self.span, self.plan = span, plan
         self.trained = threading.Event()
         self.waits_for_release, self.may_release = threading.Event(), threading.Event()
@@ -200,26 +200,24 @@ class SpanRunPool:
         self._threads.shutdown(wait=True)
         self._page.flush()
 
-    def start(self, span: SpanPlan, plan: RunPlan, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
-        """Start a span's flow run in a free thread. If the span needs training, wait for the end of its training."""
+    def start(self, span: Cell, plan: RunPlan, key: str, parameters: dict[str, Any], tags: list[str]) -> bool:
+        """Start a span's flow run in a free thread. If it trains, wait for that; return False if it failed."""
         self._wait_until(lambda: self._free.acquire(blocking=False))
         run = SpanRun(self, span, plan)
         context = contextvars.copy_context()
         future = self._threads.submit(context.run, self._run, run, key, parameters, tags)
         future.add_done_callback(lambda _: self._free.release())
         self._running.append((run, future))
-        if span.train == "run":
-            self._wait_until(lambda: run.trained.is_set() or future.done())
-
-    def trained(self, span: SpanPlan) -> bool:
-        """Return True if a started span was trained."""
-        return any(run.span == span and run.trained.is_set() for run, _ in self._running)
+        if span.train != "run":
+            return True
+        self._wait_until(lambda: run.trained.is_set() or future.done())
+        return run.trained.is_set()
 
     def wait(self) -> None:
         """Wait until each started span is done or waits for its release."""
         self._wait_until(lambda: all(run.waits_for_release.is_set() or future.done() for run, future in self._running))
 
-    def release(self, span: SpanPlan) -> None:
+    def release(self, span: Cell) -> None:
         """Allow the release of the last span, and wait for it."""
         for run, future in self._running:
             if run.span == span:

@@ -29,9 +29,8 @@ COPY flows flows
 COPY infra infra
 # All of tasks except tasks/worker, the worker plane.
 COPY tasks/*.py tasks/py.typed tasks/
-COPY tasks/backfill tasks/backfill
+COPY tasks/campaigns tasks/campaigns
 COPY tasks/contracts tasks/contracts
-COPY tasks/costs tasks/costs
 COPY tasks/data tasks/data
 COPY tasks/doctor tasks/doctor
 COPY tasks/erase tasks/erase

@@ -269,10 +269,9 @@ SERVED = Kind(
 )
 
 # Work above single runs
-BACKFILL = Kind("plan of a backfill", "backfills/{backfill}/plan.json", "BackfillPlan", "backfill", EXISTS, Kept.always)
-BACKFILL_STATE = Kind(
-    "state of a backfill", "backfills/{backfill}/state.json", "BackfillState", "backfill", ENDED, Kept.always,
-    last_writer="of the flow run that holds the backfill; a person acts on the flow run",
+CAMPAIGN = Kind(
+    "campaign", "campaigns/{campaign}.json", "BackfillPlan", "backfill, `millrace try`", ENDED, Kept.always,
+    last_writer="of the flow run that holds its branch; a person acts on the flow run",
 )
 EXPERIMENT = Kind("experiment", "experiments/{experiment}.json", "Experiment", "`millrace try`", EXISTS, Kept.always)
 PARITY = Kind(

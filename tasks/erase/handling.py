@@ -60,7 +60,7 @@ HANDLING: Mapping[Kind, Handling] = {
     w.VECTORS: ROWS, w.PRUNED_VECTORS: NO_BYTES,
     w.RELEASE: TEXT, w.PRUNED_RELEASE: NO_BYTES, w.CLOSED_NUMBER: NO_BYTES, w.CURRENT: NO_BYTES,
     w.HOLD: TEXT, w.SERVED: TEXT,
-    w.BACKFILL: TEXT, w.BACKFILL_STATE: TEXT, w.EXPERIMENT: TEXT, w.PARITY: TEXT,
+    w.CAMPAIGN: TEXT, w.EXPERIMENT: TEXT, w.PARITY: TEXT,
     w.PARITY_PLOT: Handling(Part.none, "curves of losses"),
     w.BAKEOFF: TEXT, w.BAKEOFF_PAGE: TEXT,
     w.ERASED: Handling(Part.none, "a hash of the value"),

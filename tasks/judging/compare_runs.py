@@ -5,7 +5,7 @@ Two models are compared on the rows of one evaluation if it measured both; else 
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +24,9 @@ from tasks.contracts.comparison import (
     ComparedSetting,
     ComparedSlice,
     Comparison,
-    CostPoint,
 )
-from tasks.contracts.evaluation import Role, main_metric
+from tasks.contracts.evaluation import Role
+from tasks.contracts.jobs import TrainInputs
 from tasks.contracts.outcomes import EvaluateOutcome, TrainOutcome, ValidateOutcome
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.stages import Stage
@@ -38,27 +38,24 @@ from tasks.quality.intervals import Term, error_of
 from tasks.quality.row_results import RowResults, read_row_results
 from tasks.quality.selection import Answers, counting, measure, row_values, slices_of, truths
 from tasks.runs import catalogues
-from tasks.runs.metric_by_cost import COUNTED, cost_points, reached, seconds_of
+from tasks.runs.metric_by_cost import RunCosts, costs_to_target
 from tasks.runs.run import Run
 
 
 class Evaluated(NamedTuple):
-    """A run with the answers of each model that its evaluation measured."""
+    """A run with the answers of each model that its evaluation measured, or of its model when training ended."""
 
     label: str
     run: Run
-    outcome: EvaluateOutcome
+    outcome: EvaluateOutcome | None  # None: the training gave the answers
     rows: RowResults
     roles: dict[str, Role]  # by model version
+    metrics: Mapping[str, float]  # the challenger's
+    items: int  # candidates for the challenger's ranks without a baseline
 
     @property
     def version(self) -> str | None:
         return next((version for version, role in self.roles.items() if role is Role.challenger), None)
-
-    @property
-    def items(self) -> int:
-        """The number of items that the challenger's ranks without a baseline are among."""
-        return self.outcome.whole_items or self.outcome.corpus_items
 
 
 class ComparedModel(NamedTuple):
@@ -88,7 +85,17 @@ def read_evaluated(store: Store, label: str, run: Run) -> Evaluated | None:
     roles: dict[str, Role] = {}
     for each in outcome.measured:
         roles.setdefault(each.version, each.role)
-    return Evaluated(label, run, outcome, read_row_results(store, outcome.rows_key), roles)
+    items = outcome.whole_items or outcome.corpus_items
+    return Evaluated(label, run, outcome, read_row_results(store, outcome.rows_key), roles, outcome.challenger, items)
+
+
+def read_trained(store: Store, label: str, run: Run) -> Evaluated | None:
+    """Return a run with its model's answers to the holdout within the training, after the last step; None without."""
+    outcome = run.outcome(Stage.train)
+    if not isinstance(outcome, TrainOutcome) or outcome.answers_key is None:
+        return None
+    rows = read_row_results(store, outcome.answers_key)
+    return Evaluated(label, run, None, rows, {}, outcome.curve[-1].metrics, int(rows.competitors.max()) + 1)
 
 
 def common_rows(
@@ -115,7 +122,7 @@ def common_rows(
             f"{a.label} and {b.label} hold out no row in common: {_spans(a)} and {_spans(b)}. Their metrics are of "
             "other rows and can't be compared."
         )
-    alike = catalogues.of_run(store, a.run.run_key) == catalogues.of_run(store, b.run.run_key)
+    alike = not a.outcome or catalogues.of_run(store, a.run.run_key) == catalogues.of_run(store, b.run.run_key)
     if alike and a.items == b.items:
         return sides, None, f"among {a.items:,} items", notes
     if len(at_a):
@@ -131,10 +138,12 @@ def _met_in(base: Evaluated, role: Role) -> tuple[RowResults, str, list[str]]:
 
     With too few common items, both are compared in the corpus of all models.
     """
-    corpus = f"among {base.outcome.corpus_items:,} items"
-    if role not in base.outcome.shared_items:
+    outcome = base.outcome
+    assert outcome is not None, "only an evaluation measures several models"
+    corpus = f"among {outcome.corpus_items:,} items"
+    if role not in outcome.shared_items:
         return base.rows, corpus, []
-    common = CommonItems(base.outcome.shared_items[role], base.outcome.catalogue_items)
+    common = CommonItems(outcome.shared_items[role], outcome.catalogue_items)
     plan = base.run.plan
     if plan is None or not common.few(plan.config.evaluate.min_shared):
         return base.rows, common.words, []
@@ -180,51 +189,33 @@ def compare_runs(store: Store, named: Sequence[tuple[str, Run]]) -> Comparison:
     """
     labelled = [(label, name, run) for label, (name, run) in zip(LABELS, named, strict=False)]
     evaluated = {label: read_evaluated(store, label, run) for label, _, run in labelled}
+    trained = {label: read_trained(store, label, run) for label, _, run in labelled if None in evaluated.values()}
     first, *others = labelled
-    metric = _metric_of_target([run for _, run in named])
-    target = _curve(first[2], metric)[-1][1] if metric is not None else None  # its value after training
+    metric, costs = costs_to_target([run for _, run in named])
     return Comparison(
         metric=metric,
-        runs=tuple(_shown(label, name, run, metric, target) for label, name, run in labelled),
+        runs=tuple(_shown(*one, of_run) for one, of_run in zip(labelled, costs, strict=True)),
         settings=tuple(_settings([run for _, run in named])),
         pairs=tuple(
-            _pair(store, (first[0], label), (first[2], run), (evaluated[first[0]], evaluated[label]))
+            _pair(store, (first[0], label), (first[2], run), _same_way(evaluated, trained, (first[0], label)))
             for label, _, run in others
         ),
     )
 
 
-def _metric_of_target(runs: Sequence[Run]) -> str | None:
-    """Return the first run's main metric; None unless all trained one span from one step, and measured it meanwhile."""
-    trained = [outcome for run in runs if isinstance(outcome := run.outcome(Stage.train), TrainOutcome)]
-    begun = {(run.span, each.first_step) for run, each in zip(runs, trained, strict=False)}
-    if len(trained) < len(runs) or len(begun) > 1 or not trained[0].curve:
-        return None
-    metric = main_metric(trained[0].curve[-1].metrics)
-    return metric if metric is not None and all(_curve(run, metric) for run in runs) else None
+def _same_way(
+    evaluated: Mapping[str, Evaluated | None], trained: Mapping[str, Evaluated | None], labels: tuple[str, str]
+) -> _Found:
+    """Return two runs with answers of one kind: of their evaluations, else of their trainings; the first if neither."""
+    a, b = (evaluated[label] for label in labels)
+    within = trained.get(labels[0]), trained.get(labels[1])
+    return within if None in (a, b) and None not in within else (a, b)
 
 
-def _curve(run: Run, metric: str) -> list[tuple[int, float]]:
-    """Return a holdout metric within the training, by global step."""
-    trained = run.outcome(Stage.train)
-    curve = trained.curve if isinstance(trained, TrainOutcome) else ()
-    return [(point.step, point.metrics[metric]) for point in curve if metric in point.metrics]
-
-
-def _costs(run: Run, trained: TrainOutcome, metric: str) -> tuple[CostPoint, ...]:
-    attempts = [attempt for stage in COUNTED for attempt in run.stage(stage).attempts]
-    if not attempts:  # their records are gone
-        return ()
-    last = attempts[-1]
-    steps = trained.first_step, trained.last_step
-    return cost_points(_curve(run, metric), steps, seconds_of(attempts), last.price, last.machines)
-
-
-def _shown(label: str, name: str, run: Run, metric: str | None, target: float | None) -> ComparedRun:
+def _shown(label: str, name: str, run: Run, costs: RunCosts) -> ComparedRun:
     trained, measured = run.outcome(Stage.train), run.outcome(Stage.evaluate)
     trained = trained if isinstance(trained, TrainOutcome) else None
     measured = measured if isinstance(measured, EvaluateOutcome) else None
-    costs = _costs(run, trained, metric) if trained and metric is not None else ()
     return ComparedRun(
         label=label,
         name=name,
@@ -240,10 +231,10 @@ def _shown(label: str, name: str, run: Run, metric: str | None, target: float | 
         last_step=trained.last_step if trained else None,
         learning_rate=trained.learning_rate.rate if trained and trained.learning_rate else None,
         losses=trained.losses if trained else (),
-        rates=tuple(_rates(run.plan.config.train, trained)) if trained and run.plan is not None else (),
+        rates=tuple(_rates(run.config.train, trained)) if trained and run.config is not None else (),
         curve=trained.curve if trained else (),
-        costs=costs,
-        target=reached(costs, metric, target) if metric is not None and target is not None else None,
+        costs=costs.points,
+        target=costs.target,
     )
 
 
@@ -256,7 +247,7 @@ def _rates(config: TrainConfig, trained: TrainOutcome) -> Iterator[CurvePoint]:
 
 def _settings(runs: Sequence[Run]) -> Iterator[ComparedSetting]:
     """Yield the settings that decide a model and differ; a lineage's name does not count."""
-    found = [leaves(run.plan.config.work()) if run.plan is not None else {} for run in runs]
+    found = [leaves(run.config.work()) if run.config is not None else {} for run in runs]
     for key in dict.fromkeys(key for each in found for key in each):
         values = tuple(each.get(key) for each in found)
         if key != "lineage" and any(value != values[0] for value in values):
@@ -274,6 +265,8 @@ def _pair(store: Store, labels: tuple[str, str], runs: tuple[Run, Run], found: _
     if a is None or b is None:
         return _nothing(labels, found, lack)
     sides, measured_in, items, notes = common_rows(store, a, b)
+    if a.outcome is None:
+        notes.insert(0, "They are compared by their answers within the training, after its last step.")
     if not len(sides[0].at):
         return _nothing(labels, found, notes)
     losses, wins = _queries(store, a if sides[1].rows is a.rows else b, sides)
@@ -313,7 +306,7 @@ def _nothing(labels: tuple[str, str], found: _Found, notes: Sequence[str]) -> Co
 def _other_metrics(a: Evaluated, b: Evaluated) -> Iterator[str]:
     """Yield a sentence about the metrics that one run alone has."""
     for one, other in ((a, b), (b, a)):
-        alone = [name for name in one.outcome.challenger if name not in other.outcome.challenger]
+        alone = [name for name in one.metrics if name not in other.metrics]
         if alone:
             yield f"{other.label} gives no {', '.join(alone)}, so these are not compared."
 
@@ -323,8 +316,8 @@ def _metrics(a: Evaluated, b: Evaluated, sides: tuple[ComparedModel, ComparedMod
     every = np.ones(len(sides[0].at), dtype=bool)
     unseen = sides[0].rows.unseen[sides[0].at] & sides[1].rows.unseen[sides[1].at]
     parts: dict[AnyQueries, np.ndarray] = {"unseen": unseen, "seen": ~unseen, "all": every}
-    for name in a.outcome.challenger:
-        if name in b.outcome.challenger and METRICS[name].family.of_rows:
+    for name in a.metrics:
+        if name in b.metrics and METRICS[name].family.of_rows:
             ranked = METRICS[name].family is Family.ranking
             for queries in parts if ranked else _WHOLE:
                 found = _measure(name, sides, parts[queries], queries)
@@ -334,10 +327,10 @@ def _metrics(a: Evaluated, b: Evaluated, sides: tuple[ComparedModel, ComparedMod
 
 def _slices(a: Evaluated, b: Evaluated, sides: tuple[ComparedModel, ComparedModel]) -> Iterator[ComparedSlice]:
     """Yield the slices of `evaluate.slices` of the second run, by its first ranking gate's metric."""
-    plan, (_, side) = b.run.plan, sides
-    if plan is None or not a.rows.ranks or not b.rows.ranks:
+    config, (_, side) = b.run.config, sides
+    if config is None or not a.rows.ranks or not b.rows.ranks:
         return
-    metric, evaluate = ranking_metric(plan.config), plan.config.evaluate
+    metric, evaluate = ranking_metric(config), config.evaluate
     for column in evaluate.slices:
         if column not in side.rows.columns:
             continue
@@ -408,10 +401,13 @@ def _queries(
 
 def _texts(store: Store, run: Run, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
     """Return the texts of query and item by span and row; rows whose folder is gone are left out."""
-    validated = run.outcome(Stage.validate)
+    validated, spec = run.outcome(Stage.validate), run.stage(Stage.train).last_spec() if run.plan is None else None
     rows = validated.rows if isinstance(validated, ValidateOutcome) else ()
+    history = run.plan.history if run.plan is not None else ()
+    if spec is not None and isinstance(spec.inputs, TrainInputs):  # another run validated the rows of a side
+        rows, history = spec.inputs.rows, spec.inputs.history
     found: dict[tuple[str, str], tuple[str, str]] = {}
-    for ref in (*(run.plan.history if run.plan is not None else ()), *rows):
+    for ref in (*history, *rows):
         ids = {row_id for span, row_id in wanted if span == ref.span.name}
         if ids and ref.held is not None:
             with contextlib.suppress(StoreError):  # a comparison without a text is better than none

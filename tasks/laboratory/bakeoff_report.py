@@ -5,7 +5,6 @@ Publications are in configs/published_trainings.yaml. `bakeoff_sides.py` measure
 
 import datetime as dt
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -15,12 +14,13 @@ from configs.prices import price_of
 from configs.schema.operations import Basis, CostConfig, Price
 from configs.yaml_files import read_yaml_file
 from tasks.contracts.comparison import CostPoint
-from tasks.contracts.references import CheckpointRef, CurvePoint, SpanRef
+from tasks.contracts.references import CurvePoint
 from tasks.contracts.workspace import BAKEOFF_PAGE
 from tasks.foundation.errors import ConfigError
 from tasks.foundation.records import Record
 from tasks.laboratory.equivalence import Equivalence
 from tasks.laboratory.parity_report import ParityPoint
+from tasks.laboratory.sides import Side, SidesReport
 
 PUBLISHED = Path(prices.__file__).with_name("published_trainings.yaml")
 
@@ -84,14 +84,10 @@ class SideTraining(Record):
     curve: tuple[CurvePoint, ...] = Field(description="holdout metrics by step")
 
 
-class BakeoffSide(Record):
+class BakeoffSide(Side):
     """One side. Its machines are held for health and warmup once, then for one training: the mean of its seeds."""
 
     name: str
-    accelerator: str
-    device: str
-    precision: str
-    workers: int
     instance: str | None = Field(description="instance type; null: the configuration names none")
     machines: int = Field(description="machines that the training holds")
     price: Price | None = Field(description="price of one machine with basis, region and date; null: not known")
@@ -127,14 +123,9 @@ class BakeoffPair(Record):
     )
 
 
-class BakeoffReport(Record):
+class BakeoffReport(SidesReport):
     """`bakeoffs/<key>/report.json`."""
 
-    version: Literal[1] = 1
-    key: str = Field(description="key of the bake-off")
-    span: SpanRef
-    lineage: str
-    parent: CheckpointRef | None = Field(description="checkpoint that all sides started from; null: none")
     metric: str
     first_step: int = Field(description="global step of the checkpoint that all sides begin from")
     last_step: int = Field(description="global step of the last evaluation")

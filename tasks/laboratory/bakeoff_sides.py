@@ -3,7 +3,6 @@
 Measurements come from results and ledger. Prices are looked up anew, so an old bake-off is priced as of today.
 """
 
-import hashlib
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -12,12 +11,12 @@ from configs.prices import price_of
 from configs.schema.config import Config
 from configs.schema.gates import METRICS
 from infra.store.base import Store
-from tasks.backfill.trying import own_run
+from tasks.campaigns.trying import own_run
 from tasks.contracts.evaluation import main_metric
 from tasks.contracts.outcomes import TrainOutcome
 from tasks.contracts.stages import Stage, compute_of
 from tasks.contracts.workspace import BAKEOFF
-from tasks.foundation.errors import CodeError, DataError
+from tasks.foundation.errors import CodeError
 from tasks.laboratory.bakeoff_report import (
     BakeoffPair,
     BakeoffReport,
@@ -25,9 +24,9 @@ from tasks.laboratory.bakeoff_report import (
     PublishedLine,
     SideTraining,
 )
-from tasks.laboratory.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers, read_answers
+from tasks.laboratory.equivalence import CONFIDENCE, MARGIN, Bounds, equivalence, paired_answers
 from tasks.laboratory.parity_report import paired
-from tasks.laboratory.sides import SideRuns, Trained
+from tasks.laboratory.sides import SideRuns, Trained, no_holdout, work_of
 from tasks.runs import branches, ledger
 from tasks.runs.ledger import LedgerRecord
 from tasks.runs.metric_by_cost import clock_seconds, cost_points, reached, seconds_of
@@ -64,10 +63,7 @@ def report_bakeoff(
     sides = tuple(_side(store, name, found, metric, target) for name, found in by_side.items())
     first, *others = by_side
     return BakeoffReport(
-        key=hashlib.sha256(" ".join(run.plan.run_key for run in runs.runs).encode()).hexdigest()[:16],
-        span=one.plan.span,
-        lineage=runs.lineage,
-        parent=one.plan.parent,
+        **work_of(runs.lineage, [run.plan for run in runs.runs]),
         metric=metric,
         first_step=one.outcome.first_step,
         last_step=_last_step(by_side),
@@ -106,10 +102,7 @@ def _metric(one: Trained) -> str:
     curve = one.outcome.curve
     metric = main_metric(curve[-1].metrics) if curve else None
     if metric is None:
-        raise DataError(
-            f"span {one.plan.span.name}: no row is held out, so there is no metric to compare; compare "
-            "on a larger span, or in a new lineage with a higher evaluate.holdout_share"
-        )
+        raise no_holdout(one.plan.span)
     return metric
 
 
@@ -250,7 +243,7 @@ def _pair(store: Store, first: Sequence[Trained], other: Sequence[Trained], metr
     pairs = list(zip(first, other, strict=True))
     mine, theirs = ([_last(each, metric) for each in side] for side in (first, other))
     differences = [b - a for a, b in zip(mine, theirs, strict=True)]
-    rows = paired_answers(*([read_answers(store, each) for each in side] for side in (first, other)))
+    rows = paired_answers(store, first, other)
     try:
         points = [point for a, b in pairs for point in paired(a.outcome.curve, b.outcome.curve, "holdout evaluation")]
     except CodeError:  # a compiler or a precision may evaluate elsewhere; the last step is compared in any case

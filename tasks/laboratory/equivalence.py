@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from configs.schema.gates import METRICS, GateConfig
 from infra.store.base import Store
 from tasks.contracts.evaluation import (
-    QUERY_TRAINED,
     ROW_ID,
     Role,
     loss_of,
@@ -26,13 +24,12 @@ from tasks.contracts.evaluation import (
     rank_of,
     says_of,
 )
-from tasks.foundation.errors import StoreError
 from tasks.foundation.records import Record
 from tasks.laboratory.sides import Trained
 from tasks.quality.comparisons import Measured, compare
 from tasks.quality.intervals import Error, rows_needed
 from tasks.quality.row_metrics import RANKING
-from tasks.quality.row_results import RowResults, row_results
+from tasks.quality.row_results import RowResults, read_answers, row_results
 from tasks.quality.selection import row_values
 
 MARGIN = 0.001  # relative difference up to which two qualities are equal
@@ -116,38 +113,22 @@ def percent(share: float) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
 
 
-def read_answers(store: Store, trained: Trained) -> pa.Table | None:
-    """Return the answers of a training to the holdout after its last step; None if it kept none.
-
-    Raises:
-        StoreError: the file is gone or damaged; names it and the way out.
-    """
-    key = trained.outcome.answers_key
-    if key is None:
-        return None
-    try:
-        return pq.read_table(store.local(key))
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StoreError(
-            f"{store.uri}/{key}, the answers of a training to the holdout, can't be read: {error}; restore it, or "
-            f"delete the result.json of stage train of run {trained.plan.run_key} and compare again"
-        ) from error
-
-
-def paired_answers(first: Sequence[pa.Table | None], other: Sequence[pa.Table | None]) -> RowResults | None:
+def paired_answers(store: Store, first: Sequence[Trained], other: Sequence[Trained]) -> RowResults | None:
     """Return the answers of both sides to the same rows, the rows of all seeds one after the other.
 
     The first side is the champion, the other the challenger. Rows of one query keep their group in all seeds, so they
     are drawn together. None if a training kept no answers, or the sides measured different rows.
+
+    Raises:
+        StoreError: the answers of a training are gone or damaged; names the file and the way out.
     """
     tables = []
-    for mine, theirs in zip(first, other, strict=True):
+    for keys in zip(*([each.outcome.answers_key for each in side] for side in (first, other)), strict=True):
+        mine, theirs = (read_answers(store, key) if key is not None else None for key in keys)
         if mine is None or theirs is None or not mine[ROW_ID].equals(theirs[ROW_ID]):
             return None
         for name, renamed in _columns(mine).items():
             theirs = theirs.append_column(renamed, mine[name])
-        nowhere = pa.array(np.zeros(len(theirs), dtype=bool))  # train knows no trained queries, and no part is compared
-        theirs = theirs.append_column(QUERY_TRAINED, nowhere)
         tables.append(theirs)
     return row_results(pa.concat_tables(tables, promote_options="permissive"))
 

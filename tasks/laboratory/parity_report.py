@@ -3,7 +3,6 @@
 It compares the curves of two finished trainings, which `sides.py` plans.
 """
 
-import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
@@ -11,9 +10,9 @@ from pydantic import Field
 
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.contracts.references import CheckpointRef, CurvePoint, SpanRef
+from tasks.contracts.references import CurvePoint
 from tasks.contracts.workspace import PARITY, PARITY_PLOT
-from tasks.foundation.errors import CodeError, DataError
+from tasks.foundation.errors import CodeError
 from tasks.foundation.records import Record
 from tasks.laboratory.equivalence import (
     MARGIN,
@@ -23,10 +22,9 @@ from tasks.laboratory.equivalence import (
     equivalence,
     paired_answers,
     percent,
-    read_answers,
     relative_difference,
 )
-from tasks.laboratory.sides import Trained
+from tasks.laboratory.sides import Side, SidesReport, Trained, no_holdout, work_of
 
 
 class ParityPoint(Record):
@@ -39,24 +37,15 @@ class ParityPoint(Record):
     relative_difference: float
 
 
-class ParitySide(Record):
+class ParitySide(Side):
     """The accelerator and run of one side."""
 
-    accelerator: str
     run_key: str
-    device: str
-    precision: str
-    workers: int
 
 
-class ParityReport(Record):
+class ParityReport(SidesReport):
     """`parity/<key>/report.json`. Holdout metrics after the last step decide; the curves and losses are shown only."""
 
-    version: Literal[1] = 1
-    key: str = Field(description="key of the comparison")
-    span: SpanRef
-    lineage: str
-    parent: CheckpointRef | None = Field(description="checkpoint that both sides started from; null: none")
     left: ParitySide
     right: ParitySide
     finding: Finding = Field(description="equal if every metric is, different if one is")
@@ -123,18 +112,12 @@ def compare(store: Store, lineage: str, left: Trained, right: Trained) -> Parity
     """
     points = paired(left.outcome.curve, right.outcome.curve, "holdout evaluation")
     if not points:
-        raise DataError(
-            f"span {left.plan.span.name}: no row is held out, so there is no metric to compare; compare "
-            "on a larger span, or in a new lineage with a higher evaluate.holdout_share"
-        )
+        raise no_holdout(left.plan.span)
     losses = paired(left.outcome.losses, right.outcome.losses, "loss")
     largest = _largest(points)
     qualities = _qualities(store, left, right)
     return ParityReport(
-        key=hashlib.sha256(f"{left.plan.run_key} {right.plan.run_key}".encode()).hexdigest()[:16],
-        span=left.plan.span,
-        lineage=lineage,
-        parent=left.plan.parent,
+        **work_of(lineage, (left.plan, right.plan)),
         left=_side(left),
         right=_side(right),
         finding=all_equal(qualities),
@@ -148,7 +131,7 @@ def compare(store: Store, lineage: str, left: Trained, right: Trained) -> Parity
 
 
 def _qualities(store: Store, left: Trained, right: Trained) -> tuple[Equivalence, ...]:
-    rows = paired_answers([read_answers(store, left)], [read_answers(store, right)])
+    rows = paired_answers(store, [left], [right])
     ours, theirs = (each.outcome.curve[-1].metrics for each in (left, right))
     return tuple(equivalence(name, [value], [theirs[name]], rows, tests=len(ours)) for name, value in ours.items())
 

@@ -7,7 +7,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
 
 from configs.load import leaves, with_overrides
 from configs.schema.compute import ACCELERATORS
@@ -15,9 +17,11 @@ from configs.schema.config import Config
 from infra.store.base import Store
 from tasks.contracts.kinds import lineage_lock
 from tasks.contracts.outcomes import TrainOutcome
+from tasks.contracts.references import CheckpointRef, SpanRef
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.stages import Stage, compute_of
-from tasks.foundation.errors import ConfigError
+from tasks.foundation.errors import ConfigError, DataError
+from tasks.foundation.records import Record
 from tasks.planning.next_run import plan_work
 from tasks.runs.plan import run_key, with_settings
 
@@ -54,6 +58,44 @@ class Trained(NamedTuple):
     @property
     def plan(self) -> RunPlan:
         return self.run.plan
+
+
+class Side(Record):
+    """The machine and the precision of a side."""
+
+    accelerator: str
+    device: str
+    precision: str
+    workers: int
+
+
+class SidesReport(Record):
+    """A comparison of sides: the work that all of them did."""
+
+    version: Literal[1] = 1
+    key: str = Field(description="key of the comparison")
+    span: SpanRef
+    lineage: str
+    parent: CheckpointRef | None = Field(description="checkpoint that all sides started from; null: none")
+
+    @property
+    def start(self) -> str:
+        """The checkpoint in words."""
+        return f"{self.parent.prefix}, step {self.parent.step}" if self.parent else "nothing"
+
+
+def no_holdout(span: SpanRef) -> DataError:
+    """Return the error of sides that have no metric to compare."""
+    return DataError(
+        f"span {span.name}: no row is held out, so there is no metric to compare; compare on a larger span, or in a "
+        "new lineage with a higher evaluate.holdout_share"
+    )
+
+
+def work_of(lineage: str, plans: Sequence[RunPlan]) -> dict[str, Any]:
+    """Return the fields of a `SidesReport` of these trainings."""
+    key = hashlib.sha256(" ".join(plan.run_key for plan in plans).encode()).hexdigest()[:16]
+    return {"key": key, "span": plans[0].span, "lineage": lineage, "parent": plans[0].parent}
 
 
 class SideRuns(NamedTuple):

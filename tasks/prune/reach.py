@@ -11,15 +11,14 @@ from configs.schema.operations import PruneConfig
 from infra.store.base import Store
 from infra.store.manifest import MissingFolder, read_fact
 from infra.store.records import read_record
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_plan import BackfillPlan
+from tasks.campaigns.stored import read_all
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.kinds import LINEAGES, is_refresh, lineage_of, run_of
 from tasks.contracts.outcomes import WarmupOutcome
 from tasks.contracts.references import CatalogueRef, ModelRef, RowsRef
 from tasks.contracts.runs import Release, RunPlan
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import BACKFILL, MODEL, PLAN, PRUNED_RUN, SPEC, VERDICTS
+from tasks.contracts.workspace import MODEL, PLAN, PRUNED_RUN, SPEC, VERDICTS
 from tasks.foundation.clock import now
 from tasks.foundation.errors import StoreError
 from tasks.judging.rivals import begun_with, compared_with
@@ -98,7 +97,7 @@ def find_reach(store: Store, policy: PruneConfig) -> Reach:
         folders |= _of_catalogue(store, release.catalogue)
     done = {*released, *passed.values()}
     left = {run_key: of_run for run_key, of_run in keys.items() if run_key not in done}
-    plans = dict(_unfinished(snapshot, left, heads, releases.current(store), _of_backfills(store)))
+    plans = dict(_unfinished(snapshot, left, heads, releases.current(store), _of_campaigns(store)))
     for run_key, plan in plans.items():
         folders |= _of_unfinished(store, run_key, plan, keys[run_key])
     whole |= plans.keys()
@@ -156,7 +155,7 @@ def _unfinished(
     keys: Mapping[str, Sequence[str]],
     heads: Mapping[str, _Head],
     serving: Release | None,
-    of_backfills: set[str],
+    of_campaigns: set[str],
 ) -> Iterator[tuple[str, RunPlan]]:
     """Yield the runs that may continue: not rejected, and their lineage has not passed them.
 
@@ -168,7 +167,7 @@ def _unfinished(
         if is_refresh(run_key) and PRUNED_RUN.key(run=run_key) in keys[run_key]:
             continue  # it is done again under another key
         judged = snapshot.read(VERDICTS.key(run=run_key), Judgement)
-        if judged is not None and judged.refused and run_key not in of_backfills:
+        if judged is not None and judged.refused and run_key not in of_campaigns:
             continue
         plan = snapshot.read(PLAN.key(run=run_key), RunPlan)
         if plan is None:
@@ -179,19 +178,18 @@ def _unfinished(
             head = heads.get(plan.config.lineage)
             trained_by = head.trained_by.get(plan.span.name) if head is not None else None
             going_on = trained_by is None or (head is not None and head.run_key == run_key)
-        if going_on or run_key in of_backfills:
+        if going_on or run_key in of_campaigns:
             yield run_key, plan
 
 
-def _of_backfills(store: Store) -> set[str]:
-    """Return the keys of all runs of unfinished backfills that can still be continued."""
+def _of_campaigns(store: Store) -> set[str]:
+    """Return the keys of all runs of unfinished campaigns that can still be continued."""
     found: set[str] = set()
-    for state in backfill_state.read_all(store):
-        if state.state in ("Planned", "Done", "Released", "Rejected"):
+    for each in read_all(store):
+        if each.state in ("Planned", "Done", "Released", "Rejected"):
             continue
-        plan = read_record(store, BACKFILL.key(backfill=state.id), BackfillPlan, "move the folder away")
-        if plan.branch is None or branches.active(store, plan.lineage) in (plan.on, plan.branch):
-            found |= {span.run_key for span in (*state.spans, *plan.spans) if span.run_key is not None}
+        if each.branch is None or branches.active(store, each.lineage) in (each.on, each.branch):
+            found |= {span.run_key for span in each.spans if span.run_key is not None}
     return found
 
 

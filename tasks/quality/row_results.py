@@ -153,18 +153,31 @@ class RowResults:
 
 
 def read_row_results(store: Store, key: str) -> RowResults:
-    """Return the row results under `key`, which is `EvaluateOutcome.rows_key`.
+    """Return the row results under `key`: `EvaluateOutcome.rows_key` or `TrainOutcome.answers_key`.
 
     Raises:
         StoreError: the file is gone, damaged, or lacks a column; names the file and the remedy.
     """
+    table = read_answers(store, key)
     try:
-        return row_results(pq.read_table(store.local(key)))
-    except (OSError, KeyError, pa.ArrowInvalid) as error:
-        raise StoreError(
-            f"{store.uri}/{key}, the row results of an evaluation, can't be read: {error}; restore it, or "
-            "delete the result.json of this run's stage evaluate and run it again"
-        ) from error
+        return row_results(table)
+    except KeyError as error:
+        raise _unreadable(store, key, error) from error
+
+
+def read_answers(store: Store, key: str) -> pa.Table:
+    """Return the same as a table. Raises StoreError: the file is gone or damaged; names it and the remedy."""
+    try:
+        return pq.read_table(store.local(key))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _unreadable(store, key, error) from error
+
+
+def _unreadable(store: Store, key: str, error: Exception) -> StoreError:
+    return StoreError(
+        f"{store.uri}/{key}, the answers to single rows, can't be read: {error}; restore it, or delete the result.json "
+        "of its stage and run that again"
+    )
 
 
 def row_results(table: pa.Table) -> RowResults:
@@ -177,7 +190,7 @@ def row_results(table: pa.Table) -> RowResults:
         group=table[GROUP].to_numpy(),
         item_id=_texts(table[ITEM_ID]),
         unseen=table[UNSEEN].to_numpy(),
-        query_trained=table[QUERY_TRAINED].to_numpy(),
+        query_trained=table[QUERY_TRAINED].to_numpy() if QUERY_TRAINED in there else np.zeros(len(table), dtype=bool),
         pair=table[PAIR].to_numpy(),
         label_class=table[LABEL_CLASS].to_numpy(),
         columns={name.removeprefix(COLUMN): _texts(table[name])

@@ -1,6 +1,6 @@
 """Experiments: their records, and which of them no lineage needs any more.
 
-tasks/backfill/trying.py begins them.
+tasks/campaigns/trying.py begins them.
 """
 
 import re

@@ -9,6 +9,7 @@ import functools
 import statistics
 from collections.abc import Iterable, Sequence
 
+from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from tasks.contracts.costs import Against, PlannedRun, RunCost
 from tasks.contracts.evaluation import ByQueries, Role
@@ -107,6 +108,14 @@ class Run:
     @functools.cached_property
     def plan(self) -> RunPlan | None:
         return self.snapshot.read(PLAN.key(run=self.run_key), RunPlan)
+
+    @functools.cached_property
+    def config(self) -> Config | None:
+        """The settings of its plan; a side of a comparison has none, but its training has."""
+        if self.plan is not None:
+            return self.plan.config
+        spec = self.stage(Stage.train).last_spec()
+        return spec.config if spec is not None else None
 
     @functools.cached_property
     def invocations(self) -> tuple[Invocation, ...]:
@@ -209,8 +218,8 @@ class Run:
 
     @property
     def lineage(self) -> str:
-        """Name of the lineage; empty if neither the plan nor an invocation can be read."""
-        return self.plan.config.lineage if self.plan else next((each.lineage for each in self.invocations), "")
+        """Name of the lineage; empty if neither the settings nor an invocation can be read."""
+        return self.config.lineage if self.config else next((each.lineage for each in self.invocations), "")
 
     @property
     def _known(self) -> tuple[Invocation | LedgerRecord, ...]:

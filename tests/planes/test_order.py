@@ -31,7 +31,7 @@ ORDER = """
     tasks.doctor                  the surroundings checked: machine, workspace, server, and by jobs of their own
     tasks.erase                   an item or a person's rows: found in every file, taken out for good
     tasks.prune                   what nothing needs: found and deleted
-    tasks.backfill                backfills: planned, timed, recorded
+    tasks.campaigns               campaigns: planned, timed, recorded
     tasks.monitoring              the past of a lineage, the time expected of its runs, its freshness
     tasks                         the seven stages, control side
     tasks.running                 how one stage runs: attempts, retries, output

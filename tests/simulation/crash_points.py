@@ -45,7 +45,7 @@ _ON_THE_WAY = (
     workspace.SPEC, workspace.LEDGER, workspace.SEEN, workspace.INVOCATION, workspace.LOCK, workspace.FENCE,
     workspace.PLANNED, workspace.BAD_ROWS,
 )  # fmt: skip
-_BESIDE = ("packs/", "open/", "watch/", "outbox/", "backfills/", "quarantine/", ".locks/")
+_BESIDE = ("packs/", "open/", "watch/", "outbox/", "campaigns/", "quarantine/", ".locks/")
 _TIMES = re.compile(r'"(at|[a-z_]+_at|seconds|attempt|until|state|sentence|write)": ?("[^"]*"|[-0-9.e+]+|null),?')
 
 _SEAL = re.compile(r',\n  "sha256": "[0-9a-f]{64}"\n}\n$')  # of a release, with the times in it

@@ -59,13 +59,11 @@ class Pool:
 
     def check(self) -> None: ...
 
-    def start(self, span: Any, plan: Any, key: str, parameters: dict[str, Any], tags: list[str]) -> None:
+    def start(self, span: Any, plan: Any, key: str, parameters: dict[str, Any], tags: list[str]) -> bool:
         run = _InOneThread(self, span, plan)  # pyright: ignore[reportArgumentType]
         self._runs.append((run, parameters))
         self._go(run, parameters)
-
-    def trained(self, span: Any) -> bool:
-        return any(run.span == span and run.trained.is_set() for run, _ in self._runs)
+        return span.train != "run" or run.trained.is_set()
 
     def wait(self) -> None:
         self._page.flush(at_once=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from configs.schema.gates import METRICS, Family
-from flows.presentation.figures import BLUE, GREY, curves, over
+from flows.presentation.figures import BLUE, GREY, cost_figures, curves
 from flows.presentation.model import Cell, Figure, Page, Section, Table, ended_as, state, table
 from flows.presentation.queries import ALL_QUERIES, OF_QUERIES
 from flows.presentation.wording import MINUS, NONE, count, dollars, number, plural, seconds, shortened
@@ -18,7 +18,6 @@ from tasks.contracts.comparison import (
     ComparedQuery,
     ComparedRun,
     Comparison,
-    CostPoint,
 )
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.runs import RunState
@@ -110,7 +109,7 @@ def _runs(runs: Sequence[ComparedRun]) -> Table:
         (
             run.label,
             run.name,
-            Cell(run.run_key, key=REPORT.key(run=run.run_key)),
+            Cell(run.run_key, key=REPORT.key(run=run.run_key) if run.metrics else ""),
             run.span,
             _ended(run),
         )
@@ -263,48 +262,39 @@ def _curves(runs: Sequence[ComparedRun]) -> Iterator[Section]:
 
 def _costs(compared: Comparison) -> Iterator[Section]:
     """Yield the section of time and money until each run is as good as the first one."""
+    metric, first = compared.metric, compared.runs[0]
+    tables, lines = cost_tables(compared), {run.label: run.costs for run in compared.runs}
+    if metric is None or not tables:
+        return
+    yield Section(
+        "Cost",
+        ("Seconds by the clock of health, warmup and train without lost work, and dollars of their machines.",),
+        id="cost",
+        figures=cost_figures(metric, lines, first.costs[-1].value, f"grey: the value of {first.label}"),
+        tables=tables,
+    )
+
+
+def cost_tables(compared: Comparison) -> tuple[Table, ...]:
+    """Return a table of the time and money until each run is as good as the first one; none without all attempts."""
     metric, runs = compared.metric, compared.runs
     if metric is None or not all(run.costs for run in runs):
-        return
-    goal = f"{metric} {number(runs[0].costs[-1].value)}"
+        return ()
     rows = [
         (
             f"{run.label}: {run.name}",
             number(run.costs[-1].value),
             seconds(run.costs[-1].seconds),
-            _dollars(run.costs[-1]),
+            dollars(run.costs[-1].dollars),
             count(run.target.step) if run.target else "not reached",
             seconds(run.target.seconds) if run.target else NONE,
-            _dollars(run.target),
+            dollars(run.target.dollars if run.target else None),
         )
         for run in runs
     ]
     columns = ("", f">{metric}", ">seconds", ">dollars", ">at step", ">seconds to it", ">dollars to it")
-    yield Section(
-        "Cost",
-        (
-            f"Time and money until each run reaches {goal}, the value of {runs[0].label} after its training: seconds "
-            "by the clock of health, warmup and train without lost work, and dollars of their machines.",
-        ),
-        id="cost",
-        figures=(_by_dollars(metric, runs),),
-        tables=(table("", columns, rows),),
-    )
-
-
-def _by_dollars(metric: str, runs: Sequence[ComparedRun]) -> Figure:
-    """Return the metric over the dollars, or over the seconds if a price is not known."""
-    priced = all(point.dollars is not None for run in runs for point in run.costs)
-    lines = {
-        run.label: [((point.dollars or 0.0) if priced else point.seconds, point.value) for point in run.costs]
-        for run in runs
-    }
-    target = runs[0].costs[-1].value
-    return over("dollars" if priced else "seconds", metric, lines, target, f"grey: the value of {runs[0].label}")
-
-
-def _dollars(point: CostPoint | None) -> str:
-    return NONE if point is None or point.dollars is None else dollars(point.dollars)
+    goal = f"{metric} {number(runs[0].costs[-1].value)}, the value of {runs[0].label} after its training"
+    return (table(f"Time and money until each run reaches {goal}", columns, rows),)
 
 
 def _point(title: str, value: float | None) -> str:

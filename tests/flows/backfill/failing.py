@@ -13,9 +13,8 @@ from prefect.client.schemas.objects import FlowRun, State
 import infra.compute.factory
 from flows.backfill import backfill
 from infra.store.directory import DirectoryStore
-from tasks.backfill.backfill_plan import BackfillPlan
-from tasks.backfill.backfill_state import BackfillState
-from tasks.backfill.planner import plan_backfill
+from tasks.campaigns.campaign import BackfillPlan, Campaign
+from tasks.campaigns.planner import plan_backfill
 from tasks.contracts.jobs import JobSpec, Waiter
 from tests.support.fakes.fake_runner import FakeRunner, small_config
 from tests.support.workspace.backfills import ENCODER
@@ -44,12 +43,12 @@ def workers(store: DirectoryStore, patch: pytest.MonkeyPatch) -> Failing:
     return runner
 
 
-def started(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> State[BackfillState]:
+def started(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> State[Campaign]:
     parameters = {"overrides": (ENCODER, *overrides), **options}
     return backfill(store.uri, first, last, **parameters, return_state=True)  # pyright: ignore[reportCallIssue]
 
 
-def done(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> BackfillState:
+def done(store: DirectoryStore, first: str, last: str, *overrides: str, **options: object) -> Campaign:
     return started(store, first, last, *overrides, **options).result()  # pyright: ignore[reportReturnType]
 
 

@@ -17,8 +17,8 @@ from flows.pipeline import pipeline
 from flows.refresh import refresh
 from infra.store.base import Conflict
 from infra.store.directory import DirectoryStore
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_state import BackfillState
+from tasks.campaigns import stored
+from tasks.campaigns.campaign import Campaign
 from tasks.contracts.jobs import ValidateInputs
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CodeError, DataError, FailureClass, OutOfMemoryError
@@ -65,7 +65,7 @@ def test_a_backfill_with_three_failures_ends_like_one_without(
     not_made = {("2021-07", "evaluate"), ("2021-07", "infer")}
     assert jobs(runner) == Counter({job: 1 for job in expected_jobs(plan) if job[0] in reached and job not in not_made})
     assert releases.current(store) is None
-    kept = backfill_state.read(store, plan.id)
+    kept = stored.read(store, plan.id)
     assert kept is not None
     assert (kept.state, kept.attempt, kept.reason) == ("Failed", 1, "a new start")
     assert [span.span.name for span in kept.spans if span.failure] == ["2021-03", "2021-05", "2021-07"]
@@ -165,13 +165,13 @@ def test_a_refused_model_stays_refused_and_the_champion_embeds_its_items(
     ended = started(begun, "2021-Q3", "2021-Q4")
     assert (ended.is_completed(), ended.name) == (True, "Rejected")
     state = ended.result()
-    assert isinstance(state, BackfillState)
+    assert isinstance(state, Campaign)
     assert state.spans[-1].model_dump()["infer"] == state.spans[-1].release == "refused"
     assert branches.active(begun, "main") == "main"
     refreshed = releases.current(begun)
     assert refreshed is not None
     assert (refreshed.refreshed, refreshed.model) == (champion.number, champion.model)
-    kept = backfill_state.read(begun, state.id)
+    kept = stored.read(begun, state.id)
     assert kept is not None
     assert kept.state == "Rejected"
     runner.specs.clear()
@@ -187,7 +187,7 @@ def test_a_gate_that_would_ask_a_person_refuses_and_a_command_releases_the_model
     ended = started(begun, "2021-Q3", "2021-Q4", f"evaluate.gates=[{gate}, severity: critical}}]")
     assert ended.name == "Rejected"
     state = ended.result()
-    assert isinstance(state, BackfillState)
+    assert isinstance(state, Campaign)
     key = state.spans[-1].run_key
     assert key is not None
     judged = read_judgement(begun, key)

@@ -17,8 +17,8 @@ from prefect.states import Suspended
 from flows.running.backfill_page import control_flow_run
 from infra.store.base import Conflict, Lock
 from infra.store.directory import DirectoryStore
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_state import BackfillState
+from tasks.campaigns import stored
+from tasks.campaigns.campaign import Campaign
 from tasks.contracts.jobs import JobSpec, Waiter
 from tasks.contracts.stages import Stage
 from tasks.foundation.errors import CancelledError, ConfigError, FailureClass
@@ -93,8 +93,8 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def running_backfill(store: DirectoryStore) -> BackfillState:
-    (state,) = backfill_state.read_all(store)
+def running_backfill(store: DirectoryStore) -> Campaign:
+    (state,) = stored.read_all(store)
     return state
 
 

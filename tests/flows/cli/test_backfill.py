@@ -59,7 +59,7 @@ def test_a_backfill_is_planned_fails_is_listed_and_finishes(server: Server, work
         f"To start it: millrace backfill --from 2026-01 --to 2026-04 --parallel 3 --reason 'it'\"'\"'s new' "
         f"--workspace {workspace} --set model.scratch.layers=1"
     )
-    assert not (workspace / "backfills").exists()
+    assert not (workspace / "campaigns").exists()
     assert millrace(None, workspace, "backfill", "list").out == "no backfill yet\n"
 
     failed = backfill(server, workspace, FAKE_FAIL="infer@2026-02:DATA")
@@ -135,7 +135,7 @@ def test_a_wrong_range_stage_or_setting_is_refused_without_a_server(
     result = millrace(None, workspace, "backfill", *SMALL, *arguments)
     assert (result.code, result.out) == (78, "")
     assert message in result.err
-    assert not (workspace / "backfills").exists()
+    assert not (workspace / "campaigns").exists()
 
 
 def test_an_unknown_backfill_or_action_is_refused(workspace: Path) -> None:

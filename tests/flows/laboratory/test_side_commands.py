@@ -44,7 +44,9 @@ def test_what_cannot_be_compared_is_refused_before_a_server_is_asked(
     assert message in result.err
 
 
-def test_a_bake_off_whose_process_is_killed_goes_on(server: Server, tmp_path: Path) -> None:
+def test_a_bake_off_whose_process_is_killed_goes_on_and_is_compared(
+    server: Server, millrace: Command, tmp_path: Path
+) -> None:
     ingest(DirectoryStore(tmp_path), "2026-01")
     over = (
         "bakeoff",
@@ -65,3 +67,9 @@ def test_a_bake_off_whose_process_is_killed_goes_on(server: Server, tmp_path: Pa
     assert (cpu["name"], other["name"]) == ("cpu", "b")
     assert cpu["dollars"] == pytest.approx(cpu["billable_seconds"])
     assert Path(done.json["page"]).read_bytes().startswith(b"<!")
+    keys = [side["trainings"][0]["run_key"] for side in (cpu, other)]
+    assert done.json["compare"].startswith(f"millrace compare {' '.join(keys)} --workspace ")
+    compared = millrace("compare", *keys, "--workspace", str(tmp_path), "--json")
+    assert compared.code == 0, compared.err
+    assert [each["key"] for each in compared.json["settings"]] == ["compiler.optlevel"]
+    assert all(run["target"]["seconds"] for run in compared.json["runs"])

@@ -15,8 +15,8 @@ from flows.pipeline import pipeline
 from flows.running.catch_up import LOST
 from flows.running.watch_findings import GIVEN_UP
 from infra.store.directory import DirectoryStore
-from tasks.backfill import backfill_state
-from tasks.backfill.planner import plan_backfill
+from tasks.campaigns import stored
+from tasks.campaigns.planner import plan_backfill
 from tasks.contracts.runs import RunPlan
 from tasks.contracts.spans import after
 from tasks.foundation.errors import FailureClass
@@ -239,9 +239,9 @@ def killed_backfill(store: DirectoryStore) -> tuple[FlowRun, FlowRun, FlowRun]:
     plan = plan_backfill(store, config, "2026-11-12", "2026-11-12", reason="again", stages=("train",))
     whole = shown_running("backfill")
     span = shown_running("a span", whole)
-    state = backfill_state.begin(store, plan, str(whole.id), "")
+    state = stored.begin(store, plan, str(whole.id), "")
     steps = {"train": "running", "flow_run": str(span.id)}
-    backfill_state.save(store, state.model_copy(update={"spans": (state.spans[0].model_copy(update=steps),)}))
+    stored.save(store, state.model_copy(update={"spans": (state.spans[0].model_copy(update=steps),)}))
     return whole, span, shown_running("another")
 
 
@@ -266,7 +266,7 @@ def test_a_run_with_a_lock_or_just_started_still_shows_running(store, monkeypatc
     look(store)
     assert states(run, whole, span) == ["Running", "Running", "Running"]
     monkeypatch.setattr("flows.running.catch_up.START_MINUTES", 0.0)
-    (backfill,) = backfill_state.read_all(store)
+    (backfill,) = stored.read_all(store)
     with store.lock("lineages/main.run"), store.lock(f"lineages/{backfill.branch}.run"):
         look(store)
     assert states(run, whole, span) == ["Running", "Running", "Running"]

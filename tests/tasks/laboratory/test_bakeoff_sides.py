@@ -16,15 +16,19 @@ from infra.store.directory import DirectoryStore
 from tasks.contracts.outcomes import Phases
 from tasks.contracts.references import CurvePoint
 from tasks.contracts.stages import Stage
-from tasks.contracts.workspace import ANSWERS
+from tasks.contracts.workspace import ANSWERS, RESULT
 from tasks.foundation.errors import CodeError, FailureClass
 from tasks.health import health
+from tasks.judging.compare_runs import compare_runs
 from tasks.laboratory.bakeoff_report import BakeoffReport, PublishedLine, published_lines
 from tasks.laboratory.bakeoff_sides import mean_and_interval, report_bakeoff
 from tasks.laboratory.equivalence import Finding
 from tasks.laboratory.sides import SideRuns, Trained, plan_sides
 from tasks.planning.next_run import plan_run
 from tasks.runs import ledger
+from tasks.runs.results import read_result
+from tasks.runs.run import Run
+from tasks.runs.snapshot import Snapshot
 from tasks.validate import validate
 from tasks.warmup import warmup
 from tests.support.fakes.fake_runner import small_config
@@ -53,7 +57,12 @@ def trained(store: DirectoryStore, runs: SideRuns, finals: Finals, start: float 
         curve = tuple(CurvePoint(step=step, metrics={"recall@10": value}) for step, value in values.items())
         ranks = np.where(np.arange(ROWS) < ROWS * last, 1, 20)
         key = write_answers(store, ANSWERS.key(run=run.plan.run_key, attempt=1), ranks)
-        found.append(Trained(run, "fake", outcome.model_copy(update={"curve": curve, "answers_key": key})))
+        made = outcome.model_copy(update={"curve": curve, "answers_key": key})
+        result = read_result(store, run.plan.run_key, Stage.train)
+        assert result is not None
+        at = RESULT.key(run=run.plan.run_key, stage=Stage.train)
+        store.write(at, result.model_copy(update={"outcome": made}).to_json())
+        found.append(Trained(run, "fake", made))
     return found
 
 
@@ -72,6 +81,24 @@ def test_a_side_is_billed_for_health_warmup_and_one_training(store):
     assert cpu.iterations_per_second == pytest.approx(100.0 / small_config().train.batch_rows)
     assert cpu.price is not None
     assert cpu.price.says.startswith("$3,600.00/h stated, ")
+
+
+def test_two_sides_are_compared_row_by_row_as_runs_are(store):
+    runs = plan_sides(store, small_config(DOLLAR_A_SECOND), "2021-Q1", ("cpu", "xla"))
+    trained(store, runs, {"cpu": (0.5,), "xla": (0.75,)})
+    snapshot = Snapshot(store)
+    found = compare_runs(store, [(run.side, Run(snapshot, run.plan.run_key)) for run in runs.runs])
+    assert [each.key for each in found.settings] == ["accelerator"]
+    (pair,) = found.pairs
+    assert pair.notes == ("They are compared by their answers within the training, after its last step.",)
+    recall = next(each for each in pair.metrics if each.queries == "all")
+    assert (recall.a, recall.b, recall.rows, recall.answer) == (0.5, 0.75, ROWS, "better")
+    assert (pair.items, len(pair.wins), pair.wins[0].rank_b) == ("among 1,001 items", 8, 1)
+    cpu, xla = found.runs
+    assert cpu.target is not None
+    assert xla.target is not None
+    assert xla.target.seconds == pytest.approx(cpu.target.seconds - 4.0, abs=0.2)
+    assert xla.target.dollars == pytest.approx(xla.target.seconds)
 
 
 def test_more_seeds_do_not_raise_the_bill(store):

@@ -7,7 +7,7 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from tasks.foundation.errors import StoreError
-from tasks.laboratory.equivalence import Equivalence, Finding, equivalence, paired_answers, read_answers
+from tasks.laboratory.equivalence import Equivalence, Finding, equivalence, paired_answers
 from tests.benchmarks.quality.sides import findings
 from tests.support.measures.results import write_answers
 from tests.support.workspace.trainings import side
@@ -35,7 +35,7 @@ def test_sides_three_margins_apart_are_seldom_called_equal_and_large_differences
 
 def compared(store: DirectoryStore, metric: str, other: np.ndarray, scores: np.ndarray = SCORES) -> Equivalence:
     keys = (write_answers(store, "a", RANKS, SCORES), write_answers(store, "b", other, scores))
-    rows = paired_answers(*([read_answers(store, side("cpu", answers=key))] for key in keys))
+    rows = paired_answers(store, *([side("cpu", answers=key)] for key in keys))
     return equivalence(metric, [0.5], [0.5], rows)
 
 
@@ -52,10 +52,10 @@ def test_other_ranks_with_the_same_hits_are_other_answers(store) -> None:
 
 def test_sides_with_other_rows_are_not_paired(store) -> None:
     keys = (write_answers(store, "a", RANKS), write_answers(store, "b", RANKS[:-1]))
-    assert paired_answers(*([read_answers(store, side("cpu", answers=key))] for key in keys)) is None
+    assert paired_answers(store, *([side("cpu", answers=key)] for key in keys)) is None
 
 
 def test_damaged_answers_name_the_file_and_the_way_out(store) -> None:
     store.write("a", b"no parquet")
-    with pytest.raises(StoreError, match=r"/a, the answers.*result\.json of stage train of run key-of-cpu"):
-        read_answers(store, side("cpu", answers="a"))
+    with pytest.raises(StoreError, match=r"/a, the answers.*delete the result\.json of its stage"):
+        paired_answers(store, [side("cpu", answers="a")], [side("cpu", answers="a")])

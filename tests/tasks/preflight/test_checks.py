@@ -9,7 +9,7 @@ import pytest
 import infra.compute.factory
 from configs.load import load_config
 from infra.store.directory import DirectoryStore
-from tasks.backfill.planner import plan_backfill
+from tasks.campaigns.planner import plan_backfill
 from tasks.contracts.references import FeedRef, SpanRef
 from tasks.data.new_versions import Known
 from tasks.foundation.errors import ConfigError, DataError

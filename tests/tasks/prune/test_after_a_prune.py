@@ -6,9 +6,9 @@ import pytest
 
 from infra.store.directory import DirectoryStore
 from infra.store.manifest import check_sizes, read_manifest, seal
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_state import run_of
-from tasks.backfill.planner import plan_backfill
+from tasks.campaigns import stored
+from tasks.campaigns.planner import plan_backfill
+from tasks.campaigns.stored import run_of
 from tasks.contracts.jobs import InferInputs, JobSpec
 from tasks.contracts.outcomes import InferOutcome
 from tasks.contracts.stages import Stage
@@ -127,14 +127,14 @@ def backfill(store: DirectoryStore) -> tuple[str, list[str]]:
     plan = plan_backfill(store, small_config(), MONTHS[3], MONTHS[5])
     assert plan.branch is not None
     branches.begin(store, plan.branch, plan.on, plan.base)
-    state, made = backfill_state.begin(store, plan, "", ""), []
+    state, made = stored.begin(store, plan, "", ""), []
     for number, span in enumerate(plan.spans):
         run = run_of(store, plan, span)
         made.append(carry_out(run).trained.checkpoint.prefix)
         spans = [each.model_copy(update={"run_key": run.run_key}) if n == number else each
                  for n, each in enumerate(state.spans)]  # fmt: skip
         state = state.model_copy(update={"spans": tuple(spans)})
-    backfill_state.save(store, state.model_copy(update={"state": "Failed"}))
+    stored.save(store, state.model_copy(update={"state": "Failed"}))
     return plan.id, made
 
 
@@ -145,9 +145,9 @@ def test_an_unfinished_backfill_keeps_what_it_trained_and_a_finished_one_does_no
     assert [lineage.is_pruned(store, ref) for ref, _ in lineage.completed(store, made[0].split("/")[1])[-3:]] == [
         False
     ] * 3
-    state = backfill_state.read(store, identity)
+    state = stored.read(store, identity)
     assert state is not None
-    backfill_state.save(store, state.model_copy(update={"state": "Rejected"}))
+    stored.save(store, state.model_copy(update={"state": "Rejected"}))
     gone = {folder.folder for folder in pruned(store).folders if folder.kind == "checkpoints"}
     assert gone == set(made), "no run continues the branch"
 

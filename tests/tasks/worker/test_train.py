@@ -14,7 +14,7 @@ from tasks.contracts.references import CheckpointState, CurvePoint, HoldoutRule,
 from tasks.contracts.usage import RateUse
 from tasks.data.holdout import held_out
 from tasks.foundation.errors import ConfigError, DataError, HostError, StoreError
-from tasks.laboratory.equivalence import paired_answers
+from tasks.quality.row_results import read_row_results
 from tasks.worker import train
 from tasks.worker.devices.accelerators import Accelerator
 from tasks.worker.training import telemetry
@@ -76,9 +76,7 @@ def test_each_training_row_and_no_holdout_row_is_trained_on(trained: Trained):
 def test_the_answers_to_single_rows_give_the_last_metrics(trained: Trained):
     store, _, outcome = trained
     assert outcome.answers_key is not None
-    table = pq.read_table(store.local(outcome.answers_key))
-    answers = paired_answers([table], [table])
-    assert answers is not None
+    answers = read_row_results(store, outcome.answers_key)
     assert answers.metrics(Role.challenger) == pytest.approx(outcome.curve[-1].metrics, abs=1e-6)
     assert len(answers.row_id) == len(set(answers.row_id)) > 0
 

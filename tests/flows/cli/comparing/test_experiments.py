@@ -70,6 +70,7 @@ def test_a_killed_experiment_goes_on_and_is_listed(server: Server, store: Direct
 
     (listed,) = millrace(None, store, "compare", "--json").json["experiments"]
     assert (listed["experiment"]["name"], listed["state"]) == ("slower", "Unfinished")
+    assert listed["target"]["seconds"] > 0
     status = millrace(None, store, "status", "--json").json
     assert [each["name"] for each in status["experiments"]] == ["slower"]
     assert [line["name"] for line in status["lineages"]] == ["main"]

@@ -7,18 +7,20 @@ accepted checkpoint, after the kept runs.
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from configs.load import config_hash, differences
 from configs.schema.config import Config
 from infra.store.base import Store
-from tasks.backfill.backfill_plan import BACKFILL_STAGES, Action, BackfillPlan, SpanPlan, estimate_backfill
+from tasks.campaigns.campaign import BACKFILL_STAGES, BackfillPlan, Cell, Step
+from tasks.campaigns.estimate import estimate_backfill
 from tasks.contracts.references import CheckpointRef, CheckpointState, SpanRef
 from tasks.contracts.spans import first_day
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.data import span_versions
 from tasks.data.holdout import with_rule_of
+from tasks.foundation.clock import now
 from tasks.foundation.errors import ConfigError
 from tasks.monitoring.estimates import past
 from tasks.planning.decisions import spans_to_train
@@ -248,7 +250,7 @@ def plan_backfill(
     branch = f"{config.lineage}-backfill-{work[:8]}" if retrained else None
     keys = [*start.kept, *_keys_on_branch(store, config, branch, start.base, retrained)]
     to_do = [
-        _span_plan(store, requested, window, key, reason, branch if number >= len(start.kept) else None)
+        _cell(store, requested, window, key, reason, branch if number >= len(start.kept) else None)
         for number, (window, key, reason) in enumerate(zip(wanted, keys, start.reasons, strict=True))
     ]
     to_do[-1] = _with_release(store, requested, to_do[-1], adopted=branch is None or on == branch)
@@ -261,6 +263,7 @@ def plan_backfill(
     beyond = [rows.span for rows in consumed] if retrained else []
     serving = releases.current(store)
     after = {span.name for window in retrained for span in window}
+    at = now()
     return BackfillPlan(
         id=_hash(work, first, last, sorted(requested)),
         lineage=config.lineage,
@@ -280,6 +283,8 @@ def plan_backfill(
         expected_seconds=expected.seconds,
         expected_dollars=expected.dollars,
         attempts_seen=expected.attempts_seen,
+        began_at=at,
+        updated_at=at,
     )
 
 
@@ -331,17 +336,17 @@ def _keys_on_branch(
     return keys
 
 
-def _span_plan(
+def _cell(
     store: Store, requested: set[str], window: tuple[SpanRef, ...], key: str | None, reason: str, branch: str | None
-) -> SpanPlan:
-    def action(stage: Stage) -> Action:
+) -> Cell:
+    def action(stage: Stage) -> Step:
         if stage.value not in requested or stage is Stage.release:  # _with_release adds the release
             return "not asked"
         done = key is not None and store.exists(RESULT.key(run=key, stage=stage))
         return "done" if done and (stage is not Stage.evaluate or _judged(store, key) is not None) else "run"
 
-    actions: dict[str, Action] = {stage: action(Stage(stage)) for stage in BACKFILL_STAGES}
-    return SpanPlan(
+    actions: dict[str, Any] = {stage: action(Stage(stage)) for stage in BACKFILL_STAGES}
+    return Cell(
         span=window[-1],
         window=window,
         branch=branch,
@@ -349,18 +354,16 @@ def _span_plan(
         trained=key is not None and store.exists(RESULT.key(run=key, stage=Stage.train)),
         **actions,
         why=reason,
-        expected_seconds=None,
-        expected_dollars=None,
     )
 
 
-def _with_release(store: Store, requested: set[str], span: SpanPlan, adopted: bool) -> SpanPlan:
+def _with_release(store: Store, requested: set[str], span: Cell, adopted: bool) -> Cell:
     """Add the release to the last span. If the gates refused it, its vectors are not needed either."""
     if "release" not in requested:
         return span
     judged = _judged(store, span.run_key) if span.evaluate == "done" else None
     if judged is not None and judged.refused:
-        infer: Action = "done" if span.infer == "done" else "refused"
+        infer: Step = "done" if span.infer == "done" else "refused"
         return span.model_copy(update={"infer": infer, "release": "refused"})
     released = span.run_key is not None and releases.of_run(store, span.run_key) is not None
     return span.model_copy(update={"release": "done" if released and adopted else "run"})
@@ -373,7 +376,7 @@ def _judged(store: Store, key: str | None) -> Judgement | None:
         return None
 
 
-def _check_trained(spans: Sequence[SpanPlan], requested: set[str]) -> None:
+def _check_trained(spans: Sequence[Cell], requested: set[str]) -> None:
     untrained = [span for span in spans if not span.trained]
     if "train" in requested or not untrained:
         return

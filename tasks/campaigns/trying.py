@@ -9,8 +9,8 @@ from configs.load import changed
 from configs.schema.config import Config
 from infra.store.base import Conflict, Store
 from infra.store.records import read_record, settle
-from tasks.backfill.backfill_plan import BackfillPlan, BackfillStage
-from tasks.backfill.planner import plan_backfill
+from tasks.campaigns.campaign import BackfillPlan, BackfillStage
+from tasks.campaigns.planner import plan_backfill
 from tasks.contracts.jobs import JobSpec
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import EXPERIMENT, RESULT, SPEC

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from infra.store.directory import DirectoryStore
-from tasks.backfill.backfill_plan import BackfillPlan, duration, wall_seconds
-from tasks.backfill.backfill_state import (
+from tasks.campaigns.campaign import BackfillPlan
+from tasks.campaigns.estimate import wall_seconds
+from tasks.campaigns.planner import plan_backfill
+from tasks.campaigns.stored import (
     adopt,
     begin,
     check_not_overtaken,
     locks,
-    planned,
     read,
     read_all,
     run_of,
     save,
 )
-from tasks.backfill.planner import plan_backfill
 from tasks.contracts.references import SpanRef
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
@@ -246,7 +246,7 @@ def test_expected_seconds_come_from_the_ledger_and_depend_on_parallel(store: Dir
     assert [span.expected_seconds for span in one.spans] == [6 * stage, 6 * stage, 7 * stage]
     assert one.expected_seconds == four.expected_seconds == 3 * 4 * stage + 2 * stage + stage
     assert one.attempts_seen == 5
-    assert one.sentences[1].startswith("Expected: 2 min, with up to 1 spans")
+    assert one.sentences[1].startswith("Expected: 2 min 00 s, with up to 1 spans")
 
 
 @pytest.mark.parametrize(
@@ -264,11 +264,6 @@ def test_wall_time_is_training_in_sequence_and_the_rest_in_parallel(
     work: list[tuple[float, float]], parallel: int, seconds: float
 ) -> None:
     assert wall_seconds(work, parallel) == seconds
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (89, "89 s"), (120, "2 min"), (7_500, "2 h 05 min")])
-def test_durations_are_formatted(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -308,25 +303,23 @@ def test_an_empty_workspace_is_refused_with_the_command_to_fill_it(tmp_path: Pat
         plan_of(DirectoryStore(tmp_path), "2021-Q1", "2021-Q2")
 
 
-def test_the_record_counts_attempts_and_keeps_the_first_plan(store: DirectoryStore) -> None:
+def test_the_record_counts_attempts_and_keeps_the_cells(store: DirectoryStore) -> None:
     plan = plan_of(store, "2022-Q2", "2022-Q3", reason="why")
     state = begin(store, plan, "a-flow-run", "http://page")
-    assert (state.attempt, state.state, state.steps) == (1, "Running", (0, 7))
+    assert (plan.state, state.attempt, state.state, state.steps) == ("Planned", 1, "Running", (0, 7))
     done = tuple(span.model_copy(update={"train": "done"}) for span in state.spans)
     save(store, state.model_copy(update={"spans": done}))
     kept = read(store, plan.id)
     assert kept is not None
     assert kept.steps == (2, 7)
     assert begin(store, plan.model_copy(update={"reason": "another"}), "", "").attempt == 2
-    assert BackfillPlan.model_validate_json(store.read(f"backfills/{plan.id}/plan.json")).reason == "why"
     begin(store, plan_of(store, "2022-Q2", "2022-Q2"), "", "")
     assert [one.last for one in read_all(store)] == ["2022-Q3", "2022-Q2"]
-    assert planned(plan).state == "Planned"
 
 
 def test_a_damaged_record_is_named(store: DirectoryStore) -> None:
-    store.write("backfills/cafe/state.json", b"{")
-    with pytest.raises(StoreError, match=r"backfills/cafe/state\.json is not a valid backfill state"):
+    store.write("campaigns/cafe.json", b"{")
+    with pytest.raises(StoreError, match=r"campaigns/cafe\.json is not a valid "):
         read_all(store)
     assert read(store, "none") is None
     assert releases.current(store) is not None

@@ -8,10 +8,10 @@ import pytest
 
 from configs.schema.operations import PruneConfig
 from infra.store.directory import DirectoryStore
-from tasks.backfill import backfill_state
-from tasks.backfill.backfill_plan import BackfillPlan
-from tasks.backfill.backfill_state import run_of
-from tasks.backfill.trying import begin, newest_trained, plan_experiment
+from tasks.campaigns import stored
+from tasks.campaigns.campaign import BackfillPlan
+from tasks.campaigns.stored import run_of
+from tasks.campaigns.trying import begin, newest_trained, plan_experiment
 from tasks.contracts.stages import Stage
 from tasks.contracts.workspace import RESULT
 from tasks.evaluate import evaluate
@@ -58,7 +58,7 @@ def carried_out(store: DirectoryStore, *overrides: str, **how: str) -> Experimen
     begin(store, experiment)
     assert plan.branch is not None
     branches.begin(store, plan.branch, plan.on, plan.base)
-    backfill_state.save(store, backfill_state.begin(store, plan, "", "").model_copy(update={"state": "Done"}))
+    stored.save(store, stored.begin(store, plan, "", "").model_copy(update={"state": "Done"}))
     run = run_of(store, plan, plan.spans[-1])
     save_plan(store, run)
     validated = validate.fn(run)
