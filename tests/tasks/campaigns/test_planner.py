@@ -246,7 +246,7 @@ def test_expected_seconds_come_from_the_ledger_and_depend_on_parallel(store: Dir
     assert [span.expected_seconds for span in one.spans] == [6 * stage, 6 * stage, 7 * stage]
     assert one.expected_seconds == four.expected_seconds == 3 * 4 * stage + 2 * stage + stage
     assert one.attempts_seen == 5
-    assert one.sentences[1].startswith("Expected: 2 min 00 s, with up to 1 spans")
+    assert one.sentences[1].startswith("Expected: 2 min 26 s, with up to 1 spans")
 
 
 @pytest.mark.parametrize(
